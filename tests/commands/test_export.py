@@ -1,0 +1,129 @@
+"""From a training checkpoint to the one file that is passed on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import visattn
+from visattn.cli import main
+from visattn.models.captioners import SPECIALS
+from visattn.models.descriptions import describe
+from visattn.models.encoders import SmallEncoder
+from visattn.models.soft_attention import SoftAttentionCaptioner
+
+Capsys = pytest.CaptureFixture[str]
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def model() -> SoftAttentionCaptioner:
+    encoder = SmallEncoder((24, 40), channels=12)
+    words = (*SPECIALS, "red", "blue")
+    return SoftAttentionCaptioner(words, encoder, word_width=5, hidden=11, attention=3)
+
+
+def checkpoint(model: nn.Module) -> dict[str, Any]:
+    """What matters of what a task saves; the rest of it belongs to Lightning."""
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    weights["scores.total"] = torch.zeros(1)
+    return {"state_dict": weights, "visattn": {"model": describe(model)}, "epoch": 3}
+
+
+@pytest.fixture
+def saved(model: SoftAttentionCaptioner, tmp_path: Path) -> Path:
+    torch.save(checkpoint(model), tmp_path / "best.ckpt")
+    return tmp_path / "best.ckpt"
+
+
+def test_the_exported_model_says_what_the_trained_one_says(
+    model: SoftAttentionCaptioner, saved: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out = tmp_path / "new" / "m.safetensors"
+    assert main(["export", str(saved), "--out", str(out)]) == 0
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    told = f"{out}\tSoftAttentionCaptioner, {parameters:,} parameters\n"
+    assert capsys.readouterr().out == told
+    picture = np.random.default_rng(2).integers(0, 256, (31, 53, 3), dtype=np.uint8)
+    [before], [after] = (visattn.caption(one, picture) for one in (model, visattn.load(out)))
+    assert after.words == before.words
+    assert after.log_probabilities == before.log_probabilities
+    torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)
+
+
+def test_a_file_is_written_whole_or_not_at_all(saved: Path, tmp_path: Path) -> None:
+    assert main(["export", str(saved), "--out", str(tmp_path / "m.safetensors")]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"best.ckpt", "m.safetensors"}
+
+
+def test_no_checkpoint(tmp_path: Path, capsys: Capsys) -> None:
+    words = ["export", str(tmp_path / "no.ckpt"), "--out", str(tmp_path / "m.safetensors")]
+    assert main(words) == 1
+    assert "no.ckpt" in capsys.readouterr().err
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 cut short"])
+def test_a_damaged_checkpoint(content: bytes, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "bad.ckpt").write_bytes(content)
+    words = ["export", str(tmp_path / "bad.ckpt"), "--out", str(tmp_path / "m.safetensors")]
+    assert main(words) == 1
+    assert "bad.ckpt is damaged or no checkpoint" in capsys.readouterr().err
+
+
+class Payload:
+    """Would leave a file behind if it were unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_hostile_checkpoint_runs_nothing(
+    model: SoftAttentionCaptioner, tmp_path: Path, capsys: Capsys
+) -> None:
+    hostile = {**checkpoint(model), "payload": Payload(tmp_path / "ran")}
+    torch.save(hostile, tmp_path / "bad.ckpt")
+    words = ["export", str(tmp_path / "bad.ckpt"), "--out", str(tmp_path / "m.safetensors")]
+    assert main(words) == 1
+    assert "bad.ckpt" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+def drop_a_weight(content: dict[str, Any]) -> None:
+    del content["state_dict"]["model.gate.weight"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda content: content.pop("visattn"), drop_a_weight],
+    ids=["not ours", "weights missing"],
+)
+def test_a_checkpoint_that_holds_no_whole_model(
+    change: Change, model: SoftAttentionCaptioner, tmp_path: Path, capsys: Capsys
+) -> None:
+    content = checkpoint(model)
+    change(content)
+    torch.save(content, tmp_path / "bad.ckpt")
+    words = ["export", str(tmp_path / "bad.ckpt"), "--out", str(tmp_path / "m.safetensors")]
+    assert main(words) == 1
+    assert "bad.ckpt" in capsys.readouterr().err
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+def test_another_suffix_is_a_usage_error(saved: Path, tmp_path: Path, capsys: Capsys) -> None:
+    assert main(["export", str(saved), "--out", str(tmp_path / "m.pt")]) == 2
+    assert "--out must end in .safetensors" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be(saved: Path, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "file").touch()
+    words = ["export", str(saved), "--out", str(tmp_path / "file" / "m.safetensors")]
+    assert main(words) == 1
+    assert "cannot be written" in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""Golden pictures: what was drawn once and looked at stays as it was."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+GOLDEN = Path(__file__).parent / "golden"
+TOLERANCE = 2  # of 255: Pillow and torch round differently from release to release
+LARGEST = 96  # pixels on a side: small enough to keep, large enough to look at
+
+
+def _compare(name: str, drawn: np.ndarray) -> None:
+    """Fail with a sentence unless `drawn` is the golden picture `name`."""
+    path = GOLDEN / f"{name}.png"
+    if not path.exists():
+        pytest.fail(f"no golden picture {path.name}; draw it with --write-golden and look at it")
+    with Image.open(path) as opened:
+        kept = np.asarray(opened.convert("RGB")).astype(int)
+    if kept.shape != drawn.shape:
+        pytest.fail(f"{path.name} is {kept.shape}, drawn was {drawn.shape}")
+    distance = np.abs(kept - drawn.astype(int))
+    if distance.max() > TOLERANCE:
+        y, x, _ = np.unravel_index(distance.argmax(), distance.shape)
+        pytest.fail(
+            f"{path.name} differs by up to {distance.max()}/255, most at y={y} x={x}; "
+            f"{(distance.max(axis=2) > TOLERANCE).sum()} pixels differ by more than {TOLERANCE}"
+        )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
+    """Compare a drawn picture (uint8, [y x 3]) with tests/golden/NAME.png.
+
+    At most 2/255 may differ anywhere. A missing golden fails. With --write-golden the file is
+    written, only where it differs, and not compared: look at it before it is committed.
+    """
+    writing = request.config.getoption("--write-golden")
+
+    def check(name: str, drawn: np.ndarray) -> None:
+        if drawn.dtype != np.uint8 or drawn.ndim != 3 or drawn.shape[2] != 3:
+            pytest.fail(f"a golden picture is uint8 [y x 3], got {drawn.dtype} {drawn.shape}")
+        if max(drawn.shape[:2]) > LARGEST:
+            pytest.fail(f"a golden picture has at most {LARGEST} pixels a side, got {drawn.shape}")
+        if writing:
+            GOLDEN.mkdir(exist_ok=True)
+            Image.fromarray(drawn).save(GOLDEN / f"{name}.png", optimize=True)
+        else:
+            _compare(name, drawn)
+
+    return check

@@ -1,0 +1,23 @@
+"""The type checker that pytest puts around every function of visattn; see pyproject.toml."""
+
+from collections.abc import Callable
+from typing import Any, Self, get_args
+
+from beartype import beartype
+
+
+def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `thing` with its arguments and result checked when it is called.
+
+    beartype knows `Self` only in classes that it decorates itself, but the hook decorates methods:
+    there `Self` is taken as anything, and all the rest is checked.
+    """
+    hints = getattr(thing, "__annotations__", {})
+    unknown = {name for name, hint in hints.items() if Self in (hint, *get_args(hint))}
+    if not unknown:
+        return beartype(thing)
+    thing.__annotations__ = {name: Any if name in unknown else hints[name] for name in hints}
+    try:
+        return beartype(thing)
+    finally:
+        thing.__annotations__ = hints

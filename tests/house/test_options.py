@@ -1,0 +1,48 @@
+"""The command line cannot grow, shrink or change by accident."""
+
+import argparse
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from visattn import cli
+
+FROZEN = Path(__file__).with_name("options.txt")
+TRAINING = {"fit", "validate", "test"}  # these are Lightning's; only their words are frozen here
+
+
+def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from options(f"{word} {name}", inner)
+        elif not isinstance(action, argparse._HelpAction):
+            yield f"{word} {' '.join(action.option_strings) or action.dest}"
+
+
+def current() -> list[str]:
+    found = [f"--{name}" for name in ("help", "version", "debug")]
+    for word, (_, module) in cli.COMMANDS.items():
+        if word in TRAINING:
+            found.append(word)
+        else:
+            found += options(word, importlib.import_module(module).parser())
+    return found
+
+
+def test_the_command_line_is_the_one_that_was_agreed() -> None:
+    """A new option is added to options.txt by hand: then somebody has thought about it."""
+    assert current() == FROZEN.read_text().splitlines()
+
+
+@pytest.mark.parametrize("word", sorted(set(cli.COMMANDS) - TRAINING))
+def test_every_option_has_help(word: str) -> None:
+    pending = [importlib.import_module(cli.COMMANDS[word][1]).parser()]
+    while pending:
+        for action in pending.pop()._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                pending += action.choices.values()
+            else:
+                assert action.help

@@ -1,0 +1,61 @@
+"""What is promised to those who install agrees with itself."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIRED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("text", REQUIRED, ids=lambda text: Requirement(text).name)
+def test_every_requirement_is_bounded_and_pinned_within_its_bounds(text: str) -> None:
+    requirement = Requirement(text)
+    assert requirement.specifier
+    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+def test_every_bound_says_why() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    bounds = [line for line in lines if re.match(r'\s+"[a-z-]+(\[\w+\])?>=', line)]
+    assert len(bounds) == len(REQUIRED)
+    assert [line for line in bounds if "#" not in line] == []
+
+
+def test_torch_and_torchvision_are_pinned_as_the_pair_that_was_run() -> None:
+    assert (pins()["torch"], pins()["torchvision"]) == ("2.15.0", "0.29.2")
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    headings = re.findall(r"^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert released[0] == PROJECT["version"]
+
+
+def test_the_licence_is_the_one_that_is_named() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert PROJECT["license"] == "Apache-2.0"
+    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert text.rstrip().endswith("limitations under the License.")
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (ROOT / "visattn" / "py.typed").exists()
+
+
+def test_continuous_integration_runs_make_test() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "set -euo pipefail" in script
+    assert script.rstrip().endswith("make test")

@@ -1,0 +1,84 @@
+"""The front door is light: help comes at once, and nobody pays for a room that is not entered."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {"torch", "torchvision", "timm", "lightning", "numpy", "PIL", "cv2", "matplotlib", "rich"}
+REPORT = "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+HELPS = [
+    ["--help"],
+    ["--version"],
+    [],
+    *([word, "--help"] for word in ("caption", "export", "data")),
+]
+
+
+def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    # The checks of shapes are no part of what users start.
+    environment = {**os.environ, "JAXTYPING_DISABLE": "1"}
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_takes_under_half_a_second_and_loads_nothing_heavy(words: list[str]) -> None:
+    program = f"import sys; from visattn.cli import main; main(sys.argv[1:]); {REPORT}"
+    before = cpu_seconds()
+    done = run(program, *words)
+    seconds = cpu_seconds() - before
+    assert done.returncode == 0, done.stderr
+    assert "visattn" in done.stdout
+    assert not HEAVY & set(done.stderr.split())
+    assert seconds < 0.5
+
+
+def test_import_visattn_loads_nothing_heavy() -> None:
+    done = run(f"import sys, visattn; visattn.__all__; dir(visattn); visattn.__version__; {REPORT}")
+    assert done.returncode == 0, done.stderr
+    assert not HEAVY & set(done.stderr.split())
+
+
+def test_a_block_costs_torch_and_nothing_else() -> None:
+    done = run(f"import sys, visattn.blocks.taps, visattn.functional; {REPORT}")
+    assert done.returncode == 0, done.stderr
+    assert not (HEAVY - {"torch", "numpy"}) & set(done.stderr.split())  # torch itself loads numpy
+
+
+def test_every_module_imports_first_and_without_opencv() -> None:
+    # On a bare machine opencv-python lacks its system libraries and cannot be imported; and what
+    # only imports after something else has, fails for whoever needs it alone.
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / "visattn").rglob("*.py"))
+    ]
+    program = """
+import importlib, os, sys, traceback
+sys.modules["cv2"] = None
+import lightning.pytorch.cli, matplotlib, timm, torchvision  # once for all; visattn is what we ask
+for name in sys.argv[1:]:
+    child = os.fork()  # each in a process of its own, without paying for torch each time
+    if child == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            print(name, traceback.format_exc(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    done = run(program, *names)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "visattn.seeing" in names

@@ -1,0 +1,80 @@
+"""The public names: loaded late, spelt right, each with an example that is run."""
+
+import ast
+import doctest
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import visattn
+
+PACKAGE = Path(visattn.__file__).parent
+CORE = ("functional", "blocks")
+
+
+def has_example(thing: object) -> bool:
+    return any(test.examples for test in doctest.DocTestFinder().find(thing, name="it"))
+
+
+def public_things(room: str) -> Iterator[tuple[str, object]]:
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+        for name, thing in vars(module).items():
+            ours = getattr(thing, "__module__", None) == module.__name__
+            if (
+                ours
+                and not name.startswith("_")
+                and (inspect.isfunction(thing) or inspect.isclass(thing))
+            ):
+                yield f"{module.__name__}.{name}", thing
+
+
+@pytest.mark.parametrize("name", visattn.__all__)
+def test_every_public_name_has_an_example(name: str) -> None:
+    assert has_example(getattr(visattn, name))
+
+
+@pytest.mark.parametrize("room", CORE)
+def test_every_function_and_block_of_the_core_has_an_example(room: str) -> None:
+    assert [name for name, thing in public_things(room) if not has_example(thing)] == []
+
+
+def test_no_example_is_skipped() -> None:
+    skip = "doctest: +" + "SKIP"
+    assert [path for path in PACKAGE.rglob("*.py") if skip in path.read_text()] == []
+
+
+def test_type_checkers_and_readers_are_told_the_same_homes() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    told = {
+        alias.name: statement.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert told == visattn._HOMES
+    assert sorted(told) == sorted(visattn.__all__)
+
+
+def test_names_are_listed_before_they_are_loaded() -> None:
+    assert {*visattn.__all__, "__version__"} <= set(dir(visattn))
+
+
+def test_a_name_is_looked_up_once() -> None:
+    assert visattn.Geometry is vars(visattn)["Geometry"]
+
+
+def test_a_misspelt_name_gets_close_matches() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'overlai'; did you mean 'overlay'\?"):
+        _ = visattn.overlai  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_foreign_name_gets_no_guess() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
+        _ = visattn.zzz  # pyright: ignore[reportAttributeAccessIssue]

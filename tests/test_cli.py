@@ -1,0 +1,186 @@
+"""Stories at the front door: what is typed, what comes back, and with which exit code."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from visattn import cli
+
+Command = Callable[[list[str]], int]
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Command], None]:
+    """Put a command of the test's own in place of `visattn data`."""
+
+    def put(command: Command) -> None:
+        module = ModuleType("stand_in")
+        vars(module)["main"] = command
+        monkeypatch.setitem(sys.modules, "stand_in", module)
+        monkeypatch.setitem(cli.COMMANDS, "data", ("a stand-in", "stand_in"))
+
+    return put
+
+
+def failing(error: BaseException) -> Command:
+    def command(_argv: list[str]) -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {word} " in out for word in cli.COMMANDS)
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_nothing_asked_shows_the_help_and_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([]) == 2
+    assert "commands" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"visattn {importlib.metadata.version('visattn')}\n"
+
+
+@pytest.mark.parametrize(
+    ("typo", "answer"),
+    [
+        ("fitt", "no command 'fitt'; did you mean 'fit'?"),
+        ("captoin", "no command 'captoin'; did you mean 'caption'?"),
+        ("zzz", "no command 'zzz'; there are fit, validate, test, caption, export, data"),
+        ("--verison", "no option '--verison'; did you mean '--version'?"),
+        ("-q", "no option '-q'; there are --help, --version, --debug"),
+    ],
+)
+def test_a_typo_is_answered(typo: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([typo]) == 2
+    assert capsys.readouterr().err == f"visattn: {answer}\n"
+
+
+def test_the_words_of_the_process_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["visattn", "--help"])
+    assert cli.main() == 0
+    assert "commands" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_command_gets_the_rest_and_its_code_is_passed_on(
+    code: int, play: Callable[[Command], None]
+) -> None:
+    given: list[list[str]] = []
+
+    def command(argv: list[str]) -> int:
+        given.append(argv)
+        return code
+
+    play(command)
+    assert cli.main(["data", "scenes", "--count", "3"]) == code
+    assert given == [["scenes", "--count", "3"]]
+
+
+def test_training_words_are_handed_on_with_the_word(
+    play: Callable[[Command], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[list[str]] = []
+    play(lambda argv: given.append(argv) or 0)
+    monkeypatch.setitem(cli.COMMANDS, "fit", cli.COMMANDS["data"])
+    assert cli.main(["fit", "--config", "a.yaml"]) == 0
+    assert given == [["fit", "--config", "a.yaml"]]
+
+
+@pytest.mark.parametrize("error", [ValueError("no such thing"), FileNotFoundError("no such thing")])
+def test_a_mistake_of_the_user_is_one_line(
+    error: Exception, play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(failing(error))
+    assert cli.main(["data"]) == 1
+    assert capsys.readouterr().err == "visattn: no such thing\n"
+
+
+def test_debug_shows_where_a_mistake_was_noticed(
+    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(failing(ValueError("no such thing")))
+    assert cli.main(["--debug", "data"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("visattn: no such thing\n")
+
+
+@pytest.mark.parametrize(("value", "shown"), [("1", True), ("0", False), ("", False)])
+def test_debug_from_the_environment(
+    value: str,
+    shown: bool,
+    play: Callable[[Command], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("VISATTN_DEBUG", value)
+    play(failing(ValueError("no such thing")))
+    assert cli.main(["data"]) == 1
+    assert ("Traceback" in capsys.readouterr().err) is shown
+
+
+def test_a_fault_of_ours_is_shown_in_full(play: Callable[[Command], None]) -> None:
+    play(failing(RuntimeError("sizes do not match")))
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        cli.main(["data"])
+
+
+def test_the_keyboard_interrupts_with_130(
+    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(failing(KeyboardInterrupt()))
+    assert cli.main(["data"]) == 130
+    assert capsys.readouterr().err == "visattn: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [(None, 0, ""), (0, 0, ""), (2, 2, ""), ("no checkpoint", 1, "visattn: no checkpoint\n")],
+)
+def test_exits_become_codes(
+    asked: str | int | None,
+    code: int,
+    said: str,
+    play: Callable[[Command], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    play(failing(SystemExit(asked)))
+    assert cli.main(["data"]) == code
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("words", [["caption", "--no-such"], ["export"], ["data", "no-such"]])
+def test_a_command_line_that_cannot_be_followed_is_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert f"usage: visattn {words[0]}" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_gets_no_traceback() -> None:
+    # A pipe nobody reads: what `visattn --help | head -0` comes to, without the race.
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "visattn", "--help"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == b""

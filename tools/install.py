@@ -1,0 +1,148 @@
+"""Make a virtual environment in the checkout and install visattn into it.
+
+    python3 tools/install.py core     .venv: what visattn needs to run
+    python3 tools/install.py dev      .venv: the same and what its tests and checks need
+    python3 tools/install.py peers    .venv-peers: other libraries, to compare with
+
+The Makefile calls this; only the standard library is used, and nothing newer than Python 3.7 is
+written here, so that an old Python can say that it is too old. An environment whose install was
+cut short is built anew: pip takes half-copied packages for whole ones.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# name: (environment, arguments for pip, what it costs on a fast line)
+KINDS = {
+    "core": (".venv", ["-e", "."], "about 90 s and 5.5 GB, most of it torch"),
+    "dev": (".venv", ["-e", ".[dev]"], "about 100 s and 6 GB, most of it torch"),
+    "peers": (".venv-peers", ["-r", "tools/peers.txt"], "about 100 s and 6 GB, most of it torch"),
+}
+
+
+def main() -> int:
+    """Install one kind of environment and leave a stamp file for make."""
+    parser = argparse.ArgumentParser(description="Install visattn into .venv.")
+    parser.add_argument("kind", choices=sorted(KINDS))
+    kind = parser.parse_args().kind
+    problem = too_old() or not_a_checkout()
+    if problem:
+        print("install: " + problem, file=sys.stderr)
+        return 2
+    folder, arguments, cost = KINDS[kind]
+    home = ROOT / folder
+    try:
+        if not usable(home):
+            print(f"install: making {folder} with Python {sys.version.split()[0]}", flush=True)
+            make(home)
+        print(f"install: {kind} packages into {folder} ({cost}; less if cached)", flush=True)
+        run_pip(home, arguments)
+    except RuntimeError as error:
+        print(f"install: {error}", file=sys.stderr)
+        return 1
+    for stamped in {"dev": ["core", "dev"]}.get(kind, [kind]):
+        (home / f"{stamped}.stamp").touch()
+    return 0
+
+
+def too_old() -> str:
+    """Return why this Python will not do, or nothing."""
+    found = re.search(r'requires-python = ">=(\d+)\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    floor = (int(found.group(1)), int(found.group(2))) if found else (3, 11)
+    if sys.version_info[:2] >= floor:
+        return ""
+    return (
+        f"visattn needs Python {floor[0]}.{floor[1]} or newer, but {sys.executable} is "
+        f"{sys.version.split()[0]}; name a newer one: make PYTHON=python{floor[0]}.{floor[1]} ..."
+    )
+
+
+def not_a_checkout() -> str:
+    """Return which file is missing that an install reads, or nothing."""
+    for name in ("pyproject.toml", "constraints.txt", "README.md"):
+        if not (ROOT / name).is_file():
+            return f"{name} is missing from {ROOT}; is this a whole checkout?"
+    return ""
+
+
+def usable(home: Path) -> bool:
+    """Say whether `home` is a whole environment that an install may go on from."""
+    python = home / "bin" / "python"
+    if not python.exists() or (home / "installing").exists():
+        return False
+    probe = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
+    return subprocess.run([str(python), "-c", probe], capture_output=True).returncode == 0
+
+
+def make(home: Path) -> None:
+    """Make an empty environment, in place of what may be there."""
+    shutil.rmtree(str(home), ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "venv", str(home)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if done.returncode:
+        shutil.rmtree(str(home), ignore_errors=True)
+        raise RuntimeError(
+            done.stdout.decode(errors="replace").strip()
+            + f"\n{sys.executable} cannot make environments; on Debian and Ubuntu: "
+            "apt-get install python3-venv, or name another one: make PYTHON=... "
+        )
+
+
+def run_pip(home: Path, arguments: list) -> None:
+    """Run pip, say now and then what it is at, and show its last words if it fails."""
+    mark, log = home / "installing", home / "install.log"
+    mark.touch()
+    command = [str(home / "bin" / "python"), "-m", "pip", "install", "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "-c", "constraints.txt"]
+    with log.open("wb") as sink:
+        pip = subprocess.Popen(command + arguments, cwd=str(ROOT), stdout=sink, stderr=sink)
+        try:
+            code = watch(pip, log)
+        finally:
+            if pip.poll() is None:
+                pip.terminate()
+                pip.wait()
+    if code:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise RuntimeError(f"{tail}\npip failed; all it said is in {log.relative_to(ROOT)}")
+    mark.unlink()
+
+
+def watch(pip: subprocess.Popen, log: Path) -> int:
+    """Wait for pip and print its latest line: every second on a terminal, else every 15."""
+    alive = sys.stdout.isatty()
+    begun = time.monotonic()
+    while True:
+        try:
+            code = pip.wait(timeout=1 if alive else 15)
+        except subprocess.TimeoutExpired:
+            code = None
+        seconds = time.monotonic() - begun
+        said = "done" if code == 0 else latest(log)
+        line = f"  {seconds:4.0f} s  {said[:64]}"
+        end = "\n" if code is not None or not alive else "\r"
+        print(f"{line:79}" if alive else line, end=end, flush=True)
+        if code is not None:
+            return code
+
+
+def latest(log: Path) -> str:
+    """Return the last line of pip's that tells how far it is."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    told = [line for line in lines if line and not line.startswith(("WARNING", "[notice]"))]
+    return told[-1] if told else "starting"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ninstall: interrupted; the next call starts afresh", file=sys.stderr)
+        sys.exit(130)

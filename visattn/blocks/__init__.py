@@ -1,0 +1,1 @@
+"""Attention blocks: modules that hold parameters and show their map through one Tap."""

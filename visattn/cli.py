@@ -1,0 +1,144 @@
+"""The front door: a word leads to its command.
+
+Only the standard library is imported here, so that help, the version and the answer to a typo
+come at once. A command's own module is imported when the command is asked for; it imports torch
+when it really runs.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+# word: (one line of help, the module whose main(argv) -> exit code does the work)
+COMMANDS = {
+    "fit": ("train a task from a YAML file", "visattn.tasks.training"),
+    "validate": ("score a checkpoint on the validation split", "visattn.tasks.training"),
+    "test": ("score a checkpoint on the test split", "visattn.tasks.training"),
+    "caption": ("say what is on pictures, and where each word looked", "visattn.commands.caption"),
+    "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
+    "data": ("write a data set as files to look at", "visattn.commands.data"),
+}
+# These read their own word again, because LightningCLI has them as subcommands.
+_KEEPS_ITS_WORD = {"fit", "validate", "test"}
+
+_OPTIONS = ["--help", "--version", "--debug"]
+_CLOSING = """\
+--debug, before the command, or VISATTN_DEBUG=1 shows where an error came from.
+
+first steps:
+  visattn fit --config configs/scenes_demo.yaml     train a captioner; nothing to download
+  visattn export CHECKPOINT --out model.safetensors
+  visattn caption PHOTO --weights model.safetensors --out pictures
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    0 is success, 1 a command that failed or finished only in part, 2 a command line that cannot
+    be followed, 130 an interruption from the keyboard, 141 a reader of our output that left.
+
+    What a user can cause (`ValueError`, `OSError` and what derives from them) ends in one line on
+    stderr; `--debug` before the word, or VISATTN_DEBUG=1 in the environment, shows the whole
+    traceback. Any other exception is a fault of ours and is shown in full.
+
+    Args:
+        argv: The words after the program's name; those of the process if left out.
+
+    Example:
+        >>> main(["--version"])
+        visattn 0.1.0
+        0
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = os.environ.get("VISATTN_DEBUG", "") not in {"", "0"}
+    if words[:1] == ["--debug"]:
+        debug = True
+        del words[0]
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+    except SystemExit as stop:  # argparse and LightningCLI leave this way
+        return _exit_code(stop)
+    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
+        _silence_stdout()
+        return 141
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except (ValueError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(str(error) or type(error).__name__, 1)
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    """Answer the questions that need no command, and hand the rest to its module."""
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(help_text(), end="")
+        return 0 if words else 2
+    if words[0] in {"-V", "--version"}:
+        from importlib.metadata import version
+
+        print(f"visattn {version('visattn')}")
+        return 0
+    word, rest = words[0], words[1:]
+    if word not in COMMANDS:
+        return _unknown(word)
+    module = importlib.import_module(COMMANDS[word][1])
+    return int(module.main([word, *rest] if word in _KEEPS_ITS_WORD else rest) or 0)
+
+
+def help_text() -> str:
+    """Return what `visattn --help` prints.
+
+    Example:
+        >>> "caption" in help_text()
+        True
+    """
+    width = max(map(len, COMMANDS))
+    rows = [f"  {word:{width}}  {line}" for word, (line, _) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: visattn [--version] [--debug] COMMAND ...",
+            "",
+            "Vision attention: train it, and see where it looked.",
+            "",
+            "commands (visattn COMMAND --help says more):",
+            *rows,
+            "",
+            _CLOSING,
+        ]
+    )
+
+
+def _unknown(word: str) -> int:
+    """Say which command or option may have been meant."""
+    kind, known = ("command", list(COMMANDS))
+    if word.startswith("-"):
+        kind, known = ("option", _OPTIONS)
+    close = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    return _fail(f"no {kind} {word!r}; {hint}", 2)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"visattn: {message}", file=sys.stderr)
+    return code
+
+
+def _exit_code(stop: SystemExit) -> int:
+    """Return the exit code that Python itself would give to `stop`."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code
+    return _fail(str(stop.code), 1)
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, or Python complains once more when it closes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

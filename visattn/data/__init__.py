@@ -1,0 +1,1 @@
+"""Data sets and pictures, in plain torch, numpy and Pillow."""

@@ -1,0 +1,95 @@
+"""Pixels of any kind to RGB with 8 bits: deep greys, floats, palettes, transparency, arrays."""
+
+import numpy as np
+from jaxtyping import Shaped, UInt8
+from PIL import Image
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return a loaded image in RGB, as it would look on white paper.
+
+    16-bit greys are scaled by 255/65535; wider integers and floats by their own range, with NaN
+    as black. The image given is left as it was.
+
+    Example:
+        >>> half_black = Image.new("LA", (1, 1), (0, 128))
+        >>> to_rgb(half_black).getpixel((0, 0))
+        (127, 127, 127)
+    """
+    if image.mode.startswith("I;16"):
+        return _deep_grey(np.asarray(image), image.info.get("transparency"))
+    if image.mode == "I":
+        values = np.asarray(image)
+        if values.min() >= 0 and values.max() <= 65535:
+            return _deep_grey(values, image.info.get("transparency"))
+        return Image.fromarray(_by_range(values)).convert("RGB")
+    if image.mode == "F":
+        return Image.fromarray(_by_range(np.asarray(image))).convert("RGB")
+    if image.has_transparency_data:
+        straight = {"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)  # undo premultiplying
+        colours = image.convert(straight).convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, colours).convert("RGB")
+    return image.convert("RGB")
+
+
+def from_array(array: Shaped[np.ndarray, "..."]) -> Image.Image:
+    r"""Return an array as an image with 8 bits per channel.
+
+    Args:
+        array: `[y, x]` or `[y, x, c]`: grey (1 channel), grey and alpha (2), RGB (3) or RGBA (4),
+            as booleans, 8 or 16 bits without sign, or floats between 0 and 1.
+
+    Raises:
+        ValueError: If the shape, the type or the range is another one.
+
+    Example:
+        >>> from_array(np.array([[0.0, 0.5, 1.0]])).tobytes()
+        b'\x00\x80\xff'
+    """
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (2, 3, 4)):
+        raise ValueError(f"an array must be [y, x] or [y, x, 1 to 4], got shape {array.shape}")
+    if 0 in array.shape:
+        raise ValueError(f"an array must hold at least one pixel, got shape {array.shape}")
+    return Image.fromarray(np.ascontiguousarray(_eight_bits(array)))
+
+
+def _eight_bits(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.uint16:
+        return _scaled_16_bits(array)
+    if not np.issubdtype(array.dtype, np.floating):
+        raise ValueError(f"pixels must be bool, uint8, uint16 or floats, got {array.dtype}")
+    if not (array.min() >= 0 and array.max() <= 1):  # NaN fails too
+        raise ValueError(
+            "pixels given as floats must lie between 0 and 1, "
+            f"got {array.min():g} to {array.max():g}; divide by 255, or convert to uint8"
+        )
+    return np.rint(array * 255).astype(np.uint8)
+
+
+def _deep_grey(values: Shaped[np.ndarray, "y x"], transparent: object) -> Image.Image:
+    grey = _scaled_16_bits(values)
+    if isinstance(transparent, int):
+        grey = np.where(values == transparent, np.uint8(255), grey)
+    return Image.fromarray(grey).convert("RGB")
+
+
+def _scaled_16_bits(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
+    # value * 255 / 65535 = value / 257, rounded to the nearest; uint32, so that nothing overflows
+    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def _by_range(values: Shaped[np.ndarray, "y x"]) -> UInt8[np.ndarray, "y x"]:
+    wide = values.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    if low == high:
+        return np.zeros(values.shape, dtype=np.uint8)
+    shares = (np.clip(np.nan_to_num(wide, nan=low), low, high) - low) / (high - low)
+    return np.rint(shares * 255).astype(np.uint8)

@@ -1,0 +1,110 @@
+"""A picture of any size in the frame that a network looks through, and where everything went."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from visattn.data.pictures import Picture
+from visattn.maps.geometries import Geometry
+
+_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How a picture comes into the size that a network takes.
+
+    Args:
+        size: Height and width of the network's input.
+        fit: `crop` resizes the shorter side and cuts out the middle; `squash` resizes both sides
+            and bends the proportions; `pad` shows the whole picture, with bars beside it.
+        shorter: With `crop`, the length to which the shorter side is resized first; by default the
+            shorter side of `size`. Where the picture is then too small, there are bars.
+        resampling: `bilinear` or `bicubic`, both with antialiasing.
+        fill: Colour of the bars, RGB, 0 to 255.
+
+    Raises:
+        ValueError: If a value is out of range, or `shorter` is given without `crop`.
+
+    Example:
+        >>> Framing((224, 224), shorter=256).fit
+        'crop'
+    """
+
+    size: tuple[int, int]
+    fit: Literal["crop", "squash", "pad"] = "crop"
+    shorter: int | None = None
+    resampling: Literal["bilinear", "bicubic"] = "bilinear"
+    fill: tuple[int, int, int] = (0, 0, 0)
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise ValueError(f"size must be a height and a width of at least 1, got {self.size}")
+        if self.fit not in ("crop", "squash", "pad"):
+            raise ValueError(f"fit must be crop, squash or pad, got {self.fit!r}")
+        if self.resampling not in _FILTERS:
+            raise ValueError(f"resampling must be bilinear or bicubic, got {self.resampling!r}")
+        if self.shorter is not None and (self.fit != "crop" or self.shorter < 1):
+            raise ValueError(
+                f"shorter must be at least 1 and goes with crop, got {self.shorter} with {self.fit}"
+            )
+
+
+def frame(picture: Picture, framing: Framing) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
+    """Return what the network sees of a picture, and the way back.
+
+    The pixels are those of `torchvision.transforms.v2` (`Resize` on an image of Pillow, then
+    `CenterCrop`), to the bit.
+
+    Args:
+        picture: Upright, as `read_picture` returns it.
+        framing: Size and fit.
+
+    Example:
+        >>> picture = Picture(np.zeros((480, 640, 3), dtype=np.uint8))
+        >>> pixels, geometry = frame(picture, Framing((224, 224), shorter=256))
+        >>> pixels.shape, [round(edge, 2) for edge in geometry.seen()]
+        (torch.Size([3, 224, 224]), [108.86, 30.0, 529.27, 450.0])
+    """
+    rows, columns = _resized_size(picture.size, framing)
+    image = Image.fromarray(picture.pixels)
+    image = image.resize((columns, rows), _FILTERS[framing.resampling])
+    geometry = Geometry.identity(picture.size, picture.orientation).resized((rows, columns))
+    pixels, geometry = _centred(np.array(image), geometry, framing)
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), geometry
+
+
+def _resized_size(size: tuple[int, int], framing: Framing) -> tuple[int, int]:
+    (y, x), (height, width) = size, framing.size
+    if framing.fit == "squash":
+        return framing.size
+    if framing.fit == "crop":
+        shorter = framing.shorter or min(framing.size)
+        longer = int(shorter * max(y, x) / min(y, x))  # cut off, as torchvision does
+        return (shorter, longer) if y <= x else (longer, shorter)
+    scale = min(height / y, width / x)
+    return max(1, round(y * scale)), max(1, round(x * scale))
+
+
+def _centred(
+    pixels: UInt8[np.ndarray, "y x 3"], geometry: Geometry, framing: Framing
+) -> tuple[UInt8[np.ndarray, "y2 x2 3"], Geometry]:
+    """Return the middle, with bars where there is too little, cut where there is too much."""
+    (y, x), (height, width) = pixels.shape[:2], framing.size
+    canvas = (max(y, height), max(x, width))
+    if canvas != (y, x):
+        top, left = (canvas[0] - y) // 2, (canvas[1] - x) // 2
+        bars = np.full((*canvas, 3), framing.fill, dtype=np.uint8)
+        bars[top : top + y, left : left + x] = pixels
+        pixels, geometry = bars, geometry.padded(top, left, canvas)
+    if canvas != framing.size:
+        top, left = round((canvas[0] - height) / 2), round((canvas[1] - width) / 2)  # half to even
+        pixels = pixels[top : top + height, left : left + width]
+        geometry = geometry.cropped(top, left, framing.size)
+    return pixels, geometry

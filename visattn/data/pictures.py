@@ -1,0 +1,223 @@
+"""The one reader of pictures: whatever comes in, upright RGB or a single clear error comes out."""
+
+import io
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from visattn.data.conversions import from_array, to_rgb
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib",
+    ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
+)  # fmt: skip
+MAX_ASPECT = 100  # a longer strip would explode when its short side is resized to a network's input
+
+_TURNS = {  # EXIF code -> what makes the stored pixels upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_QUIET = threading.Lock()  # warning filters belong to the whole process: one thread at a time
+
+PathLike = str | os.PathLike[str]
+
+
+class PictureError(ValueError):
+    """A picture cannot be read; the message names the picture and the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """An upright picture.
+
+    Args:
+        pixels: RGB, 0 to 255.
+        orientation: EXIF code, 1 to 8: how the pixels lie in the file.
+        name: The file as it was named, or `picture`.
+
+    Example:
+        >>> Picture(np.zeros((2, 3, 3), dtype=np.uint8)).size
+        (2, 3)
+    """
+
+    pixels: UInt8[np.ndarray, "y x 3"]
+    orientation: int = 1
+    name: str = "picture"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width, upright, in pixels."""
+        return self.pixels.shape[0], self.pixels.shape[1]
+
+
+def read_picture(
+    source: PathLike | bytes | Image.Image | np.ndarray | Picture,
+    *,
+    max_bytes: int = 256 * 2**20,
+    max_pixels: int = 64_000_000,
+) -> Picture:
+    """Return a picture upright, in RGB, with 8 bits, whatever it was before.
+
+    An animation gives its first frame. Transparent pixels show white. 16-bit values are scaled by
+    255/65535; wider integers and floats in a file by their own range, with NaN as black. Colour
+    profiles are not applied.
+
+    Args:
+        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF), the bytes of one, an image of
+            Pillow, an array as `visattn.data.conversions.from_array` takes it, or a `Picture`,
+            which comes back as it is.
+        max_bytes: The longest file that is opened.
+        max_pixels: The largest picture that is decoded. Pillow has a limit of its own, twice
+            `PIL.Image.MAX_IMAGE_PIXELS`.
+
+    Raises:
+        PictureError: If the picture cannot be read, for whatever reason; the cause is chained.
+        TypeError: If `source` is of another kind.
+
+    Example:
+        >>> read_picture(np.array([[0, 257, 65535]], dtype=np.uint16)).pixels[0, :, 0]
+        array([  0,   1, 255], dtype=uint8)
+        >>> read_picture(b"no picture")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        visattn.data.pictures.PictureError: picture: not a picture of a known format (JPEG, ...
+    """
+    if isinstance(source, Picture):
+        return source
+    name = _name(source)
+    try:
+        return Picture(*_upright(_opened(source, max_bytes), max_pixels), name)
+    except Exception as error:  # decoders leak struct.error, zlib.error, SyntaxError, KeyError ...
+        raise PictureError(f"{name}: {_reason(error)}") from error
+
+
+def find_pictures(paths: PathLike | Iterable[PathLike]) -> list[Path]:
+    """Return the pictures among files and folders.
+
+    A file is taken as it is given. A folder is searched with all it holds for names that end as
+    pictures do, in alphabetical order; hidden files and folders are left out.
+
+    Args:
+        paths: One path or several.
+
+    Raises:
+        FileNotFoundError: If a path does not exist, or if there is no picture at all.
+
+    Example:
+        >>> find_pictures("no_such_folder")
+        Traceback (most recent call last):
+        FileNotFoundError: no_such_folder does not exist; give picture files or folders
+    """
+    given = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    found: list[Path] = []
+    for path in given:
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist; give picture files or folders")
+        found += _searched(path) if path.is_dir() else [path]
+    if not found:
+        places = ", ".join(map(str, given)) or "an empty list"
+        raise FileNotFoundError(f"no picture in {places}; looked for {' '.join(SUFFIXES)}")
+    return list(dict.fromkeys(found))
+
+
+def _searched(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        shown = (name for name in sorted(files) if not name.startswith("."))
+        found += [Path(parent, name) for name in shown if Path(name).suffix.lower() in SUFFIXES]
+    return found
+
+
+def _name(source: object) -> str:
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    if isinstance(source, Image.Image):
+        return str(getattr(source, "filename", "")) or "picture"
+    if isinstance(source, (bytes, np.ndarray)):
+        return "picture"
+    raise TypeError(
+        "a picture must be a path, bytes, an image of Pillow, an array or a Picture, "
+        f"got {type(source).__name__}"
+    )
+
+
+def _opened(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: int) -> Image.Image:
+    if isinstance(source, Image.Image):
+        return source
+    if isinstance(source, np.ndarray):
+        return from_array(source)
+    content = source if isinstance(source, bytes) else _content(source, max_bytes)
+    if not content:
+        raise PictureError("the file is empty")
+    if len(content) > max_bytes:
+        raise PictureError(f"longer than max_bytes, {max_bytes:,} bytes")
+    with _QUIET, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large pictures above all: ours is the stricter limit
+        return Image.open(io.BytesIO(content), formats=FORMATS)
+
+
+def _content(path: PathLike, max_bytes: int) -> bytes:
+    if not stat.S_ISREG(Path(path).stat().st_mode):  # opening a pipe would wait for ever
+        raise PictureError("not a regular file")
+    with Path(path).open("rb") as file:
+        return file.read(max_bytes + 1)
+
+
+def _upright(image: Image.Image, max_pixels: int) -> tuple[UInt8[np.ndarray, "y x 3"], int]:
+    """Return upright RGB pixels and the EXIF code they had."""
+    _check_size(*image.size, max_pixels)
+    turned = _orientation(image) if image.format == "TIFF" else 1  # by Pillow, while it is loaded
+    image.load()  # at once, so that a damaged file is found here and not later
+    left = _orientation(image)
+    rgb = to_rgb(image)
+    upright = rgb if left == 1 else rgb.transpose(_TURNS[left])
+    return np.array(upright), max(turned, left)  # at least one of the two is 1
+
+
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if min(width, height) < 1:
+        raise PictureError(f"{width} x {height} pixels: nothing to see")
+    if width * height > max_pixels:
+        raise PictureError(f"{width} x {height} pixels are more than max_pixels, {max_pixels:,}")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise PictureError(
+            f"{width} x {height} pixels: longer than {MAX_ASPECT} times its short side"
+        )
+
+
+def _orientation(image: Image.Image) -> int:
+    with _QUIET, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about damage in tags that are of no interest here
+        try:
+            code = image.getexif().get(ExifTags.Base.Orientation, 1)
+        except SyntaxError:  # the block is no EXIF; the pixels are as good as in a file without one
+            code = 1
+    return code if code in _TURNS else 1
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PictureError):
+        return str(error)
+    if isinstance(error, UnidentifiedImageError):
+        return f"not a picture of a known format ({', '.join(FORMATS)})"
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, (OSError, ValueError)) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

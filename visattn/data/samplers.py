@@ -1,0 +1,96 @@
+"""In which order samples are read, on one process or several."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.utils.data import Sampler
+
+
+class LengthBuckets(Sampler[list[int]]):
+    """Random batches of samples of similar length; every epoch another order, the same anywhere.
+
+    Several batches' worth of samples are drawn at random, sorted by length and cut; the batches
+    are then shuffled. With several processes each takes its share of every pool, and the tail
+    that would give them different numbers of batches is dropped.
+
+    Args:
+        count: How many samples there are.
+        length: The length of a sample, asked only when its turn comes.
+        batch: Samples per batch and process.
+        pool: Batches that are sorted together.
+        seed: Of the order.
+        rank: Which process this is.
+        world: How many there are.
+
+    Example:
+        >>> buckets = LengthBuckets(6, lambda index: index % 2, batch=3, pool=2, seed=0)
+        >>> sorted(sorted(index % 2 for index in batch) for batch in buckets)
+        [[0, 0, 0], [1, 1, 1]]
+    """
+
+    def __init__(
+        self,
+        count: int,
+        length: Callable[[int], int],
+        *,
+        batch: int,
+        pool: int = 16,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if count < batch * world:
+            raise ValueError(
+                f"{world} processes with {batch} samples each need {batch * world} samples, "
+                f"got {count}; lower the batch"
+            )
+        self.count, self.length, self.batch, self.pool = count, length, batch, pool
+        self.seed, self.rank, self.world = seed, rank, world
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.count // (self.batch * self.world)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of this epoch."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(self.count, generator=random)
+        order = order[: len(self) * self.batch * self.world][self.rank :: self.world]
+        for pool in order.split(self.batch * self.pool):
+            by_length = sorted(pool.tolist(), key=self.length)
+            batches = [by_length[i : i + self.batch] for i in range(0, len(pool), self.batch)]
+            for index in torch.randperm(len(batches), generator=random).tolist():
+                yield batches[index]
+
+
+class EachOnce(Sampler[int]):
+    """Every sample once, in order, split over processes without repeating any.
+
+    Args:
+        count: How many samples there are.
+        rank: Which process this is.
+        world: How many there are.
+
+    Raises:
+        ValueError: If a process would have nothing to do, which makes the others wait for ever.
+
+    Example:
+        >>> list(EachOnce(5, rank=1, world=2))
+        [1, 3]
+    """
+
+    def __init__(self, count: int, *, rank: int = 0, world: int = 1) -> None:
+        if count < world:
+            raise ValueError(
+                f"each of {world} processes needs a sample, got {count}; use fewer processes"
+            )
+        self.indices = range(rank, count, world)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)

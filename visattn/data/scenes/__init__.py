@@ -1,0 +1,1 @@
+"""Scenes: a procedural data set whose captions can be checked word by word."""

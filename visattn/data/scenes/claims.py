@@ -1,0 +1,133 @@
+"""Back from a caption to what it claims, and whether the scene bears it out."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from visattn.data.scenes.grammars import RELATIONS, holds
+from visattn.data.scenes.worlds import COLOURS, RADII, SHAPES, TEXTURES, Thing, World
+
+_SIZES = tuple(size for size in RADII if size != "medium")
+_TEXTURES = tuple(texture for texture in TEXTURES if texture != "plain")
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A thing as a caption speaks of it; an empty string claims nothing. `span`: its words."""
+
+    shape: str
+    colour: str
+    texture: str
+    size: str
+    span: tuple[int, int]
+
+    def fits(self, thing: Thing) -> bool:
+        """Return whether everything said of it is true of the thing."""
+        said = (self.shape, self.colour, self.texture, self.size)
+        true = (thing.shape, thing.colour, thing.texture, thing.size)
+        return all(not word or word == fact for word, fact in zip(said, true, strict=True))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Two things exist and, unless `relation` is empty, the first stands so to the second."""
+
+    first: Mention
+    relation: str
+    second: Mention
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a caption.
+
+    Args:
+        understood: The grammar covers it.
+        true: Understood, and two different things bear it out.
+        shows: For each word, the things it truly speaks of: every thing that takes its part in
+            some pair that bears the caption out; empty for words that show nothing.
+    """
+
+    understood: bool
+    true: bool
+    shows: tuple[tuple[int, ...], ...]
+
+
+def _choice(words: Sequence[str]) -> str:
+    return "(?:" + "|".join(words) + ")"
+
+
+def _thing_pattern(name: str) -> str:
+    return (
+        rf"an? (?P<{name}>(?:(?P<{name}_size>{_choice(_SIZES)}) )?"
+        rf"(?:(?P<{name}_texture>{_choice(_TEXTURES)}) )?"
+        rf"(?:(?P<{name}_colour>{_choice(tuple(COLOURS))}) )?(?P<{name}_shape>{_choice(SHAPES)}))"
+    )
+
+
+_A, _B = _thing_pattern("a"), _thing_pattern("b")
+_RELATION = f"(?P<relation>{_choice(RELATIONS)})"
+_SENTENCES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        f"{_A} is {_RELATION} {_B}",
+        f"there is {_A} {_RELATION} {_B}",
+        f"{_RELATION} {_B} is {_A}",
+        f"there are {_A} and {_B}",
+    )
+)
+
+
+def parse(caption: str) -> Claim | None:
+    """Return what a caption claims, or None where it is not a sentence of the grammar.
+
+    Example:
+        >>> parse("a small red circle is left of a blue square").relation
+        'left of'
+        >>> parse("a red is left")
+    """
+    for sentence in _SENTENCES:
+        if match := sentence.fullmatch(caption):
+            relation = match.groupdict().get("relation") or ""
+            return Claim(_mention(match, "a"), relation, _mention(match, "b"))
+    return None
+
+
+def check(caption: str, world: World) -> Verdict:
+    """Return whether the world bears the caption out, and what its words show.
+
+    Example:
+        >>> import numpy as np
+        >>> from visattn.data.scenes.grammars import tell
+        >>> from visattn.data.scenes.worlds import Kinds, sample_world
+        >>> world = sample_world(Kinds(), np.random.default_rng(0))
+        >>> all(check(telling.text, world).true for telling in tell(world))
+        True
+    """
+    nothing: list[tuple[int, ...]] = [()] * len(caption.split())
+    claim = parse(caption)
+    if claim is None:
+        return Verdict(understood=False, true=False, shows=tuple(nothing))
+    pairs = _witnesses(claim, world.things)
+    for mention, things in zip((claim.first, claim.second), zip(*pairs, strict=True), strict=False):
+        first, last = mention.span
+        nothing[first:last] = [tuple(sorted(set(things)))] * (last - first)
+    return Verdict(understood=True, true=bool(pairs), shows=tuple(nothing))
+
+
+def _witnesses(claim: Claim, things: Sequence[Thing]) -> list[tuple[int, int]]:
+    return [
+        (i, j)
+        for i, a in enumerate(things)
+        for j, b in enumerate(things)
+        if i != j
+        and claim.first.fits(a)
+        and claim.second.fits(b)
+        and (not claim.relation or holds(claim.relation, a, b))
+    ]
+
+
+def _mention(match: re.Match[str], name: str) -> Mention:
+    before = match.string[: match.start(name)].split()
+    said = {part: match[f"{name}_{part}"] or "" for part in ("shape", "colour", "texture", "size")}
+    return Mention(**said, span=(len(before), len(before) + len(match[name].split())))

@@ -1,0 +1,92 @@
+"""A small grammar: how a world is told, and what each word of the telling points at."""
+
+from dataclasses import dataclass
+
+from visattn.data.scenes.worlds import RADII, Kinds, Thing, World
+
+MARGIN = 0.04  # one thing lies left of another when its centre does, by this share of the side
+RELATIONS = ("left of", "right of", "above", "below")
+CONVERSE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A caption and, for each of its words, the thing that the word shows (None: not visual)."""
+
+    words: tuple[str, ...]
+    shows: tuple[int | None, ...]
+
+    @property
+    def text(self) -> str:
+        """The caption as one line."""
+        return " ".join(self.words)
+
+
+def holds(relation: str, a: Thing, b: Thing) -> bool:
+    """Return whether `a` stands in the relation to `b`.
+
+    Example:
+        >>> from visattn.data.scenes.worlds import Thing
+        >>> a = Thing("circle", "red", "plain", "small", 0.2, 0.5, 0.1, 0.0, (255, 0, 0))
+        >>> b = Thing("square", "blue", "plain", "small", 0.8, 0.5, 0.1, 0.0, (0, 0, 255))
+        >>> holds("left of", a, b), holds("above", a, b)
+        (True, False)
+    """
+    offsets = {"left of": b.x - a.x, "right of": a.x - b.x, "above": b.y - a.y, "below": a.y - b.y}
+    return offsets[relation] > MARGIN
+
+
+def tell(world: World) -> tuple[Telling, ...]:
+    """Return five paraphrases of how the world's two largest things stand to each other.
+
+    Example:
+        >>> import numpy as np
+        >>> from visattn.data.scenes.worlds import Kinds, sample_world
+        >>> len(tell(sample_world(Kinds(), np.random.default_rng(0))))
+        5
+    """
+    first, second = world.things[:2]
+    relation = _clearest(first, second)
+    a, b = _phrase(first, 0), _phrase(second, 1)
+    return (
+        _telling(a, "is", relation, b),
+        _telling(b, "is", CONVERSE[relation], a),
+        _telling("there is", a, relation, b),
+        _telling(relation, b, "is", a),
+        _telling("there are", a, "and", b),
+    )
+
+
+def _clearest(a: Thing, b: Thing) -> str:
+    dx, dy = b.x - a.x, b.y - a.y
+    if abs(dx) >= abs(dy):
+        return "left of" if dx > 0 else "right of"
+    return "above" if dy > 0 else "below"
+
+
+def _phrase(thing: Thing, index: int) -> list[tuple[str, int | None]]:
+    size = "" if thing.size == "medium" else thing.size
+    texture = "" if thing.texture == "plain" else thing.texture
+    words = [word for word in (size, texture, thing.colour, thing.shape) if word]
+    article = "an" if words[0][0] in "aeiou" else "a"
+    return [(article, None), *((word, index) for word in words)]
+
+
+def _telling(*parts: str | list[tuple[str, int | None]]) -> Telling:
+    pairs: list[tuple[str, int | None]] = []
+    for part in parts:
+        pairs += [(word, None) for word in part.split()] if isinstance(part, str) else part
+    return Telling(tuple(word for word, _ in pairs), tuple(thing for _, thing in pairs))
+
+
+def grammar_words(kinds: Kinds) -> list[str]:
+    """Return every word that a caption of such a world may use, in alphabetical order.
+
+    Example:
+        >>> from visattn.data.scenes.worlds import Kinds
+        >>> "striped" in grammar_words(Kinds()), "striped" in grammar_words(Kinds(textures=("plain",)))
+        (True, False)
+    """
+    said = {"a", "an", "is", "are", "there", "and", *" ".join(RELATIONS).split()}
+    said |= {*kinds.colours, *kinds.shapes, *kinds.textures, *RADII} - {"plain", "medium"}
+    return sorted(said)

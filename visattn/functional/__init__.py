@@ -1,0 +1,1 @@
+"""The arithmetic of attention: tensors in, tensors out."""

@@ -1,0 +1,1 @@
+"""Whole networks made of blocks, each with a narrow base class."""

@@ -1,0 +1,102 @@
+"""What every captioner can do, however it attends."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+
+from visattn.functional.search import Hypotheses, Rules, Searchable, beam_search
+from visattn.models.encoders import ImageEncoder
+
+SPECIALS = ("<pad>", "<start>", "<end>", "<unknown>")
+PAD, START, END, UNKNOWN = range(4)
+
+
+class Look(NamedTuple):
+    """Where a captioner looked for a word, and how much it made of what it saw."""
+
+    weights: Float[Tensor, "*b n"]
+    """Attention over the places of the grid, row by row; sums to one."""
+    gate: Float[Tensor, "*b"]
+    """How much of what was seen is let in, between 0 and 1."""
+
+
+class Unrolled(NamedTuple):
+    """A batch of given captions read word by word; p counts all words, step by step."""
+
+    logits: Float[Tensor, "p v"]
+    look: Look
+    rows: Int[Tensor, " p"]
+    steps: Int[Tensor, " p"]
+
+
+class Captioner(nn.Module, ABC):
+    """A network that tells a picture in words and shows, per word, where it looked.
+
+    Args:
+        words: The vocabulary; it begins with `SPECIALS`.
+        encoder: What turns pictures into a grid of features.
+    """
+
+    def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:
+        super().__init__()
+        if tuple(words[: len(SPECIALS)]) != SPECIALS:
+            raise ValueError(
+                f"words must begin with {', '.join(SPECIALS)}, got {list(words[:4])}; "
+                "visattn.data.vocabularies.Vocabulary makes such a list"
+            )
+        self.words = tuple(words)
+        self.encoder = encoder
+
+    @abstractmethod
+    def start(self, features: Float[Tensor, "b c y x"]) -> Searchable:
+        """Return the state before the first word, with one hypothesis per picture."""
+
+    @abstractmethod
+    def step(
+        self, state: Searchable, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], Searchable, Look]:
+        """Read one word per hypothesis; return scores of the next, the new state and the look."""
+
+    @abstractmethod
+    def unroll(
+        self,
+        features: Float[Tensor, "b c y x"],
+        captions: Int[Tensor, "r t"],
+        lengths: Int[Tensor, " r"],
+        owners: Int[Tensor, " r"] | None = None,
+    ) -> Unrolled:
+        """Read given captions in one go, as training does.
+
+        Args:
+            features: Of b pictures.
+            captions: The words that are read, `START` first; longest caption first.
+            lengths: Words to be said per caption, its end included.
+            owners: Which picture each caption tells; None when caption i tells picture i.
+        """
+
+    def search(
+        self,
+        pictures: UInt8[Tensor, "b 3 y x"],
+        *,
+        beam: int = 5,
+        best: int = 1,
+        max_length: int = 30,
+        min_length: int = 1,
+        length_penalty: float = 0.0,
+        banned: Sequence[int] = (PAD, START, UNKNOWN),
+    ) -> Hypotheses[Look]:
+        """Return the best captions of each picture; see `visattn.functional.search.beam_search`."""
+        features = self.encoder(pictures)
+        return beam_search(
+            self.step,
+            self.start(features),
+            pictures=len(pictures),
+            start=START,
+            rules=Rules(END, max_length, min_length, length_penalty, tuple(banned)),
+            beam=beam,
+            best=best,
+            device=features.device,
+        )

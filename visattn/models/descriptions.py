@@ -1,0 +1,80 @@
+"""A model as plain values: what to build and with which arguments, and back again.
+
+A model remembers what it was built with under the names of its constructor's arguments. That is
+all a description needs; it holds no code, and building one can only make the classes below.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import nn
+
+from visattn.models.encoders import SmallEncoder
+from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.timm_encoders import TimmEncoder
+
+Description = dict[str, Any]
+
+CLASSES: dict[str, type[nn.Module]] = {
+    kind.__name__: kind for kind in (SmallEncoder, TimmEncoder, SoftAttentionCaptioner)
+}
+
+
+def describe(model: nn.Module) -> Description:
+    """Return the class and the arguments of a model, as numbers, words, lists and dicts.
+
+    Raises:
+        ValueError: If the model is not one of `CLASSES`.
+
+    Example:
+        >>> describe(SmallEncoder((24, 24), channels=8))["arguments"]["channels"]
+        8
+    """
+    kind = type(model)
+    if CLASSES.get(kind.__name__) is not kind:
+        raise ValueError(f"only {', '.join(CLASSES)} can be described, got {kind.__name__}")
+    names = list(inspect.signature(kind.__init__).parameters)[1:]
+    return {"class": kind.__name__, "arguments": {name: _plain(getattr(model, name)) for name in names}}
+
+
+def build(description: Mapping[str, Any]) -> nn.Module:
+    """Return a model built as described, with fresh weights; nothing is downloaded.
+
+    Raises:
+        ValueError: If the description is not one of ours.
+
+    Example:
+        >>> build(describe(SmallEncoder((24, 24), channels=8))).size
+        (24, 24)
+    """
+    name, arguments = description.get("class"), description.get("arguments")
+    if name not in CLASSES or not isinstance(arguments, Mapping):
+        raise ValueError(
+            f"a description names one of {', '.join(CLASSES)} and its arguments, got {name!r}"
+        )
+    kind = CLASSES[cast("str", name)]
+    known = set(list(inspect.signature(kind.__init__).parameters)[1:])
+    if unknown := sorted(set(map(str, arguments)) - known):
+        raise ValueError(f"{name} has no argument {', '.join(unknown)}; it takes {sorted(known)}")
+    built = {key: _built(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
+    return kind(**built)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, nn.Module):
+        return describe(value)
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in cast("list[object]", value)]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in cast("Mapping[str, object]", value).items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a description holds plain values only, got {type(value).__name__}")
+
+
+def _built(value: Any) -> Any:
+    """Undo `_plain`: a description becomes its model, a list the tuple that it was."""
+    if isinstance(value, list):
+        return tuple(map(_built, cast("list[Any]", value)))
+    return build(value) if isinstance(value, Mapping) and "class" in value else value

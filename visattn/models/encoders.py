@@ -1,0 +1,126 @@
+"""From pictures to a grid of features."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+
+class ImageEncoder(nn.Module, ABC):
+    """A network that turns RGB pictures into a grid of features.
+
+    Pictures go in as bytes, 0 to 255; scaling and normalising happen here and nowhere else, so
+    they cannot happen twice.
+
+    Args:
+        size: Height and width, in pixels, of the pictures it is made for.
+        mean: Mean of each colour channel, in [0, 1].
+        std: Spread of each colour channel, in [0, 1].
+    """
+
+    channels: int
+    """Width of a feature."""
+    grid: tuple[int, int]
+    """Rows and columns of features for a picture of the right size."""
+
+    def __init__(self, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if min(size) < 1 or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise ValueError(
+                f"size needs two sides >= 1, mean and std three channels with std > 0; "
+                f"got size={size}, mean={mean}, std={std}"
+            )
+        self.size = (int(size[0]), int(size[1]))
+        self.mean = tuple(map(float, mean))
+        self.std = tuple(map(float, std))
+        self.register_buffer("_shift", torch.tensor(mean).view(3, 1, 1) * 255, persistent=False)
+        self.register_buffer("_scale", torch.tensor(std).view(3, 1, 1) * 255, persistent=False)
+
+    def forward(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
+        """Return the grid of features of each picture.
+
+        Raises:
+            TypeError: If the pictures are not bytes.
+        """
+        if pictures.dtype != torch.uint8:
+            raise TypeError(
+                f"pictures must be uint8, 0 to 255, got {pictures.dtype}; the encoder normalises "
+                "them itself, so hand over the pixels as they were read"
+            )
+        return self.features(self.normalised(pictures))
+
+    def normalised(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
+        """Return pictures as the network wants them: zero mean, unit spread."""
+        return (pictures - self._shift) / self._scale
+
+    @abstractmethod
+    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
+        """Return the grid of features of normalised pictures."""
+
+
+class SmallEncoder(ImageEncoder):
+    """A small CNN to be trained from scratch: three strided convolutions and a residual block.
+
+    One feature stands for 8×8 pixels and sees 47×47 of them, so that a map stays local.
+
+    Args:
+        size: Height and width, in pixels, of the pictures it is made for.
+        channels: Width of a feature; the earlier layers have a quarter and a half of it.
+        coordinates: Whether each pixel also says where it lies (CoordConv, arXiv:1807.03247),
+            without which "left" and "above" are hard to tell.
+        mean: Mean of each colour channel, in [0, 1].
+        std: Spread of each colour channel, in [0, 1].
+
+    Example:
+        >>> encoder = SmallEncoder((40, 56), channels=16)
+        >>> encoder(torch.zeros(1, 3, 40, 56, dtype=torch.uint8)).shape
+        torch.Size([1, 16, 5, 7])
+    """
+
+    def __init__(
+        self,
+        size: tuple[int, int] = (64, 64),
+        *,
+        channels: int = 128,
+        coordinates: bool = True,
+        mean: Sequence[float] = (0.5, 0.5, 0.5),
+        std: Sequence[float] = (0.25, 0.25, 0.25),
+    ) -> None:
+        super().__init__(size, mean, std)
+        if channels < 4 or channels % 4:
+            raise ValueError(f"channels must be a multiple of 4, got {channels}")
+        self.channels = channels
+        self.grid = (-(-self.size[0] // 8), -(-self.size[1] // 8))
+        self.coordinates = coordinates
+        self.stem = nn.Sequential(
+            _convolution(3 + 2 * coordinates, channels // 4, stride=2),
+            _convolution(channels // 4, channels // 2, stride=2),
+            _convolution(channels // 2, channels, stride=2),
+        )
+        self.refine = nn.Sequential(
+            _convolution(channels, channels), _convolution(channels, channels)
+        )
+
+    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
+        """Return the grid of features of normalised pictures."""
+        if self.coordinates:
+            pictures = torch.cat((pictures, _places(pictures)), dim=1)
+        stem = self.stem(pictures)
+        return stem + self.refine(stem)
+
+
+def _convolution(channels: int, out: int, *, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(out),
+        nn.ReLU(),
+    )
+
+
+def _places(pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2 y x"]:
+    """Height and width of each pixel, -1 to 1."""
+    y = torch.linspace(-1, 1, pictures.shape[-2], device=pictures.device, dtype=pictures.dtype)
+    x = torch.linspace(-1, 1, pictures.shape[-1], device=pictures.device, dtype=pictures.dtype)
+    return torch.stack(torch.meshgrid(y, x, indexing="ij")).expand(len(pictures), -1, -1, -1)

@@ -1,0 +1,43 @@
+"""Caption panels as pictures in the log, so that one sees attention being learnt."""
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from visattn import seeing
+from visattn.data.batches import CaptionSample
+from visattn.models.captioners import Captioner
+from visattn.tasks.bases import Task
+
+
+class CaptionPanels(Callback):
+    """Log a panel for the first validation pictures, each time the model is validated.
+
+    Args:
+        pictures: How many.
+        width: Of a panel, in pixels.
+    """
+
+    def __init__(self, pictures: int = 4, width: int = 900) -> None:
+        self.pictures, self.width = pictures, width
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Caption and draw, on the first process only."""
+        if not trainer.is_global_zero or not isinstance(pl_module, Task):
+            return
+        boards = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
+        if not boards or not isinstance(pl_module.model, Captioner):
+            return
+        for index, sample in enumerate(self._samples(trainer)):
+            picture = sample.picture.permute(1, 2, 0).numpy()
+            (told,) = seeing.caption(pl_module.model, [picture])
+            panel = torch.from_numpy(seeing.panel(picture, told, width=self.width))
+            for board in boards:
+                board.experiment.add_image(
+                    f"captions/{index}", panel, trainer.global_step, dataformats="HWC"
+                )
+
+    def _samples(self, trainer: Trainer) -> list[CaptionSample]:
+        loaders = trainer.val_dataloaders
+        dataset = loaders.dataset  # type: ignore[union-attr]
+        return [dataset[index] for index in range(min(self.pictures, len(dataset)))]

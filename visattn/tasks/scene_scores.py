@@ -1,0 +1,47 @@
+"""Captions and maps of a whole split held against its scenes."""
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.data.scenes.judgements import judge
+from visattn.data.scenes.worlds import World
+from visattn.tasks.ratios import Ratio
+
+
+class SceneScores(nn.Module):
+    """Running scores of captions about scenes.
+
+    `truth`: share of captions that hold in every claim. `understood`: share that the grammar
+    covers. Over the visual words of true captions: `pointing`, how often the strongest place lies
+    in the box; `correctness`, attention inside it; `lift`, how much more that is than evenly
+    spread attention would have there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = ("truth", "understood", "pointing", "correctness", "lift")
+        self.ratios = nn.ModuleDict({name: Ratio() for name in names})
+
+    def update(
+        self,
+        captions: Sequence[str],
+        maps: Sequence[Float[Tensor, "t gy gx"]],
+        worlds: Sequence[World],
+    ) -> None:
+        """Take in captions with their maps and the scenes they are about."""
+        for caption, looked, world in zip(captions, maps, worlds, strict=True):
+            judged = judge(caption, looked, world)
+            for name, amount, count in (
+                ("truth", judged.true, 1),
+                ("understood", judged.understood, 1),
+                ("pointing", judged.hits, judged.visual),
+                ("correctness", judged.correctness, judged.visual),
+                ("lift", judged.correctness - judged.baseline, judged.visual),
+            ):
+                self.ratios[name].update(float(amount), count)
+
+    def named(self, prefix: str) -> dict[str, Ratio]:
+        """Return the scores as they are logged."""
+        return {f"{prefix}{name}": ratio for name, ratio in self.ratios.items()}  # type: ignore[misc]

@@ -1,0 +1,104 @@
+"""Scenes as data for training: drawn while they are needed, nothing to download."""
+
+from functools import partial
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from visattn.data.batches import CaptionBatch, CaptionSample, caption_batch
+from visattn.data.samplers import EachOnce, LengthBuckets
+from visattn.data.scenes.datasets import Scenes, Split, ToldOnce
+from visattn.data.scenes.grammars import grammar_words
+from visattn.data.scenes.worlds import COLOURS, SHAPES, TEXTURES, Kinds
+from visattn.data.vocabularies import Vocabulary
+from visattn.models.captioners import SPECIALS
+from visattn.tasks.bases import Data
+
+Loader = DataLoader[CaptionSample]
+
+
+class ScenesData(Data):
+    """Pictures of coloured, textured shapes with captions that can be checked.
+
+    Args:
+        train: Training scenes; each is told in one of five ways at a time.
+        validation: Validation scenes.
+        test: Test scenes, and as many of held-out colour-shape pairs.
+        size: Height and width in pixels.
+        batch: Captions per training batch and process.
+        colours: Which colours appear.
+        shapes: Which shapes appear.
+        textures: Which textures appear.
+        fewest: Fewest things in a scene.
+        most: Most things in a scene; the two largest are told of, the others distract.
+        workers: Processes that draw training scenes ahead; 0 draws them in between.
+        seed: Another seed, other scenes.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: int = 200_000,
+        validation: int = 500,
+        test: int = 1000,
+        size: int = 64,
+        batch: int = 32,
+        colours: list[str] = list(COLOURS),  # noqa: B006 (the command line shows it)
+        shapes: list[str] = list(SHAPES),  # noqa: B006
+        textures: list[str] = list(TEXTURES),  # noqa: B006
+        fewest: int = 2,
+        most: int = 4,
+        workers: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.counts = {"train": train, "validation": validation, "test": test, "novel": test}
+        self.size, self.batch, self.workers, self.seed = size, batch, workers, seed
+        self.kinds = Kinds(tuple(colours), tuple(shapes), tuple(textures), (fewest, most))
+        self.vocabulary = Vocabulary((*SPECIALS, *grammar_words(self.kinds)))
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        """The vocabulary: every word of the grammar."""
+        return {"words": list(self.vocabulary.words)}
+
+    def scenes(self, split: Split) -> Scenes:
+        """Return a split."""
+        count = self.counts[split]
+        return Scenes(count, size=self.size, split=split, seed=self.seed, kinds=self.kinds)
+
+    def train_dataloader(self) -> Loader:
+        """Return random batches of captions of similar length."""
+        told = ToldOnce(self.scenes("train"))
+        buckets = LengthBuckets(
+            len(told),
+            told.length,
+            batch=self.batch,
+            seed=self.seed,
+            rank=self.rank,
+            world=self.world,
+        )
+        return DataLoader(
+            told,
+            batch_sampler=buckets,
+            collate_fn=self._collate,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+        )
+
+    def val_dataloader(self) -> Loader:
+        """Return the validation scenes, each once."""
+        return self._evaluation("validation")
+
+    def test_dataloader(self) -> list[Loader]:
+        """Return the test scenes, then those of held-out pairs, each once."""
+        return [self._evaluation("test"), self._evaluation("novel")]
+
+    @property
+    def _collate(self) -> partial[CaptionBatch]:
+        return partial(caption_batch, vocabulary=self.vocabulary)
+
+    def _evaluation(self, split: Split) -> Loader:
+        scenes = self.scenes(split)
+        each_once = EachOnce(len(scenes), rank=self.rank, world=self.world)
+        return DataLoader(scenes, batch_size=64, sampler=each_once, collate_fn=self._collate)

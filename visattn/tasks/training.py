@@ -1,0 +1,155 @@
+"""`visattn fit`, `validate` and `test`: Lightning's command line, its silent faults cured."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import set_parsing_settings
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+# Classes that are imported can be named in short in a config.
+import visattn.models.descriptions
+import visattn.tasks.captioning
+import visattn.tasks.panels
+import visattn.tasks.scenes_data  # noqa: F401
+from visattn.tasks.bases import Data, Task
+from visattn.tasks.runs import ScoresFile, next_run, run_of
+
+TRUSTED = (
+    "visattn",
+    "torch.optim",
+    "torch.nn",
+    "lightning.pytorch",
+    "pytorch_lightning",
+    "torchmetrics",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train, validate or test, as the command line and its YAML files say.
+
+    Args:
+        argv: `fit`, `validate` or `test`, and its options.
+    """
+    trust_only_known_packages()
+    given, sys.argv = sys.argv, ["visattn", *argv]  # LightningCLI warns when both exist
+    try:
+        TrainingCLI(
+            Task,
+            Data,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            seed_everything_default=42,
+        )
+    finally:
+        sys.argv = given
+    return 0
+
+
+def trust_only_known_packages() -> None:
+    """Let configs import from `TRUSTED`, and from what `VISATTN_TRUST_MODULES` names.
+
+    It comes after the import of Lightning's command line, which opens what this closes again:
+    reading configs from remote addresses.
+    """
+    named = [name for name in os.environ.get("VISATTN_TRUST_MODULES", "").split(",") if name]
+    set_parsing_settings(
+        import_path_denylist=["*"],
+        import_path_allowlist=[*TRUSTED, *named],
+        instantiate_subclass_spec_in_any=False,
+        config_read_mode_fsspec_enabled=False,
+    )
+
+
+class TrainingCLI(LightningCLI):
+    """A checkpoint gives weights, never settings; a run has a folder; nothing is overwritten."""
+
+    run: Path
+    """The folder of this run."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the words: captioning pictures is a command of its own, not `predict`."""
+        words = LightningCLI.subcommands()
+        return {word: skipped for word, skipped in words.items() if word != "predict"}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the folder of the run, and tell the task what the data knows."""
+        parser.add_argument(
+            "--run", type=str | None, default=None, help="folder of the run (runs/CONFIG/NUMBER)"
+        )
+        parser.link_arguments("data.data_info", "model.init_args.data_info", apply_on="instantiate")
+
+    def _parse_ckpt_path(self) -> None:
+        """Do not open the checkpoint for settings: the command line and the config have them."""
+
+    def before_instantiate_classes(self) -> None:
+        """Refuse to score random weights, and choose the folder of the run."""
+        asked = self.config[self.subcommand]
+        checkpoint, fitting = asked.get("ckpt_path"), self.subcommand == "fit"
+        if not fitting:
+            self.save_config_callback = None
+            if not checkpoint:
+                self.parser.error(
+                    f"{self.subcommand} needs --ckpt_path FILE: without it the weights are random"
+                )
+            if not Path(checkpoint).is_file():
+                raise FileNotFoundError(f"no checkpoint at {checkpoint}")
+        self.run = self._run_folder(asked, checkpoint)
+        if fitting and not checkpoint and asked.run and self.run.exists() and any(self.run.iterdir()):
+            raise FileExistsError(
+                f"{self.run} already holds a run; choose another --run, remove the folder, or go "
+                f"on with it by --ckpt_path {self.run}/checkpoints/last.ckpt"
+            )
+
+    def _run_folder(self, asked: Any, checkpoint: str | None) -> Path:
+        if asked.run:
+            return Path(asked.run)
+        if checkpoint and Path(checkpoint).is_file():
+            return run_of(Path(checkpoint))
+        configs = asked.get("config") or []
+        return next_run(Path(str(configs[0])).stem if configs else "unnamed")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Return the trainer, with the run's logs, checkpoints and scores in its folder."""
+        given = self.config_init[self.subcommand].trainer
+        fitting = self.subcommand == "fit"
+        if given.logger is None:
+            kwargs["logger"] = self._loggers() if fitting else False
+        kwargs["callbacks"] = [*(given.callbacks or []), ScoresFile(self.run)]
+        if fitting and given.enable_checkpointing is not False:
+            kwargs["callbacks"].append(self._checkpoints())
+        return super().instantiate_trainer(
+            default_root_dir=str(self.run), use_distributed_sampler=False, **kwargs
+        )
+
+    def _loggers(self) -> list[TensorBoardLogger | CSVLogger]:
+        tables = len(list(self.run.glob("csv-*"))) + 1  # a run that goes on keeps its old table
+        return [
+            TensorBoardLogger(self.run, name="", version=""),
+            CSVLogger(self.run, name="", version=f"csv-{tables}"),
+        ]
+
+    def _checkpoints(self) -> ModelCheckpoint:
+        score, mode = self.model.monitor
+        return ModelCheckpoint(
+            dirpath=self.run / "checkpoints",
+            filename="best",
+            monitor=score,
+            mode=mode,
+            save_last=True,
+            enable_version_counter=False,
+        )
+
+    def after_fit(self) -> None:
+        """Say where everything lies."""
+        best = self.trainer.checkpoint_callback
+        if self.trainer.is_global_zero and isinstance(best, ModelCheckpoint) and best.best_model_path:
+            score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
+            print(f"run: {self.run}\nbest checkpoint ({score}): {best.best_model_path}")  # noqa: T201

@@ -1,0 +1,1 @@
+"""Pictures with attention drawn on them: 8-bit arrays in, 8-bit arrays out."""
