@@ -11,6 +11,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
+BEST := $(DEMO)/checkpoints/best.ckpt
+
+# Small networks: a second thread brings little, and on a busy machine costs many times its worth.
+demo test: export OMP_NUM_THREADS := 1
 
 .PHONY: help demo test check bench peers clean
 .NOTPARALLEL:
@@ -36,21 +40,24 @@ demo: .venv/core.stamp
 	@rm -rf $(DEMO)
 	@echo "demo 1 of 5: train on drawn scenes (about 3 minutes on two cores)"
 	$(BIN)/visattn fit --config configs/scenes_demo.yaml --run $(DEMO)
-	@echo "demo 2 of 5: keep the best checkpoint as one safetensors file"
-	$(BIN)/visattn export $(DEMO)/checkpoints/best.ckpt --out $(DEMO)/model.safetensors
-	@echo "demo 3 of 5: score it on scenes it has not seen"
-	$(BIN)/visattn test --config configs/scenes_demo.yaml --ckpt_path $(DEMO)/checkpoints/best.ckpt
+	@echo "demo 2 of 5: score it on scenes that it has not seen"
+	$(BIN)/visattn test --config configs/scenes_demo.yaml --data.test 256 --ckpt_path $(BEST)
+	@echo "demo 3 of 5: keep the best checkpoint as one safetensors file"
+	$(BIN)/visattn export $(BEST) --out $(DEMO)/model.safetensors
 	@echo "demo 4 of 5: draw six more scenes"
 	$(BIN)/visattn data scenes --split test --count 6 --out $(DEMO)/pictures
-	@echo "demo 5 of 5: put them into words and see where each word looked"
+	@echo "demo 5 of 5: say what is on them and where each word looked"
 	$(BIN)/visattn caption $(DEMO)/pictures --weights $(DEMO)/model.safetensors --out $(DEMO)/captions
 	@echo
-	@echo "Look at $(DEMO)/captions/*.png: one overlay per word."
+	@echo "Scores ($(DEMO)/test.json):"
+	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json
+	@echo "Look at $(DEMO)/captions/*.png: each picture, and where each word looked."
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
 	@echo "make test: now the tests that compile, with the shape checks off"
-	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -q -m compile || [ $$? -eq 5 ]  # 5: none there yet
+	@JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -q -m compile || { \
+	  [ $$? -eq 5 ] && echo "make test: there are no tests that compile yet"; }
 	@echo "make test: passed. Left out: -m slow; -m gpu (needs a GPU); -m data (needs VISATTN_DATA);"
 	@echo "make test: -m peers (needs make peers)."
 

@@ -162,7 +162,7 @@ def _read_json(path: Path) -> Given:
         raise ValueError("must be nested lists, or hold them under the key maps")
     return Given(
         np.array(loaded["maps"], dtype=np.float64),
-        [str(word) for word in loaded.get("words") or []],
+        [str(word) for word in loaded.get("words") or loaded.get("tokens") or []],
         loaded.get("geometry"),
         loaded.get("gates"),
         loaded.get("log_probabilities"),

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 # word: (one line of help, the module whose main(argv) -> exit code does the work)
 COMMANDS = {
-    "fit": ("train a task from a YAML file", "visattn.tasks.training"),
-    "validate": ("score a checkpoint on the validation split", "visattn.tasks.training"),
-    "test": ("score a checkpoint on the test split", "visattn.tasks.training"),
+    "fit": ("train a task from a YAML file", "visattn.tasks.entrances"),
+    "validate": ("score a checkpoint on the validation split", "visattn.tasks.entrances"),
+    "test": ("score a checkpoint on the test split", "visattn.tasks.entrances"),
     "caption": ("say what is on pictures, and where each word looked", "visattn.commands.caption"),
     "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
     "data": ("write a data set as files to look at", "visattn.commands.data"),

@@ -70,7 +70,9 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         raise ValueError(f"{source} is damaged or no safetensors file: {error}") from error
     description = header.get("description", "")
     if header.get("checksum") != _checksum(weights, description):
-        raise ValueError(f"{source} is damaged: its checksum does not match; fetch or export it anew")
+        raise ValueError(
+            f"{source} is damaged: its checksum does not match; fetch or export it anew"
+        )
     return weights, json.loads(description)
 
 
@@ -79,7 +81,7 @@ def _checksum(weights: Mapping[str, Tensor], description: str) -> str:
     for name in sorted(weights):
         tensor = weights[name].contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -74,7 +74,9 @@ def test_numbers_of_a_picture_are_what_the_library_returns(
     words = ["--weights", str(weights), "--out", str(tmp_path), "--beam", "3"]
     assert main(["caption", str(pictures / "wide.jpg"), *words]) == 0
     told = json.loads((tmp_path / "wide.json").read_text())
-    [known] = visattn.caption(visattn.load(weights), pictures / "wide.jpg", beam=3)
+    model = visattn.load(weights)
+    assert isinstance(model, SoftAttentionCaptioner)
+    [known] = visattn.caption(model, pictures / "wide.jpg", beam=3)
     assert told["tokens"] == list(known.words)
     assert told["log_probabilities"] == pytest.approx(known.log_probabilities)
     assert told["gates"] == pytest.approx(known.gates)

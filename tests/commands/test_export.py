@@ -49,7 +49,9 @@ def test_the_exported_model_says_what_the_trained_one_says(
     told = f"{out}\tSoftAttentionCaptioner, {parameters:,} parameters\n"
     assert capsys.readouterr().out == told
     picture = np.random.default_rng(2).integers(0, 256, (31, 53, 3), dtype=np.uint8)
-    [before], [after] = (visattn.caption(one, picture) for one in (model, visattn.load(out)))
+    loaded = visattn.load(out)
+    assert isinstance(loaded, SoftAttentionCaptioner)
+    [before], [after] = visattn.caption(model, picture), visattn.caption(loaded, picture)
     assert after.words == before.words
     assert after.log_probabilities == before.log_probabilities
     torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)

@@ -296,8 +296,10 @@ def test_an_image_and_an_array_stay_as_they_were() -> None:
 
 
 def test_another_kind_of_source_is_a_type_error() -> None:
-    read: Callable[..., Picture] = getattr(read_picture, "__wrapped__", read_picture)
-    with pytest.raises(TypeError, match="must be a path, bytes, .* got int"):
+    read: Callable[..., Picture] = read_picture
+    with pytest.raises(
+        TypeError, match=r"must be a path, bytes, .* got int|Expected type: .*Image"
+    ):
         read(3)
 
 
@@ -336,11 +338,9 @@ def test_finding_nothing_is_an_error(tmp_path: Path) -> None:
         find_pictures([tmp_path, tmp_path / "gone"])
 
 
-EDITS = st.lists(
-    st.tuples(st.sampled_from(["set", "cut", "insert", "copy"]), st.floats(0, 1), st.binary(min_size=1, max_size=9)),
-    min_size=1,
-    max_size=8,
-)  # fmt: skip
+ACTIONS = st.sampled_from(["set", "cut", "insert", "copy"])
+PIECES = st.binary(min_size=1, max_size=9)
+EDITS = st.lists(st.tuples(ACTIONS, st.floats(0, 1), PIECES), min_size=1, max_size=8)
 
 
 def edited(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Self, get_args
 
-from beartype import beartype
+from beartype import BeartypeConf, beartype
+
+_check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # where a float is asked for, 3 will do
 
 
 def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
@@ -15,9 +17,9 @@ def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
     hints = getattr(thing, "__annotations__", {})
     unknown = {name for name, hint in hints.items() if Self in (hint, *get_args(hint))}
     if not unknown:
-        return beartype(thing)
+        return _check(thing)
     thing.__annotations__ = {name: Any if name in unknown else hints[name] for name in hints}
     try:
-        return beartype(thing)
+        return _check(thing)
     finally:
         thing.__annotations__ = hints

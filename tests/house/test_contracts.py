@@ -23,13 +23,10 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
-def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from `def` to the end, without the docstring."""
-    lines = (function.end_lineno or 0) - function.lineno + 1
-    first = function.body[0]
-    if ast.get_docstring(function) is not None:
-        lines -= (first.end_lineno or 0) - first.lineno + 1
-    return lines
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from the first statement to the last: what must be held in the head at once."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
 def texts() -> Iterator[Path]:
@@ -78,7 +75,7 @@ def test_files_stay_under_300_lines() -> None:
 
 def test_functions_stay_under_40_lines() -> None:
     lengths = {
-        f"{path.relative_to(ROOT)}:{function.lineno} {function.name}": code_lines(function)
+        f"{path.relative_to(ROOT)}:{function.lineno} {function.name}": body_lines(function)
         for path in OURS
         for function in functions(path)
     }
@@ -87,7 +84,7 @@ def test_functions_stay_under_40_lines() -> None:
 
 def test_forward_stays_under_15_lines() -> None:
     lengths = {
-        f"{path.relative_to(ROOT)}:{function.lineno}": code_lines(function)
+        f"{path.relative_to(ROOT)}:{function.lineno}": body_lines(function)
         for path in OURS
         for function in functions(path)
         if function.name == "forward"

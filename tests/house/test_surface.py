@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import visattn
 
@@ -19,17 +20,18 @@ def has_example(thing: object) -> bool:
     return any(test.examples for test in doctest.DocTestFinder().find(thing, name="it"))
 
 
+def is_worth_an_example(thing: object) -> bool:
+    """Functions and modules; a record of results or a protocol is shown where it is used."""
+    return inspect.isfunction(thing) or (inspect.isclass(thing) and issubclass(thing, nn.Module))
+
+
 def public_things(room: str) -> Iterator[tuple[str, object]]:
     for path in sorted((PACKAGE / room).rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
         for name, thing in vars(module).items():
             ours = getattr(thing, "__module__", None) == module.__name__
-            if (
-                ours
-                and not name.startswith("_")
-                and (inspect.isfunction(thing) or inspect.isclass(thing))
-            ):
+            if ours and not name.startswith("_") and is_worth_an_example(thing):
                 yield f"{module.__name__}.{name}", thing
 
 

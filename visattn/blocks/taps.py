@@ -1,6 +1,7 @@
 """The one place where an attention block's map can be seen."""
 
-from typing import Literal
+from collections.abc import Sized
+from typing import Literal, cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ class Tap(nn.Module):
     @property
     def wanted(self) -> bool:
         """Whether anybody is listening."""
-        return bool(self._forward_hooks)
+        return len(cast("Sized", self._forward_hooks)) > 0
 
     def forward(self, weights: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Return the weights as they are."""

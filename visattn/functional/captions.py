@@ -83,6 +83,6 @@ def packed_rows(lengths: Int[Tensor, " b"]) -> tuple[Int[Tensor, " p"], Int[Tens
         (tensor([0, 1, 0, 0]), tensor([0, 0, 1, 2]))
     """
     if (lengths.diff() > 0).any() or (lengths < 1).any():
-        raise ValueError(f"lengths must fall and be at least 1, got {lengths.tolist()}")
+        raise ValueError(f"lengths must fall and be at least 1, got {lengths}")
     steps, rows = (torch.arange(int(lengths[0]))[:, None] < lengths.cpu()).nonzero(as_tuple=True)
     return rows.to(lengths.device), steps.to(lengths.device)

@@ -82,11 +82,9 @@ class Rules(NamedTuple):
                 f"got {self.length_penalty} and banned={self.banned}"
             )
 
-    def allowed(
-        self, logits: Float[Tensor, "b k v"], said: int
-    ) -> Float[Tensor, "b k v"]:
+    def allowed(self, logits: Float[Tensor, "b k v"], said: int) -> Float[Tensor, "b k v"]:
         """Return log-probabilities with minus infinity where a word may not follow `said` words."""
-        spoken = logits.log_softmax(-1)
+        spoken = logits.log_softmax(-1, dtype=torch.float32)
         if self.banned:
             spoken[..., list(self.banned)] = -torch.inf
         if said < self.min_length:
@@ -98,6 +96,7 @@ class Rules(NamedTuple):
         return ((5 + words) / 6) ** self.length_penalty
 
 
+@torch.no_grad()
 def beam_search(
     step: Step[StateT, LookT],
     state: StateT,
@@ -115,6 +114,8 @@ def beam_search(
     filled up again, so the beam never shrinks. A picture is done, exactly, when no live
     hypothesis can still beat its `best` ended ones. The result for a picture does not depend on
     the others in the batch. With `beam=1` and no length penalty it is the greedy caption.
+    Log-probabilities are in single precision whatever the model computes in; nothing is kept for
+    gradients.
 
     Args:
         step: From a state and the last words to the logits of the next, the new state, and a
@@ -128,7 +129,8 @@ def beam_search(
         device: Where the model computes.
 
     Raises:
-        ValueError: If the rules contradict each other, or `best` exceeds `beam`.
+        ValueError: If the rules contradict each other, `best` exceeds `beam`, or the model's
+            scores are NaN.
 
     Example:
         >>> from collections import namedtuple
@@ -170,8 +172,13 @@ def beam_search(
         state, token, total = state.of_beams(moves.parents), moves.tokens, moves.totals
         if going.sum() < _WORTH_SHRINKING * len(going):
             state, token, total, active = (
-                state.of_pictures(going), token[going], total[going], active[going]
+                state.of_pictures(going),
+                token[going],
+                total[going],
+                active[going],
             )
+    if history is None:
+        raise RuntimeError("a search takes at least one step")
     return _read(history, ended, best, rules.stop)
 
 
@@ -196,9 +203,7 @@ class _Moves(NamedTuple):
         return _Moves(*(part.gather(1, order) for part in kept))
 
 
-def _best_moves(
-    total: Float[Tensor, "a k"], spoken: Float[Tensor, "a k v"], count: int
-) -> _Moves:
+def _best_moves(total: Float[Tensor, "a k"], spoken: Float[Tensor, "a k v"], count: int) -> _Moves:
     words = spoken.shape[-1]
     every = (total.unsqueeze(-1) + spoken).flatten(1)
     totals, flat = every.topk(min(count, every.shape[1]), dim=1)
@@ -207,14 +212,15 @@ def _best_moves(
 
 def _cut(total: Float[Tensor, "a k"], stops: _Moves) -> Float[Tensor, "a k"]:
     """Return log-probabilities of live hypotheses; minus infinity for those that just stopped."""
-    stopped = torch.zeros_like(total).scatter_add(1, stops.parents, stops.totals.exp())
+    ended = (stops.totals > -torch.inf).long()
+    stopped = torch.zeros_like(total, dtype=torch.long).scatter_add(1, stops.parents, ended)
     return total.masked_fill(stopped > 0, -torch.inf)
 
 
-def _read(
-    history: History[LookT], ended: Ended, best: int, filler: int
-) -> Hypotheses[LookT]:
+def _read(history: History[LookT], ended: Ended, best: int, filler: int) -> Hypotheses[LookT]:
     scores, columns = ended.scores[:, :best], ended.columns[:, :best]
+    if scores.isnan().any():
+        raise ValueError("the model scores words with NaN: its weights or its input are broken")
     lengths = ended.lengths[:, :best].masked_fill(scores == -torch.inf, 0)
     tokens, spoken, looks = history.read(lengths, columns, filler)
     return Hypotheses(tokens, lengths, scores, spoken, ended.whole[:, :best], looks)

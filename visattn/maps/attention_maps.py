@@ -150,6 +150,7 @@ class AttentionMap:
         y, x = _centres(rows, picture_y), _centres(columns, picture_x)
         left, top, right, bottom = self.geometry.region
         seen = ((y >= top) & (y <= bottom))[:, None] & ((x >= left) & (x <= right))
+        seen &= left < right and top < bottom
         if xy:  # a quarter turn: the picture's x runs along the grid's y
             values = values.transpose(-1, -2)
             down, along = (y - y0) / yx * grid_x / width, (x - x0) / xy * grid_y / height

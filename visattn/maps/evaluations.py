@@ -48,7 +48,7 @@ def boxes_coverage(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[
 
 
 def attention_correctness(
-    weights: Float[Tensor, "*b gy gx"], coverage: Float[Tensor, "*b gy gx"]
+    weights: Float[Tensor, "*#b gy gx"], coverage: Float[Tensor, "*#b gy gx"]
 ) -> Float[Tensor, "*b"]:
     """Return how much of the attention lies inside the region, between 0 and 1.
 

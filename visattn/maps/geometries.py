@@ -98,10 +98,8 @@ class Geometry:
                 f"the window {size} at ({top}, {left}) must lie inside {y} x {x} pixels"
             )
         after = self._after(1.0, float(left), 1.0, float(top), size)
-        x0, y0, x1, y1 = _carried(after.matrix, (0.0, 0.0, float(width), float(height)))
-        left_, top_, right, bottom = self.region
-        region = (max(x0, left_), max(y0, top_), min(x1, right), min(y1, bottom))
-        return replace(after, region=region)
+        window = _carried(after.matrix, (0.0, 0.0, float(width), float(height)))
+        return replace(after, region=_common(window, self.region))
 
     def padded(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after the input was laid on a larger canvas, at (top, left).
@@ -244,3 +242,14 @@ def _carried(matrix: Matrix, box: Box) -> Box:
     ends = ((a * x + b * y + c, d * x + e * y + f) for x, y in (box[:2], box[2:]))
     x, y = zip(*ends, strict=True)
     return min(x), min(y), max(x), max(y)
+
+
+def _common(box: Box, other: Box) -> Box:
+    """Return what two boxes share; if that is nothing, an empty box on the edge of the other."""
+    (x0, y0, x1, y1), (left, top, right, bottom) = box, other
+    return (
+        min(max(x0, left), right),
+        min(max(y0, top), bottom),
+        min(max(x1, left), right),
+        min(max(y1, top), bottom),
+    )

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from visattn.functional.search import Hypotheses, Rules, Searchable, beam_search
 from visattn.models.encoders import ImageEncoder
 
+StateT = TypeVar("StateT", bound=Searchable)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unknown>")
 PAD, START, END, UNKNOWN = range(4)
 
@@ -32,7 +33,7 @@ class Unrolled(NamedTuple):
     steps: Int[Tensor, " p"]
 
 
-class Captioner(nn.Module, ABC):
+class Captioner(nn.Module, ABC, Generic[StateT]):
     """A network that tells a picture in words and shows, per word, where it looked.
 
     Args:
@@ -51,13 +52,13 @@ class Captioner(nn.Module, ABC):
         self.encoder = encoder
 
     @abstractmethod
-    def start(self, features: Float[Tensor, "b c y x"]) -> Searchable:
+    def start(self, features: Float[Tensor, "b c y x"]) -> StateT:
         """Return the state before the first word, with one hypothesis per picture."""
 
     @abstractmethod
     def step(
-        self, state: Searchable, token: Int[Tensor, "b k"]
-    ) -> tuple[Float[Tensor, "b k v"], Searchable, Look]:
+        self, state: StateT, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], StateT, Look]:
         """Read one word per hypothesis; return scores of the next, the new state and the look."""
 
     @abstractmethod

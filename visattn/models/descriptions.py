@@ -35,7 +35,10 @@ def describe(model: nn.Module) -> Description:
     if CLASSES.get(kind.__name__) is not kind:
         raise ValueError(f"only {', '.join(CLASSES)} can be described, got {kind.__name__}")
     names = list(inspect.signature(kind.__init__).parameters)[1:]
-    return {"class": kind.__name__, "arguments": {name: _plain(getattr(model, name)) for name in names}}
+    return {
+        "class": kind.__name__,
+        "arguments": {name: _plain(getattr(model, name)) for name in names},
+    }
 
 
 def build(description: Mapping[str, Any]) -> nn.Module:
@@ -49,16 +52,21 @@ def build(description: Mapping[str, Any]) -> nn.Module:
         (24, 24)
     """
     name, arguments = description.get("class"), description.get("arguments")
-    if name not in CLASSES or not isinstance(arguments, Mapping):
+    if not isinstance(name, str) or name not in CLASSES or not isinstance(arguments, Mapping):
         raise ValueError(
             f"a description names one of {', '.join(CLASSES)} and its arguments, got {name!r}"
         )
-    kind = CLASSES[cast("str", name)]
+    kind = CLASSES[name]
     known = set(list(inspect.signature(kind.__init__).parameters)[1:])
     if unknown := sorted(set(map(str, arguments)) - known):
         raise ValueError(f"{name} has no argument {', '.join(unknown)}; it takes {sorted(known)}")
+    if arguments.get("pretrained") or arguments.get("weights"):
+        raise ValueError("a description brings its own weights; it may not ask for others")
     built = {key: _built(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
-    return kind(**built)
+    try:
+        return kind(**built)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{name} cannot be built with these arguments: {error}") from error
 
 
 def _plain(value: object) -> Any:

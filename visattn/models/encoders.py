@@ -22,6 +22,8 @@ class ImageEncoder(nn.Module, ABC):
 
     channels: int
     """Width of a feature."""
+    shift: Tensor
+    scale: Tensor
     grid: tuple[int, int]
     """Rows and columns of features for a picture of the right size."""
 
@@ -35,8 +37,8 @@ class ImageEncoder(nn.Module, ABC):
         self.size = (int(size[0]), int(size[1]))
         self.mean = tuple(map(float, mean))
         self.std = tuple(map(float, std))
-        self.register_buffer("_shift", torch.tensor(mean).view(3, 1, 1) * 255, persistent=False)
-        self.register_buffer("_scale", torch.tensor(std).view(3, 1, 1) * 255, persistent=False)
+        self.register_buffer("shift", torch.tensor(mean).view(3, 1, 1) * 255, persistent=False)
+        self.register_buffer("scale", torch.tensor(std).view(3, 1, 1) * 255, persistent=False)
 
     def forward(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
         """Return the grid of features of each picture.
@@ -53,7 +55,7 @@ class ImageEncoder(nn.Module, ABC):
 
     def normalised(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
         """Return pictures as the network wants them: zero mean, unit spread."""
-        return (pictures - self._shift) / self._scale
+        return (pictures - self.shift) / self.scale
 
     @abstractmethod
     def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
@@ -63,10 +65,12 @@ class ImageEncoder(nn.Module, ABC):
 class SmallEncoder(ImageEncoder):
     """A small CNN to be trained from scratch: three strided convolutions and a residual block.
 
-    One feature stands for 8×8 pixels and sees 47×47 of them, so that a map stays local.
+    One feature stands for 8×8 pixels and sees 54×54 around them, so that a map stays local. The
+    strided kernels are even: with 3×3 ones every feature would look half a cell up and to the
+    left of where it is drawn.
 
     Args:
-        size: Height and width, in pixels, of the pictures it is made for.
+        size: Height and width, in pixels, of the pictures it is made for; multiples of 8.
         channels: Width of a feature; the earlier layers have a quarter and a half of it.
         coordinates: Whether each pixel also says where it lies (CoordConv, arXiv:1807.03247),
             without which "left" and "above" are hard to tell.
@@ -89,19 +93,20 @@ class SmallEncoder(ImageEncoder):
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
         super().__init__(size, mean, std)
-        if channels < 4 or channels % 4:
-            raise ValueError(f"channels must be a multiple of 4, got {channels}")
+        if channels < 4 or channels % 4 or size[0] % 8 or size[1] % 8:
+            raise ValueError(
+                "channels must be a multiple of 4 and both sides of size multiples of 8, "
+                f"got channels={channels}, size={size}"
+            )
         self.channels = channels
-        self.grid = (-(-self.size[0] // 8), -(-self.size[1] // 8))
+        self.grid = (self.size[0] // 8, self.size[1] // 8)
         self.coordinates = coordinates
         self.stem = nn.Sequential(
-            _convolution(3 + 2 * coordinates, channels // 4, stride=2),
-            _convolution(channels // 4, channels // 2, stride=2),
-            _convolution(channels // 2, channels, stride=2),
+            _halving(3 + 2 * coordinates, channels // 4),
+            _halving(channels // 4, channels // 2),
+            _halving(channels // 2, channels),
         )
-        self.refine = nn.Sequential(
-            _convolution(channels, channels), _convolution(channels, channels)
-        )
+        self.refine = nn.Sequential(_keeping(channels), _keeping(channels))
 
     def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
         """Return the grid of features of normalised pictures."""
@@ -111,12 +116,16 @@ class SmallEncoder(ImageEncoder):
         return stem + self.refine(stem)
 
 
-def _convolution(channels: int, out: int, *, stride: int = 1) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False),
-        nn.BatchNorm2d(out),
-        nn.ReLU(),
-    )
+def _halving(channels: int, out: int) -> nn.Sequential:
+    return _normed(nn.Conv2d(channels, out, 4, stride=2, padding=1, bias=False))
+
+
+def _keeping(channels: int) -> nn.Sequential:
+    return _normed(nn.Conv2d(channels, channels, 3, padding=1, bias=False))
+
+
+def _normed(convolution: nn.Conv2d) -> nn.Sequential:
+    return nn.Sequential(convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU())
 
 
 def _places(pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2 y x"]:

@@ -37,7 +37,7 @@ class SoftAttentionState:
         )
 
 
-class SoftAttentionCaptioner(Captioner):
+class SoftAttentionCaptioner(Captioner[SoftAttentionState]):
     """Show, Attend and Tell with soft attention.
 
     Before each word it scores every place of the grid against what it has said so far, takes the
@@ -136,7 +136,9 @@ class SoftAttentionCaptioner(Captioner):
         self, state: SoftAttentionState, words: Float[Tensor, "r t e"], active: list[int]
     ) -> tuple[Float[Tensor, "p h"], Float[Tensor, "p c"], Look]:
         """Run the loop over steps, of which step t has `active[t]` rows; all results packed."""
-        from_word, from_seen = self.cell.weight_ih.split((self.word_width, self.encoder.channels), 1)
+        from_word, from_seen = self.cell.weight_ih.split(
+            (self.word_width, self.encoder.channels), 1
+        )
         word_part = linear(words, from_word, self.cell.bias_ih + self.cell.bias_hh)
         from_hidden = torch.cat((self.look.query.weight, self.gate.weight, self.cell.weight_hh))
         annotations, keys = state.annotations, state.keys
@@ -152,8 +154,12 @@ class SoftAttentionCaptioner(Captioner):
             seen, looked = self.look.look(query, annotations, keys)
             gate = (gate + self.gate.bias).sigmoid()
             seen = gate * seen
-            hidden, cell = _lstm(word_part[:count, step] + recurrent + linear(seen, from_seen), cell)
-            for kept, new in zip((hiddens, seens, weights, gates), (hidden, seen, looked, gate), strict=True):
+            hidden, cell = _lstm(
+                word_part[:count, step] + recurrent + linear(seen, from_seen), cell
+            )
+            for kept, new in zip(
+                (hiddens, seens, weights, gates), (hidden, seen, looked, gate), strict=True
+            ):
                 kept.append(new)
         look = Look(torch.cat(weights), torch.cat(gates).squeeze(-1))
         return torch.cat(hiddens), torch.cat(seens), look

@@ -14,6 +14,16 @@ from torch import Tensor, nn
 
 from visattn.models.encoders import ImageEncoder
 
+# What timm would load by itself, or give in another form than one grid.
+_NOT_ARGUMENTS = (
+    "cache_dir",
+    "checkpoint_path",
+    "features_only",
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+)
+
 
 class TimmEncoder(ImageEncoder):
     """A backbone by its timm name, as a grid of features.
@@ -35,8 +45,9 @@ class TimmEncoder(ImageEncoder):
         std: Spread of each colour channel, in [0, 1]; None for the backbone's own.
 
     Raises:
-        ValueError: If the name or a stage is unknown, if the features are no grid, if weights are
-            asked for twice, or if the file does not fit the backbone.
+        ValueError: If the name, a stage or an argument is unknown, if the backbone does not take
+            pictures of this size or its features are no grid, if weights are asked for twice, or
+            if the file does not fit the backbone.
         FileNotFoundError: If there is no such file.
 
     Example:
@@ -70,6 +81,8 @@ class TimmEncoder(ImageEncoder):
         if weights:
             _load(model, Path(weights))
         self.backbone = model
+        if stage is not None and not -len(self._stages) <= stage < len(self._stages):
+            raise ValueError(f"{name} has {len(self._stages)} stages, got stage={stage}")
         self.channels, self.grid = self._probe()
         self._freeze()
 
@@ -83,7 +96,7 @@ class TimmEncoder(ImageEncoder):
         )
         return grid
 
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 (torch's own signature)
+    def train(self, mode: bool = True) -> Self:
         """Switch to training mode, all but the frozen part."""
         super().train(mode)
         for module in self._frozen:
@@ -93,7 +106,7 @@ class TimmEncoder(ImageEncoder):
     def _as_grid(
         self, features: Tensor, pictures: Float[Tensor, "b 3 y x"]
     ) -> Float[Tensor, "b c gy gx"]:
-        """Lay out what the backbone gives: tokens with a prefix, channels last or channels first."""
+        """Lay out what the backbone gives: tokens, channels last or channels first."""
         backbone = cast("Any", self.backbone)
         if features.ndim == 3:
             patches = features[:, getattr(backbone, "num_prefix_tokens", 0) :]
@@ -107,39 +120,56 @@ class TimmEncoder(ImageEncoder):
     def _probe(self) -> tuple[int, tuple[int, int]]:
         """Return width and size of the grid for one picture of the right size."""
         self.backbone.eval()
-        grid = self.features(torch.zeros(1, 3, *self.size))
+        try:
+            grid = self.features(torch.zeros(1, 3, *self.size))
+        except AssertionError as error:  # timm's way to say so
+            raise ValueError(
+                f"{self.name} takes no pictures of {self.size} (height, width): {error}; "
+                "change size, or say arguments={'img_size': ...}"
+            ) from error
         self.backbone.train()
         if grid.ndim != 4:
             raise ValueError(f"{self.name} gives features of shape {tuple(grid.shape)}, not a grid")
         return grid.shape[1], (grid.shape[2], grid.shape[3])
 
+    @property
+    def _stages(self) -> list[str]:
+        """Return the names of the modules in which the backbone's stages end."""
+        info = cast("list[dict[str, Any]]", cast("Any", self.backbone).feature_info)
+        return [str(stage["module"]) for stage in info]
+
     def _freeze(self) -> None:
-        """Freeze every parameter before the first trained stage, and note the modules they fill."""
-        first = self._first_trained()
-        for index, parameter in enumerate(self.backbone.parameters()):
-            parameter.requires_grad_(index >= first)
+        """Freeze everything that stands before the first trained stage."""
+        modules = list(self.backbone.modules())
+        before = modules[: self._count_frozen()]
+        for parameter in self.backbone.parameters():
+            parameter.requires_grad_(True)
+        for module in before:
+            for parameter in module.parameters(recurse=False):
+                parameter.requires_grad_(False)
+        # A module that holds trained ones as well, as the backbone itself, stays as it is.
         self._frozen = [
-            module
-            for module in self.backbone.modules()
-            if not any(parameter.requires_grad for parameter in module.parameters())
+            module for module in before if not any(p.requires_grad for p in module.parameters())
         ]
         self.train(self.training)
 
-    def _first_trained(self) -> int:
-        """Return the number of the first parameter that is trained."""
-        info = cast("list[dict[str, Any]]", cast("Any", self.backbone).feature_info)
-        names = [name for name, _ in self.backbone.named_parameters()]
+    def _count_frozen(self) -> int:
+        """Return how many of the backbone's modules, in their order, are not trained."""
+        names, stages = [name for name, _ in self.backbone.named_modules()], self._stages
         if self.train_from is None:
             return len(names)
-        if not 0 <= self.train_from <= len(info):
+        if not 0 <= self.train_from <= len(stages):
             raise ValueError(
-                f"train_from must lie between 0 and {len(info)} for {self.name}, whose stages end "
-                f"in {', '.join(stage['module'] for stage in info)}; got {self.train_from}"
+                f"train_from must lie between 0 and {len(stages)} for {self.name}, whose stages "
+                f"end in {', '.join(stages)}; got {self.train_from}"
             )
         if self.train_from == 0:
             return 0
-        before = info[self.train_from - 1]["module"] + "."
-        return max((i for i, name in enumerate(names) if name.startswith(before)), default=-1) + 1
+        end = stages[self.train_from - 1]
+        inside = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{end}.")]
+        if not inside:
+            raise ValueError(f"{self.name} does not show where stage {end} ends; train all or none")
+        return inside[-1] + 1
 
 
 def _backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.Module:
@@ -147,7 +177,15 @@ def _backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.M
         close = get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise ValueError(f"timm knows no model {name!r}{hint}")
-    return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
+    if wrong := sorted(set(arguments) & set(_NOT_ARGUMENTS)):
+        raise ValueError(
+            f"arguments may not hold {', '.join(wrong)}: weights come by pretrained=True or "
+            "weights=FILE, a stage by stage=NUMBER"
+        )
+    try:
+        return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
+    except TypeError as error:
+        raise ValueError(f"{name} does not take these arguments: {error}") from error
 
 
 def _load(model: nn.Module, file: Path) -> None:
@@ -159,8 +197,9 @@ def _load(model: nn.Module, file: Path) -> None:
     except SafetensorError as error:
         raise ValueError(f"{file} is not a safetensors file: {error}") from error
     config = cast("dict[str, Any]", model.pretrained_cfg)
-    classifier = str(config.get("classifier") or "classifier")
-    weights = {key: value for key, value in weights.items() if not key.startswith(classifier + ".")}
+    named = config.get("classifier") or "classifier"
+    heads = tuple(f"{head}." for head in ((named,) if isinstance(named, str) else named))
+    weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
     wanted = model.state_dict()
     missing = sorted(set(wanted) - set(weights))
     spare = sorted(set(weights) - set(wanted))

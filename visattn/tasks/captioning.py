@@ -1,25 +1,36 @@
 """Training a captioner, and scoring it where the truth is known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from visattn.data.batches import CaptionBatch
-from visattn.data.scenes.worlds import World
 from visattn.functional.captions import Reduction, caption_loss, doubly_stochastic_penalty
 from visattn.models.captioners import END, Captioner, Unrolled
 from visattn.models.descriptions import build, describe
 from visattn.tasks.bases import Task
 from visattn.tasks.ratios import Ratio
-from visattn.tasks.scene_scores import SceneScores
+from visattn.tasks.scene_scores import OF_MAPS, OF_WORDS, SceneScores
 from visattn.tasks.schedules import trapezoid
+
+Told = tuple[list[str], list[Float[Tensor, "t gy gx"]]]
+ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
+SPLITS = (
+    "val",
+    "test",
+    "novel",
+    "given",
+    "shuffled",
+    "shuffled_given",
+    "untrained",
+    "untrained_given",
+)
 
 
 class CaptionTask(Task):
@@ -51,7 +62,7 @@ class CaptionTask(Task):
         penalty: float = 0.0,
         reduction: Reduction = "mean",
         smoothing: float = 0.0,
-        optimizer: OptimizerCallable = partial(AdamW, lr=2e-3, weight_decay=1e-2),
+        optimizer: Callable[[Iterable[Any]], Optimizer] = ADAMW,
         encoder_rate: float = 1.0,
         warm: int = 100,
         hold: float = 0.4,
@@ -64,14 +75,13 @@ class CaptionTask(Task):
             )
         super().__init__(captioner(data_info["words"]))
         self.model: Captioner
-        self.penalty, self.reduction, self.smoothing = penalty, reduction, smoothing
+        self.reduction: Reduction = reduction
+        self.penalty, self.smoothing = penalty, smoothing
         self.optimizer, self.encoder_rate = optimizer, encoder_rate
         self.warm, self.hold, self.beam = warm, hold, beam
         self.monitor = (best_by, "min" if best_by.endswith("loss") else "max")
         self.loss = Ratio()
-        splits = ("val", "test", "novel", "given", "shuffled", "untrained")
-        self.scores = nn.ModuleDict({split: SceneScores() for split in splits})
-        self.untrained: Captioner | None = None
+        self.scores = nn.ModuleDict({split: SceneScores() for split in SPLITS})
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, with the encoder at its own rate, and the schedule."""
@@ -88,12 +98,6 @@ class CaptionTask(Task):
         share = partial(trapezoid, total=total, warm=self.warm, hold=self.hold)
         schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
-
-    def transfer_batch_to_device(
-        self, batch: CaptionBatch, device: torch.device, dataloader_idx: int
-    ) -> CaptionBatch:
-        """Move the tensors of a batch; its samples stay as they are."""
-        return batch.to(device)
 
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
@@ -113,41 +117,50 @@ class CaptionTask(Task):
         words = len(read.rows)
         self.loss.update(self._loss(read, batch, reduction="mean") * words, words)
         self.log("val/loss", self.loss, prog_bar=True)
-        self._score("val", *self._generated(self.model, batch), batch)
+        self._score("val", self._generated(self.model, batch), batch)
 
     def test_step(self, batch: CaptionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Score generated captions; on the test split, given captions and controls as well."""
-        captions, maps = self._generated(self.model, batch)
-        self._score("novel" if dataloader_idx else "test", captions, maps, batch)
-        if dataloader_idx or batch.samples[0].world is None:
+        """Score generated captions; on the test split, given captions and controls as well.
+
+        `test` and `novel` are captions that the model makes up. `given` are true captions that it
+        reads. Controls: `shuffled`, the captions of other pictures; `untrained`, a model of the
+        same make with fresh weights.
+        """
+        told = self._generated(self.model, batch)
+        self._score("novel" if dataloader_idx else "test", told, batch)
+        if dataloader_idx:
             return
-        self._score("given", *self._given(self.model, batch), batch)
+        self._score("given", self._given(self.model, batch), batch, names=OF_MAPS)
         others = batch._replace(pictures=batch.pictures.roll(1, 0))
-        self._score("shuffled", *self._given(self.model, others), batch)
-        self.untrained = self.untrained or _fresh(self.model)
-        self._score("untrained", *self._given(self.untrained, batch), batch)
+        self._score("shuffled", self._generated(self.model, others), batch, names=OF_WORDS)
+        self._score("shuffled_given", self._given(self.model, others), batch, names=OF_MAPS)
+        fresh = self._fresh()
+        self._score("untrained", self._generated(fresh, batch), batch, names=OF_WORDS)
+        self._score("untrained_given", self._given(fresh, batch), batch, names=OF_MAPS)
 
     def _score(
-        self,
-        split: str,
-        captions: list[str],
-        maps: list[Float[Tensor, "t gy gx"]],
-        batch: CaptionBatch,
+        self, split: str, told: Told, batch: CaptionBatch, *, names: Sequence[str] = ()
     ) -> None:
-        worlds = [sample.world for sample in batch.samples]
-        if None in worlds:
+        worlds = [sample.world for sample in batch.samples if sample.world]
+        if len(worlds) < len(batch.samples):
             return
         scores = cast("SceneScores", self.scores[split])
-        scores.update(captions, maps, cast("list[World]", worlds))
-        for name, ratio in scores.named(f"{split}/").items():
-            self.log(name, ratio, add_dataloader_idx=False, prog_bar=name == "val/truth")
+        scores.update(*told, worlds)
+        for name in names or (*OF_WORDS, *OF_MAPS):
+            shown = f"{split}/{name}"
+            self.log(shown, scores[name], add_dataloader_idx=False, prog_bar=shown == "val/truth")
 
     def _read(self, model: Captioner, batch: CaptionBatch) -> Unrolled:
         features = model.encoder(batch.pictures)
         return model.unroll(features, batch.captions[:, :-1], batch.lengths, batch.owners)
 
     def _loss(
-        self, read: Unrolled, batch: CaptionBatch, *, smoothing: float = 0.0, reduction: Reduction | None = None
+        self,
+        read: Unrolled,
+        batch: CaptionBatch,
+        *,
+        smoothing: float = 0.0,
+        reduction: Reduction | None = None,
     ) -> Float[Tensor, ""]:
         targets = batch.captions[read.rows, read.steps + 1]
         return caption_loss(
@@ -158,9 +171,7 @@ class CaptionTask(Task):
             smoothing=smoothing,
         )
 
-    def _generated(
-        self, model: Captioner, batch: CaptionBatch
-    ) -> tuple[list[str], list[Float[Tensor, "t gy gx"]]]:
+    def _generated(self, model: Captioner, batch: CaptionBatch) -> Told:
         """Return a caption for each picture, and the maps of its words."""
         found = model.search(batch.pictures, beam=self.beam)
         captions, maps = [], []
@@ -171,9 +182,7 @@ class CaptionTask(Task):
             maps.append(weights[:length].unflatten(-1, model.encoder.grid).cpu())
         return captions, maps
 
-    def _given(
-        self, model: Captioner, batch: CaptionBatch
-    ) -> tuple[list[str], list[Float[Tensor, "t gy gx"]]]:
+    def _given(self, model: Captioner, batch: CaptionBatch) -> Told:
         """Return one given caption for each picture, and the maps when the model reads it."""
         read = self._read(model, batch)
         captions, maps = [], []
@@ -184,6 +193,13 @@ class CaptionTask(Task):
             maps.append(read.look.weights[said].unflatten(-1, model.encoder.grid).cpu())
         return captions, maps
 
+    def _fresh(self) -> Captioner:
+        """Return an untrained model of the same make, the same whenever it is asked for."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            fresh = cast("Captioner", build(describe(self.model)))
+        return fresh.eval().to(self.device)
+
 
 def _text(model: Captioner, tokens: Tensor) -> str:
     return " ".join(model.words[token] for token in tokens.tolist() if token != END)
@@ -192,11 +208,3 @@ def _text(model: Captioner, tokens: Tensor) -> str:
 def _entropy(weights: Float[Tensor, "p n"]) -> Float[Tensor, ""]:
     """Return how widely the attention is spread, in nats; log n is everywhere alike."""
     return torch.special.entr(weights).sum(-1).mean()
-
-
-def _fresh(model: Captioner) -> Captioner:
-    """Return an untrained model of the same make, the same whenever it is asked for."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        fresh = cast("Captioner", build(describe(model)))
-    return fresh.eval().to(next(model.parameters()).device)

@@ -19,7 +19,9 @@ def read_model(path: str | os.PathLike[str]) -> nn.Module:
     """
     source = Path(path)
     if not source.is_file():
-        raise FileNotFoundError(f"no checkpoint at {source}; `visattn fit` says where it saves them")
+        raise FileNotFoundError(
+            f"no checkpoint at {source}; `visattn fit` says where it saves them"
+        )
     try:
         checkpoint = torch.load(source, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:

@@ -51,7 +51,7 @@ class ScoresFile(Callback):
         self._write(trainer, "test.json")
 
     def _write(self, trainer: Trainer, name: str) -> None:
-        if not trainer.is_global_zero or trainer.fast_dev_run:
+        if not trainer.is_global_zero or getattr(trainer, "fast_dev_run", False):
             return
         scores = {key: float(value) for key, value in sorted(trainer.callback_metrics.items())}
         plain = {key: value if math.isfinite(value) else None for key, value in scores.items()}

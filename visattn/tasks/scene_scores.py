@@ -1,6 +1,7 @@
 """Captions and maps of a whole split held against its scenes."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -8,6 +9,9 @@ from torch import Tensor, nn
 from visattn.data.scenes.judgements import judge
 from visattn.data.scenes.worlds import World
 from visattn.tasks.ratios import Ratio
+
+OF_WORDS = ("truth", "understood")
+OF_MAPS = ("pointing", "correctness", "lift")
 
 
 class SceneScores(nn.Module):
@@ -21,8 +25,7 @@ class SceneScores(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        names = ("truth", "understood", "pointing", "correctness", "lift")
-        self.ratios = nn.ModuleDict({name: Ratio() for name in names})
+        self.ratios = nn.ModuleDict({name: Ratio() for name in (*OF_WORDS, *OF_MAPS)})
 
     def update(
         self,
@@ -40,8 +43,8 @@ class SceneScores(nn.Module):
                 ("correctness", judged.correctness, judged.visual),
                 ("lift", judged.correctness - judged.baseline, judged.visual),
             ):
-                self.ratios[name].update(float(amount), count)
+                self[name].update(float(amount), count)
 
-    def named(self, prefix: str) -> dict[str, Ratio]:
-        """Return the scores as they are logged."""
-        return {f"{prefix}{name}": ratio for name, ratio in self.ratios.items()}  # type: ignore[misc]
+    def __getitem__(self, name: str) -> Ratio:
+        """Return one score."""
+        return cast("Ratio", self.ratios[name])

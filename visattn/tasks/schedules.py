@@ -1,7 +1,9 @@
 """How the learning rate moves over a run."""
 
 
-def trapezoid(step: int, total: int, *, warm: int = 0, hold: float = 0.4, last: float = 0.02) -> float:
+def trapezoid(
+    step: int, total: int, *, warm: int = 0, hold: float = 0.4, last: float = 0.02
+) -> float:
     """Return the share of the full learning rate at a step: up, level, then down in a line.
 
     Args:

@@ -91,7 +91,7 @@ class TrainingCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Refuse to score random weights, and choose the folder of the run."""
-        asked = self.config[self.subcommand]
+        asked = self.config[str(self.subcommand)]
         checkpoint, fitting = asked.get("ckpt_path"), self.subcommand == "fit"
         if not fitting:
             self.save_config_callback = None
@@ -102,7 +102,13 @@ class TrainingCLI(LightningCLI):
             if not Path(checkpoint).is_file():
                 raise FileNotFoundError(f"no checkpoint at {checkpoint}")
         self.run = self._run_folder(asked, checkpoint)
-        if fitting and not checkpoint and asked.run and self.run.exists() and any(self.run.iterdir()):
+        if (
+            fitting
+            and not checkpoint
+            and asked.run
+            and self.run.exists()
+            and any(self.run.iterdir())
+        ):
             raise FileExistsError(
                 f"{self.run} already holds a run; choose another --run, remove the folder, or go "
                 f"on with it by --ckpt_path {self.run}/checkpoints/last.ckpt"
@@ -118,7 +124,7 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the run's logs, checkpoints and scores in its folder."""
-        given = self.config_init[self.subcommand].trainer
+        given = self.config_init[str(self.subcommand)].trainer
         fitting = self.subcommand == "fit"
         if given.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
@@ -150,6 +156,10 @@ class TrainingCLI(LightningCLI):
     def after_fit(self) -> None:
         """Say where everything lies."""
         best = self.trainer.checkpoint_callback
-        if self.trainer.is_global_zero and isinstance(best, ModelCheckpoint) and best.best_model_path:
+        if (
+            self.trainer.is_global_zero
+            and isinstance(best, ModelCheckpoint)
+            and best.best_model_path
+        ):
             score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
             print(f"run: {self.run}\nbest checkpoint ({score}): {best.best_model_path}")  # noqa: T201

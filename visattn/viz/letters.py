@@ -1,5 +1,6 @@
 """Text in pictures: one typeface, and words that fit where they stand."""
 
+from bisect import bisect_right
 from functools import cache
 from pathlib import Path
 
@@ -35,8 +36,12 @@ def shortened(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
     text = " ".join(text.split())
     if font.getlength(text) <= width:
         return text
-    end = len(text)
-    while end and font.getlength(text[:end].rstrip() + ELLIPSIS) > width:
+
+    def long(end: int) -> float:
+        return font.getlength(text[:end].rstrip() + ELLIPSIS)
+
+    end = bisect_right(range(len(text)), width, key=long)
+    while end and long(end) > width:
         end -= 1
     return text[:end].rstrip() + ELLIPSIS
 

@@ -39,7 +39,7 @@ def overlay(
             what the network did not see, and is shown dark and hatched.
         low: The value at which attention begins to show; values below look like it.
         high: The value that shows in full; values above look like it.
-        colours: The table of `heat`, see `colour_table`.
+        colours: The table of `heat`, see `colour_table`; its lowest fifth is left out.
         opacity: How far attention in full covers the picture, between 0 and 1.
         style: `heat` lays colours on the picture; `light` gives it back the light it had.
 
@@ -68,7 +68,7 @@ def overlay(
     levels = Image.fromarray(_levels(values, low, high))
     if style == "heat":
         bright = levels.copy()
-        bright.putpalette(colour_table(colours).tobytes())
+        bright.putpalette(_glowing(colours))
         bright, strength = bright.convert("RGB"), _strength(opacity)
     else:
         bright, strength = photo, _strength(1.0)
@@ -83,6 +83,12 @@ def _levels(values: Float[np.ndarray, "y x"], low: float, high: float) -> UInt8[
     steps = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
     np.nan_to_num(steps, copy=False, posinf=255, neginf=0)
     return np.clip(steps + np.float32(0.5), 0, 255).astype(np.uint8)
+
+
+@cache
+def _glowing(colours: str) -> bytes:
+    """Return a table without its lowest fifth, which is black in most and would look like shade."""
+    return colour_table(colours)[np.linspace(51, 255, 256).round().astype(int)].tobytes()
 
 
 @cache

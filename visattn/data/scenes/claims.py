@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from visattn.data.scenes.grammars import RELATIONS, holds
+from visattn.data.scenes.grammars import PLACES, RELATIONS, holds
 from visattn.data.scenes.worlds import COLOURS, RADII, SHAPES, TEXTURES, Thing, World
 
 _SIZES = tuple(size for size in RADII if size != "medium")
@@ -30,7 +30,7 @@ class Mention:
 
 @dataclass(frozen=True)
 class Claim:
-    """Two things exist and, unless `relation` is empty, the first stands so to the second."""
+    """Two things exist, and the first stands in the relation to the second."""
 
     first: Mention
     relation: str
@@ -66,6 +66,7 @@ def _thing_pattern(name: str) -> str:
 
 
 _A, _B = _thing_pattern("a"), _thing_pattern("b")
+_RELATION_OF = {place: relation for relation, place in PLACES.items()}
 _RELATION = f"(?P<relation>{_choice(RELATIONS)})"
 _SENTENCES = tuple(
     re.compile(pattern)
@@ -73,7 +74,7 @@ _SENTENCES = tuple(
         f"{_A} is {_RELATION} {_B}",
         f"there is {_A} {_RELATION} {_B}",
         f"{_RELATION} {_B} is {_A}",
-        f"there are {_A} and {_B}",
+        f"{_A} with {_B} (?P<place>{_choice(tuple(PLACES.values()))})",
     )
 )
 
@@ -88,7 +89,8 @@ def parse(caption: str) -> Claim | None:
     """
     for sentence in _SENTENCES:
         if match := sentence.fullmatch(caption):
-            relation = match.groupdict().get("relation") or ""
+            said = match.groupdict()
+            relation = said.get("relation") or _RELATION_OF[said["place"]]
             return Claim(_mention(match, "a"), relation, _mention(match, "b"))
     return None
 
@@ -120,10 +122,7 @@ def _witnesses(claim: Claim, things: Sequence[Thing]) -> list[tuple[int, int]]:
         (i, j)
         for i, a in enumerate(things)
         for j, b in enumerate(things)
-        if i != j
-        and claim.first.fits(a)
-        and claim.second.fits(b)
-        and (not claim.relation or holds(claim.relation, a, b))
+        if i != j and claim.first.fits(a) and claim.second.fits(b) and holds(claim.relation, a, b)
     ]
 
 

@@ -75,9 +75,7 @@ class Scenes(Dataset[CaptionSample]):
         if not 0 <= index < self.count:
             raise IndexError(f"index must lie in [0, {self.count}), got {index}")
         stream = (self.seed, get_args(Split).index(self.split), index)
-        return sample_world(
-            self.kinds, np.random.default_rng(stream), novel=self.split == "novel"
-        )
+        return sample_world(self.kinds, np.random.default_rng(stream), novel=self.split == "novel")
 
     def tellings(self, index: int) -> tuple[Telling, ...]:
         """Return the five captions of a scene with what each of their words shows."""

@@ -59,10 +59,11 @@ def judge(caption: str, maps: Float[Tensor, "t gy gx"], world: World) -> Judgeme
     if not verdict.true or not visual:
         return Judgement(verdict.understood, verdict.true, 0, 0.0, 0.0, 0.0)
     hits = correctness = baseline = 0.0
-    for word, things in visual:
+    for things in {things for _, things in visual}:
+        looked = maps[[word for word, shown in visual if shown == things]]
         boxes = torch.tensor([world.things[thing].box for thing in things])
         covered = boxes_coverage(boxes, (maps.shape[-2], maps.shape[-1]))
-        hits += float(pointing_hit(maps[word], boxes))
-        correctness += float(attention_correctness(maps[word], covered))
-        baseline += float(uniform_baseline(covered))
-    return Judgement(True, True, len(visual), hits, correctness, baseline)
+        hits += float(pointing_hit(looked, boxes).sum())
+        correctness += float(attention_correctness(looked, covered).sum())
+        baseline += float(uniform_baseline(covered)) * len(looked)
+    return Judgement(verdict.understood, verdict.true, len(visual), hits, correctness, baseline)

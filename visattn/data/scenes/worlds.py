@@ -17,7 +17,9 @@ COLOURS: dict[str, tuple[int, int, int]] = {
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "star")
 TEXTURES = ("plain", "striped", "dotted")
-RADII: dict[str, tuple[float, float]] = {  # shares of the picture's side; the gaps make the words clear
+RADII: dict[
+    str, tuple[float, float]
+] = {  # shares of the picture's side; the gaps make the words clear
     "small": (0.085, 0.105),
     "medium": (0.135, 0.155),
     "large": (0.185, 0.21),
@@ -146,7 +148,9 @@ def _background(
     rng: np.random.Generator,
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Two dull colours, for the top and the bottom of the picture."""
-    top, bottom = rng.uniform(60, 230) + rng.normal(0, 7, size=(2, 3)) + rng.uniform(-25, 25, (2, 1))
+    top, bottom = (
+        rng.uniform(60, 230) + rng.normal(0, 7, size=(2, 3)) + rng.uniform(-25, 25, (2, 1))
+    )
     return (tuple(map(float, top)), tuple(map(float, bottom)))  # type: ignore[return-value]
 
 
