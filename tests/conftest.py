@@ -12,9 +12,8 @@ TOLERANCE = 2  # of 255: Pillow and torch round differently from release to rele
 LARGEST = 96  # pixels on a side: small enough to keep, large enough to look at
 
 
-def _compare(name: str, drawn: np.ndarray) -> None:
-    """Fail with a sentence unless `drawn` is the golden picture `name`."""
-    path = GOLDEN / f"{name}.png"
+def _compare(path: Path, drawn: np.ndarray) -> None:
+    """Fail with a sentence unless `drawn` is the golden picture at `path`."""
     if not path.exists():
         pytest.fail(f"no golden picture {path.name}; draw it with --write-golden and look at it")
     with Image.open(path) as opened:
@@ -35,7 +34,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
     """Compare a drawn picture (uint8, [y x 3]) with tests/golden/NAME.png.
 
     At most 2/255 may differ anywhere. A missing golden fails. With --write-golden the file is
-    written, only where it differs, and not compared: look at it before it is committed.
+    written and not compared: look at it before it is committed.
     """
     writing = request.config.getoption("--write-golden")
 
@@ -48,6 +47,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
             GOLDEN.mkdir(exist_ok=True)
             Image.fromarray(drawn).save(GOLDEN / f"{name}.png", optimize=True)
         else:
-            _compare(name, drawn)
+            _compare(GOLDEN / f"{name}.png", drawn)
 
     return check

@@ -174,13 +174,19 @@ def test_a_command_line_that_cannot_be_followed_is_2(
     assert f"usage: visattn {words[0]}" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_gets_no_traceback() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_gets_no_traceback(unbuffered: str) -> None:
     # A pipe nobody reads: what `visattn --help | head -0` comes to, without the race.
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "visattn", "--help"]
-    root = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=root, stdout=writer, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "visattn", "--help"],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     os.close(writer)
     assert done.returncode == 141
     assert done.stderr == b""

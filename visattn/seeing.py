@@ -52,7 +52,7 @@ class Caption:
 
 @torch.no_grad()
 def caption(
-    model: Captioner,
+    model: nn.Module,
     pictures: Iterable[PictureLike] | PictureLike,
     *,
     beam: int = 5,
@@ -78,7 +78,9 @@ def caption(
             all of it out of shape (`squash`), or all of it with margins (`pad`).
 
     Raises:
+        TypeError: If the model is no captioner.
         PictureError: If a picture cannot be read.
+        ValueError: If the numbers contradict each other, or the model gives NaN.
 
     Example:
         >>> from visattn.models.captioners import SPECIALS
@@ -93,6 +95,8 @@ def caption(
     Source:
         Vinyals et al. 2015, arXiv:1411.4555, section 3.1, for the beam search.
     """
+    if not isinstance(model, Captioner):
+        raise TypeError(f"only a captioner can caption, got {type(model).__name__}")
     one = isinstance(pictures, (str, os.PathLike, bytes, Image.Image, np.ndarray, Picture))
     given = [pictures] if one else list(pictures)
     if not given:
@@ -145,6 +149,8 @@ def _captions(
                 finished=bool(found.finished[picture, rank]),
             )
         )
+    if not every:
+        raise ValueError("the model can say no caption of these lengths: all its words are banned")
     first, *others = every
     return Caption(**{**vars(first), "alternatives": tuple(others)})
 

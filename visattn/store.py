@@ -38,13 +38,14 @@ def write_model(
     target = Path(path)
     if target.suffix != ".safetensors":
         raise ValueError(f"a model is saved as NAME.safetensors, got {target.name}")
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    header = {
-        "format": FORMAT,
-        "description": json.dumps(description, allow_nan=False),
-        "checksum": _checksum(whole, json.dumps(description, allow_nan=False)),
+    whole = {  # tied tensors are written each
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in weights.items()
     }
-    _write_whole(target, save(whole, metadata=header))
+    described = json.dumps(description, allow_nan=False)
+    header = {"format": FORMAT, "checksum": _checksum(whole, described), "description": described}
+    # One entry: safetensors writes several in an order that changes from call to call.
+    _write_whole(target, save(whole, metadata={"visattn": json.dumps(header)}))
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -59,21 +60,33 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         raise FileNotFoundError(f"no model at {source}; `visattn export` writes one")
     try:
         with safe_open(source, framework="pt") as file:
-            header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise ValueError(
-                    f"{source} is a safetensors file, but none of visattn's (format "
-                    f"{header.get('format')!r}, not {FORMAT!r}); `visattn export` writes them"
-                )
+            header = _header(source, (file.metadata() or {}).get("visattn", ""))
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{source} is damaged or no safetensors file: {error}") from error
-    description = header.get("description", "")
-    if header.get("checksum") != _checksum(weights, description):
+    if header["checksum"] != _checksum(weights, header["description"]):
         raise ValueError(
             f"{source} is damaged: its checksum does not match; fetch or export it anew"
         )
-    return weights, json.loads(description)
+    described = json.loads(header["description"])
+    if not isinstance(described, dict):
+        raise ValueError(f"{source} describes no model: its description is no mapping")
+    return weights, described
+
+
+def _header(source: Path, text: str) -> dict[str, str]:
+    """Return what `write_model` noted beside the weights, checked for its form."""
+    try:
+        header = json.loads(text)
+    except json.JSONDecodeError:
+        header = None
+    wanted = {"format", "checksum", "description"}
+    if not isinstance(header, dict) or set(header) != wanted or header["format"] != FORMAT:
+        raise ValueError(
+            f"{source} is a safetensors file, but none of visattn's in the format {FORMAT}; "
+            "`visattn export` writes them"
+        )
+    return {name: str(value) for name, value in header.items()}
 
 
 def _checksum(weights: Mapping[str, Tensor], description: str) -> str:

@@ -71,12 +71,14 @@ def test_a_folder_becomes_lines_panels_and_numbers(
 def test_numbers_of_a_picture_are_what_the_library_returns(
     weights: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    words = ["--weights", str(weights), "--out", str(tmp_path), "--beam", "3"]
+    words = ["--weights", str(weights), "--out", str(tmp_path), "--beam", "1"]
     assert main(["caption", str(pictures / "wide.jpg"), *words]) == 0
     told = json.loads((tmp_path / "wide.json").read_text())
     model = visattn.load(weights)
     assert isinstance(model, SoftAttentionCaptioner)
-    [known] = visattn.caption(model, pictures / "wide.jpg", beam=3)
+    [known] = visattn.caption(model, pictures / "wide.jpg", beam=1)
+    [wider] = visattn.caption(model, pictures / "wide.jpg")
+    assert known.score < wider.score
     assert told["tokens"] == list(known.words)
     assert told["log_probabilities"] == pytest.approx(known.log_probabilities)
     assert told["gates"] == pytest.approx(known.gates)
@@ -253,11 +255,13 @@ def test_a_folder_that_cannot_be_is_named_before_the_work(
     assert "cannot be written: Not a directory" in err
 
 
+@pytest.mark.parametrize("out", [".", "../in", "deeper/.."])
 def test_a_panel_never_takes_the_place_of_a_picture(
-    weights: Path, pictures: Path, capsys: Capsys
+    out: str, weights: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     before = (pictures / "tall.png").read_bytes()
-    assert main(["caption", str(pictures), "--weights", str(weights), "--out", str(pictures)]) == 1
+    monkeypatch.chdir(pictures)
+    assert main(["caption", "tall.png", "--weights", str(weights), "--out", out]) == 1
     assert "in place of the picture" in capsys.readouterr().err
     assert (pictures / "tall.png").read_bytes() == before
 

@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import sys
 import threading
 import warnings
 import zlib
@@ -170,6 +171,9 @@ def test_wider_integers_and_floats_are_scaled_by_their_range() -> None:
     values = np.array([[-2.0, np.nan, 0.0, 2.0, np.inf]], dtype=np.float32)
     content = saved(Image.fromarray(values), "TIFF")
     assert read_picture(content).pixels[0, :, 0].tolist() == [0, 0, 128, 255, 255]
+    signalling = np.array([[0x7F800001, 0x3F800000, 0]], dtype=np.uint32).view(np.float32)
+    content = saved(Image.fromarray(signalling), "TIFF")
+    assert read_picture(content).pixels[0, :, 0].tolist() == [0, 255, 0]
     same = saved(Image.fromarray(np.full((1, 2), 3.5, np.float32)), "TIFF")
     assert read_picture(same).pixels[0, :, 0].tolist() == [0, 0]
 
@@ -304,17 +308,18 @@ def test_another_kind_of_source_is_a_type_error() -> None:
 
 
 def test_reading_leaves_the_warning_filters_alone() -> None:
-    before = list(warnings.filters)
-
     def read_all() -> None:
-        for content in ZOO.values():
-            read_picture(content)
+        for _ in range(50):
+            read_picture(ZOO["bmp"])
 
+    before, interval = list(warnings.filters), sys.getswitchinterval()
     threads = [threading.Thread(target=read_all) for _ in range(4)]
+    sys.setswitchinterval(1e-6)  # threads that take turns as often as they can
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    sys.setswitchinterval(interval)
     assert warnings.filters == before
 
 

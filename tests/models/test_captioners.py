@@ -13,17 +13,18 @@ WORDS = (*SPECIALS, *"abcdefghijklm")
 
 @pytest.fixture
 def model() -> SoftAttentionCaptioner:
-    encoder = SmallEncoder((13, 37), channels=12)
+    encoder = SmallEncoder((16, 40), channels=12)
     made = SoftAttentionCaptioner(WORDS, encoder, word_width=11, hidden=17, attention=7)
     with torch.no_grad():  # an untrained model hardly cares what it sees: make it opinionated
-        for weight in (made.tell.weight, made.look.vector, made.tell_hidden.weight):
+        look, told = made.look, (made.tell.weight, made.tell_hidden.weight)
+        for weight in (look.vector, look.key.weight, look.query.weight, *told):
             weight.mul_(7)
     return made.eval()
 
 
 def pictures(count: int) -> torch.Tensor:
     random = torch.Generator().manual_seed(3)
-    return torch.randint(256, (count, 3, 13, 37), dtype=torch.uint8, generator=random)
+    return torch.randint(256, (count, 3, 16, 40), dtype=torch.uint8, generator=random)
 
 
 def said(found: Hypotheses[Look], picture: int, rank: int) -> list[int]:
@@ -110,9 +111,9 @@ def test_pad_start_and_unknown_are_never_said(model: SoftAttentionCaptioner) -> 
 @pytest.mark.parametrize("words", [("red", "blue"), SPECIALS[::-1], ()])
 def test_a_vocabulary_begins_with_the_specials(words: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="must begin with <pad>, <start>, <end>, <unknown>"):
-        SoftAttentionCaptioner(words, SmallEncoder((13, 37), channels=12))
+        SoftAttentionCaptioner(words, SmallEncoder((16, 40), channels=12))
 
 
 def test_a_captioner_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
-        Captioner(SPECIALS, SmallEncoder((13, 37), channels=12))  # type: ignore[abstract]
+        Captioner(SPECIALS, SmallEncoder((16, 40), channels=12))  # type: ignore[abstract]

@@ -18,7 +18,7 @@ GRID = (2, 5)
 def captioner(*, dropout: float = 0.0) -> SoftAttentionCaptioner:
     model = SoftAttentionCaptioner(
         WORDS,
-        SmallEncoder((13, 37), channels=12),
+        SmallEncoder((16, 40), channels=12),
         word_width=11,
         hidden=17,
         attention=7,
@@ -169,7 +169,7 @@ def test_a_closed_gate_hides_the_picture() -> None:
 
 def test_every_parameter_learns() -> None:
     model, (captions, lengths) = captioner(dropout=0.3), batch()
-    pictures = torch.randint(256, (4, 3, 13, 37), dtype=torch.uint8)
+    pictures = torch.randint(256, (4, 3, 16, 40), dtype=torch.uint8)
     read = model.unroll(model.encoder(pictures), captions, lengths)
     (read.logits.square().sum() + read.look.weights.square().sum()).backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()]
@@ -216,7 +216,7 @@ def test_keys_are_projected_once_per_picture(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(model.look, "keys", counting)
     model.unroll(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 0, 1, 1]))
-    model.eval().search(torch.zeros(3, 3, 13, 37, dtype=torch.uint8), max_length=5)
+    model.eval().search(torch.zeros(3, 3, 16, 40, dtype=torch.uint8), max_length=5)
     assert projected == [(2, 10, 12), (3, 10, 12)]
 
 

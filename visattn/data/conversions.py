@@ -86,7 +86,8 @@ def _scaled_16_bits(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "...
 
 
 def _by_range(values: Shaped[np.ndarray, "y x"]) -> UInt8[np.ndarray, "y x"]:
-    wide = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN of the signalling kind warns when it is copied
+        wide = values.astype(np.float64)
     finite = wide[np.isfinite(wide)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     if low == high:

@@ -45,11 +45,17 @@ class ImageEncoder(nn.Module, ABC):
 
         Raises:
             TypeError: If the pictures are not bytes.
+            ValueError: If they are not of the size that the encoder is made for.
         """
         if pictures.dtype != torch.uint8:
             raise TypeError(
                 f"pictures must be uint8, 0 to 255, got {pictures.dtype}; the encoder normalises "
                 "them itself, so hand over the pixels as they were read"
+            )
+        if tuple(pictures.shape[-2:]) != self.size:
+            raise ValueError(
+                f"pictures must be {self.size} (height, width), got {tuple(pictures.shape[-2:])}; "
+                "build the encoder for that size, or fit the pictures to it"
             )
         return self.features(self.normalised(pictures))
 

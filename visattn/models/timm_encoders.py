@@ -201,7 +201,8 @@ def _load(model: nn.Module, file: Path) -> None:
     heads = tuple(f"{head}." for head in ((named,) if isinstance(named, str) else named))
     weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
     wanted = model.state_dict()
-    missing = sorted(set(wanted) - set(weights))
+    counters = {key for key in wanted if key.endswith("num_batches_tracked")}  # often left out
+    missing = sorted(set(wanted) - set(weights) - counters)
     spare = sorted(set(weights) - set(wanted))
     other = [key for key in wanted if key in weights and wanted[key].shape != weights[key].shape]
     if missing or spare or other:
@@ -210,4 +211,4 @@ def _load(model: nn.Module, file: Path) -> None:
             f"{missing[:2]}, {len(spare)} left over {spare[:2]}, {len(other)} of another shape "
             f"{other[:2]}; check the name and the arguments"
         )
-    model.load_state_dict(weights)
+    model.load_state_dict(weights, strict=False)

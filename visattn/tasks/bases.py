@@ -1,6 +1,7 @@
 """What every task and every data module has in common."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,6 +28,22 @@ class Task(LightningModule, ABC):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what `visattn.tasks.checkpoints.read_model` needs to build the model again."""
         checkpoint["visattn"] = {"model": describe(self.model)}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Take over weights.
+
+        Raises:
+            ValueError: If they are those of another model.
+        """
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except RuntimeError as error:
+            raise ValueError(
+                "the checkpoint does not fit the model that the config and the command line "
+                f"describe: {error}"
+            ) from error
 
 
 class Data(LightningDataModule, ABC):

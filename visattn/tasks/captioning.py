@@ -46,7 +46,7 @@ class CaptionTask(Task):
         reduction: How loss and penalty are summed: as in the `paper`, as in the authors' code
             (`arctic`), or as the `mean` over words.
         smoothing: Share of label smoothing.
-        optimizer: The optimizer.
+        optimizer: The optimizer; by default AdamW with a rate of 2e-3 and a weight decay of 1e-2.
         encoder_rate: Learning rate of the encoder, as a multiple of the optimizer's.
         warm: Steps in which the learning rate rises.
         hold: Share of the run after which the learning rate falls.
@@ -62,7 +62,7 @@ class CaptionTask(Task):
         penalty: float = 0.0,
         reduction: Reduction = "mean",
         smoothing: float = 0.0,
-        optimizer: Callable[[Iterable[Any]], Optimizer] = ADAMW,
+        optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
         encoder_rate: float = 1.0,
         warm: int = 100,
         hold: float = 0.4,
@@ -77,11 +77,20 @@ class CaptionTask(Task):
         self.model: Captioner
         self.reduction: Reduction = reduction
         self.penalty, self.smoothing = penalty, smoothing
-        self.optimizer, self.encoder_rate = optimizer, encoder_rate
+        self.optimizer, self.encoder_rate = optimizer or ADAMW, encoder_rate
         self.warm, self.hold, self.beam = warm, hold, beam
         self.monitor = (best_by, "min" if best_by.endswith("loss") else "max")
         self.loss = Ratio()
         self.scores = nn.ModuleDict({split: SceneScores() for split in SPLITS})
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights that were trained for other words, of which there may be as many."""
+        saved = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("words")
+        if saved is not None and tuple(saved) != self.model.words:
+            raise ValueError(
+                "the checkpoint was trained with another vocabulary: say the same data options; "
+                f"only one of the two has {sorted(set(saved) ^ set(self.model.words))[:5]}"
+            )
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, with the encoder at its own rate, and the schedule."""

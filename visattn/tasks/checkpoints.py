@@ -37,5 +37,8 @@ def read_model(path: str | os.PathLike[str]) -> nn.Module:
         for name, tensor in checkpoint["state_dict"].items()
         if name.startswith(prefix)
     }
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if wanted != {name: tensor.shape for name, tensor in weights.items()}:
+        raise ValueError(f"{source} is damaged: its weights do not fit the model it describes")
     model.load_state_dict(weights)
     return model.eval()

@@ -1,7 +1,9 @@
 """`visattn fit`, `validate` and `test`: Lightning's command line, its silent faults cured."""
 
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 # Classes that are imported can be named in short in a config.
 import visattn.models.descriptions
@@ -18,6 +21,7 @@ import visattn.tasks.captioning
 import visattn.tasks.panels
 import visattn.tasks.scenes_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
+from visattn.tasks.parsers import Parser
 from visattn.tasks.runs import ScoresFile, next_run, run_of
 
 TRUSTED = (
@@ -37,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
         argv: `fit`, `validate` or `test`, and its options.
     """
     trust_only_known_packages()
-    given, sys.argv = sys.argv, ["visattn", *argv]  # LightningCLI warns when both exist
+    # LightningCLI warns when it gets words of its own; other processes are started like this one.
+    given, sys.argv = sys.argv, [sys.argv[0], *argv]
     try:
         TrainingCLI(
             Task,
@@ -46,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
             subclass_mode_data=True,
             auto_configure_optimizers=False,
             seed_everything_default=42,
+            parser_class=Parser,
+            parser_kwargs={"prog": "visattn"},
         )
     finally:
         sys.argv = given
@@ -65,6 +72,15 @@ def trust_only_known_packages() -> None:
         instantiate_subclass_spec_in_any=False,
         config_read_mode_fsspec_enabled=False,
     )
+
+
+def quieten() -> None:
+    """Leave out what Lightning says of itself: advertisements, and callbacks a test has no use for."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda record: "Tip:" not in record.getMessage()
+    )
+    for said in ("Be aware that when using `ckpt_path`", ".*does not have many workers", "`isinstance"):
+        warnings.filterwarnings("ignore", said, module="lightning")
 
 
 class TrainingCLI(LightningCLI):
@@ -102,10 +118,15 @@ class TrainingCLI(LightningCLI):
             if not Path(checkpoint).is_file():
                 raise FileNotFoundError(f"no checkpoint at {checkpoint}")
         self.run = self._run_folder(asked, checkpoint)
+        if fitting and checkpoint:  # a run that goes on keeps its first config
+            count = len(list(self.run.glob("config*.yaml"))) + 1
+            name = f"config-{count}.yaml" if count > 1 else "config.yaml"
+            self.save_config_kwargs["config_filename"] = name
         if (
             fitting
             and not checkpoint
             and asked.run
+            and rank_zero_only.rank == 0  # which may have begun to fill it before the others look
             and self.run.exists()
             and any(self.run.iterdir())
         ):
@@ -128,9 +149,10 @@ class TrainingCLI(LightningCLI):
         fitting = self.subcommand == "fit"
         if given.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
-        kwargs["callbacks"] = [*(given.callbacks or []), ScoresFile(self.run)]
-        if fitting and given.enable_checkpointing is not False:
-            kwargs["callbacks"].append(self._checkpoints())
+        kwargs["callbacks"] = [ScoresFile(self.run)]
+        if fitting:
+            kwargs["callbacks"] += given.callbacks or []
+            kwargs["callbacks"] += [] if given.enable_checkpointing is False else self._checkpoints()
         return super().instantiate_trainer(
             default_root_dir=str(self.run), use_distributed_sampler=False, **kwargs
         )
@@ -142,16 +164,16 @@ class TrainingCLI(LightningCLI):
             CSVLogger(self.run, name="", version=f"csv-{tables}"),
         ]
 
-    def _checkpoints(self) -> ModelCheckpoint:
+    def _checkpoints(self) -> list[ModelCheckpoint]:
+        """Keep the best and the last; `save_last` of the first would keep the last of the best."""
         score, mode = self.model.monitor
-        return ModelCheckpoint(
-            dirpath=self.run / "checkpoints",
-            filename="best",
-            monitor=score,
-            mode=mode,
-            save_last=True,
-            enable_version_counter=False,
-        )
+        folder = self.run / "checkpoints"
+        return [
+            ModelCheckpoint(
+                folder, "best", monitor=score, mode=mode, enable_version_counter=False
+            ),
+            ModelCheckpoint(folder, "last", enable_version_counter=False),
+        ]
 
     def after_fit(self) -> None:
         """Say where everything lies."""

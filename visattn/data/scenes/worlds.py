@@ -110,7 +110,7 @@ def sample_world(kinds: Kinds, rng: np.random.Generator, *, novel: bool = False)
         novel: Whether the world shows a colour-shape pair that training never shows.
 
     Raises:
-        ValueError: If the kinds leave no held-out pair although `novel` asks for one.
+        ValueError: If the kinds leave no held-out pair although `novel` asks for one, or no other.
 
     Example:
         >>> world = sample_world(Kinds(), np.random.default_rng(0))
@@ -120,6 +120,8 @@ def sample_world(kinds: Kinds, rng: np.random.Generator, *, novel: bool = False)
     seen, unseen = kinds.pairs(novel=False), kinds.pairs(novel=True)
     if novel and not unseen:
         raise ValueError("these colours and shapes hold no held-out pair; allow more of them")
+    if not seen:
+        raise ValueError("these colours and shapes hold held-out pairs alone; allow more of them")
     count = int(rng.integers(kinds.count[0], kinds.count[1] + 1))
     discs = sorted(_place(count, rng), key=lambda disc: -disc[-1])
     things: list[Thing] = []

@@ -1,0 +1,128 @@
+"""A world in pixels: masks, colours, the same world at any size, and two golden pictures."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.data.scenes.datasets import Scenes
+from visattn.data.scenes.drawings import OUTLINES, draw, masks
+from visattn.data.scenes.worlds import COLOURS, SHAPES, TEXTURES, Thing, World
+
+GREY = ((120.0, 120.0, 120.0), (120.0, 120.0, 120.0))
+
+
+def thing(shape: str, x: float, y: float, *, texture: str = "plain", colour: str = "red") -> Thing:
+    return Thing(shape, colour, texture, "medium", x, y, 0.15, 0.1, COLOURS[colour])
+
+
+def inside(mask: np.ndarray) -> np.ndarray:
+    """The pixels of a mask that are not at its edge."""
+    kept = mask.copy()
+    for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
+        kept &= np.roll(mask, step, axis)
+    return kept
+
+
+def test_there_is_an_outline_for_each_shape() -> None:
+    assert tuple(OUTLINES) == SHAPES
+
+
+@given(index=st.integers(0, 10**6), size=st.sampled_from([16, 31, 64, 97]))
+def test_masks_lie_in_their_boxes_and_apart(index: int, size: int) -> None:
+    world = Scenes(10**6 + 1).world(index)
+    covered = masks(world, size)
+    assert covered.shape == (len(world.things), size, size)
+    assert covered.sum(0).max() == 1
+    for mask, one in zip(covered, world.things, strict=True):
+        y, x = mask.nonzero()
+        left, top, right, bottom = (side * size for side in one.box)
+        assert len(y) > 0
+        assert left <= x.min() + 0.5 <= x.max() + 0.5 <= right
+        assert top <= y.min() + 0.5 <= y.max() + 0.5 <= bottom
+
+
+@given(index=st.integers(0, 10**6))
+def test_pixels_of_a_plain_thing_have_its_colour(index: int) -> None:
+    world = Scenes(10**6 + 1).world(index)
+    picture = draw(world, 97).astype(int)
+    for mask, one in zip(masks(world, 97), world.things, strict=True):
+        pixels = picture[inside(mask)]
+        own = (np.abs(pixels - one.shade) <= 1).all(1)
+        dark = pixels.sum(1) < 0.5 * sum(one.shade)
+        if one.texture == "plain":
+            assert own.mean() > 0.8  # the rest touches the ground
+        else:
+            assert own.mean() > 0.2
+            assert dark.mean() > 0.05
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_mask_is_where_the_picture_changes(shape: str) -> None:
+    with_it = World((thing(shape, 0.4, 0.6),), GREY, 7)
+    changed = (draw(with_it, 89) != draw(World((), GREY, 7), 89)).any(-1)
+    (mask,) = masks(with_it, 89)
+    assert not (mask & ~changed).any()
+    assert (changed & ~mask).sum() < 0.6 * mask.sum()  # the smoothed edge
+
+
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    # of the box of side 2: pi/4, 1.4²/4, an equilateral triangle, two bars, an annulus, ten thin ones
+    [
+        ("circle", 0.7854),
+        ("square", 0.49),
+        ("triangle", 0.3248),
+        ("cross", 0.45),
+        ("ring", 0.6046),
+        ("star", 0.3306),
+    ],
+)
+def test_shapes_have_their_area(shape: str, share: float) -> None:
+    (mask,) = masks(World((thing(shape, 0.5, 0.5),), GREY, 0), 997)
+    assert mask.sum() / (0.3 * 997) ** 2 == pytest.approx(share, rel=0.01)
+
+
+def test_a_triangle_points_up_and_a_ring_has_a_hole() -> None:
+    (mask,) = masks(World((thing("triangle", 0.5, 0.5),), GREY, 0), 101)
+    widths = mask.sum(1)[mask.any(1)]
+    assert widths[-3:].mean() > 3 * widths[:3].mean()
+    (mask,) = masks(World((thing("ring", 0.5, 0.5),), GREY, 0), 101)
+    assert not mask[50, 50]
+
+
+def test_any_size_shows_the_same_world() -> None:
+    world = Scenes(5).world(2)
+    small, large = draw(world, 48), draw(world, 96)
+    halved = large.reshape(48, 2, 48, 2, 3).mean((1, 3))
+    assert np.abs(halved - small).mean() < 5
+
+
+def test_the_ground_goes_from_top_to_bottom() -> None:
+    world = World((), ((10.0, 20.0, 30.0), (200.0, 180.0, 160.0)), 0)
+    picture = draw(world, 97).astype(float)
+    assert np.abs(picture[0].mean(0) - (10, 20, 30)).max() < 3
+    assert np.abs(picture[-1].mean(0) - (200, 180, 160)).max() < 3
+    assert 3 < (picture[48] - picture[48].mean(0)).std() < 7  # grain
+
+
+def test_every_shape_and_texture(golden: Callable[[str, np.ndarray], None]) -> None:
+    colours = list(COLOURS)
+    things = tuple(
+        thing(
+            shape,
+            (column % 3 + 0.5) / 3,
+            (column // 3 + 0.5) / 3 + 0.08,
+            texture=TEXTURES[column % 3],
+            colour=colours[column],
+        )
+        for column, shape in enumerate(SHAPES)
+    )
+    golden("scene_shapes", draw(World(things, GREY, 3), 96))
+
+
+def test_a_scene(golden: Callable[[str, np.ndarray], None]) -> None:
+    picture = Scenes(2, size=96, split="test")[1].picture
+    golden("scene_sampled", picture.permute(1, 2, 0).numpy())

@@ -1,0 +1,97 @@
+"""Who reads which sample when: nothing twice, nothing lost but the tail."""
+
+from collections import Counter
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.data.samplers import EachOnce, LengthBuckets
+
+SIZES = st.tuples(
+    st.integers(1, 131), st.integers(1, 7), st.integers(1, 5), st.integers(1, 5)
+).filter(lambda sizes: sizes[0] >= sizes[1] * sizes[3])
+
+
+def length(index: int) -> int:
+    return index * 7919 % 13
+
+
+def shares(
+    sizes: tuple[int, int, int, int], *, seed: int = 0, epoch: int = 0
+) -> list[list[list[int]]]:
+    """The batches of each process."""
+    count, batch, pool, world = sizes
+    every = []
+    for rank in range(world):
+        buckets = LengthBuckets(
+            count, length, batch=batch, pool=pool, seed=seed, rank=rank, world=world
+        )
+        buckets.set_epoch(epoch)
+        every.append(list(buckets))
+        assert len(every[-1]) == len(buckets)
+    return every
+
+
+@given(sizes=SIZES, seed=st.integers(0, 99))
+def test_every_sample_is_read_at_most_once_and_only_the_tail_is_not(
+    sizes: tuple[int, int, int, int], seed: int
+) -> None:
+    count, batch, _, world = sizes
+    every = shares(sizes, seed=seed)
+    read = Counter(chain(*chain(*every)))
+    assert set(read.values()) == {1}
+    assert set(read) <= set(range(count))
+    assert len(read) == count // (batch * world) * batch * world
+    assert {len(mine) for mine in every} == {count // (batch * world)}
+    assert {len(one) for one in chain(*every)} == {batch}
+
+
+@given(sizes=SIZES, seed=st.integers(0, 99), epoch=st.integers(0, 99))
+def test_an_order_is_its_seed_and_epoch(
+    sizes: tuple[int, int, int, int], seed: int, epoch: int
+) -> None:
+    assert shares(sizes, seed=seed, epoch=epoch) == shares(sizes, seed=seed, epoch=epoch)
+
+
+def test_epochs_and_seeds_bring_other_orders() -> None:
+    sizes = (97, 3, 5, 2)
+    orders = [shares(sizes, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
+    assert all(one != other for i, one in enumerate(orders) for other in orders[:i])
+    left = {frozenset(range(97)) - set(chain(*chain(*order))) for order in orders}
+    assert len(left) > 1  # the tail that is dropped is not always the same
+
+
+def test_batches_hold_captions_of_similar_length_in_no_order() -> None:
+    (mine,) = shares((1300, 10, 13, 1))
+    spread = [max(map(length, batch)) - min(map(length, batch)) for batch in mine]
+    assert sum(spread) / len(spread) <= 2  # of 12, when batches are drawn at random
+    firsts = [length(batch[0]) for batch in mine]
+    assert firsts[:13] != sorted(firsts[:13])
+    assert abs(sum(firsts[:65]) / 65 - sum(firsts[65:]) / 65) < 2
+
+
+def test_lengths_are_asked_only_when_their_turn_comes() -> None:
+    asked: list[int] = []
+    buckets = LengthBuckets(1000, lambda index: asked.append(index) or 0, batch=5, pool=4)
+    next(iter(buckets))
+    assert len(asked) == 20
+
+
+def test_too_few_samples_are_refused_before_anybody_waits() -> None:
+    with pytest.raises(ValueError, match="3 processes with 5 samples each need 15 samples, got 14"):
+        LengthBuckets(14, length, batch=5, world=3)
+    with pytest.raises(ValueError, match="each of 3 processes needs a sample, got 2"):
+        EachOnce(2, world=3)
+
+
+@given(count=st.integers(1, 97), world=st.integers(1, 11))
+def test_each_once_is_each_once(count: int, world: int) -> None:
+    world = min(world, count)
+    samplers = [EachOnce(count, rank=rank, world=world) for rank in range(world)]
+    parts = [list(one) for one in samplers]
+    assert sorted(chain(*parts)) == list(range(count))
+    assert [len(part) for part in parts] == list(map(len, samplers))
+    assert all(part == sorted(part) for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1

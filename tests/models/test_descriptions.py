@@ -1,0 +1,152 @@
+"""A model as plain values and back, for every class there is; and descriptions of others."""
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from visattn.models.captioners import SPECIALS
+from visattn.models.descriptions import CLASSES, build, describe
+from visattn.models.encoders import SmallEncoder
+from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.timm_encoders import TimmEncoder
+
+# One of each, with every argument another than the one it has by itself.
+EXAMPLES: dict[str, nn.Module] = {
+    "SmallEncoder": SmallEncoder(
+        (16, 40), channels=12, coordinates=False, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)
+    ),
+    "TimmEncoder": TimmEncoder(
+        "test_resnet",
+        size=(96, 64),
+        stage=3,
+        train_from=2,
+        arguments={"output_stride": 8},
+        mean=(0.1, 0.2, 0.3),
+        std=(0.5, 0.6, 0.7),
+    ),
+    "SoftAttentionCaptioner": SoftAttentionCaptioner(
+        (*SPECIALS, "red", "blue"),
+        SmallEncoder((16, 40), channels=12),
+        word_width=11,
+        hidden=17,
+        attention=7,
+        dropout=0.3,
+    ),
+}
+
+
+def arguments(kind: type[nn.Module]) -> list[str]:
+    return list(inspect.signature(kind.__init__).parameters)[1:]
+
+
+def test_there_is_an_example_of_each_class() -> None:
+    assert set(EXAMPLES) == set(CLASSES)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_argument_is_kept_under_its_name(name: str) -> None:
+    for argument in arguments(CLASSES[name]):
+        assert hasattr(EXAMPLES[name], argument), argument
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_description_builds_the_same_model(name: str) -> None:
+    model = EXAMPLES[name]
+    described = json.loads(json.dumps(describe(model), allow_nan=False))
+    again = build(described)
+    assert type(again) is type(model)
+    assert describe(again) == describe(model)
+    assert {k: v.shape for k, v in again.state_dict().items()} == {
+        k: v.shape for k, v in model.state_dict().items()
+    }
+    again.load_state_dict(model.state_dict())
+    frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
+    assert frozen == [n for n, p in again.named_parameters() if not p.requires_grad]
+    size = getattr(model, "size", (16, 40))
+    if isinstance(model, SmallEncoder | TimmEncoder):
+        pictures = torch.randint(256, (2, 3, *size), dtype=torch.uint8)
+        assert torch.equal(model.eval()(pictures), again.eval()(pictures))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_description_says_every_argument(name: str) -> None:
+    described = describe(EXAMPLES[name])
+    assert described["class"] == name
+    assert list(described["arguments"]) == arguments(CLASSES[name])
+
+
+def test_only_our_own_classes_are_described() -> None:
+    class SmallEncoder(nn.Module):  # of the same name as ours
+        pass
+
+    for model in (nn.Linear(2, 3), SmallEncoder()):
+        with pytest.raises(ValueError, match=f"can be described, got {type(model).__name__}"):
+            describe(model)
+
+
+def test_only_plain_values_are_described() -> None:
+    encoder = SmallEncoder((16, 16), channels=4)
+    encoder.channels = torch.tensor(4)  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="plain values only, got Tensor"):
+        describe(encoder)
+
+
+SMALL: dict[str, Any] = {"class": "SmallEncoder", "arguments": {"size": [16, 16]}}
+
+
+@pytest.mark.parametrize(
+    ("description", "reason"),
+    [
+        ({}, "names one of SmallEncoder, TimmEncoder, SoftAttentionCaptioner"),
+        ({"class": "os.system", "arguments": {"command": "true"}}, "got 'os.system'"),
+        ({"class": "SmallEncoder"}, "and its arguments"),
+        ({"class": "SmallEncoder", "arguments": [3]}, "and its arguments"),
+        ({"class": ["SmallEncoder"], "arguments": {}}, "names one of"),
+        ({"class": "SmallEncoder", "arguments": {"sise": [8, 8]}}, "no argument sise; it takes"),
+        ({"class": "SmallEncoder", "arguments": {"channels": 5}}, "multiple of 4"),
+        ({"class": "SmallEncoder", "arguments": {"size": "large"}}, "cannot be built"),
+        (
+            {"class": "TimmEncoder", "arguments": {"name": "test_resnet", "pretrained": True}},
+            "may not ask for others",
+        ),
+        (
+            {"class": "TimmEncoder", "arguments": {"name": "test_resnet", "weights": "/x"}},
+            "may not ask for others",
+        ),
+        (
+            {
+                "class": "TimmEncoder",
+                "arguments": {"name": "test_resnet", "arguments": {"checkpoint_path": "/x"}},
+            },
+            "may not hold checkpoint_path",
+        ),
+        (
+            {"class": "SoftAttentionCaptioner", "arguments": {"words": [], "encoder": SMALL}},
+            "words must begin with",
+        ),
+        (
+            {
+                "class": "SoftAttentionCaptioner",
+                "arguments": {"words": list(SPECIALS), "encoder": "SmallEncoder"},
+            },
+            "cannot be built with these arguments",
+        ),
+        (
+            {
+                "class": "SoftAttentionCaptioner",
+                "arguments": {
+                    "words": list(SPECIALS),
+                    "encoder": {"class": "subprocess.Popen", "arguments": {"args": "true"}},
+                },
+            },
+            "got 'subprocess.Popen'",
+        ),
+    ],
+)
+def test_other_descriptions_are_refused(description: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        build(description)

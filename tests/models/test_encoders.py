@@ -1,0 +1,96 @@
+"""From bytes to a grid of features: what goes in, what comes out, where a feature looks."""
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.models.encoders import ImageEncoder, SmallEncoder
+
+SIDES = st.integers(1, 7).map(lambda cells: 8 * cells)
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+@given(height=SIDES, width=SIDES)
+def test_the_grid_is_what_comes_out(height: int, width: int) -> None:
+    encoder = SmallEncoder((height, width), channels=12).eval()
+    features = encoder(noise(2, 3, height, width))
+    assert features.shape == (2, encoder.channels, *encoder.grid)
+
+
+def test_bytes_are_normalised_once() -> None:
+    encoder = SmallEncoder((8, 8), channels=4, mean=(0.0, 0.5, 1.0), std=(1.0, 0.5, 0.25))
+    ends = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 1, 1)
+    expected = torch.tensor([[0.0, -1.0, -4.0], [1.0, 1.0, 0.0]])
+    torch.testing.assert_close(encoder.normalised(ends)[:, :, 0, 0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
+def test_only_bytes_are_taken(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    pictures = noise(1, 3, 16, 16).to(dtype)
+    with pytest.raises(TypeError, match=r"pictures must be uint8, 0 to 255, got torch\.\w+; the"):
+        SmallEncoder((16, 16), channels=4)(pictures)
+
+
+def test_other_pictures_give_other_features() -> None:
+    encoder = SmallEncoder((16, 40), channels=12).eval()
+    with torch.no_grad():
+        one, other = encoder(noise(2, 3, 16, 40))
+        assert (one - other).abs().max() > 0.1
+        torch.testing.assert_close(encoder(noise(2, 3, 16, 40)[1:])[0], other)
+
+
+@pytest.mark.parametrize("coordinates", [True, False])
+def test_coordinates_tell_where(*, coordinates: bool) -> None:
+    encoder = SmallEncoder((64, 128), channels=12, coordinates=coordinates).eval()
+    with torch.no_grad():
+        features = encoder(torch.full((1, 3, 64, 128), 90, dtype=torch.uint8))
+    inner = features[0, :, 4, 4:12]  # further from the edges than a feature sees
+    assert torch.allclose(inner, inner[:, :1].expand_as(inner), atol=1e-5) != coordinates
+
+
+def test_a_feature_looks_at_its_own_cell_evenly() -> None:
+    encoder = SmallEncoder((104, 104), channels=4, coordinates=False).eval()
+    for parameter in encoder.parameters():
+        torch.nn.init.ones_(parameter)  # every path counts, none cancels
+    picture = torch.ones(1, 3, 104, 104, requires_grad=True)
+    encoder.features(picture)[0, 0, 6, 6].backward()
+    assert picture.grad is not None
+    seen = picture.grad[0, 0]
+    rows = (seen.sum(1) > 0).nonzero()[:, 0].tolist()
+    assert rows == list(range(6 * 8 + 4 - 27, 6 * 8 + 4 + 27))  # 54 around the middle of the cell
+    torch.testing.assert_close(seen, seen.T)
+    torch.testing.assert_close(seen[rows], seen[rows].flip(0))
+
+
+def test_the_encoder_follows_the_precision_of_its_weights() -> None:
+    encoder = SmallEncoder((16, 24), channels=4).double()
+    assert encoder(noise(2, 3, 16, 24)).dtype == torch.float64
+    assert not {"shift", "scale"} & set(encoder.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"size": (16, 0)}, "two sides >= 1"),
+        ({"std": (1.0, 1.0, 0.0)}, "std > 0"),
+        ({"mean": (0.5,)}, "three channels"),
+        ({"channels": 6}, "multiple of 4"),
+        ({"channels": 0}, "multiple of 4"),
+        ({"size": (16, 20)}, "multiples of 8"),
+    ],
+)
+def test_nonsense_is_refused(arguments: dict, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        SmallEncoder(**{"size": (16, 16), **arguments})
+
+
+def test_an_encoder_is_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        ImageEncoder((8, 8), (0, 0, 0), (1, 1, 1))  # type: ignore[abstract]

@@ -1,0 +1,256 @@
+"""Any backbone of timm as a grid: against timm itself, frozen as said, weights from a file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from visattn.models.timm_encoders import TimmEncoder
+
+RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
+SWIN = "swin_tiny_patch4_window7_224"
+TINY_SWIN = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4}
+DISTILLED = "deit_tiny_distilled_patch16_224"  # two prefix tokens, two classifiers
+TINY_VIT = {"depth": 2, "embed_dim": 24, "num_heads": 3}
+
+
+def noise(*shape: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "arguments"),
+    [
+        (RESNET, (97, 61), {}),
+        (RESNET, (96, 64), {"output_stride": 8}),
+        (VIT, (96, 64), {}),
+        (DISTILLED, (32, 48), {**TINY_VIT, "img_size": (32, 48)}),
+        (NHWC, (96, 64), {}),
+        (SWIN, (96, 64), {**TINY_SWIN, "img_size": (96, 64)}),
+    ],
+)
+def test_final_features_are_timms_last_ones(
+    name: str, size: tuple[int, int], arguments: dict[str, Any]
+) -> None:
+    encoder = TimmEncoder(name, size=size, arguments=arguments).eval()
+    pictures = noise(2, 3, *size)
+    with torch.no_grad():
+        grid = encoder(pictures)
+        backbone: Any = encoder.backbone
+        final, maps = backbone.forward_intermediates(encoder.normalised(pictures), norm=True)
+        if final.ndim == 3:  # timm's own way from tokens to a grid
+            final = maps[-1]
+        elif final.shape[1:] != grid.shape[1:]:
+            final = final.permute(0, 3, 1, 2)
+    assert grid.shape == (2, encoder.channels, *encoder.grid)
+    torch.testing.assert_close(grid, final)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "arguments"),
+    [
+        (RESNET, 2, {}),
+        (RESNET, -2, {}),
+        (VIT, 1, {}),
+        (NHWC, 0, {}),
+        (SWIN, 0, {**TINY_SWIN, "img_size": (96, 64)}),
+    ],
+)
+def test_a_stage_is_timms(name: str, stage: int, arguments: dict[str, Any]) -> None:
+    encoder = TimmEncoder(name, size=(96, 64), stage=stage, arguments=arguments).eval()
+    pictures = noise(2, 3, 96, 64)
+    with torch.no_grad():
+        backbone: Any = encoder.backbone
+        _, maps = backbone.forward_intermediates(
+            encoder.normalised(pictures), output_fmt="NCHW", norm=False
+        )
+        grid = encoder(pictures)
+    torch.testing.assert_close(grid, maps[stage])
+    assert grid.shape[1:] == (encoder.channels, *encoder.grid)
+
+
+def test_the_grid_lies_as_the_picture_does() -> None:
+    """A bright spot low on the left shows in the features low on the left, tokens or not."""
+    for name in (RESNET, VIT, NHWC):
+        encoder = TimmEncoder(name, size=(160, 96)).eval()
+        dark = torch.zeros(1, 3, 160, 96, dtype=torch.uint8)
+        spot = dark.clone()
+        spot[..., 128:160, 0:32] = 255
+        with torch.no_grad():
+            change = (encoder(spot) - encoder(dark)).abs().sum(1)[0]
+        y, x = divmod(int(change.argmax()), change.shape[1])
+        assert (y + 0.5) / change.shape[0] > 0.7
+        assert (x + 0.5) / change.shape[1] < 0.4
+
+
+def frozen_names(encoder: TimmEncoder) -> set[str]:
+    return {name for name, p in encoder.backbone.named_parameters() if not p.requires_grad}
+
+
+def test_frozen_means_no_gradient_and_no_drift() -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64)).train()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    for _ in range(3):
+        assert not encoder(noise(4, 3, 64, 64)).requires_grad
+    assert encoder.training
+    assert not any(module.training for module in encoder.backbone.modules())
+    after = encoder.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def stages(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "train_from", "trained"),
+    [
+        (RESNET, 0, {"conv1", "bn1", "layer1", "layer2", "layer3", "layer4"}),
+        (RESNET, 1, {"layer1", "layer2", "layer3", "layer4"}),
+        (RESNET, 4, {"layer4"}),
+        (RESNET, 5, set()),
+        (RESNET, None, set()),
+        ("test_efficientnet", 5, {"conv_head", "bn2"}),
+    ],
+)
+def test_what_comes_before_the_stage_is_frozen(
+    name: str, train_from: int | None, trained: set[str]
+) -> None:
+    encoder = TimmEncoder(name, size=(64, 64), train_from=train_from).train()
+    assert {
+        stages(name) for name, p in encoder.backbone.named_parameters() if p.requires_grad
+    } == trained
+    assert {stages(name) for name in frozen_names(encoder)}.isdisjoint(trained)
+    for name, module in encoder.backbone.named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.training == (stages(name) in trained), name
+
+
+def test_half_a_transformer_can_be_trained() -> None:
+    encoder = TimmEncoder(VIT, size=(96, 64), train_from=4)
+    trained = {name for name, p in encoder.backbone.named_parameters() if p.requires_grad}
+    assert {".".join(name.split(".")[:2]) for name in trained if "blocks" in name} == {
+        "blocks.4",
+        "blocks.5",
+    }
+    assert {"cls_token", "pos_embed", "patch_embed.proj.weight"} <= frozen_names(encoder)
+    assert any(name.startswith("norm") for name in trained)
+
+
+def test_running_statistics_move_where_trained_and_nowhere_else() -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=3).train()
+    before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
+    encoder(noise(4, 3, 64, 64)).sum().backward()
+    for name, tensor in encoder.backbone.named_buffers():
+        if "running" in name:
+            moved = not torch.equal(before[name], tensor)
+            assert moved == name.startswith(("layer3", "layer4")), name
+
+
+def test_layers_without_parameters_train_with_their_stage() -> None:
+    encoder = TimmEncoder(
+        "test_convnext", size=(96, 64), train_from=2, arguments={"drop_path_rate": 0.5}
+    ).train()
+    drops = {
+        stages(name) + "." + name.split(".")[1]: module.training
+        for name, module in encoder.backbone.named_modules()
+        if type(module).__name__ == "DropPath"
+    }
+    assert drops["stages.3"]
+    assert not drops.get("stages.1", False)
+    encoder.eval()
+    assert not any(module.training for module in encoder.modules())
+
+
+def test_mean_and_spread_are_the_backbones_unless_said_otherwise() -> None:
+    own = TimmEncoder(RESNET, size=(64, 64))
+    config: Any = own.backbone.pretrained_cfg
+    assert own.mean == tuple(config["mean"])
+    assert own.std == tuple(config["std"])
+    said = TimmEncoder(RESNET, size=(64, 64), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    assert (said.mean, said.std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    zero, one = own.normalised(torch.tensor([0, 255]).byte().view(2, 1, 1, 1).repeat(1, 3, 1, 1))
+    torch.testing.assert_close((one - zero).flatten() * torch.tensor(own.std), torch.ones(3))
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A file as timm writes it: with the classifier."""
+    model = timm.create_model(RESNET)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
+
+
+def test_weights_come_from_a_file(weights: Path) -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights))
+    model: Any = timm.create_model(RESNET)
+    timm.models.load_checkpoint(model, str(weights))
+    pictures = noise(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = model.eval().forward_features(encoder.normalised(pictures))
+        torch.testing.assert_close(encoder.eval()(pictures), expected)
+    assert encoder.weights is None  # a description never points at somebody's disc
+
+
+def test_two_classifiers_are_left_out(tmp_path: Path) -> None:
+    model = timm.create_model(DISTILLED, img_size=(32, 48), **TINY_VIT)
+    file = tmp_path / "distilled.safetensors"
+    save_file(model.state_dict(), file)
+    arguments = {**TINY_VIT, "img_size": (32, 48)}
+    encoder = TimmEncoder(DISTILLED, size=(32, 48), weights=str(file), arguments=arguments)
+    torch.testing.assert_close(
+        encoder.state_dict()["backbone.norm.weight"], model.state_dict()["norm.weight"]
+    )
+
+
+def damaged(tmp_path: Path, weights: Path) -> Iterator[tuple[Path, type[Exception], str]]:
+    (tmp_path / "torn.safetensors").write_bytes(weights.read_bytes()[:1000])
+    yield tmp_path / "torn.safetensors", ValueError, "is not a safetensors file"
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    yield tmp_path / "empty.safetensors", ValueError, "is not a safetensors file"
+    yield tmp_path / "none.safetensors", FileNotFoundError, "none.safetensors do not exist"
+    yield tmp_path, FileNotFoundError, "do not exist"
+    other = timm.create_model("test_efficientnet")
+    save_file(other.state_dict(), tmp_path / "other.safetensors")
+    yield tmp_path / "other.safetensors", ValueError, "does not fit test_resnet: .* missing"
+    model = timm.create_model(RESNET, in_chans=1)
+    save_file(model.state_dict(), tmp_path / "grey.safetensors")
+    yield tmp_path / "grey.safetensors", ValueError, "1 of another shape .*conv1"
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, weights: Path) -> None:
+    for file, kind, reason in damaged(tmp_path, weights):
+        with pytest.raises(kind, match=reason):
+            TimmEncoder(RESNET, size=(64, 64), weights=str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("test_resnett", {}, "knows no model 'test_resnett'; did you mean test_resnet"),
+        ("hf-hub:somebody/something", {}, "knows no model"),
+        (RESNET, {"stage": 5}, "test_resnet has 5 stages, got stage=5"),
+        (RESNET, {"stage": -6}, "has 5 stages"),
+        (RESNET, {"train_from": 6}, "between 0 and 5 for test_resnet, whose stages end in act1"),
+        (RESNET, {"train_from": -1}, "got -1"),
+        (RESNET, {"arguments": {"nonsense": 3}}, "does not take these arguments: .*'nonsense'"),
+        (RESNET, {"arguments": {"features_only": True}}, "may not hold features_only"),
+        (RESNET, {"arguments": {"checkpoint_path": "x"}}, "may not hold checkpoint_path"),
+        (RESNET, {"pretrained": True, "weights": "x"}, "from timm or from a file, not both"),
+        ("vit_tiny_patch16_224", {"arguments": TINY_VIT}, "takes no pictures of .*img_size"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(
+    name: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        TimmEncoder(name, size=(64, 96), **options)

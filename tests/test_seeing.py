@@ -1,0 +1,290 @@
+"""From a model and pictures to words and placed maps; a model saved and loaded."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import visattn
+from visattn.data.pictures import PictureError, read_picture
+from visattn.maps import AttentionMap, Geometry
+from visattn.models.captioners import SPECIALS
+from visattn.models.descriptions import describe
+from visattn.models.encoders import SmallEncoder
+from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.timm_encoders import TimmEncoder
+from visattn.seeing import Caption, Fit, caption, load, overlay, panel, save
+from visattn.store import read_model, write_model
+
+WORDS = (*SPECIALS, *"abcdefghijk")
+
+
+@pytest.fixture
+def model() -> SoftAttentionCaptioner:
+    encoder = SmallEncoder((24, 40), channels=12)
+    made = SoftAttentionCaptioner(WORDS, encoder, word_width=11, hidden=17, attention=7)
+    with torch.no_grad():
+        for weight in (made.tell.weight, made.tell_hidden.weight, made.look.vector):
+            weight.mul_(7)
+    return made.eval()
+
+
+def noise(y: int = 53, x: int = 83, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (y, x, 3), dtype=np.uint8)
+
+
+def same(one: Caption, other: Caption) -> None:
+    assert one.words == other.words
+    assert one.finished == other.finished
+    assert one.score == pytest.approx(other.score, abs=1e-4)
+    assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-4)
+    torch.testing.assert_close(one.maps.values, other.maps.values, atol=1e-5, rtol=0)
+    assert one.maps.geometry == other.maps.geometry
+
+
+def test_a_picture_may_come_in_any_way(model: SoftAttentionCaptioner, tmp_path: Path) -> None:
+    pixels, buffer = noise(), BytesIO()
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    Image.fromarray(pixels).save(buffer, format="png")
+    (expected,) = caption(model, pixels)
+    ways = [
+        tmp_path / "photo.png",
+        str(tmp_path / "photo.png"),
+        Image.fromarray(pixels),
+        buffer.getvalue(),
+        read_picture(pixels),
+    ]
+    for way in ways:
+        (alone,) = caption(model, way)
+        same(alone, expected)
+    for several in (ways, tuple(ways), iter(ways)):
+        captions = caption(model, several)
+        assert len(captions) == len(ways)
+        for one in captions:
+            same(one, expected)
+    assert caption(model, []) == []
+
+
+def test_a_caption_is_whole(model: SoftAttentionCaptioner) -> None:
+    (one,) = caption(model, noise(), max_length=7)
+    count = len(one.words)
+    assert one.text == " ".join(one.words)
+    assert set(one.words) <= set(WORDS[4:])
+    assert len(one.log_probabilities) == len(one.gates) == len(one.maps) == count > 0
+    assert one.maps.labels == one.words
+    assert one.maps.kind == "words"
+    assert one.maps.values.shape == (count, *model.encoder.grid)
+    torch.testing.assert_close(one.maps.values.sum((1, 2)), torch.ones(count))
+    assert all(0 < gate < 1 for gate in one.gates)
+    assert all(spoken < 0 for spoken in one.log_probabilities)
+    assert one.maps.made == {"model": "SoftAttentionCaptioner", "beam": 5, "fit": "crop"}
+
+
+def test_alternatives_are_other_captions_best_first(model: SoftAttentionCaptioner) -> None:
+    for one in caption(model, [noise(), noise(31, 97, seed=1)], best=4, max_length=9):
+        every = [one, *one.alternatives]
+        assert len(every) == 4
+        assert len({other.words for other in every}) == 4
+        ranked = [(other.finished, other.score) for other in every]
+        assert ranked == sorted(ranked, reverse=True)
+        assert not any(other.alternatives for other in one.alternatives)
+        assert all(len(other.maps) == len(other.words) for other in every)
+
+
+def test_a_picture_does_not_feel_the_others(model: SoftAttentionCaptioner) -> None:
+    pictures = [noise(20 + 7 * i, 90 - 11 * i, seed=i) for i in range(7)]
+    for together, picture in zip(caption(model, pictures), pictures, strict=True):
+        (alone,) = caption(model, picture)
+        same(together, alone)
+
+
+@pytest.mark.parametrize(
+    ("fit", "region"),
+    # The network sees 24 × 40. A picture of 50 × 200 is cut to its middle 83.3 columns.
+    [("crop", (58.33, 0, 141.67, 50)), ("squash", (0, 0, 200, 50)), ("pad", (0, 0, 200, 50))],
+)
+def test_maps_lie_on_the_original(
+    model: SoftAttentionCaptioner, fit: Fit, region: tuple[float, ...]
+) -> None:
+    (one,) = caption(model, noise(50, 200), fit=fit, max_length=3)
+    assert one.maps.geometry is not None
+    assert one.maps.geometry.picture_size == (50, 200)
+    assert one.maps.geometry.seen() == pytest.approx(region, abs=0.5)
+    placed = one.maps.on_picture()
+    assert placed.shape == (len(one.words), 50, 200)
+    seen = ~placed[0].isnan()
+    assert seen[25].sum() == pytest.approx(region[2] - region[0], abs=2)
+    assert seen[:, 100].all()
+
+
+def test_a_turned_photo_is_seen_upright(model: SoftAttentionCaptioner, tmp_path: Path) -> None:
+    upright = Image.fromarray(noise(53, 83))
+    exif = Image.Exif()
+    exif[274] = 6  # the camera was turned: the file lies on its side
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    (turned,), (straight,) = caption(model, tmp_path / "turned.png"), caption(model, upright)
+    assert turned.words == straight.words
+    assert turned.maps.geometry is not None
+    assert turned.maps.geometry.picture_size == (53, 83)
+    assert turned.maps.geometry.orientation == 6
+    torch.testing.assert_close(turned.maps.on_picture(), straight.maps.on_picture(), equal_nan=True)
+
+
+def test_the_model_comes_back_as_it_was(model: SoftAttentionCaptioner) -> None:
+    model.train()
+    model.encoder.stem.eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    (first,) = caption(model, noise())
+    (again,) = caption(model, noise())
+    same(first, again)  # no dropout, no batch statistics
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert all(torch.equal(weights[name], t) for name, t in model.state_dict().items())
+    with pytest.raises(ValueError, match="best must lie"):
+        caption(model, noise(), best=7)
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_lengths_are_kept(model: SoftAttentionCaptioner) -> None:
+    for longest in (1, 2, 3):
+        (one,) = caption(model, noise(), min_length=longest, max_length=longest)
+        assert len(one.words) == longest
+    with torch.no_grad():
+        model.tell.bias[2] = -100.0
+    (cut,) = caption(model, noise(), max_length=5)
+    assert len(cut.words) == 5
+    assert not cut.finished
+
+
+def test_what_cannot_be_read_is_named(model: SoftAttentionCaptioner, tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"<html>")
+    with pytest.raises(PictureError, match=r"bad\.jpg: not a picture"):
+        caption(model, [noise(), tmp_path / "bad.jpg"])
+
+
+def test_a_model_without_words_says_so() -> None:
+    mute = SoftAttentionCaptioner(SPECIALS, SmallEncoder((24, 24), channels=8), hidden=7)
+    with pytest.raises(ValueError, match="can say no caption"):
+        caption(mute, noise())
+
+
+def test_a_broken_model_says_so(model: SoftAttentionCaptioner) -> None:
+    with torch.no_grad():
+        model.tell.weight[5, 3] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        caption(model, noise())
+
+
+def test_overlay_is_the_pictures_size(model: SoftAttentionCaptioner) -> None:
+    pixels = noise(53, 131)
+    (one,) = caption(model, pixels, fit="pad", max_length=3)
+    for smooth in (True, False):
+        drawn = overlay(pixels, one.maps[0], smooth=smooth, high=0.2)
+        assert drawn.size == (131, 53)
+        assert (np.asarray(drawn) != pixels).any()
+    assert visattn.overlay is overlay
+
+
+def test_overlay_shows_the_place() -> None:
+    pixels = np.full((60, 120, 3), 20, np.uint8)
+    values = torch.zeros(2, 4)
+    values[1, 3] = 1.0
+    spot = AttentionMap(values, "gate", "gate", Geometry.identity((60, 120)))
+    drawn = np.asarray(overlay(pixels, spot, smooth=False)).astype(int)
+    changed = np.abs(drawn - 20).max(-1) > 40
+    assert changed[30:, 90:].all()
+    assert not changed[:29, :].any()
+    assert not changed[:, :89].any()
+
+
+def test_overlay_refuses_what_cannot_lie_there(model: SoftAttentionCaptioner) -> None:
+    pixels = noise()
+    (one,) = caption(model, pixels, max_length=3)
+    with pytest.raises(ValueError, match=r"draws one map, got .*; choose one, as in maps\[0\]"):
+        overlay(pixels, one.maps)
+    with pytest.raises(ValueError, match=r"lies on a picture of \(53, 83\) .* has \(54, 83\)"):
+        overlay(noise(54, 83), one.maps[0])
+    lost = AttentionMap(torch.eye(3), "here", "gate")
+    with pytest.raises(ValueError, match="here does not know its picture"):
+        overlay(pixels, lost)
+
+
+@pytest.mark.parametrize("size", [(53, 211), (211, 53), (7, 5)])
+def test_a_panel_is_a_page(model: SoftAttentionCaptioner, size: tuple[int, int]) -> None:
+    pixels = noise(*size)
+    (one,) = caption(model, pixels, max_length=7)
+    page = panel(pixels, one, width=600)
+    assert page.dtype == np.uint8
+    assert page.shape[1:] == (600, 3)
+    assert len(np.unique(page)) > 50
+
+
+SAVED = {
+    "small": lambda: SmallEncoder((24, 40), channels=12, coordinates=False),
+    "timm": lambda: TimmEncoder("test_resnet", size=(64, 96), stage=2, train_from=1),
+    "captioner": lambda: SoftAttentionCaptioner(
+        WORDS, SmallEncoder((24, 40), channels=12), hidden=17
+    ),
+    "captioner of timm": lambda: SoftAttentionCaptioner(
+        WORDS, TimmEncoder("test_efficientnet", size=(64, 96)), hidden=17
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_loaded_model_is_the_saved_one(name: str, tmp_path: Path) -> None:
+    made: nn.Module = SAVED[name]()
+    for _, buffer in made.named_buffers():  # statistics as after training
+        if buffer.is_floating_point() and buffer.ndim == 1:
+            buffer.uniform_(0.5, 1.5)
+    save(made.train(), tmp_path / "m.safetensors")
+    loaded = load(tmp_path / "m.safetensors")
+    assert describe(loaded) == describe(made)
+    assert not any(module.training for module in loaded.modules())
+    assert made.training
+    if isinstance(made, SoftAttentionCaptioner) and isinstance(loaded, SoftAttentionCaptioner):
+        same(*caption(made, noise(), max_length=7), *caption(loaded, noise(), max_length=7))
+        pictures = torch.randint(256, (2, 3, *made.encoder.size), dtype=torch.uint8)
+        made, loaded = made.encoder, loaded.encoder
+    else:
+        size: Any = made.size
+        pictures = torch.randint(256, (2, 3, *size), dtype=torch.uint8)
+    assert torch.equal(made.eval()(pictures), loaded(pictures))
+
+
+def test_only_our_own_models_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="can be described, got Linear"):
+        save(nn.Linear(2, 3), tmp_path / "m.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_must_fit_their_description(tmp_path: Path) -> None:
+    encoder, path = SmallEncoder((24, 24), channels=8), tmp_path / "m.safetensors"
+    other = describe(SmallEncoder((24, 24), channels=12))
+    write_model(path, encoder.state_dict(), other)
+    with pytest.raises(ValueError, match="its weights do not fit the model it describes"):
+        load(path)
+    some = dict(list(encoder.state_dict().items())[1:])
+    write_model(path, some, describe(encoder))
+    with pytest.raises(ValueError, match="do not fit"):
+        load(path)
+    write_model(path, {}, {"class": "os.system", "arguments": {"command": "true"}})
+    with pytest.raises(ValueError, match="names one of SmallEncoder"):
+        load(path)
+
+
+def test_a_file_tells_what_it_holds(model: SoftAttentionCaptioner, tmp_path: Path) -> None:
+    save(model, tmp_path / "m.safetensors")
+    _, description = read_model(tmp_path / "m.safetensors")
+    assert description["class"] == "SoftAttentionCaptioner"
+    assert description["arguments"]["words"] == list(WORDS)
