@@ -101,16 +101,29 @@ def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     assert (tmp_path / "mark").exists()  # the trap works
 
 
-def test_other_peoples_files_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (None, "none of visattn's in the format visattn-1"),
+        ({"format": "pt"}, "none of visattn's"),
+        ({"visattn": "not JSON"}, "none of visattn's"),
+        ({"visattn": '{"format": "visattn-1"}'}, "none of visattn's"),
+        (
+            {"visattn": '{"format": "other", "checksum": "", "description": "{}"}'},
+            "none of visattn's",
+        ),
+        (
+            {"visattn": '{"format": "visattn-1", "checksum": "", "description": "{}"}'},
+            "checksum does not match",
+        ),
+    ],
+)
+def test_other_peoples_files_are_refused(
+    tmp_path: Path, header: dict[str, str] | None, reason: str
+) -> None:
     path = tmp_path / "theirs.safetensors"
-    save_file({"w": torch.ones(2)}, path)
-    with pytest.raises(ValueError, match=r"none of visattn's \(format None"):
-        read_model(path)
-    save_file({"w": torch.ones(2)}, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"format 'pt', not 'visattn-1'"):
-        read_model(path)
-    save_file({"w": torch.ones(2)}, path, metadata={"format": "visattn-1"})
-    with pytest.raises(ValueError, match="checksum does not match"):
+    save_file({"w": torch.ones(2)}, path, metadata=header)
+    with pytest.raises(ValueError, match=reason):
         read_model(path)
 
 

@@ -156,15 +156,22 @@ def _captions(
 
 
 def overlay(
-    picture: PictureLike, attention_map: AttentionMap, *, smooth: bool = True, **options: Any
+    picture: PictureLike,
+    attention_map: AttentionMap,
+    *,
+    high: float | None = None,
+    smooth: bool = True,
+    **options: Any,
 ) -> Image.Image:
     """Return the picture with a map on it, at the picture's own size.
 
     Args:
         picture: The original picture.
         attention_map: One map, placed on it.
+        high: The value that shows in full; by default `attention_map.scale()`. For words of one
+            caption take the scale of all its maps together.
         smooth: Whether to blend between cells, or to show each as it is.
-        options: `high`, `low`, `colours`, `opacity` and more, as `visattn.viz.overlays.overlay`
+        options: `low`, `colours`, `opacity` and more, as `visattn.viz.overlays.overlay`
             takes them.
 
     Raises:
@@ -189,7 +196,8 @@ def overlay(
             f"but {read.name} has {read.size}; hand over the original"
         )
     placed = attention_map.on_picture(smooth=smooth).numpy()
-    return Image.fromarray(draw_overlay(read.pixels, placed, **options))
+    high = attention_map.scale()[1] if high is None else high
+    return Image.fromarray(draw_overlay(read.pixels, placed, high=high, **options))
 
 
 def panel(
@@ -207,6 +215,7 @@ def panel(
         ValueError: If the caption has no word.
     """
     pixels = read_picture(picture).pixels
+    options.setdefault("high", caption.maps.scale()[1])
     shown = tile_size(pixels.shape[:2], len(caption.words), width=width)
     return caption_panel(
         pixels,

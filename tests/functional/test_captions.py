@@ -55,7 +55,9 @@ def test_penalty_is_the_papers_sum(reduction: Reduction, lengths: Tensor, places
     total = 0.0
     for caption in range(len(lengths)):
         for place in range(places):
-            looked = sum(float(w[place]) for w, r in zip(weights, rows, strict=True) if r == caption)
+            looked = sum(
+                float(w[place]) for w, r in zip(weights, rows, strict=True) if r == caption
+            )
             total += (1 - looked) ** 2
     count = len(lengths)
     divided = {"paper": total / count, "arctic": total / places, "mean": total / count / places}

@@ -72,7 +72,9 @@ class Toy:
             logits, state, look = self(state, torch.tensor([[last]]))
             spoken.append(logits[0, 0].log_softmax(-1)[word])
             looks.append(look)
-        weights, memory = (torch.cat([part[0] for part in kind]) for kind in zip(*looks, strict=True))
+        weights, memory = (
+            torch.cat([part[0] for part in kind]) for kind in zip(*looks, strict=True)
+        )
         return torch.stack(spoken), Glance(weights, memory)
 
 
@@ -104,7 +106,10 @@ def enumerated(toy: Toy, picture: int, given: Rules) -> list[tuple[float, tuple[
     """Every caption that the rules allow with its score, best first."""
     said = [word for word in range(toy.words) if word != STOP and word not in given.banned]
     every = [
-        (float(toy.read(picture, words)[0].sum()) / ((6 + length) / 6) ** given.length_penalty, words)
+        (
+            float(toy.read(picture, words)[0].sum()) / ((6 + length) / 6) ** given.length_penalty,
+            words,
+        )
         for length in range(given.min_length, given.max_length + 1)
         for words in product(said, repeat=length)
     ]
@@ -184,7 +189,9 @@ def test_a_picture_does_not_feel_the_others(
             longest = alone.tokens.shape[-1]
             assert torch.equal(others.scores[at], alone.scores[0])
             assert torch.equal(others.finished[at], alone.finished[0])
-            assert torch.equal(others.log_probabilities[at, :, :longest], alone.log_probabilities[0])
+            assert torch.equal(
+                others.log_probabilities[at, :, :longest], alone.log_probabilities[0]
+            )
             for mine, other in zip(alone.looks, others.looks, strict=True):
                 assert torch.equal(other[at, :, :longest], mine[0])
 
@@ -218,9 +225,13 @@ def test_results_are_ordered_and_different(seed: int, beam: int, longest: int) -
     for picture in range(3):
         there = found.scores[picture] > -torch.inf
         finished = found.finished[picture]
-        assert (~there).long().diff().min().item() >= 0 if beam > 1 else True  # the missing come last
+        assert (
+            (~there).long().diff().min().item() >= 0 if beam > 1 else True
+        )  # the missing come last
         assert not (finished & ~there).any()
-        ranked = [(bool(done), float(score)) for done, score in zip(finished, found.scores[picture])]
+        ranked = [
+            (bool(done), float(score)) for done, score in zip(finished, found.scores[picture])
+        ]
         assert ranked == sorted(ranked, key=lambda one: (not one[0], -one[1]))
         kept = [
             words for words, exists in zip(captions(found, picture), there, strict=True) if exists
@@ -257,9 +268,7 @@ def test_done_pictures_leave_without_a_trace(shrinking: float) -> None:
     penalty=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
     sharp=st.sampled_from([0.3, 2.0, 5.0]),
 )
-def test_stopping_early_changes_nothing(
-    seed: int, beam: int, penalty: float, sharp: float
-) -> None:
+def test_stopping_early_changes_nothing(seed: int, beam: int, penalty: float, sharp: float) -> None:
     toy, best = Toy(3, 5, seed=seed, sharp=sharp), min(beam, 2)
     given = rules(13, penalty=penalty)
     early = found_by(toy, given, beam=beam, best=best)

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from visattn import cli
 
 FROZEN = Path(__file__).with_name("options.txt")
-TRAINING = {"fit", "validate", "test"}  # these are Lightning's; only their words are frozen here
+TRAINING = {"fit", "validate", "test"}  # Lightning's own options are its own affair
 
 
 def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -22,6 +23,18 @@ def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
             yield f"{word} {' '.join(action.option_strings) or action.dest}"
 
 
+def of_configs() -> Iterator[str]:
+    """What a config may say of our classes, which is what training commands take as options."""
+    from visattn.models.descriptions import CLASSES
+    from visattn.tasks.captioning import CaptionTask
+    from visattn.tasks.panels import CaptionPanels
+    from visattn.tasks.scenes_data import ScenesData
+
+    for kind in (CaptionTask, CaptionPanels, ScenesData, *CLASSES.values()):
+        for name in list(inspect.signature(kind.__init__).parameters)[1:]:
+            yield f"{kind.__name__}.{name}"
+
+
 def current() -> list[str]:
     found = [f"--{name}" for name in ("help", "version", "debug")]
     for word, (_, module) in cli.COMMANDS.items():
@@ -29,7 +42,7 @@ def current() -> list[str]:
             found.append(word)
         else:
             found += options(word, importlib.import_module(module).parser())
-    return found
+    return [*found, *of_configs()]
 
 
 def test_the_command_line_is_the_one_that_was_agreed() -> None:

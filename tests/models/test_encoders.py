@@ -94,3 +94,15 @@ def test_nonsense_is_refused(arguments: dict, reason: str) -> None:
 def test_an_encoder_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         ImageEncoder((8, 8), (0, 0, 0), (1, 1, 1))  # type: ignore[abstract]
+
+
+def test_a_feature_looks_around_the_middle_of_its_cell() -> None:
+    """Law: what a feature depends on lies evenly around the cell that a map draws for it."""
+    encoder = SmallEncoder((88, 104), channels=12).eval()
+    picture = torch.rand(1, 3, 88, 104, requires_grad=True)
+    encoder.features(picture)[0, :, 5, 6].sum().backward()
+    assert picture.grad is not None
+    reached = picture.grad.abs().sum((0, 1)) > 0
+    rows, columns = reached.any(1).nonzero(), reached.any(0).nonzero()
+    assert (int(rows.min()), int(rows.max()) + 1) == (44 - 27, 44 + 27)
+    assert (int(columns.min()), int(columns.max()) + 1) == (52 - 27, 52 + 27)

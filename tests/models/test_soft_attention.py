@@ -55,7 +55,8 @@ def naive(
     scores, attention, gates = [], [], []
     for word in words:
         e = [
-            look.vector @ torch.tanh(look.key.weight @ place + look.key.bias + look.query.weight @ h)
+            look.vector
+            @ torch.tanh(look.key.weight @ place + look.key.bias + look.query.weight @ h)
             for place in a
         ]
         alpha = torch.stack(e).softmax(0)
@@ -95,7 +96,10 @@ def test_unroll_is_the_naive_loop_in_values_and_gradients(owners: list[int] | No
         for seed, (fast, slow) in enumerate(zip(by_caption(read, row), expected, strict=True)):
             torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
             weight = numbers(*slow.shape, seed=seed)
-            fast_sum, plain_sum = fast_sum + (fast * weight).sum(), plain_sum + (slow * weight).sum()
+            fast_sum, plain_sum = (
+                fast_sum + (fast * weight).sum(),
+                plain_sum + (slow * weight).sum(),
+            )
     learnt = [features, *(p for n, p in model.named_parameters() if not n.startswith("encoder"))]
     for fast, slow in zip(
         torch.autograd.grad(fast_sum, learnt), torch.autograd.grad(plain_sum, learnt), strict=True

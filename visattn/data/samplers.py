@@ -1,6 +1,7 @@
 """In which order samples are read, on one process or several."""
 
 from collections.abc import Callable, Iterator
+from typing import Self
 
 import torch
 from torch.utils.data import Sampler
@@ -50,6 +51,11 @@ class LengthBuckets(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return self.count // (self.batch * self.world)
+
+    @property
+    def sampler(self) -> Self:
+        """Itself: trainers tell the epoch to what a batch sampler calls its sampler."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of this epoch."""

@@ -78,8 +78,8 @@ class SmallEncoder(ImageEncoder):
     Args:
         size: Height and width, in pixels, of the pictures it is made for; multiples of 8.
         channels: Width of a feature; the earlier layers have a quarter and a half of it.
-        coordinates: Whether each pixel also says where it lies (CoordConv, arXiv:1807.03247),
-            without which "left" and "above" are hard to tell.
+        coordinates: Whether each feature also says where it lies, by a learnt projection of its
+            height and width; without it "left" and "above" are hard to learn.
         mean: Mean of each colour channel, in [0, 1].
         std: Spread of each colour channel, in [0, 1].
 
@@ -108,18 +108,18 @@ class SmallEncoder(ImageEncoder):
         self.grid = (self.size[0] // 8, self.size[1] // 8)
         self.coordinates = coordinates
         self.stem = nn.Sequential(
-            _halving(3 + 2 * coordinates, channels // 4),
+            _halving(3, channels // 4),
             _halving(channels // 4, channels // 2),
             _halving(channels // 2, channels),
         )
         self.refine = nn.Sequential(_keeping(channels), _keeping(channels))
+        self.place = nn.Conv2d(2, channels, 1, bias=False) if coordinates else nn.Identity()
 
     def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
         """Return the grid of features of normalised pictures."""
-        if self.coordinates:
-            pictures = torch.cat((pictures, _places(pictures)), dim=1)
         stem = self.stem(pictures)
-        return stem + self.refine(stem)
+        grid = stem + self.refine(stem)
+        return grid + self.place(_places(grid)) if self.coordinates else grid
 
 
 def _halving(channels: int, out: int) -> nn.Sequential:
@@ -134,8 +134,8 @@ def _normed(convolution: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU())
 
 
-def _places(pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2 y x"]:
-    """Height and width of each pixel, -1 to 1."""
-    y = torch.linspace(-1, 1, pictures.shape[-2], device=pictures.device, dtype=pictures.dtype)
-    x = torch.linspace(-1, 1, pictures.shape[-1], device=pictures.device, dtype=pictures.dtype)
-    return torch.stack(torch.meshgrid(y, x, indexing="ij")).expand(len(pictures), -1, -1, -1)
+def _places(grid: Float[Tensor, "b c y x"]) -> Float[Tensor, "1 2 y x"]:
+    """Return the height and width of each cell of a grid, -1 to 1."""
+    y = torch.linspace(-1, 1, grid.shape[-2], device=grid.device, dtype=grid.dtype)
+    x = torch.linspace(-1, 1, grid.shape[-1], device=grid.device, dtype=grid.dtype)
+    return torch.stack(torch.meshgrid(y, x, indexing="ij")).unsqueeze(0)

@@ -19,7 +19,7 @@ from visattn.tasks.ratios import Ratio
 from visattn.tasks.scene_scores import OF_MAPS, OF_WORDS, SceneScores
 from visattn.tasks.schedules import trapezoid
 
-Told = tuple[list[str], list[Float[Tensor, "t gy gx"]]]
+Told = tuple[list[str], list[Float[Tensor, "_t gy gx"]]]
 ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
 SPLITS = (
     "val",

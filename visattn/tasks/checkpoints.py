@@ -1,7 +1,6 @@
 """From a training checkpoint back to its model."""
 
 import os
-import pickle
 from pathlib import Path
 
 import torch
@@ -24,9 +23,11 @@ def read_model(path: str | os.PathLike[str]) -> nn.Module:
         )
     try:
         checkpoint = torch.load(source, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # rubbish makes torch leak IndexError, KeyError, OSError ...
         reason = str(error).splitlines()[0] if str(error) else "it is empty"
-        raise ValueError(f"{source} is damaged or no checkpoint: {reason}") from error
+        raise ValueError(
+            f"{source} is damaged or no checkpoint: {type(error).__name__}, {reason}"
+        ) from error
     ours = checkpoint.get("visattn") if isinstance(checkpoint, dict) else None
     if not ours:
         raise ValueError(f"{source} is no checkpoint of visattn's; `visattn fit` writes them")

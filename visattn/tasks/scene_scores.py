@@ -30,7 +30,7 @@ class SceneScores(nn.Module):
     def update(
         self,
         captions: Sequence[str],
-        maps: Sequence[Float[Tensor, "t gy gx"]],
+        maps: Sequence[Float[Tensor, "_t gy gx"]],
         worlds: Sequence[World],
     ) -> None:
         """Take in captions with their maps and the scenes they are about."""

@@ -41,6 +41,7 @@ def main(argv: Sequence[str]) -> int:
         argv: `fit`, `validate` or `test`, and its options.
     """
     trust_only_known_packages()
+    quieten()
     # LightningCLI warns when it gets words of its own; other processes are started like this one.
     given, sys.argv = sys.argv, [sys.argv[0], *argv]
     try:
@@ -75,11 +76,17 @@ def trust_only_known_packages() -> None:
 
 
 def quieten() -> None:
-    """Leave out what Lightning says of itself: advertisements, and callbacks a test has no use for."""
+    """Leave out what Lightning says of itself: advertisements, and doubts of what was asked for."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda record: "Tip:" not in record.getMessage()
     )
-    for said in ("Be aware that when using `ckpt_path`", ".*does not have many workers", "`isinstance"):
+    for said in (
+        "Be aware that when using `ckpt_path`",  # a score needs the weights alone
+        "Checkpoint directory .* is not empty",  # the run goes on
+        "Found .* in eval mode",  # they are frozen
+        ".*does not have many workers",
+        "`isinstance",
+    ):
         warnings.filterwarnings("ignore", said, module="lightning")
 
 
@@ -152,7 +159,11 @@ class TrainingCLI(LightningCLI):
         kwargs["callbacks"] = [ScoresFile(self.run)]
         if fitting:
             kwargs["callbacks"] += given.callbacks or []
-            kwargs["callbacks"] += [] if given.enable_checkpointing is False else self._checkpoints()
+            kwargs["callbacks"] += (
+                [] if given.enable_checkpointing is False else self._checkpoints()
+            )
+        else:
+            kwargs["enable_checkpointing"] = False
         return super().instantiate_trainer(
             default_root_dir=str(self.run), use_distributed_sampler=False, **kwargs
         )
@@ -165,14 +176,26 @@ class TrainingCLI(LightningCLI):
         ]
 
     def _checkpoints(self) -> list[ModelCheckpoint]:
-        """Keep the best and the last; `save_last` of the first would keep the last of the best."""
+        """Keep the best and the last; `save_last` of the first would keep the last of the best.
+
+        Both are kept after validation, from where Lightning goes on exactly; from the end of an
+        epoch it would skip one.
+        """
         score, mode = self.model.monitor
         folder = self.run / "checkpoints"
+        blind = self.config_init[str(self.subcommand)].trainer.limit_val_batches == 0
         return [
             ModelCheckpoint(
-                folder, "best", monitor=score, mode=mode, enable_version_counter=False
+                folder,
+                "best",
+                monitor=score,
+                mode=mode,
+                enable_version_counter=False,
+                save_on_train_epoch_end=False,
             ),
-            ModelCheckpoint(folder, "last", enable_version_counter=False),
+            ModelCheckpoint(
+                folder, "last", enable_version_counter=False, save_on_train_epoch_end=blind
+            ),
         ]
 
     def after_fit(self) -> None:

@@ -96,7 +96,9 @@ def test_turned_relations_are_found_out(seed: int) -> None:
         for relation, converse in CONVERSE.items():
             for said, lie in ((relation, converse), (PLACES[relation], PLACES[converse])):
                 if f" {said} " in f" {one.text} ":
-                    assert not check(f" {one.text} ".replace(f" {said} ", f" {lie} ").strip(), world).true
+                    assert not check(
+                        f" {one.text} ".replace(f" {said} ", f" {lie} ").strip(), world
+                    ).true
 
 
 @given(seed=SEEDS)
