@@ -10,7 +10,7 @@ from visattn.cli import main
 from visattn.tasks.checkpoints import read_model
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
-SMALL = "--data.train 2 --data.validation 2 --data.test 2 --data.batch 3 --data.workers 0".split()
+SMALL = "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3 --data.workers=0"
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
 each = pytest.mark.parametrize("config", CONFIGS, ids=[path.stem for path in CONFIGS])
 
@@ -35,7 +35,7 @@ def test_a_config_says_what_it_is_and_how_it_is_run(config: Path) -> None:
 
 @each
 def test_a_config_runs_one_batch(config: Path, tmp_path: Path) -> None:
-    words = ["fit", "--config", str(config), *SMALL, *QUIET]
+    words = ["fit", "--config", str(config), *SMALL.split(), *QUIET]
     assert main([*words, "--trainer.fast_dev_run", "1"]) == 0
     assert list(tmp_path.iterdir()) == []  # it leaves nothing
 
@@ -43,7 +43,7 @@ def test_a_config_runs_one_batch(config: Path, tmp_path: Path) -> None:
 @each
 def test_a_config_is_scored_with_the_words_that_trained_it(config: Path, tmp_path: Path) -> None:
     """Two steps, then test: averaged weights are what is kept, and what comes back."""
-    words = ["--config", str(config), *SMALL, *QUIET]
+    words = ["--config", str(config), *SMALL.split(), *QUIET]
     steps = "--trainer.max_steps 2 --trainer.val_check_interval 1 --trainer.log_every_n_steps 1"
     assert main(["fit", *words, *steps.split(), "--run", str(tmp_path / "run")]) == 0
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"

@@ -137,7 +137,7 @@ def test_a_turned_photo_is_seen_upright(model: SoftAttentionCaptioner, tmp_path:
 
 def test_the_model_comes_back_as_it_was(model: SoftAttentionCaptioner) -> None:
     model.train()
-    model.encoder.stem.eval()
+    model.encoder.get_submodule("stem").eval()
     modes = {name: module.training for name, module in model.named_modules()}
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(3)

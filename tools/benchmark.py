@@ -45,10 +45,12 @@ class GivenFeatures(ImageEncoder):
         self.channels, self.grid = channels, grid
 
     def features(self, pictures: Tensor) -> Tensor:
+        """Refuse: nobody asks."""
         raise NotImplementedError("features are given, not computed")
 
 
 def captioner(channels: int, side: int, vocabulary: int) -> SoftAttentionCaptioner:
+    """Return a captioner of the usual size over side x side regions."""
     words = [*SPECIALS, *(f"word{index}" for index in range(vocabulary - len(SPECIALS)))]
     encoder = GivenFeatures(channels, (side, side))
     return SoftAttentionCaptioner(
@@ -167,7 +169,8 @@ def timed(comparison: Comparison, rounds: int) -> dict[str, object]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    """Run the comparisons that are asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}")
     parser.add_argument("--rounds", type=int, default=7, help="times that each way runs (7)")
     parser.add_argument("--threads", type=int, default=2, help="of torch (2)")
@@ -182,9 +185,10 @@ def main(argv: Sequence[str]) -> int:
         figure = timed(COMPARISONS[name](), asked.rounds)
         figures.append(figure)
         print(
-            f"{figure['comparison']}: plain {figure['plain_s']:.3f} s, ours {figure['ours_s']:.3f} s, "
-            f"{figure['ratio']:.2f} times as fast ({figure['ratio_min']:.2f} to "
-            f"{figure['ratio_max']:.2f}; at least {figure['floor']:g} is meant)",
+            f"{figure['comparison']}: plain {figure['plain_s']:.3f} s, "
+            f"ours {figure['ours_s']:.3f} s, {figure['ratio']:.2f} times as fast "
+            f"({figure['ratio_min']:.2f} to {figure['ratio_max']:.2f}; "
+            f"at least {figure['floor']:g} is meant)",
             flush=True,
         )
     if asked.out:

@@ -18,6 +18,7 @@ from visattn.functional.search import Hypotheses
 from visattn.maps import AttentionMap, Geometry
 from visattn.models.captioners import Captioner, Look
 from visattn.models.descriptions import build, describe
+from visattn.viz.contours import outlined
 from visattn.viz.layouts import tile_size
 from visattn.viz.overlays import overlay as draw_overlay
 from visattn.viz.panels import caption_panel
@@ -161,6 +162,7 @@ def overlay(
     *,
     high: float | None = None,
     smooth: bool = True,
+    outline: float | None = None,
     **options: Any,
 ) -> Image.Image:
     """Return the picture with a map on it, at the picture's own size.
@@ -171,6 +173,7 @@ def overlay(
         high: The value that shows in full; by default `attention_map.scale()`. For words of one
             caption take the scale of all its maps together.
         smooth: Whether to blend between cells, or to show each as it is.
+        outline: Draw a line where attention reaches this share of `high`; None draws none.
         options: `low`, `colours`, `opacity` and more, as `visattn.viz.overlays.overlay`
             takes them.
 
@@ -197,7 +200,10 @@ def overlay(
         )
     placed = attention_map.on_picture(smooth=smooth).numpy()
     high = attention_map.scale()[1] if high is None else high
-    return Image.fromarray(draw_overlay(read.pixels, placed, high=high, **options))
+    drawn = draw_overlay(read.pixels, placed, high=high, **options)
+    if outline is not None:
+        drawn = outlined(drawn, placed, outline * high)
+    return Image.fromarray(drawn)
 
 
 def panel(

@@ -70,7 +70,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         )
     described = json.loads(header["description"])
     if not isinstance(described, dict):
-        raise ValueError(f"{source} describes no model: its description is no mapping")
+        raise ValueError(f"{source} describes no model: its description is no mapping")  # noqa: TRY004 (a file's fault)
     return weights, described
 
 

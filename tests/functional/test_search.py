@@ -230,7 +230,8 @@ def test_results_are_ordered_and_different(seed: int, beam: int, longest: int) -
         )  # the missing come last
         assert not (finished & ~there).any()
         ranked = [
-            (bool(done), float(score)) for done, score in zip(finished, found.scores[picture])
+            (bool(done), float(score))
+            for done, score in zip(finished, found.scores[picture], strict=True)
         ]
         assert ranked == sorted(ranked, key=lambda one: (not one[0], -one[1]))
         kept = [
@@ -343,7 +344,11 @@ def test_a_caption_that_ended_is_not_cut_as_well_however_unlikely() -> None:
     step, _ = told(*[unlikely] * 20, [0.3, 0.3, 0.3, 0.1])
     given = rules(20, shortest=20, banned=(3,))
     found = beam_search(step, Still(), pictures=1, start=START, rules=given, beam=3, best=3)
-    there = [words for words, score in zip(captions(found, 0), found.scores[0]) if score > -200000]
+    there = [
+        words
+        for words, score in zip(captions(found, 0), found.scores[0], strict=True)
+        if score > -200000
+    ]
     assert found.scores[0, 0] < -270
     assert len(there) == len(set(there))
 

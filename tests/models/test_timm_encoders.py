@@ -16,7 +16,7 @@ RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
 SWIN = "swin_tiny_patch4_window7_224"
 TINY_SWIN = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4}
 DISTILLED = "deit_tiny_distilled_patch16_224"  # two prefix tokens, two classifiers
-TINY_VIT = {"depth": 2, "embed_dim": 24, "num_heads": 3}
+TINY_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 3}
 
 
 def noise(*shape: int) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """One tiny run of training, made once, for the tests that look at what it left."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,8 +53,7 @@ def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _own_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """LightningCLI reads the words of the process; runs without a name land here."""
     monkeypatch.setattr("sys.argv", ["visattn"])
     monkeypatch.chdir(tmp_path)
-    yield

@@ -248,8 +248,9 @@ def test_another_vocabulary_of_the_same_size_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["penalty", "encoder_rate"])
 def test_weights_are_not_negative(name: str) -> None:
+    settings: dict[str, Any] = {name: -0.1}
     with pytest.raises(ValueError, match=f"{name}.* must be >= 0, got"):
-        CaptionTask(captioner(), data().data_info, **{name: -0.1})
+        CaptionTask(captioner(), data().data_info, **settings)
 
 
 def test_the_vocabulary_is_that_of_the_kinds() -> None:

@@ -31,12 +31,12 @@ class Trap:
 
 def test_files_that_are_no_checkpoints_are_refused(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.ckpt"
-    with pytest.raises(FileNotFoundError, match="no checkpoint at .*x.ckpt; `visattn fit` says"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*x\.ckpt; `visattn fit` says"):
         read_model(path)
     whole = (run / "checkpoints" / "last.ckpt").read_bytes()
     for content in (b"", b"rubbish", whole[: len(whole) // 2]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="x.ckpt is damaged or no checkpoint"):
+        with pytest.raises(ValueError, match=r"x\.ckpt is damaged or no checkpoint"):
             read_model(path)
     for other in ({"state_dict": {}}, [1, 2], {"visattn": None}):
         torch.save(other, path)

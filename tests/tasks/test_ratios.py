@@ -1,6 +1,7 @@
 """A share is the same however its parts come in."""
 
 import math
+from typing import Any
 
 import torch
 from hypothesis import given
@@ -39,11 +40,11 @@ def test_nothing_is_nan_and_reset_forgets() -> None:
 
 
 def test_processes_add_up() -> None:
-    assert all(
-        Ratio()._reductions[name] is not None
-        and Ratio()._reductions[name].__name__ == "dim_zero_sum"
-        for name in ("amount", "count")
-    )
+    reductions: dict[str, Any] = Ratio()._reductions
+    assert {name: how.__name__ for name, how in reductions.items()} == {
+        "amount": "dim_zero_sum",
+        "count": "dim_zero_sum",
+    }
 
 
 def test_a_million_small_parts_do_not_drown() -> None:

@@ -8,7 +8,7 @@ from visattn.tasks.scene_scores import OF_MAPS, OF_WORDS, SceneScores
 
 CIRCLE = Thing("circle", "red", "plain", "medium", 0.2, 0.5, 0.2, 0.0, COLOURS["red"])
 SQUARE = Thing("square", "blue", "plain", "medium", 0.8, 0.5, 0.2, 0.0, COLOURS["blue"])
-WORLD = World((CIRCLE, SQUARE), ((0.0,) * 3, (0.0,) * 3), 0)
+WORLD = World((CIRCLE, SQUARE), ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), 0)
 TRUE, FALSE = "a circle is left of a square", "a square is left of a circle"
 
 
@@ -37,10 +37,10 @@ def test_scores_by_hand() -> None:
 
 def test_batches_do_not_matter() -> None:
     once, twice = SceneScores(), SceneScores()
-    told = [TRUE, FALSE, TRUE], [maps(5, 2), maps(5, 8), maps(4, 7)], [WORLD] * 3
-    once.update(*told)
-    for i in range(3):
-        twice.update(*(part[i : i + 1] for part in told))
+    captions, looked = [TRUE, FALSE, TRUE], [maps(5, 2), maps(5, 8), maps(4, 7)]
+    once.update(captions, looked, [WORLD] * 3)
+    for caption, one in zip(captions, looked, strict=True):
+        twice.update([caption], [one], [WORLD])
     for name in (*OF_WORDS, *OF_MAPS):
         torch.testing.assert_close(once[name].compute(), twice[name].compute())
 

@@ -21,7 +21,7 @@ from visattn.tasks.checkpoints import read_model
 from visattn.tasks.scenes_data import ScenesData
 
 
-def test_a_run_leaves_its_config_checkpoints_and_scores(run: Path, tiny: Path) -> None:
+def test_a_run_leaves_its_config_checkpoints_and_scores(run: Path) -> None:
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["model"]["init_args"]["captioner"]["init_args"]["hidden"] == 11
@@ -41,7 +41,7 @@ def test_caption_panels_are_logged_as_pictures(run: Path) -> None:
     assert len(panels) == 2  # after each validation
     picture = Image.open(BytesIO(panels[-1].encoded_image_string))
     assert picture.width == 480
-    assert len(picture.convert("RGB").getcolors(10**6)) > 20
+    assert len(picture.convert("RGB").getcolors(10**6) or []) > 20
 
 
 def test_last_is_the_last_and_best_the_best(run: Path) -> None:
@@ -307,9 +307,7 @@ def test_yaml_makes_no_objects(tiny: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_a_checkpoint_imports_nothing(
-    evil: Path, tiny: Path, copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_imports_nothing(evil: Path, tiny: Path, copy: Path) -> None:
     saved = torch.load(copy)
     saved["hyper_parameters"] = {"_class_path": "evilmod.Evil", "hidden": 3}
     saved["hparams_name"] = "kwargs"

@@ -143,10 +143,10 @@ class TimmEncoder(ImageEncoder):
         modules = list(self.backbone.modules())
         before = modules[: self._count_frozen()]
         for parameter in self.backbone.parameters():
-            parameter.requires_grad_(True)
+            parameter.requires_grad = True
         for module in before:
             for parameter in module.parameters(recurse=False):
-                parameter.requires_grad_(False)
+                parameter.requires_grad = False
         # A module that holds trained ones as well, as the backbone itself, stays as it is.
         self._frozen = [
             module for module in before if not any(p.requires_grad for p in module.parameters())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 _HELP = """\
-usage: visattn {word} --config FILE.yaml [--run FOLDER] [--ckpt_path FILE] [--GROUP.OPTION VALUE ...]
+usage: visattn {word} --config FILE.yaml [--run FOLDER] [--ckpt_path FILE] [--GROUP.OPTION VALUE]
 
 {purpose}
 

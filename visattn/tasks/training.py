@@ -133,7 +133,8 @@ class TrainingCLI(LightningCLI):
             fitting
             and not checkpoint
             and asked.run
-            and rank_zero_only.rank == 0  # which may have begun to fill it before the others look
+            and getattr(rank_zero_only, "rank", 0)
+            == 0  # which may have begun to fill it before the others look
             and self.run.exists()
             and any(self.run.iterdir())
         ):

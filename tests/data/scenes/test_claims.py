@@ -31,7 +31,9 @@ def thing(words: str, x: float, y: float) -> Thing:
     return Thing(shape, colour, "plain", "medium", x, y, 0.1, 0.0, COLOURS[colour])
 
 
-TWO = World((thing("red circle", 0.2, 0.5), thing("blue square", 0.8, 0.55)), ((0,) * 3,) * 2, 0)
+GROUND = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+TWO = World((thing("red circle", 0.2, 0.5), thing("blue square", 0.8, 0.55)), GROUND, 0)
+BETWEEN = set("a an is there with left right of above below on its it".split())  # noqa: SIM905
 
 
 @given(seed=SEEDS)
@@ -57,7 +59,7 @@ def test_what_words_show_is_what_was_told(seed: int) -> None:
         ):
             assert told is None or shown == (told,)
             if told is None:  # an article belongs to no thing, nor do the words between
-                assert word in "a an is there with left right of above below on its it".split()
+                assert word in BETWEEN
                 assert shown == ()
 
 
@@ -222,7 +224,7 @@ def test_a_caption_of_several_things_shows_them_all() -> None:
             thing("blue square", 0.7, 0.5),
             thing("red circle", 0.95, 0.5),
         ),
-        ((0,) * 3,) * 2,
+        GROUND,
         0,
     )
     shown = check("a red circle is left of a blue square", world).shows
@@ -232,7 +234,8 @@ def test_a_caption_of_several_things_shows_them_all() -> None:
 
 
 def test_a_claim_says_what_was_said() -> None:
-    claim = parse("below a large dotted pink star is an orange ring")
+    caption = "below a large dotted pink star is an orange ring"
+    claim = parse(caption)
     assert claim is not None
     assert claim.relation == "below"
     first, second = claim.first, claim.second
@@ -243,7 +246,7 @@ def test_a_claim_says_what_was_said() -> None:
         "pink",
         "star",
     )
-    words = "below a large dotted pink star is an orange ring".split()
+    words = caption.split()
     assert words[slice(*first.span)] == ["orange", "ring"]
     assert words[slice(*second.span)] == ["large", "dotted", "pink", "star"]
 
@@ -254,7 +257,7 @@ def test_every_sentence_has_every_relation() -> None:
     for dx, dy in product((-0.3, 0.0, 0.3), repeat=2):
         if (dx == 0) != (dy == 0):
             one, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
-            for number, told in enumerate(tell(World((one, other), ((0,) * 3,) * 2, 0))):
+            for number, told in enumerate(tell(World((one, other), GROUND, 0))):
                 claim = parse(told.text)
                 assert claim is not None
                 heard.add((number, claim.relation))

@@ -70,7 +70,7 @@ def test_a_mask_is_where_the_picture_changes(shape: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "share"),
-    # of the box of side 2: pi/4, 1.4²/4, an equilateral triangle, two bars, an annulus, ten thin ones
+    # of a box of side 2: pi/4, 1.4²/4, an equilateral triangle, two bars, a ring, ten thin ones
     [
         ("circle", 0.7854),
         ("square", 0.49),

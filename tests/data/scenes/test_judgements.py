@@ -9,7 +9,7 @@ from visattn.data.scenes.worlds import COLOURS, Thing, World
 # On a grid of 10 × 10: the circle covers columns 0-3 of rows 3-6, the square columns 6-9.
 CIRCLE = Thing("circle", "red", "plain", "medium", 0.2, 0.5, 0.2, 0.0, COLOURS["red"])
 SQUARE = Thing("square", "blue", "plain", "medium", 0.8, 0.5, 0.2, 0.0, COLOURS["blue"])
-WORLD = World((CIRCLE, SQUARE), ((0.0,) * 3, (0.0,) * 3), 0)
+WORLD = World((CIRCLE, SQUARE), ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), 0)
 CAPTION = "a red circle is left of a blue square"  # words 1, 2 and 7, 8 are visual
 EVEN = torch.full((9, 10, 10), 0.01)
 

@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,10 +66,12 @@ def test_every_kind_is_about_as_common() -> None:
     worlds = [sample_world(Kinds(), np.random.default_rng(i)) for i in range(600)]
     things = [thing for world in worlds for thing in world.things]
     pairs = Kinds().pairs(novel=False)
-    for found, known in (
+    textures = [thing.texture for thing in things]
+    counts: list[tuple[Counter[Any], Sequence[Any]]] = [
         (Counter((thing.colour, thing.shape) for thing in things), pairs),
-        (Counter(thing.texture for thing in things), TEXTURES),
-    ):
+        (Counter(textures), TEXTURES),
+    ]
+    for found, known in counts:
         assert set(found) == set(known)
         even = 1 / len(known)
         for word in known:  # four standard errors around an even share
