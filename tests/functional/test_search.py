@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -65,17 +65,22 @@ class Toy:
         look = Glance(places.softmax(-1), memory)
         return logits, replace(state, memory=memory), look
 
-    def read(self, picture: int, words: Sequence[int]) -> tuple[Tensor, Glance]:
-        """Teacher forcing: log-probabilities and looks of a caption, its stop word included."""
+    def read(self, picture: int, words: Sequence[int]) -> tuple[Tensor, Tensor, Glance]:
+        """Teacher forcing: log-probabilities and looks of a caption, its stop word included.
+
+        In the middle: log-probabilities of every word that might have stood in its place.
+        """
         state, spoken, looks = self.state([picture]), [], []
+        every = torch.empty(0)
         for last, word in zip((START, *words), (*words, STOP), strict=True):
             logits, state, look = self(state, torch.tensor([[last]]))
-            spoken.append(logits[0, 0].log_softmax(-1)[word])
+            every = logits[0, 0].log_softmax(-1)
+            spoken.append(every[word])
             looks.append(look)
         weights, memory = (
             torch.cat([part[0] for part in kind]) for kind in zip(*looks, strict=True)
         )
-        return torch.stack(spoken), Glance(weights, memory)
+        return torch.stack(spoken), every, Glance(weights, memory)
 
 
 def rules(
@@ -142,6 +147,57 @@ def test_a_wide_beam_finds_what_enumeration_finds(
         assert found.finished[picture, :count].all()
 
 
+def plain(toy: Toy, picture: int, given: Rules, beam: int) -> list[tuple[bool, float, tuple]]:
+    """Beam search as it is told: one picture, lists, no early stop, a beam that never shrinks."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[bool, float, tuple[int, ...]]] = []
+
+    def divided(total: float, words: int) -> float:
+        return total / ((5 + words) / 6) ** given.length_penalty
+
+    for said in range(given.max_length + 1):
+        moves = []
+        for total, words in live:
+            spoken = toy.read(picture, words)[1]
+            allowed = [
+                word
+                for word in range(toy.words)
+                if word not in given.banned and (word != STOP or said >= given.min_length)
+            ]
+            moves += [(total + float(spoken[word]), (*words, word)) for word in allowed]
+        moves.sort(reverse=True)
+        stops = [move for move in moves[:beam] if move[1][-1] == STOP]
+        ended += [(True, divided(total, said + 1), words[:-1]) for total, words in stops]
+        if said == given.max_length:
+            whole = {words for _, _, words in ended}
+            ended += [(False, divided(t, said), words) for t, words in live if words not in whole]
+        live = [move for move in moves if move[1][-1] != STOP][:beam]
+    return sorted(ended, key=lambda one: (not one[0], -one[1]))
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 5),
+    penalty=st.sampled_from([0.0, 0.6, 1.5]),
+    shortest=st.integers(0, 2),
+)
+@settings(max_examples=50)
+def test_a_narrow_beam_is_that_of_the_plain_search(
+    seed: int, beam: int, penalty: float, shortest: int
+) -> None:
+    toy = Toy(2, 5, seed=seed)
+    given = rules(5, shortest=shortest, penalty=penalty)
+    found = found_by(toy, given, beam=beam, best=beam)
+    for picture in range(2):
+        expected = plain(toy, picture, given, beam)[:beam]
+        assert captions(found, picture)[: len(expected)] == [words for *_, words in expected]
+        assert found.finished[picture, : len(expected)].tolist() == [one[0] for one in expected]
+        scores = torch.tensor([score for _, score, _ in expected])
+        torch.testing.assert_close(
+            found.scores[picture, : len(expected)], scores, rtol=1e-5, atol=1e-5
+        )
+
+
 def greedy(toy: Toy, picture: int, given: Rules) -> tuple[tuple[int, ...], bool]:
     """The most likely word, again and again; and whether the caption came to its end."""
     state, words, last = toy.state([picture]), [], START
@@ -204,7 +260,7 @@ def test_each_word_and_look_is_that_of_the_caption_itself(
     found = found_by(toy, rules(9, penalty=penalty), beam=beam, best=beam)
     for picture, rank in product(range(3), range(beam)):
         words = captions(found, picture)[rank]
-        spoken, looks = toy.read(picture, words)
+        spoken, _, looks = toy.read(picture, words)
         spoken = spoken.float()
         at, said = (picture, rank, slice(len(words))), slice(len(words))
         torch.testing.assert_close(found.log_probabilities[at], spoken[said])

@@ -189,6 +189,17 @@ def test_dropout_is_at_work_in_training_only() -> None:
     assert torch.equal(once, twice)
 
 
+def test_dropout_sits_on_words_and_before_the_vocabulary() -> None:
+    model, (captions, lengths) = captioner(dropout=0.5), batch()
+    dropped: list[tuple[int, ...]] = []
+    model.drop.register_forward_hook(lambda _, __, out: dropped.append(tuple(out.shape)))
+    model.unroll(numbers(4, 12, *GRID), captions, lengths)
+    assert dropped == [(4, 5, 11), (12, 11)]
+    dropped.clear()
+    model.step(model.start(numbers(4, 12, *GRID)), captions[:, :1])
+    assert dropped == [(4, 1, 11), (4, 1, 11)]
+
+
 def test_a_state_follows_its_hypotheses_and_pictures() -> None:
     model = captioner()
     state = model.start(numbers(3, 12, *GRID))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from visattn.models.timm_encoders import TimmEncoder
@@ -199,6 +199,15 @@ def test_weights_come_from_a_file(weights: Path) -> None:
         expected = model.eval().forward_features(encoder.normalised(pictures))
         torch.testing.assert_close(encoder.eval()(pictures), expected)
     assert encoder.weights is None  # a description never points at somebody's disc
+
+
+def test_counters_of_batches_may_be_left_out(weights: Path) -> None:
+    tensors = load_file(weights)
+    kept = {name: t for name, t in tensors.items() if not name.endswith("num_batches_tracked")}
+    assert len(kept) < len(tensors)
+    save_file(kept, weights)
+    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights))
+    assert torch.equal(encoder.state_dict()["backbone.bn1.weight"], tensors["bn1.weight"])
 
 
 def test_two_classifiers_are_left_out(tmp_path: Path) -> None:

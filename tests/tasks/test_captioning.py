@@ -181,6 +181,37 @@ def test_targets_are_the_next_words() -> None:
     assert float(loss.detach()) == pytest.approx(0, abs=1e-5)
 
 
+@torch.no_grad()
+def test_controls_see_the_pictures_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenes = data(test=5)
+    task = CaptionTask(captioner(), scenes.data_info, beam=1).eval()
+    task.log = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    seen: list[tuple[str, bool, list[int]]] = []
+    for name in ("_generated", "_given"):
+        told = getattr(task, name)
+
+        def spy(model: Any, batch: Any, name: str = name, told: Any = told) -> Any:
+            order = [
+                next(i for i, own in enumerate(ours.pictures) if torch.equal(own, picture))
+                for picture in batch.pictures
+            ]
+            seen.append((name, model is task.model, order))
+            return told(model, batch)
+
+        monkeypatch.setattr(task, name, spy)
+    ours: Any = next(iter(scenes.test_dataloader()[0]))
+    task.test_step(ours, 0)
+    own, others = [0, 1, 2, 3, 4], [4, 0, 1, 2, 3]
+    assert seen == [
+        ("_generated", True, own),
+        ("_given", True, own),
+        ("_generated", True, others),
+        ("_given", True, others),
+        ("_generated", False, own),
+        ("_given", False, own),
+    ]
+
+
 def test_given_captions_bring_a_map_for_each_word() -> None:
     scenes = data()
     task = CaptionTask(captioner(), scenes.data_info).eval()

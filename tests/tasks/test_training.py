@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -177,6 +180,24 @@ def test_a_run_goes_on_where_it_stopped(tiny: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "tiny" / "2").exists()
 
 
+@pytest.mark.slow
+def test_two_processes_train_and_score_like_one(tiny: Path, copy: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> None:
+        command = [sys.executable, "-m", "visattn", *words, "--config", str(tiny)]
+        subprocess.run(command, check=True, cwd=tmp_path, timeout=120)
+
+    def scores() -> dict[str, float]:
+        return json.loads((copy.parent.parent / "validate.json").read_text())
+
+    both = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    run("fit", "--run", str(tmp_path / "two"), *both)
+    assert (tmp_path / "two" / "checkpoints" / "last.ckpt").exists()
+    run("validate", "--ckpt_path", str(copy))
+    alone = scores()
+    run("validate", "--ckpt_path", str(copy), *both)
+    assert scores() == pytest.approx(alone, nan_ok=True)
+
+
 def test_runs_without_a_name_are_counted(tiny: Path, tmp_path: Path) -> None:
     words = ["fit", "--config", str(tiny), "--trainer.max_steps", "1"]
     words += ["--trainer.limit_val_batches", "0", "--trainer.enable_checkpointing", "false"]
@@ -265,8 +286,6 @@ def Eviler(*_): pass
     (tmp_path / "evilmod.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     yield mark
-    import sys
-
     sys.modules.pop("evilmod", None)
 
 
@@ -314,3 +333,23 @@ def test_a_checkpoint_imports_nothing(evil: Path, tiny: Path, copy: Path) -> Non
     torch.save(saved, copy)
     assert main(["validate", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0
     assert not evil.exists()
+
+
+class Trap:
+    """What a pickle of it does when it is loaded: make a folder."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("word", ["fit", "validate", "test"])
+def test_a_checkpoint_runs_nothing(
+    word: str, tiny: Path, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({**torch.load(copy), "extra": Trap(tmp_path / "mark")}, copy)
+    assert main([word, "--config", str(tiny), "--ckpt_path", str(copy)]) == 1
+    assert "damaged or no checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "mark").exists()

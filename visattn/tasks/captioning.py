@@ -140,9 +140,10 @@ class CaptionTask(Task):
         if dataloader_idx:
             return
         self._score("given", self._given(self.model, batch), batch, names=OF_MAPS)
-        others = batch._replace(pictures=batch.pictures.roll(1, 0))
-        self._score("shuffled", self._generated(self.model, others), batch, names=OF_WORDS)
-        self._score("shuffled_given", self._given(self.model, others), batch, names=OF_MAPS)
+        if len(batch.samples) > 1:  # a picture alone has no other
+            others = batch._replace(pictures=batch.pictures.roll(1, 0))
+            self._score("shuffled", self._generated(self.model, others), batch, names=OF_WORDS)
+            self._score("shuffled_given", self._given(self.model, others), batch, names=OF_MAPS)
         fresh = self._fresh()
         self._score("untrained", self._generated(fresh, batch), batch, names=OF_WORDS)
         self._score("untrained_given", self._given(fresh, batch), batch, names=OF_MAPS)

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,8 +10,8 @@ from torch import nn
 from visattn.models.descriptions import build
 
 
-def read_model(path: str | os.PathLike[str]) -> nn.Module:
-    """Return the trained model of a checkpoint, in evaluation mode; nothing in it is executed.
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a checkpoint holds: plain values and weights; nothing in it is executed.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -28,10 +29,20 @@ def read_model(path: str | os.PathLike[str]) -> nn.Module:
         raise ValueError(
             f"{source} is damaged or no checkpoint: {type(error).__name__}, {reason}"
         ) from error
-    ours = checkpoint.get("visattn") if isinstance(checkpoint, dict) else None
-    if not ours:
+    if not isinstance(checkpoint, dict) or not checkpoint.get("visattn"):
         raise ValueError(f"{source} is no checkpoint of visattn's; `visattn fit` writes them")
-    model = build(ours["model"])
+    return checkpoint
+
+
+def read_model(path: str | os.PathLike[str]) -> nn.Module:
+    """Return the trained model of a checkpoint, in evaluation mode.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or is no checkpoint of visattn's.
+    """
+    checkpoint = read_checkpoint(path)
+    model = build(checkpoint["visattn"]["model"])
     prefix = "model."
     weights = {
         name.removeprefix(prefix): tensor
@@ -40,6 +51,6 @@ def read_model(path: str | os.PathLike[str]) -> nn.Module:
     }
     wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if wanted != {name: tensor.shape for name, tensor in weights.items()}:
-        raise ValueError(f"{source} is damaged: its weights do not fit the model it describes")
+        raise ValueError(f"{path} is damaged: its weights do not fit the model it describes")
     model.load_state_dict(weights)
     return model.eval()

@@ -21,6 +21,7 @@ import visattn.tasks.captioning
 import visattn.tasks.panels
 import visattn.tasks.scenes_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
+from visattn.tasks.checkpoints import read_checkpoint
 from visattn.tasks.parsers import Parser
 from visattn.tasks.runs import ScoresFile, next_run, run_of
 
@@ -122,19 +123,20 @@ class TrainingCLI(LightningCLI):
                 self.parser.error(
                     f"{self.subcommand} needs --ckpt_path FILE: without it the weights are random"
                 )
-            if not Path(checkpoint).is_file():
-                raise FileNotFoundError(f"no checkpoint at {checkpoint}")
+        if checkpoint and not (fitting and checkpoint in ("last", "best")):
+            read_checkpoint(checkpoint)  # or say in one line what is wrong with it
         self.run = self._run_folder(asked, checkpoint)
         if fitting and checkpoint:  # a run that goes on keeps its first config
             count = len(list(self.run.glob("config*.yaml"))) + 1
             name = f"config-{count}.yaml" if count > 1 else "config.yaml"
             self.save_config_kwargs["config_filename"] = name
+        elif fitting and asked.run:
+            self._refuse_a_taken_folder()
+
+    def _refuse_a_taken_folder(self) -> None:
+        """Keep two runs from sharing a folder; only the first of several processes looks."""
         if (
-            fitting
-            and not checkpoint
-            and asked.run
-            and getattr(rank_zero_only, "rank", 0)
-            == 0  # which may have begun to fill it before the others look
+            getattr(rank_zero_only, "rank", 0) == 0
             and self.run.exists()
             and any(self.run.iterdir())
         ):
