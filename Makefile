@@ -11,6 +11,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
+# what the scenes of configs/scenes_demo.yaml hold
+KINDS := --textures plain --most 2 --shapes circle square triangle cross \
+  --colours red green blue yellow purple orange
 BEST := $(DEMO)/checkpoints/best.ckpt
 
 # Small networks: a second thread brings little, and on a busy machine costs many times its worth.
@@ -45,7 +48,7 @@ demo: .venv/core.stamp
 	@echo "demo 3 of 5: keep the best checkpoint as one safetensors file"
 	$(BIN)/visattn export $(BEST) --out $(DEMO)/model.safetensors
 	@echo "demo 4 of 5: draw six more scenes"
-	$(BIN)/visattn data scenes --split test --count 6 --out $(DEMO)/pictures
+	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/pictures
 	@echo "demo 5 of 5: say what is on them and where each word looked"
 	$(BIN)/visattn caption $(DEMO)/pictures --weights $(DEMO)/model.safetensors --out $(DEMO)/captions
 	@echo

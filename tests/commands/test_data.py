@@ -92,3 +92,14 @@ def test_a_folder_that_cannot_be_is_named(
     (tmp_path / "file").touch()
     assert main(["data", "scenes", "--out", str(tmp_path / "file" / "in")]) == 1
     assert "cannot be written: Not a directory" in capsys.readouterr().err
+
+
+def test_scenes_hold_only_what_is_asked_for(tmp_path: Path) -> None:
+    words = ["--colours", "red", "blue", "--shapes", "ring", "--textures", "plain", "--most", "2"]
+    assert main(["data", "scenes", "--out", str(tmp_path), "--count", "5", *words]) == 0
+    told = (tmp_path / "captions.jsonl").read_text().splitlines()
+    objects = [thing for line in told for thing in json.loads(line)["objects"]]
+    assert len(objects) == 10
+    assert {thing["shape"] for thing in objects} == {"ring"}
+    assert {thing["texture"] for thing in objects} == {"plain"}
+    assert {thing["colour"] for thing in objects} == {"red", "blue"}

@@ -42,6 +42,10 @@ def parser() -> argparse.ArgumentParser:
     scenes.add_argument("--count", type=int, default=8, help="how many (8)")
     scenes.add_argument("--size", type=int, default=64, help="height and width in pixels (64)")
     scenes.add_argument("--seed", type=int, default=0, help="another seed, other scenes (0)")
+    for name in ("colours", "shapes", "textures"):
+        scenes.add_argument(f"--{name}", nargs="+", metavar="WORD", help=f"only these {name}")
+    scenes.add_argument("--fewest", type=int, default=2, help="fewest things on a picture (2)")
+    scenes.add_argument("--most", type=int, default=4, help="most things on a picture (4)")
     return made
 
 
@@ -54,8 +58,15 @@ def main(argv: Sequence[str]) -> int:
     """
     asked = parser().parse_args(argv)
     from visattn.data.scenes.datasets import Scenes
+    from visattn.data.scenes.worlds import Kinds
 
-    scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed)
+    chosen = {
+        name: tuple(words)
+        for name in ("colours", "shapes", "textures")
+        if (words := getattr(asked, name))
+    }
+    kinds = Kinds(**chosen, count=(asked.fewest, asked.most))
+    scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed, kinds=kinds)
     prepare_folder(asked.out)
     lines = [json.dumps(_write(scenes, index, asked.out)) for index in range(len(scenes))]
     (asked.out / "captions.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
