@@ -78,8 +78,9 @@ class SmallEncoder(ImageEncoder):
     Args:
         size: Height and width, in pixels, of the pictures it is made for; multiples of 8.
         channels: Width of a feature; the earlier layers have a quarter and a half of it.
-        coordinates: Whether each feature also says where it lies, by a learnt projection of its
-            height and width; without it "left" and "above" are hard to learn.
+        coordinates: How loudly each feature says where it lies, by a learnt projection of its height
+            and width in [-1, 1] times this number. At 4 "left" and "above" are learnt far sooner
+            than at 1; at 0 they hardly are.
         mean: Mean of each colour channel, in [0, 1].
         std: Spread of each colour channel, in [0, 1].
 
@@ -94,7 +95,7 @@ class SmallEncoder(ImageEncoder):
         size: tuple[int, int] = (64, 64),
         *,
         channels: int = 128,
-        coordinates: bool = True,
+        coordinates: float = 4.0,
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
@@ -119,7 +120,7 @@ class SmallEncoder(ImageEncoder):
         """Return the grid of features of normalised pictures."""
         stem = self.stem(pictures)
         grid = stem + self.refine(stem)
-        return grid + self.place(_places(grid)) if self.coordinates else grid
+        return grid + self.place(self.coordinates * _places(grid)) if self.coordinates else grid
 
 
 def _halving(channels: int, out: int) -> nn.Sequential:
