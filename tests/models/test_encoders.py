@@ -60,7 +60,7 @@ def test_a_feature_looks_at_its_own_cell_evenly() -> None:
     for parameter in encoder.parameters():
         torch.nn.init.ones_(parameter)  # every path counts, none cancels
     for step in (*encoder.stem, *encoder.refine):
-        step[1] = torch.nn.Identity()  # norming alone looks at the whole picture
+        step.register_module("1", torch.nn.Identity())  # norming alone looks at the whole picture
     picture = torch.ones(1, 3, 104, 104, requires_grad=True)
     encoder.features(picture)[0, 0, 6, 6].backward()
     assert picture.grad is not None

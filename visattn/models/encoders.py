@@ -78,9 +78,9 @@ class SmallEncoder(ImageEncoder):
     Args:
         size: Height and width, in pixels, of the pictures it is made for; multiples of 8.
         channels: Width of a feature; the earlier layers have a quarter and a half of it.
-        coordinates: How loudly each feature says where it lies, by a learnt projection of its height
-            and width in [-1, 1] times this number. At 4 "left" and "above" are learnt far sooner
-            than at 1; at 0 they hardly are.
+        coordinates: How loudly each feature says where it lies: a learnt projection of its height
+            and width, in [-1, 1], times this number. At 4 "left" and "above" are learnt far sooner
+            than at 1; at 0 nothing is said.
         mean: Mean of each colour channel, in [0, 1].
         std: Spread of each colour channel, in [0, 1].
 
