@@ -13,7 +13,7 @@ WORDS = (*SPECIALS, *"abcdefghijklm")
 
 @pytest.fixture
 def model() -> SoftAttentionCaptioner:
-    encoder = SmallEncoder((16, 40), channels=12)
+    encoder = SmallEncoder((16, 40), channels=12, coordinates=1.0)  # the picture counts
     made = SoftAttentionCaptioner(WORDS, encoder, word_width=11, hidden=17, attention=7)
     with torch.no_grad():  # an untrained model hardly cares what it sees: make it opinionated
         look, told = made.look, (made.tell.weight, made.tell_hidden.weight)
