@@ -1,0 +1,25 @@
+"""Blocks and encoders are captured whole by torch.compile, and compute the same."""
+
+import pytest
+import torch
+
+from visattn.blocks.additive import AdditiveAttention
+from visattn.models.encoders import SmallEncoder
+
+pytestmark = pytest.mark.compile
+
+
+def test_additive_attention_is_one_graph() -> None:
+    look = AdditiveAttention(11, query=7, dim=5)
+    places, query = torch.randn(2, 13, 11), torch.randn(2, 3, 7)
+    compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
+    keys = look.keys(places).detach()  # dynamo looks for the gradient of what is no leaf, and warns
+    for got, wanted in zip(compiled(query, places, keys), look(query, places, keys), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_an_encoder_is_one_graph() -> None:
+    encoder = SmallEncoder((24, 40), channels=12).eval()
+    pictures = torch.randint(256, (2, 3, 24, 40), dtype=torch.uint8)
+    compiled = torch.compile(encoder, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(pictures), encoder(pictures))
