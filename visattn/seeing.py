@@ -17,7 +17,7 @@ from visattn.data.pictures import Picture, read_picture
 from visattn.functional.search import Hypotheses
 from visattn.maps import AttentionMap, Geometry
 from visattn.models.captioners import Captioner, Look
-from visattn.models.descriptions import build, describe
+from visattn.models.descriptions import describe, restore
 from visattn.viz.contours import outlined
 from visattn.viz.layouts import tile_size
 from visattn.viz.overlays import overlay as draw_overlay
@@ -265,9 +265,4 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
         FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
     """
     weights, description = store.read_model(path)
-    model = build(description)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    if wanted != {name: tuple(tensor.shape) for name, tensor in weights.items()}:
-        raise ValueError(f"{path} is damaged: its weights do not fit the model it describes")
-    model.load_state_dict(weights)
-    return model.eval()
+    return restore(description, weights, source=path)

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from visattn.models.encoders import SmallEncoder
 from visattn.models.soft_attention import SoftAttentionCaptioner
@@ -67,6 +67,32 @@ def build(description: Mapping[str, Any]) -> nn.Module:
         return kind(**built)
     except (AttributeError, TypeError) as error:
         raise ValueError(f"{name} cannot be built with these arguments: {error}") from error
+
+
+def restore(
+    description: Mapping[str, Any], weights: Mapping[str, Tensor], *, source: object
+) -> nn.Module:
+    """Return the described model with these weights, in evaluation mode.
+
+    Args:
+        description: What `describe` said of it.
+        weights: All of its weights and buffers, by name.
+        source: Where both come from; errors name it.
+
+    Raises:
+        ValueError: If the description is not one of ours, or the weights do not fit it.
+
+    Example:
+        >>> encoder = SmallEncoder((24, 24), channels=8)
+        >>> restore(describe(encoder), encoder.state_dict(), source="memory").training
+        False
+    """
+    model = build(description)
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if wanted != {name: tensor.shape for name, tensor in weights.items()}:
+        raise ValueError(f"{source} is damaged: its weights do not fit the model it describes")
+    model.load_state_dict(weights)
+    return model.eval()
 
 
 def _plain(value: object) -> Any:

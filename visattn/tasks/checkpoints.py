@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from visattn.models.descriptions import build
+from visattn.models.descriptions import restore
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -42,15 +42,10 @@ def read_model(path: str | os.PathLike[str]) -> nn.Module:
         ValueError: If the file is damaged, or is no checkpoint of visattn's.
     """
     checkpoint = read_checkpoint(path)
-    model = build(checkpoint["visattn"]["model"])
     prefix = "model."
     weights = {
         name.removeprefix(prefix): tensor
         for name, tensor in checkpoint["state_dict"].items()
         if name.startswith(prefix)
     }
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    if wanted != {name: tensor.shape for name, tensor in weights.items()}:
-        raise ValueError(f"{path} is damaged: its weights do not fit the model it describes")
-    model.load_state_dict(weights)
-    return model.eval()
+    return restore(checkpoint["visattn"]["model"], weights, source=path)
