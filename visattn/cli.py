@@ -19,6 +19,7 @@ COMMANDS = {
     "test": ("score a checkpoint on the test split", "visattn.tasks.entrances"),
     "caption": ("say what is on pictures, and where each word looked", "visattn.commands.caption"),
     "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
+    "score": ("score captions against those of people", "visattn.commands.score"),
     "data": ("write a data set as files to look at", "visattn.commands.data"),
 }
 # These read their own word again, because LightningCLI has them as subcommands.

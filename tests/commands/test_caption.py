@@ -1,15 +1,13 @@
 """From pictures to words, panels and numbers, and what happens when something is wrong."""
 
 import json
-import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 import visattn
@@ -18,6 +16,7 @@ from visattn.commands import caption as command
 from visattn.models.captioners import SPECIALS
 from visattn.models.encoders import SmallEncoder
 from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.viz.indexes import index_entries
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -53,19 +52,22 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_a_folder_becomes_lines_panels_and_numbers(
+def test_a_folder_becomes_lines_and_pages_panels_and_numbers(
     weights: Path, pictures: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "new" / "out"
     assert main(["caption", str(pictures), "--weights", str(weights), "--out", str(out)]) == 0
     lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert set(lines) == {"tall", "wide", "small"}
-    written = {f"{name}.{kind}" for name in lines for kind in ("png", "json")}
-    assert {path.name for path in out.iterdir()} == written
+    written = {f"{name}.{kind}" for name in lines for kind in ("html", "png", "json", "npz")}
+    assert {path.name for path in out.iterdir()} == {*written, "index.html"}
+    cards = {entry.page: entry.caption for entry in index_entries((out / "index.html").read_text())}
+    assert cards == {f"{name}.html": said for name, said in lines.items()}
     for name, said in lines.items():
         with Image.open(out / f"{name}.png") as panel:
             assert panel.width == 1200
         assert json.loads((out / f"{name}.json").read_text())["caption"] == said
+        assert f'lang="" dir="auto">{said}</h1>' in (out / f"{name}.html").read_text()
 
 
 def test_numbers_of_a_picture_are_what_the_library_returns(
@@ -236,7 +238,9 @@ def test_a_device_that_is_not_there(
     assert f"--device {device} cannot be used here: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--beam", "0"], ["--batch", "-1"], ["--beam", "two"]])
+@pytest.mark.parametrize(
+    "words", [["--beam", "0"], ["--batch", "-1"], ["--beam", "two"], ["--best", "0"]]
+)
 def test_numbers_without_sense_are_usage_errors(
     words: list[str], weights: Path, pictures: Path, capsys: Capsys
 ) -> None:
@@ -253,6 +257,157 @@ def test_a_folder_that_cannot_be_is_named_before_the_work(
     out, err = capsys.readouterr()
     assert out == ""
     assert "cannot be written: Not a directory" in err
+
+
+@pytest.mark.parametrize("words", [["--best", "2"], ["--gif"], ["--regions", "boxes.json"]])
+def test_what_is_written_needs_a_folder(
+    words: list[str], weights: Path, pictures: Path, capsys: Capsys
+) -> None:
+    assert main(["caption", str(pictures), "--weights", str(weights), *words]) == 2
+    assert f"{words[0]} is about what is written; --out DIR says where" in capsys.readouterr().err
+
+
+def test_more_captions_than_are_searched(
+    weights: Path, pictures: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    words = ["--weights", str(weights), "--out", str(tmp_path / "out"), "--beam", "2", "--best"]
+    assert main(["caption", str(pictures), *words, "3"]) == 2
+    assert "--best 3 captions need a --beam as wide, it is 2" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"), [([], 5), (["--best", "2"], 2), (["--beam", "3"], 3), (["--beam", "6"], 5)]
+)
+def test_candidates_stand_beside_the_best_caption(
+    asked: list[str], count: int, weights: Path, pictures: Path, tmp_path: Path
+) -> None:
+    words = ["--weights", str(weights), "--out", str(tmp_path), *asked]
+    assert main(["caption", str(pictures / "wide.jpg"), *words]) == 0
+    told = json.loads((tmp_path / "wide.json").read_text())
+    every = [told, *told["alternatives"]]
+    assert len({one["caption"] for one in every}) == len(every) == count
+    with np.load(tmp_path / "wide.npz", allow_pickle=False) as arrays:
+        for number, one in enumerate(every, start=1):
+            end = "" if number == 1 else f"_{number}"
+            assert arrays[f"words{end}"].tolist() == one["tokens"]
+            np.testing.assert_allclose(arrays[f"maps{end}"], one["maps"])
+            np.testing.assert_allclose(arrays[f"gates{end}"], one["gates"])
+            np.testing.assert_allclose(arrays[f"log_probabilities{end}"], one["log_probabilities"])
+            assert arrays[f"score{end}"] == pytest.approx(one["score"])
+        assert json.loads(str(arrays["geometry"])) == told["geometry"]
+        assert f"words_{count + 1}" not in arrays
+
+
+def test_a_picture_may_also_move(weights: Path, pictures: Path, tmp_path: Path) -> None:
+    words = ["--weights", str(weights), "--out", str(tmp_path / "out"), "--gif"]
+    assert main(["caption", str(pictures / "wide.jpg"), *words]) == 0
+    count = len(json.loads((tmp_path / "out" / "wide.json").read_text())["tokens"])
+    with Image.open(tmp_path / "out" / "wide.gif") as moving:
+        assert getattr(moving, "n_frames", 1) == count + 2
+
+
+def test_regions_are_shown_and_judged_where_a_caption_names_them(
+    weights: Path, pictures: Path, tmp_path: Path
+) -> None:
+    words = ["--weights", str(weights), "--out", str(tmp_path)]
+    assert main(["caption", str(pictures), *words]) == 0
+    told = json.loads((tmp_path / "wide.json").read_text())
+    assert told["phrases"] == []
+    said = told["tokens"][0]
+    phrase = {"first_word": 0, "words": 1, "types": [], "boxes": [[0, 0, 1, 0.5]]}
+    known = {"wide.jpg": [{"sentence": f"{said} thing", "phrases": [phrase]}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(known))
+    words += ["--regions", str(tmp_path / "boxes.json")]
+    assert main(["caption", str(pictures), *words]) == 0
+    told = json.loads((tmp_path / "wide.json").read_text())
+    found = told["phrases"][0]
+    assert (found["text"], found["first"], found["boxes"]) == (said, 0, [[0.0, 0.0, 1.0, 0.5]])
+    top, middle, _ = np.array(told["maps"][0]).sum(axis=1).tolist()
+    assert found["correctness"] == [pytest.approx(top + middle / 2, abs=1e-4)]
+    assert '"boxes":[[0.0,0.0,1.0,0.5]]' in (tmp_path / "wide.html").read_text()
+    assert json.loads((tmp_path / "tall.json").read_text())["phrases"] == []
+
+
+def test_regions_of_other_photos_are_an_error(
+    weights: Path, pictures: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "boxes.json").write_text('{"other.jpg": []}')
+    words = ["--weights", str(weights), "--out", str(tmp_path / "out")]
+    regions = ["--regions", str(tmp_path / "boxes.json")]
+    assert main(["caption", str(pictures), *words, *regions]) == 1
+    assert "knows none of the pictures by their file names; it has other.jpg" in (
+        capsys.readouterr().err
+    )
+
+
+def test_files_that_cannot_be_written_cost_the_others_nothing(
+    weights: Path, pictures: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "small.html").mkdir()  # where a page should be
+    words = ["--weights", str(weights), "--out", str(tmp_path)]
+    assert main(["caption", str(pictures), *words]) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    lost, count = err.splitlines()
+    assert lost.startswith(f"visattn: not written: {pictures / 'deeper' / 'small.png'}: ")
+    assert count == "visattn: 1 of 3 pictures not written"
+    pages = [entry.page for entry in index_entries((tmp_path / "index.html").read_text())]
+    assert pages == ["tall.html", "wide.html"]
+
+
+def test_what_is_there_when_it_is_interrupted_is_whole_and_in_the_index(
+    weights: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, left = command._caption, iter([True, True])
+
+    def interrupted(*given: Any) -> list[str]:
+        if not next(left, False):
+            raise KeyboardInterrupt
+        return told(*given)
+
+    monkeypatch.setattr(command, "_caption", interrupted)
+    words = ["--weights", str(weights), "--out", str(tmp_path), "--batch", "1"]
+    with pytest.raises(KeyboardInterrupt):
+        command.main([str(pictures), *words])
+    pages = [entry.page for entry in index_entries((tmp_path / "index.html").read_text())]
+    assert len(pages) == 2
+    assert {path.name for path in tmp_path.glob("*.html")} == {*pages, "index.html"}
+    assert not list(tmp_path.glob(".visattn*"))
+
+
+def test_a_second_run_joins_the_first(weights: Path, pictures: Path, tmp_path: Path) -> None:
+    words = ["--weights", str(weights), "--out", str(tmp_path)]
+    for name in ("tall.png", "wide.jpg", "tall.png"):
+        assert main(["caption", str(pictures / name), *words]) == 0
+    entries = index_entries((tmp_path / "index.html").read_text())
+    assert [entry.name for entry in entries] == ["tall", "wide"]
+    (tmp_path / "tall.html").unlink()
+    assert main(["caption", str(pictures / "deeper" / "small.png"), *words]) == 0
+    entries = index_entries((tmp_path / "index.html").read_text())
+    assert [entry.name for entry in entries] == ["small", "wide"]
+
+
+def test_an_index_that_others_wrote_is_left_alone(
+    weights: Path, pictures: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "index.html").write_text("<h1>My site</h1>")
+    words = ["--weights", str(weights), "--out", str(tmp_path)]
+    assert main(["caption", str(pictures), *words]) == 1
+    assert "has an index.html that visattn did not write" in capsys.readouterr().err
+    assert (tmp_path / "index.html").read_text() == "<h1>My site</h1>"
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_picture_called_index_gets_a_page_beside_the_index(
+    weights: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    picture = draw(tmp_path / "in" / "index.png")
+    words = ["--weights", str(weights), "--out", str(tmp_path / "out")]
+    assert main(["caption", str(picture), *words]) == 0
+    assert capsys.readouterr().out.startswith("index_2\t")
+    (entry,) = index_entries((tmp_path / "out" / "index.html").read_text())
+    assert entry.page == "index_2.html"
 
 
 @pytest.mark.parametrize("out", [".", "../in", "deeper/.."])
@@ -278,32 +433,6 @@ def test_pictures_of_the_same_name_keep_apart(
     assert len(set(names)) == 6
     assert {"only_a", "only_b"} <= set(names)
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == set(names)
-
-
-parts = st.sampled_from(["a", "A", "b", "..", "a_b", "a_2", "A_2"])
-files = st.builds(
-    lambda folders, stem, suffix: Path(*folders, stem + suffix),
-    st.lists(parts, max_size=3),
-    parts.filter(lambda part: part != ".."),
-    st.sampled_from([".png", ".jpg"]),
-)
-
-
-@given(st.lists(files, min_size=1, max_size=12, unique=True))
-def test_every_picture_gets_a_file_of_its_own(paths: list[Path]) -> None:
-    names = command._names(paths)
-    assert list(names) == paths
-    assert len({name.casefold() for name in names.values()}) == len(paths)
-    assert not any(os.sep in name for name in names.values())
-
-
-def test_a_name_alone_of_its_kind_is_kept() -> None:
-    names = command._names([Path("x/dog.png"), Path("y/cat.png"), Path("z/cat.png")])
-    assert list(names.values()) == ["dog", "y_cat", "z_cat"]
-
-
-def test_a_name_is_one_line_of_print() -> None:
-    assert list(command._names([Path("two\nlines\tand\udcff.png")]).values()) == ["two_lines_and_"]
 
 
 @pytest.mark.parametrize(

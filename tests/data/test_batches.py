@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.data.batches import CaptionSample, caption_batch
+from visattn.data.phrases import Phrase
 from visattn.data.vocabularies import Vocabulary
 from visattn.models.captioners import END, PAD, START
 
@@ -27,7 +28,9 @@ def test_every_caption_keeps_its_picture(told: list[list[str]]) -> None:
     assert (batch.lengths.diff() <= 0).all()
     assert int(batch.lengths[0]) + 1 == batch.captions.shape[1]
     read = []
-    for row, length, owner in zip(*(part.tolist() for part in batch[2:]), strict=True):
+    for row, length, owner in zip(
+        batch.captions.tolist(), batch.lengths.tolist(), batch.owners.tolist(), strict=True
+    ):
         assert row[0] == START
         assert row[length] == END
         assert set(row[length + 1 :]) <= {PAD}
@@ -44,10 +47,35 @@ def test_captions_of_one_length_keep_their_order() -> None:
 
 def test_a_batch_moves_as_a_whole() -> None:
     batch = caption_batch([sample(0, "a")], VOCABULARY).to("meta")
-    assert {part.device.type for part in batch[1:]} == {"meta"}
+    moved = [part for part in batch if isinstance(part, torch.Tensor)]
+    assert len(moved) == 4
+    assert {part.device.type for part in moved} == {"meta"}
     assert batch.samples[0].id == "0"
 
 
 def test_a_picture_of_which_nothing_is_said_is_refused() -> None:
     with pytest.raises(ValueError, match=r"these have none: \['1'\]"):
         caption_batch([sample(0, "a"), sample(1)], VOCABULARY)
+
+
+def test_features_take_the_place_of_pictures() -> None:
+    grids = (torch.rand(7, 3, 5), torch.rand(11, 2, 2))
+    kept = [CaptionSample(str(n), None, ("a",), grids=grids) for n in range(3)]
+    batch = caption_batch(kept, VOCABULARY).to("meta")
+    assert batch.pictures is None
+    assert [tuple(grid.shape) for grid in batch.grids] == [(3, 7, 3, 5), (3, 11, 2, 2)]
+    assert {grid.device.type for grid in batch.grids} == {"meta"}
+
+
+def test_a_long_caption_loses_its_end() -> None:
+    batch = caption_batch([sample(0, "a b c d"), sample(1, "a")], VOCABULARY, max_words=3)
+    assert batch.lengths.tolist() == [3, 2]
+    assert END not in batch.captions[0]
+    assert batch.captions[1].tolist()[:3] == [START, VOCABULARY.encode("a")[1], END]
+
+
+def test_each_caption_finds_its_phrases() -> None:
+    first, second = (Phrase(0, 1, ((0.0, 0.0, 1.0, 1.0),), (), text) for text in ("a", "b"))
+    told = sample(0, "a", "b c d")._replace(phrases=((first,), (second,)))
+    batch = caption_batch([told, sample(1, "a b")], VOCABULARY)
+    assert batch.phrases() == [(second,), (), (first,)]

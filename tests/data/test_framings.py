@@ -12,7 +12,7 @@ from PIL import Image
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms import v2
 
-from visattn.data.framings import Framing, frame
+from visattn.data.framings import Framing, frame, framed_geometry
 from visattn.data.pictures import Picture, read_picture
 from visattn.maps.attention_maps import AttentionMap
 
@@ -152,3 +152,12 @@ def test_the_picture_stays_as_it_was() -> None:
     pixels, _ = frame(picture, Framing((13, 17), "squash"))
     pixels.zero_()
     np.testing.assert_array_equal(picture.pixels, before)
+
+
+@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, fit=st.sampled_from(["crop", "squash", "pad"]))
+def test_the_geometry_is_known_without_the_pixels(
+    y: int, x: int, height: int, width: int, fit: Literal["crop", "squash", "pad"]
+) -> None:
+    framing = Framing((height, width), fit=fit)
+    _, geometry = frame(noise(y, x), framing)
+    assert framed_geometry((y, x), framing) == geometry

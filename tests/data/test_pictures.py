@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
-from visattn.data.pictures import Picture, PictureError, find_pictures, read_picture
+from visattn.data.pictures import Picture, PictureError, find_pictures, read_picture, read_size
 
 RNG = np.random.default_rng(5)
 COLOURS = RNG.integers(0, 256, (13, 19, 3), dtype=np.uint8)  # [y x 3]
@@ -123,6 +123,7 @@ def test_a_turned_file_is_read_upright_and_its_code_kept(form: str, code: int) -
     picture = read_picture(content)
     assert picture.orientation == code
     assert picture.size == (24, 40)
+    assert read_size(content) == ((24, 40), code)
     middles = picture.pixels[4::8, 4::8].astype(int)
     assert np.abs(middles - upright[4::8, 4::8]).max() <= (12 if form in ("JPEG", "AVIF") else 0)
 
@@ -245,6 +246,13 @@ def test_what_cannot_be_read_is_refused_with_its_reason(name: str) -> None:
     with pytest.raises(PictureError, match=reason) as caught:
         read_picture(content)
     assert isinstance(caught.value.__cause__, Exception)
+
+
+def test_the_head_of_no_picture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PictureError, match="no such file"):
+        read_size(tmp_path / "a.png")
+    with pytest.raises(PictureError, match="not a picture"):
+        read_size(b"GIF89")
 
 
 def test_the_error_names_the_file(tmp_path: Path) -> None:

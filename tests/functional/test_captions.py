@@ -8,9 +8,11 @@ from torch import Tensor
 
 from visattn.functional.captions import (
     Reduction,
+    attention_supervision,
     caption_loss,
     doubly_stochastic_penalty,
     packed_rows,
+    packed_targets,
 )
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(
@@ -111,3 +113,98 @@ def test_loss_has_the_right_slope() -> None:
     logits = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([0, 2, 1, 1, 0])
     assert torch.autograd.gradcheck(lambda x: caption_loss(x, targets, 2, smoothing=0.1), logits)
+
+
+def even_targets(words: int, places: int) -> Tensor:
+    """Return targets that are even over some of the places, as boxes make them."""
+    random = torch.Generator().manual_seed(words)
+    inside = torch.rand(words, places, generator=random, dtype=torch.float64) > 0.7
+    inside[:, 1] = True
+    return inside / inside.sum(-1, keepdim=True)
+
+
+@given(words=st.integers(1, 11), places=st.sampled_from([2, 7, 13]))
+def test_supervision_is_the_mean_cross_entropy_of_shown_words(words: int, places: int) -> None:
+    weights, targets = attention(torch.tensor([words]), places), even_targets(words, places)
+    shown = torch.arange(words) % 3 != 1
+    total, count = 0.0, 0
+    for word in range(words):
+        if shown[word]:
+            count += 1
+            for place in range(places):
+                total -= float(targets[word, place] * weights[word, place].log())
+    loss = attention_supervision(weights, targets, shown)
+    assert float(loss) == pytest.approx(total / count, abs=1e-9)
+    single = attention_supervision(weights.float(), targets.float(), shown)
+    assert float(single) == pytest.approx(total / count, rel=1e-5, abs=1e-6)
+
+
+@given(words=st.integers(1, 11), seed=st.integers(0, 99))
+def test_supervision_is_least_at_its_targets(words: int, seed: int) -> None:
+    targets, shown = even_targets(words, 7), torch.ones(words, dtype=torch.bool)
+    random = torch.Generator().manual_seed(seed)
+    other = torch.randn(words, 7, generator=random, dtype=torch.float64).softmax(-1)
+    mixed = 0.9 * targets + 0.1 * other
+    least = attention_supervision(targets, targets, shown)
+    entropy = torch.special.entr(targets).sum(-1).mean()
+    torch.testing.assert_close(least, entropy, atol=1e-9, rtol=0)
+    assert float(attention_supervision(mixed, targets, shown)) > float(least)
+
+
+def test_supervision_pulls_scores_towards_their_targets() -> None:
+    scores = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    targets, shown = even_targets(5, 7), torch.ones(5, dtype=torch.bool)
+    attention_supervision(scores.softmax(-1), targets, shown).backward()
+    # of cross entropy after a softmax: what is there less what should be there
+    expected = (scores.detach().softmax(-1) - targets) / 5
+    torch.testing.assert_close(scores.grad, expected, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_supervision_stays_finite_where_weights_underflow(scale: float) -> None:
+    scores = torch.tensor([[0.0, 1000.0, 0.0], [0.0, -1000.0, 0.0]], requires_grad=True)
+    targets = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
+    loss = attention_supervision(scores.softmax(-1), targets, torch.tensor([True, True]))
+    (loss * scale).backward()
+    assert 0 < loss.item() < 28
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("words", [0, 3])
+def test_supervision_of_no_word_is_nothing(words: int) -> None:
+    weights = torch.full((words, 5), 0.2, requires_grad=True)
+    shown = torch.zeros(words, dtype=torch.bool)
+    loss = attention_supervision(weights, torch.rand(words, 5), shown)
+    loss.backward()
+    assert loss.item() == 0
+    assert weights.grad is not None
+    assert not weights.grad.any()
+
+
+def test_half_precision_is_supervised_in_single() -> None:
+    weights = torch.tensor([[1.0, 0.0]], dtype=torch.bfloat16)
+    loss = attention_supervision(weights, torch.tensor([[0.0, 1.0]]), torch.tensor([True]))
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(27.631, abs=1e-3)
+
+
+@given(lengths=LENGTHS, seed=st.integers(0, 99))
+def test_packed_targets_lie_beside_their_words(lengths: Tensor, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    table = torch.rand(len(lengths), 9, 3, generator=random)
+    chosen = torch.rand(len(lengths), 9, generator=random) > 0.5
+    rows, steps = chosen.nonzero(as_tuple=True)
+    order = torch.randperm(len(rows), generator=random)
+    rows, steps = rows[order], steps[order]
+    targets, shown = packed_targets(rows, steps, table[rows, steps], lengths)
+    for target, there, row, step in zip(targets, shown, *packed_rows(lengths), strict=True):
+        assert there == chosen[row, step]
+        assert torch.equal(target, table[row, step] if there else torch.zeros(3))
+
+
+def test_packed_targets_of_no_word() -> None:
+    nobody = torch.zeros(0, dtype=torch.long)
+    targets, shown = packed_targets(nobody, nobody, torch.zeros(0, 5), torch.tensor([3, 2]))
+    assert targets.shape == (5, 5)
+    assert not shown.any()

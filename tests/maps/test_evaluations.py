@@ -5,11 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from visattn.maps.evaluations import (
     attention_correctness,
+    box_target,
     boxes_coverage,
     cell_coverage,
+    paper_correctness,
     pointing_hit,
     uniform_baseline,
 )
@@ -95,3 +98,72 @@ def test_pointing_by_hand() -> None:
     assert pointing_hit(weights, torch.zeros(0, 4)).tolist() == [False, False]
     swapped = boxes[:, [1, 0, 3, 2]]
     assert pointing_hit(weights[0], swapped).item() is False
+
+
+@given(corners=BOXES, grid=GRIDS)
+def test_a_target_is_even_inside_the_boxes(
+    corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
+) -> None:
+    boxes, (rows, columns) = ordered(corners), grid
+    mask = filled(boxes).double()
+    if not mask.any():
+        with pytest.raises(ValueError, match="at least one box must reach into the picture"):
+            box_target(boxes, grid)
+        return
+    target = box_target(boxes, grid)
+    finest = mask.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    counted = finest.view(rows, 60, columns, 60).sum((1, 3)) / finest.sum()
+    torch.testing.assert_close(target, counted)
+
+
+def by_the_papers_steps(weights: Tensor, boxes: Tensor) -> tuple[list[float], float]:
+    """Return what `paper_correctness` should, enlarging every map and filling every box."""
+    mask = torch.zeros(224, 224, dtype=torch.float64)
+    for box in boxes.tolist():
+        x0, y0, x1, y1 = (min(max(round(end * 224), 1), 224) for end in box)
+        mask[y0 - 1 : y1, x0 - 1 : x1] = 1
+    scores = []
+    for one in weights.double():
+        large = interpolate(one[None, None], (224, 224), mode="bicubic")[0, 0]
+        scores.append(float((large / large.sum() * mask).sum()))
+    return scores, float(mask.mean())
+
+
+@given(corners=BOXES, grid=st.sampled_from([(7, 7), (14, 14), (5, 3), (1, 2)]))
+def test_the_papers_correctness_equals_enlarged_maps(
+    corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
+) -> None:
+    boxes = ordered(corners)
+    random = torch.Generator().manual_seed(grid[0])
+    weights = torch.randn(3, grid[0] * grid[1], generator=random, dtype=torch.float64)
+    weights = (4 * weights).softmax(-1).view(3, *grid)
+    scores, baseline = paper_correctness(weights, boxes)
+    expected, expected_baseline = by_the_papers_steps(weights, boxes)
+    assert scores.tolist() == pytest.approx(expected, abs=1e-9)
+    assert float(baseline) == pytest.approx(expected_baseline, abs=1e-9)
+
+
+@given(y=st.integers(1, 13), x=st.integers(1, 13))
+def test_the_papers_correctness_of_the_whole_picture_is_exactly_one(y: int, x: int) -> None:
+    random = torch.Generator().manual_seed(y * x)
+    weights = torch.randn(3, y * x, generator=random, dtype=torch.float64).softmax(-1)
+    scores, baseline = paper_correctness(weights.view(3, y, x), torch.tensor([[0, 0, 1.0, 1]]))
+    assert scores.tolist() == [1, 1, 1]
+    assert baseline == 1
+
+
+def test_both_ways_of_correctness_agree_where_boxes_end_between_even_cells() -> None:
+    boxes = torch.tensor([[0.0, 0.0, 0.5, 1.0]], dtype=torch.float64)
+    even = torch.full((2, 4, 6), 1 / 24, dtype=torch.float64)
+    scores, baseline = paper_correctness(even, boxes)
+    torch.testing.assert_close(scores, torch.full((2,), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(baseline, uniform_baseline(boxes_coverage(boxes, (4, 6))))
+
+
+def test_enlarged_maps_may_leave_what_is_between_zero_and_one() -> None:
+    weights = torch.zeros(1, 7, 7)
+    weights[0, :, 3] = 1 / 7
+    around = torch.tensor([[2.1 / 7, 0.0, 4.9 / 7, 1.0]])
+    scores, _ = paper_correctness(weights, around)
+    assert float(scores) > 1
+    assert float(attention_correctness(weights, boxes_coverage(around, (7, 7)))) <= 1

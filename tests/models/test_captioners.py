@@ -33,7 +33,7 @@ def said(found: Hypotheses[Look], picture: int, rank: int) -> list[int]:
 
 @torch.no_grad()
 def test_maps_and_words_are_those_of_reading_the_caption(model: SoftAttentionCaptioner) -> None:
-    found = model.search(pictures(5), beam=7, best=5, max_length=11)
+    found = model.search(model.encoder(pictures(5)), beam=7, best=5, max_length=11)
     told = sorted(
         (
             (picture, rank, [START, *said(found, picture, rank)])
@@ -67,11 +67,13 @@ def test_maps_and_words_are_those_of_reading_the_caption(model: SoftAttentionCap
 @torch.no_grad()
 def test_a_picture_does_not_feel_its_batch(model: SoftAttentionCaptioner) -> None:
     seven, order = pictures(7), [3, 0, 6, 5, 1, 4, 2]
-    together = model.search(seven, beam=5, best=3, max_length=13)
-    shuffled = model.search(seven[order], beam=5, best=3, max_length=13)
+    together = model.search(model.encoder(seven), beam=5, best=3, max_length=13)
+    shuffled = model.search(model.encoder(seven[order]), beam=5, best=3, max_length=13)
     lengths = set()
     for place, picture in enumerate(order):
-        alone = model.search(seven[picture : picture + 1], beam=5, best=3, max_length=13)
+        alone = model.search(
+            model.encoder(seven[picture : picture + 1]), beam=5, best=3, max_length=13
+        )
         for rank in range(3):
             words = said(alone, 0, rank)
             lengths.add(len(words))
@@ -88,7 +90,7 @@ def test_a_picture_does_not_feel_its_batch(model: SoftAttentionCaptioner) -> Non
 
 @torch.no_grad()
 def test_a_beam_of_one_is_greedy(model: SoftAttentionCaptioner) -> None:
-    found = model.search(pictures(3), beam=1, max_length=11, min_length=0)
+    found = model.search(model.encoder(pictures(3)), beam=1, max_length=11, min_length=0)
     for picture in range(3):
         state, words = model.start(model.encoder(pictures(3)[picture : picture + 1])), [START]
         while len(words) <= 11:
@@ -103,7 +105,7 @@ def test_a_beam_of_one_is_greedy(model: SoftAttentionCaptioner) -> None:
 @torch.no_grad()
 def test_pad_start_and_unknown_are_never_said(model: SoftAttentionCaptioner) -> None:
     model.tell.bias[[0, START, UNKNOWN]] = 100.0
-    found = model.search(pictures(5), beam=3, best=3, max_length=7)
+    found = model.search(model.encoder(pictures(5)), beam=3, best=3, max_length=7)
     assert found.scores.isfinite().all()
     assert not set(found.tokens.flatten().tolist()) & {0, START, UNKNOWN}
 

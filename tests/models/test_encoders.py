@@ -8,6 +8,24 @@ from hypothesis import strategies as st
 
 from visattn.models.encoders import ImageEncoder, SmallEncoder
 
+
+class TwoStages(ImageEncoder):
+    """An encoder of which only the shapes matter."""
+
+    def __init__(self, *shapes: tuple[int, int, int]) -> None:
+        super().__init__((8, 8), (0.5,) * 3, (0.5,) * 3)
+        self.shapes, self.channels = shapes, sum(channels for channels, _, _ in shapes)
+        self.grid = shapes[0][1:]
+
+    @property
+    def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
+        return self.shapes
+
+    def features(self, pictures: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        raise NotImplementedError
+
+
+SMALL = st.integers(1, 5)
 SIDES = st.integers(1, 7).map(lambda cells: 8 * cells)
 
 
@@ -21,6 +39,60 @@ def test_the_grid_is_what_comes_out(height: int, width: int) -> None:
     encoder = SmallEncoder((height, width), channels=12).eval()
     features = encoder(noise(2, 3, height, width))
     assert features.shape == (2, encoder.channels, *encoder.grid)
+
+
+def test_a_trained_encoder_keeps_its_one_grid() -> None:
+    encoder = SmallEncoder((16, 40), channels=12).eval()
+    pictures = noise(3, 3, 16, 40)
+    with torch.no_grad():
+        (grid,) = encoder.grids(pictures)
+        assert encoder.joined((grid,)) is grid
+        assert torch.equal(encoder(pictures), grid)
+    assert encoder.stage_shapes == ((12, 2, 5),)
+    assert not encoder.frozen
+
+
+@given(fine=st.tuples(SMALL, SMALL), times=st.tuples(SMALL, SMALL), seed=st.integers(0, 99))
+def test_a_coarser_grid_is_repeated_where_it_lay(
+    fine: tuple[int, int], times: tuple[int, int], seed: int
+) -> None:
+    rows, columns = fine[0] * times[0], fine[1] * times[1]
+    encoder = TwoStages((3, rows, columns), (2, *fine))
+    random = torch.Generator().manual_seed(seed)
+    near, far = torch.rand(5, 3, rows, columns), torch.rand(5, 2, *fine, generator=random)
+    joined = encoder.joined((near, far))
+    assert joined.shape == (5, 5, rows, columns)
+    assert torch.equal(joined[:, :3], near)
+    for y in range(rows):
+        for x in range(columns):
+            assert torch.equal(joined[:, 3:, y, x], far[:, :, y // times[0], x // times[1]])
+
+
+def test_between_grids_that_do_not_divide_features_are_interpolated() -> None:
+    encoder = TwoStages((1, 5, 3), (1, 2, 1))
+    joined = encoder.joined((torch.zeros(1, 1, 5, 3), torch.tensor([[[[0.0], [10.0]]]])))
+    # Middles of the 5 rows, 0.1 to 0.9, between those of the 2 rows, 0.25 and 0.75.
+    expected = torch.tensor([0.0, 1.0, 5.0, 9.0, 10.0]).view(5, 1).expand(5, 3)
+    torch.testing.assert_close(joined[0, 1], expected)
+
+
+def test_shortened_grids_are_joined_in_the_precision_of_the_encoder() -> None:
+    encoder = TwoStages((2, 3, 3), (1, 1, 1))
+    short = torch.rand(1, 2, 3, 3).half(), torch.rand(1, 1, 1, 1).half()
+    joined = encoder.joined(short)
+    assert joined.dtype == torch.float32
+    assert torch.equal(joined[:, :2], short[0].float())
+    assert encoder.double().joined(short).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [[(2, 3, 3)], [(1, 1, 1), (2, 3, 3)], [(2, 3, 3), (1, 1, 2)], [(2, 3, 3)] * 3, []],
+)
+def test_grids_of_another_encoder_are_refused(shapes: list[tuple[int, int, int]]) -> None:
+    encoder = TwoStages((2, 3, 3), (1, 1, 1))
+    with pytest.raises(ValueError, match=r"of the shapes \(\(2, 3, 3\), \(1, 1, 1\)\) .* another"):
+        encoder.joined([torch.zeros(5, *shape) for shape in shapes])
 
 
 def test_bytes_are_normalised_once() -> None:
@@ -62,7 +134,7 @@ def test_a_feature_looks_at_its_own_cell_evenly() -> None:
     for step in (*encoder.stem, *encoder.refine):
         step.register_module("1", torch.nn.Identity())  # norming alone looks at the whole picture
     picture = torch.ones(1, 3, 104, 104, requires_grad=True)
-    encoder.features(picture)[0, 0, 6, 6].backward()
+    encoder.features(picture)[0][0, 0, 6, 6].backward()
     assert picture.grad is not None
     seen = picture.grad[0, 0]
     rows = (seen.sum(1) > 0).nonzero()[:, 0].tolist()

@@ -16,7 +16,7 @@ WORDS = (*SPECIALS, *"abcdefghi")
 GRID = (2, 5)
 
 
-def captioner(*, dropout: float = 0.0) -> SoftAttentionCaptioner:
+def captioner(*, dropout: float = 0.0, projection: int | None = None) -> SoftAttentionCaptioner:
     model = SoftAttentionCaptioner(
         WORDS,
         SmallEncoder((16, 40), channels=12),
@@ -24,6 +24,7 @@ def captioner(*, dropout: float = 0.0) -> SoftAttentionCaptioner:
         hidden=17,
         attention=7,
         dropout=dropout,
+        projection=projection,
     )
     return model.double()
 
@@ -42,11 +43,21 @@ def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
     return captions, torch.tensor([5, 3, 3, 1])
 
 
+def projected(model: SoftAttentionCaptioner, place: Tensor) -> Tensor:
+    """A linear map, layer norm with its gain and shift, and ReLU, for one place."""
+    net: Any = model.project
+    x = net[1].weight @ place + net[1].bias
+    x = (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
+    return (x * net[2].weight + net[2].bias).clamp(min=0)
+
+
 def naive(
     model: SoftAttentionCaptioner, features: Tensor, words: list[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equations 1 to 7 and 13 for one caption: scores, attention and gate per word."""
     a = torch.stack([features[:, y, x] for y in range(GRID[0]) for x in range(GRID[1])])
+    if model.projection:
+        a = torch.stack([projected(model, place) for place in a])
     mean = sum(a) / len(a)
     nets: tuple[Any, ...] = (model.first_hidden, model.first_cell)
     h, c = (
@@ -84,9 +95,12 @@ def by_caption(read: Unrolled, row: int) -> tuple[Tensor, Tensor, Tensor]:
     return read.logits[mine], read.look.weights[mine], read.look.gate[mine]
 
 
+@pytest.mark.parametrize("projection", [None, 13], ids=["as they are", "projected"])
 @pytest.mark.parametrize("owners", [None, [0, 0, 2, 1]], ids=["one caption each", "owners"])
-def test_unroll_is_the_naive_loop_in_values_and_gradients(owners: list[int] | None) -> None:
-    model, (captions, lengths) = captioner(), batch()
+def test_unroll_is_the_naive_loop_in_values_and_gradients(
+    owners: list[int] | None, projection: int | None
+) -> None:
+    model, (captions, lengths) = captioner(projection=projection), batch()
     features = numbers(4, 12, *GRID).requires_grad_()
     read = model.unroll(features, captions, lengths, torch.tensor(owners) if owners else None)
     plain = [
@@ -230,7 +244,7 @@ def test_keys_are_projected_once_per_picture(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(model.look, "keys", counting)
     model.unroll(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 0, 1, 1]))
-    model.eval().search(torch.zeros(3, 3, 16, 40, dtype=torch.uint8), max_length=5)
+    model.eval().search(model.encoder(torch.zeros(3, 3, 16, 40, dtype=torch.uint8)), max_length=5)
     assert projected == [(2, 10, 12), (3, 10, 12)]
 
 
@@ -242,3 +256,16 @@ def test_a_recorder_sees_the_maps_of_every_step() -> None:
     seen_rows = torch.cat([one.values.flatten(1) for one in seen.maps])
     assert torch.equal(seen_rows, read.look.weights)
     assert {one.site for one in seen.maps} == {"look.tap"}
+
+
+def test_features_are_projected_once_per_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (captions, lengths) = captioner(projection=13), batch()
+    seen: list[int] = []
+    model.project.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    model.unroll(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 1, 1, 0]))
+    assert seen == [2]
+
+
+def test_dropped_features_need_a_projection() -> None:
+    with pytest.raises(ValueError, match="goes with a projection"):
+        SoftAttentionCaptioner(WORDS, SmallEncoder((16, 40), channels=12), feature_dropout=0.1)

@@ -1,5 +1,6 @@
 """Any backbone of timm as a grid: against timm itself, frozen as said, weights from a file."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from visattn.models.descriptions import describe, restore
 from visattn.models.timm_encoders import TimmEncoder
 
 RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
@@ -73,6 +75,108 @@ def test_a_stage_is_timms(name: str, stage: int, arguments: dict[str, Any]) -> N
         grid = encoder(pictures)
     torch.testing.assert_close(grid, maps[stage])
     assert grid.shape[1:] == (encoder.channels, *encoder.grid)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "arguments"),
+    [
+        (RESNET, [2, None], {}),
+        (RESNET, [None, 0, -2], {}),
+        (VIT, [1, None, 0], {}),
+        (NHWC, [None, 1], {}),
+        (SWIN, [0, None], {**TINY_SWIN, "img_size": (96, 64)}),
+        ("test_efficientnet", [-1, None], {}),
+        ("test_convnext", [3, 1], {}),
+    ],
+)
+def test_several_stages_are_each_alone_side_by_side(
+    name: str, stage: list[int | None], arguments: dict[str, Any]
+) -> None:
+    encoder = TimmEncoder(name, size=(96, 64), stage=stage, arguments=arguments).eval()
+    pictures = noise(2, 3, 96, 64)
+    with torch.no_grad():
+        grids = encoder.grids(pictures)
+        for one, grid in zip(stage, grids, strict=True):
+            alone = TimmEncoder(name, size=(96, 64), stage=one, arguments=arguments).eval()
+            alone.load_state_dict(encoder.state_dict())
+            torch.testing.assert_close(grid, alone(pictures))
+        joined = encoder(pictures)
+        assert torch.equal(joined, encoder.joined(grids))
+    assert encoder.stage_shapes == tuple(tuple(grid.shape[1:]) for grid in grids)
+    assert joined.shape[1:] == (encoder.channels, *encoder.grid)
+    assert encoder.channels == sum(grid.shape[1] for grid in grids)
+    assert encoder.grid == max(tuple(grid.shape[2:]) for grid in grids)
+
+
+def calls_of(encoder: TimmEncoder, *parts: str) -> list[str]:
+    """Return which of these parts of the backbone run, in order, for a picture."""
+    ran: list[str] = []
+    for part in parts:
+        encoder.backbone.get_submodule(part).register_forward_hook(
+            lambda *_, part=part: ran.append(part)
+        )
+    with torch.no_grad():
+        encoder(noise(1, 3, *encoder.size))
+    return ran
+
+
+def test_one_pass_gives_all_stages_and_no_more_is_run_than_they_need() -> None:
+    parts = "conv1", "layer1", "layer3", "layer4"
+    several = TimmEncoder(RESNET, size=(64, 64), stage=[1, 3, None])
+    assert calls_of(several, *parts) == list(parts)
+    inner = TimmEncoder(RESNET, size=(64, 64), stage=[3, 1])
+    assert calls_of(inner, *parts) == ["conv1", "layer1", "layer3"]
+    assert calls_of(TimmEncoder(RESNET, size=(64, 64), stage=1), *parts) == ["conv1", "layer1"]
+
+
+def test_stages_of_a_mobilenet_are_those_of_its_paper() -> None:
+    encoder = TimmEncoder("mobilenetv2_100", stage=[3, None], arguments={"pad_type": "same"})
+    assert encoder.stage_shapes == ((96, 14, 14), (1280, 7, 7))
+    assert (encoder.channels, encoder.grid) == (1376, (14, 14))
+
+
+def test_a_final_that_is_another_beside_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As timm's Hiera: asked for its first stage as well, it goes no further."""
+    kind: Any = type(timm.create_model(RESNET))
+    given = kind.forward_intermediates
+
+    def half_the_way(self: nn.Module, *args: Any, **options: Any) -> Any:
+        final, grids = given(self, *args, **options)
+        return final + 1, grids
+
+    monkeypatch.setattr(kind, "forward_intermediates", half_the_way)
+    with pytest.raises(ValueError, match=r"final features of test_resnet beside .*; say -1"):
+        TimmEncoder(RESNET, size=(64, 64), stage=[1, None])
+    TimmEncoder(RESNET, size=(64, 64))
+
+
+def test_building_leaves_the_weights_as_they_came(weights: Path) -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights), stage=[1, None])
+    given = load_file(weights)
+    kept = encoder.backbone.state_dict()
+    assert all(torch.equal(kept[name], given[name]) for name in kept)
+    assert encoder.training
+
+
+def test_several_stages_are_described_and_built_again() -> None:
+    encoder = TimmEncoder(RESNET, size=(97, 61), stage=[None, 2, -4]).eval()
+    described = json.loads(json.dumps(describe(encoder)))
+    assert described["arguments"]["stage"] == [None, 2, -4]
+    again = restore(described, encoder.state_dict(), source="memory")
+    assert isinstance(again, TimmEncoder)
+    assert again.stage == encoder.stage == (None, 2, -4)
+    with torch.no_grad():
+        assert torch.equal(again(noise(1, 3, 97, 61)), encoder(noise(1, 3, 97, 61)))
+
+
+@pytest.mark.parametrize(
+    ("train_from", "frozen"), [(None, True), (0, False), (4, False), (5, False)]
+)
+def test_only_what_is_never_trained_is_frozen(*, train_from: int | None, frozen: bool) -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=train_from)
+    assert encoder.frozen == frozen
+    next(encoder.backbone.parameters()).requires_grad = True
+    assert not encoder.frozen
 
 
 def test_the_grid_lies_as_the_picture_does() -> None:
@@ -243,12 +347,29 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, weights: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("given", "reason"), [([torch.zeros(1)], "of several kinds"), (torch.zeros(1, 2, 3), "2, 3")]
+)
+def test_final_features_that_are_no_grid_are_refused(
+    given: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = type(timm.create_model(RESNET))
+    monkeypatch.setattr(kind, "forward_features", lambda *_: given)
+    with pytest.raises(ValueError, match=rf"final features .*{reason}.*, not a grid; name a stage"):
+        TimmEncoder(RESNET, size=(64, 64))
+    assert TimmEncoder(RESNET, size=(64, 64), stage=1).grid == (16, 16)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
         ("test_resnett", {}, "knows no model 'test_resnett'; did you mean test_resnet"),
         ("hf-hub:somebody/something", {}, "knows no model"),
         (RESNET, {"stage": 5}, "test_resnet has 5 stages, got stage=5"),
         (RESNET, {"stage": -6}, "has 5 stages"),
+        (RESNET, {"stage": []}, "one of the 5 stages of test_resnet or several different ones"),
+        (RESNET, {"stage": [3, -2]}, r"several different ones, got \(3, -2\)"),
+        (RESNET, {"stage": [None, None]}, "several different ones"),
+        (RESNET, {"stage": [3, None, 5]}, "has 5 stages, got stage=5"),
         (RESNET, {"train_from": 6}, "between 0 and 5 for test_resnet, whose stages end in act1"),
         (RESNET, {"train_from": -1}, "got -1"),
         (RESNET, {"arguments": {"nonsense": 3}}, "does not take these arguments: .*'nonsense'"),

@@ -10,16 +10,18 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from visattn.data.batches import CaptionBatch
+from visattn.data.batches import CaptionBatch, caption_batch
 from visattn.functional.captions import doubly_stochastic_penalty
 from visattn.models.captioners import Captioner
 from visattn.models.descriptions import describe
 from visattn.models.encoders import ImageEncoder, SmallEncoder
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_encoders import TimmEncoder
+from visattn.tasks import caption_scoring, captioning
 from visattn.tasks.captioning import CaptionTask
 from visattn.tasks.checkpoints import read_model
 from visattn.tasks.scenes_data import ScenesData
+from visattn.tasks.tellings import given, read
 
 SMALL = partial(SmallEncoder, (24, 24), channels=8)
 
@@ -82,7 +84,7 @@ class Watch(Callback):
     ) -> None:
         self.seen += [sample.id for sample in batch.samples]
         task: Any = pl_module
-        self.counts = (float(task.scores["val"]["truth"].count), float(task.loss.count))
+        self.counts = (float(task.scenes["val"]["truth"].count), float(task.loss.count))
 
 
 def test_the_encoder_learns_at_its_own_rate(tmp_path: Path) -> None:
@@ -157,12 +159,12 @@ def losses(**settings: Any) -> tuple[CaptionTask, CaptionBatch, float]:
 @torch.no_grad()
 def test_the_penalty_is_added_with_its_weight() -> None:
     task, batch, bare = losses()
-    read = task._read(task.model, batch)
+    told = read(task.model, batch)
     for reduction in ("paper", "arctic", "mean"):
         _, _, without = losses(reduction=reduction)
         _, _, with_it = losses(reduction=reduction, penalty=0.3)
         penalty = doubly_stochastic_penalty(
-            read.look.weights, read.rows, len(batch.lengths), reduction=reduction
+            told.look.weights, told.rows, len(batch.lengths), reduction=reduction
         )
         assert with_it - without == pytest.approx(0.3 * float(penalty), rel=1e-3)
     assert without == bare
@@ -170,15 +172,15 @@ def test_the_penalty_is_added_with_its_weight() -> None:
     assert losses(reduction="paper")[2] == pytest.approx(bare * words / len(batch.lengths))
 
 
-def test_targets_are_the_next_words() -> None:
+def test_targets_are_the_next_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that says exactly the right words has no loss."""
     task, batch, _ = losses()
-    read = task._read(task.model, batch)
-    sure = torch.full_like(read.logits, -30.0)
-    for at, (row, step) in enumerate(zip(read.rows, read.steps, strict=True)):
+    told = read(task.model, batch)
+    sure = torch.full_like(told.logits, -30.0)
+    for at, (row, step) in enumerate(zip(told.rows, told.steps, strict=True)):
         sure[at, batch.captions[row, step + 1]] = 30.0
-    loss = task._loss(read._replace(logits=sure), batch)
-    assert float(loss.detach()) == pytest.approx(0, abs=1e-5)
+    monkeypatch.setattr(captioning, "read", lambda *_: told._replace(logits=sure))
+    assert float(task.training_step(batch, 0).detach()) == pytest.approx(0, abs=1e-5)
 
 
 @torch.no_grad()
@@ -187,28 +189,30 @@ def test_controls_see_the_pictures_of_others(monkeypatch: pytest.MonkeyPatch) ->
     task = CaptionTask(captioner(), scenes.data_info, beam=1).eval()
     task.log = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     seen: list[tuple[str, bool, list[int]]] = []
-    for name in ("_generated", "_given"):
-        told = getattr(task, name)
+    for name in ("generated", "given"):
+        told = getattr(caption_scoring, name)
 
-        def spy(model: Any, batch: Any, name: str = name, told: Any = told) -> Any:
+        def spy(
+            model: Any, batch: Any, *, name: str = name, told: Any = told, **options: Any
+        ) -> Any:
             order = [
                 next(i for i, own in enumerate(ours.pictures) if torch.equal(own, picture))
                 for picture in batch.pictures
             ]
             seen.append((name, model is task.model, order))
-            return told(model, batch)
+            return told(model, batch, **options)
 
-        monkeypatch.setattr(task, name, spy)
+        monkeypatch.setattr(caption_scoring, name, spy)
     ours: Any = next(iter(scenes.test_dataloader()[0]))
     task.test_step(ours, 0)
     own, others = [0, 1, 2, 3, 4], [4, 0, 1, 2, 3]
     assert seen == [
-        ("_generated", True, own),
-        ("_given", True, own),
-        ("_generated", True, others),
-        ("_given", True, others),
-        ("_generated", False, own),
-        ("_given", False, own),
+        ("generated", True, own),
+        ("given", True, own),
+        ("generated", True, others),
+        ("given", True, others),
+        ("generated", False, own),
+        ("given", False, own),
     ]
 
 
@@ -216,11 +220,23 @@ def test_given_captions_bring_a_map_for_each_word() -> None:
     scenes = data()
     task = CaptionTask(captioner(), scenes.data_info).eval()
     batch: Any = next(iter(scenes.val_dataloader()))
-    captions, maps = task._given(task.model, batch)
-    for caption, looked, sample in zip(captions, maps, batch.samples, strict=True):
-        assert caption in sample.captions
-        assert looked.shape == (len(caption.split()), 3, 3)
-        torch.testing.assert_close(looked.sum((1, 2)), torch.ones(len(looked)))
+    told = given(task.model, batch)
+    assert len(told) == len(batch.captions)
+    for one in told:
+        assert one.text == batch.samples[one.picture].captions[one.number]
+        assert one.maps.shape == (len(one.text.split()), 3, 3)
+        torch.testing.assert_close(one.maps.sum((1, 2)), torch.ones(len(one.maps)))
+
+
+def test_given_maps_are_those_of_each_caption_alone() -> None:
+    """What a caption's words look at does not depend on the others in its batch."""
+    scenes = data()
+    task = CaptionTask(captioner(), scenes.data_info).eval()
+    batch: Any = next(iter(scenes.val_dataloader()))
+    together = {(one.picture, one.number): one for one in given(task.model, batch)}
+    sample = batch.samples[1]._replace(captions=batch.samples[1].captions[2:3])
+    (alone,) = given(task.model, caption_batch([sample], scenes.vocabulary))
+    torch.testing.assert_close(alone.maps, together[1, 2].maps)
 
 
 def test_the_untrained_control_is_always_the_same_and_disturbs_nothing() -> None:

@@ -30,7 +30,10 @@ def test_a_checkpoint_belongs_to_a_run(checkpoint: str, run: str) -> None:
 def trainer(word: str, **changes: Any) -> Any:
     scores = {"b": torch.tensor(0.5), "a": torch.tensor(torch.nan), "c": torch.tensor(torch.inf)}
     state = SimpleNamespace(fn=word)
+    notes = {"signature": "n:2", "test_captions": [{"image_id": "a", "caption": "Ein Hündchen"}]}
+    task = SimpleNamespace(notes=notes)
     whole = {"callback_metrics": scores, "is_global_zero": True, "state": state}
+    whole["lightning_module"] = task
     return SimpleNamespace(**{**whole, **changes})
 
 
@@ -43,7 +46,10 @@ def test_scores_are_json_that_everybody_reads(tmp_path: Path) -> None:
     file: Any = ScoresFile(tmp_path / "new")
     file.on_test_end(trainer("test"), None)
     text = (tmp_path / "new" / "test.json").read_text()
-    assert list(json.loads(text).items()) == [("a", None), ("b", 0.5), ("c", None)]
+    held = [("a", None), ("b", 0.5), ("c", None), ("signature", "n:2")]
+    assert list(json.loads(text).items()) == held
+    told = (tmp_path / "new" / "test_captions.json").read_text(encoding="utf-8")
+    assert json.loads(told) == [{"image_id": "a", "caption": "Ein Hündchen"}]
     file.on_validation_end(trainer("validate"), None)
     assert (tmp_path / "new" / "validate.json").exists()
 

@@ -2,22 +2,22 @@
 
 import argparse
 import itertools
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from visattn.commands.folders import prepare_folder
+from visattn.commands.folders import file_names
+from visattn.commands.galleries import SUFFIXES, Gallery
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from rich.progress import Progress
 
+    from visattn.data.phrases import Phrase
     from visattn.data.pictures import Picture
     from visattn.models.captioners import Captioner
-    from visattn.seeing import Caption
 
 _NO_WEIGHTS = """\
 --weights is missing: captions come from a trained model. Make one:
@@ -27,9 +27,14 @@ _NO_WEIGHTS = """\
 
 _EPILOG = """\
 A picture gives a line on stdout: its name, a tab, its caption. With --out it also gives
-DIR/NAME.png, the picture and one overlay per word, all on one colour scale, and DIR/NAME.json,
-the words with their log-probabilities, gates and maps, and where the maps lie on the picture.
+  DIR/NAME.html   a page for the browser: choose a word, see where the network looked
+  DIR/NAME.png    the picture and one overlay per word, all on one colour scale
+  DIR/NAME.json   words, log-probabilities, gates, maps, and where these lie on the picture
+  DIR/NAME.npz    the same as arrays of NumPy
+and DIR/index.html leads to all pages. Each file is whole: open it from the disk, send it, keep it.
 Pictures that cannot be read are passed over and listed at the end; the exit code is then 1."""
+
+_BEST = 5  # captions that a page offers, if nobody says how many
 
 # Pictures wait decoded until their batch is full: at most about this many pixels at a time.
 _PIXELS_PER_BATCH = 64_000_000
@@ -49,8 +54,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--weights", type=Path, metavar="FILE", help="model, as visattn export writes it"
     )
-    made.add_argument("--out", type=Path, metavar="DIR", help="folder for panels and JSON")
+    made.add_argument("--out", type=Path, metavar="DIR", help="folder for pages, panels, numbers")
     made.add_argument("--beam", type=_positive, default=5, help="captions searched at once (5)")
+    made.add_argument(
+        "--best", type=_positive, metavar="N", help="captions per picture in its files (up to 5)"
+    )
+    made.add_argument("--gif", action="store_true", help="also write a GIF, word after word")
+    made.add_argument(
+        "--regions",
+        type=Path,
+        metavar="FILE",
+        help="phrases with boxes (JSON, also as gzip), to show where a word should have looked",
+    )
     made.add_argument(
         "--fit",
         choices=("crop", "squash", "pad"),
@@ -69,30 +84,46 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
         FileNotFoundError: If a picture, a folder or the weights do not exist.
-        ValueError: If the weights are no captioner of ours, the device is not there, a panel
-            would overwrite a picture, or, with `--strict`, a picture cannot be read.
+        ValueError: If the weights are no captioner of ours, the device is not there, a file
+            would overwrite a picture or an index that is not ours, the regions are of other
+            pictures, or, with `--strict`, a picture cannot be read.
         OSError: If the output folder cannot be written.
     """
     options = parser()
     asked = options.parse_args(argv)
     if asked.weights is None:
         options.error(_NO_WEIGHTS)
+    _check(options, asked)
     from visattn.data.pictures import find_pictures
 
-    names = _names(find_pictures(asked.pictures))
-    if asked.out is not None:
-        _prepare(asked.out, names)
+    names = file_names(find_pictures(asked.pictures))
+    gallery = _gallery(asked, names)
     model = _captioner(asked.weights, asked.device)
     bad: list[str] = []
-    with _progress(len(names)) as progress:
+    lost: list[str] = []
+    with gallery or nullcontext(), _progress(len(names)) as progress:
         shown = progress.track(names) if progress else names
         for batch in _batches(shown, names, asked.batch, bad, strict=asked.strict):
-            _caption(model, batch, asked)
+            lost += _caption(model, batch, asked, gallery)
     for reason in bad:
         print(f"visattn: skipped {reason}", file=sys.stderr)
-    if bad:
-        print(f"visattn: {len(bad)} of {len(names)} pictures skipped", file=sys.stderr)
-    return 1 if bad else 0
+    for reason in lost:
+        print(f"visattn: not written: {reason}", file=sys.stderr)
+    for some, what in ((bad, "pictures skipped"), (lost, "pictures not written")):
+        if some:
+            print(f"visattn: {len(some)} of {len(names)} {what}", file=sys.stderr)
+    return 1 if bad or lost else 0
+
+
+def _check(options: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
+    """End with a usage error if options contradict each other; fill in what follows from others."""
+    if asked.out is None:
+        for name in ("best", "gif", "regions"):
+            if getattr(asked, name):
+                options.error(f"--{name} is about what is written; --out DIR says where")
+    asked.best = asked.best or min(asked.beam, _BEST)
+    if asked.best > asked.beam:
+        options.error(f"--best {asked.best} captions need a --beam as wide, it is {asked.beam}")
 
 
 def _positive(text: str) -> int:
@@ -102,49 +133,35 @@ def _positive(text: str) -> int:
     return value
 
 
-def _names(paths: Sequence[Path]) -> dict[Path, str]:
-    """Return a name for each picture, without suffix, that no other has.
-
-    Pictures of the same name are told apart by their folders; where these do not help (a.jpg
-    beside a.png, or names that only differ in capitals), by a number.
-    """
-    whole = {path: path.absolute() for path in paths}  # not resolved: links keep their own names
-    names = {path: _plain(place.stem) for path, place in whole.items()}
-    for depth in range(1, max(len(place.parts) for place in whole.values())):
-        for path in _shared(names):
-            folders = [part for part in whole[path].parts[1:-1] if part != ".."][-depth:]
-            names[path] = "_".join(map(_plain, [*folders, whole[path].stem]))
-    taken: set[str] = set()
-    for path, name in names.items():
-        numbered = (f"{name}_{number}" for number in itertools.count(2))
-        names[path] = next(
-            new for new in itertools.chain([name], numbered) if new.casefold() not in taken
-        )
-        taken.add(names[path].casefold())
-    return names
-
-
-def _shared(names: dict[Path, str]) -> list[Path]:
-    """Return the paths whose name is not theirs alone; capitals make no difference."""
-    counts = Counter(name.casefold() for name in names.values())
-    return [path for path, name in names.items() if counts[name.casefold()] > 1]
-
-
-def _plain(part: str) -> str:
-    """Return a part of a path as it can be printed on one line, in any terminal."""
-    return "".join(letter if letter.isprintable() else "_" for letter in part)
-
-
-def _prepare(folder: Path, names: dict[Path, str]) -> None:
-    """Make the output folder, unless a panel would take the place of a picture."""
+def _gallery(asked: argparse.Namespace, names: dict[Path, str]) -> "Gallery | None":
+    """Return the output folder, unless there is none or a file would take a picture's place."""
+    if asked.out is None:
+        return None
     pictures = {path.resolve() for path in names}
     for path, name in names.items():
-        if (folder / f"{name}.png").resolve() in pictures:
-            raise ValueError(
-                f"--out {folder} would put a panel in place of the picture {name}.png; "
-                f"choose another folder (this is about {path})"
-            )
-    prepare_folder(folder)
+        for suffix in SUFFIXES:
+            if (asked.out / f"{name}{suffix}").resolve() in pictures:
+                raise ValueError(
+                    f"--out {asked.out} would put a file in place of the picture {name}{suffix}; "
+                    f"choose another folder (this is about {path})"
+                )
+    return Gallery(asked.out, moving=asked.gif, regions=_regions(asked.regions, names))
+
+
+def _regions(file: Path | None, names: Iterable[Path]) -> "dict[str, tuple[Phrase, ...]]":
+    """Return the phrases of the photos that a file knows by name, whoever said them."""
+    if file is None:
+        return {}
+    from visattn.data.phrases import read_phrases
+
+    told = read_phrases(file)
+    known = {name: told[name] for name in {path.name for path in names} & told.keys()}
+    if not known:
+        raise ValueError(
+            f"{file} knows none of the pictures by their file names; it has "
+            f"{', '.join(itertools.islice(told, 3))} ..."
+        )
+    return {name: tuple(chain.from_iterable(said.values())) for name, said in known.items()}
 
 
 def _captioner(weights: Path, device: str) -> "Captioner":
@@ -198,41 +215,26 @@ def _batches(
 
 
 def _caption(
-    model: "Captioner", batch: list[tuple[str, "Picture"]], asked: argparse.Namespace
-) -> None:
-    """Caption one batch, print its lines and write its files."""
+    model: "Captioner",
+    batch: list[tuple[str, "Picture"]],
+    asked: argparse.Namespace,
+    gallery: "Gallery | None",
+) -> list[str]:
+    """Caption one batch, print its lines and write its files; return which files were not written.
+
+    What goes wrong with the files of one picture costs the others nothing.
+    """
     from visattn.seeing import caption as caption_pictures
 
     pictures = [picture for _, picture in batch]
-    captions = caption_pictures(model, pictures, beam=asked.beam, fit=asked.fit)
+    best = asked.best if gallery else 1
+    captions = caption_pictures(model, pictures, beam=asked.beam, best=best, fit=asked.fit)
+    lost: list[str] = []
     for (name, picture), caption in zip(batch, captions, strict=True):
-        if asked.out is not None:
-            _write(f"{asked.out / name}", picture, caption)
         print(f"{name}\t{caption.text}", flush=True)
-
-
-def _write(stem: str, picture: "Picture", caption: "Caption") -> None:
-    """Write the panel and the numbers of one picture."""
-    from PIL import Image
-
-    from visattn.seeing import panel
-
-    Image.fromarray(panel(picture, caption)).save(f"{stem}.png")
-    text = json.dumps(_numbers(picture, caption), allow_nan=False)
-    Path(f"{stem}.json").write_text(text + "\n", encoding="utf-8")
-
-
-def _numbers(picture: "Picture", caption: "Caption") -> dict[str, Any]:
-    """Return a caption as JSON holds it; each map is a grid of shares that sum to one."""
-    maps = caption.maps
-    return {
-        "picture": picture.name,
-        "caption": caption.text,
-        "tokens": list(caption.words),
-        "log_probabilities": list(caption.log_probabilities),
-        "gates": list(caption.gates),
-        "finished": caption.finished,
-        "score": caption.score,
-        "maps": maps.values.tolist(),
-        "geometry": None if maps.geometry is None else maps.geometry.to_dict(),
-    }
+        if gallery is not None:
+            try:
+                gallery.add(name, picture, caption)
+            except (OSError, ValueError) as error:
+                lost.append(f"{picture.name}: {error}")
+    return lost

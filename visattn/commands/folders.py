@@ -1,5 +1,9 @@
 """Folders that commands write into."""
 
+import itertools
+import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -24,3 +28,60 @@ def prepare_folder(folder: Path) -> None:
         raise OSError(
             f"--out {folder} cannot be written: {error.strerror}; choose another folder"
         ) from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file at once: whoever looks finds what was there before, or all of it.
+
+    Raises:
+        OSError: If it cannot be written; nothing is left of it then.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> write_whole(folder / "a.txt", b"all of it")
+        >>> [path.name for path in folder.iterdir()]
+        ['a.txt']
+    """
+    part = path.with_name(f".visattn-{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def file_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """Return a name for each file, without suffix, that no other has.
+
+    Files of the same name are told apart by their folders; where these do not help (a.jpg beside
+    a.png, or names that only differ in capitals), by a number. None is called `index`.
+
+    Example:
+        >>> list(file_names([Path("a/dog.jpg"), Path("b/dog.jpg"), Path("b/index.jpg")]).values())
+        ['a_dog', 'b_dog', 'index_2']
+    """
+    whole = {path: path.absolute() for path in paths}  # not resolved: links keep their own names
+    names = {path: _plain(place.stem) for path, place in whole.items()}
+    for depth in range(1, max(len(place.parts) for place in whole.values())):
+        for path in _shared(names):
+            folders = [part for part in whole[path].parts[1:-1] if part != ".."][-depth:]
+            names[path] = "_".join(map(_plain, [*folders, whole[path].stem]))
+    taken = {"index"}
+    for path, name in names.items():
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        names[path] = next(
+            new for new in itertools.chain([name], numbered) if new.casefold() not in taken
+        )
+        taken.add(names[path].casefold())
+    return names
+
+
+def _shared(names: dict[Path, str]) -> list[Path]:
+    """Return the paths whose name is not theirs alone; capitals make no difference."""
+    counts = Counter(name.casefold() for name in names.values())
+    return [path for path, name in names.items() if counts[name.casefold()] > 1]
+
+
+def _plain(part: str) -> str:
+    """Return a part of a path as it can be printed on one line, in any terminal."""
+    return "".join(letter if letter.isprintable() else "_" for letter in part)

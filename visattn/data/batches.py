@@ -4,43 +4,95 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from visattn.data.phrases import Phrase
 from visattn.data.scenes.worlds import World
 from visattn.data.vocabularies import Vocabulary
 from visattn.models.captioners import PAD
 
 
 class CaptionSample(NamedTuple):
-    """A picture, what is said of it, and, for a drawn one, what is really there."""
+    """A picture, what is said of it, and what is known of what is really there."""
 
     id: str
-    picture: UInt8[Tensor, "3 y x"]
+    picture: UInt8[Tensor, "3 y x"] | None
+    """What the network is shown; None where its features are at hand."""
     captions: tuple[str, ...]
     world: World | None = None
+    """What a drawn picture shows."""
+    grids: tuple[Float[Tensor, "c gy gx"], ...] = ()
+    """What a frozen encoder finds in the picture, where that was kept; see `FeatureCache`."""
+    phrases: tuple[tuple[Phrase, ...], ...] = ()
+    """For each caption, its phrases with their boxes as shares of what the network is shown."""
+    references: tuple[str, ...] = ()
+    """Captions to be scored against, as they were written; nothing where they are not known."""
 
 
 class CaptionBatch(NamedTuple):
     """Pictures with their captions as numbers; captions lie longest first, whosever they are."""
 
     samples: tuple[CaptionSample, ...]
-    pictures: UInt8[Tensor, "b 3 y x"]
+    pictures: UInt8[Tensor, "b 3 y x"] | None
+    """None where the features are at hand."""
+    grids: tuple[Float[Tensor, "b _c _gy _gx"], ...]
+    """Features of the pictures, stage by stage; none where the pictures are to be looked at."""
     captions: Int[Tensor, "r t"]
     """Words, start and end included, filled up with pad."""
     lengths: Int[Tensor, " r"]
     """Words to be said per caption, its end included."""
     owners: Int[Tensor, " r"]
     """Which picture each caption tells."""
+    numbers: tuple[int, ...]
+    """Which of its picture's captions each one is."""
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch with its tensors on another device."""
-        moved = (part.to(device, non_blocking=True) for part in self[1:])
-        return type(self)(self.samples, *moved)
+
+        def moved(part: Tensor) -> Tensor:
+            return part.to(device, non_blocking=True)
+
+        return self._replace(
+            pictures=None if self.pictures is None else moved(self.pictures),
+            grids=tuple(map(moved, self.grids)),
+            captions=moved(self.captions),
+            lengths=moved(self.lengths),
+            owners=moved(self.owners),
+        )
+
+    def phrases(self) -> list[tuple[Phrase, ...]]:
+        """Return the phrases of each caption; none where they are not known."""
+        told = (self.samples[owner].phrases for owner in self.owners.tolist())
+        return [
+            known[number] if known else () for known, number in zip(told, self.numbers, strict=True)
+        ]
+
+    def rolled(self) -> Self:
+        """Return the batch in which each caption tells of the picture before its own.
+
+        Example:
+            >>> blank = [torch.full((3, 1, 1), n, dtype=torch.uint8) for n in (0, 1)]
+            >>> samples = [CaptionSample(str(n), blank[n], ("red",)) for n in (0, 1)]
+            >>> batch = caption_batch(samples, Vocabulary.of(["red"]))
+            >>> batch.rolled().pictures[:, 0, 0, 0]
+            tensor([1, 0], dtype=torch.uint8)
+        """
+        return self._replace(
+            pictures=None if self.pictures is None else self.pictures.roll(1, 0),
+            grids=tuple(grid.roll(1, 0) for grid in self.grids),
+        )
 
 
-def caption_batch(samples: Sequence[CaptionSample], vocabulary: Vocabulary) -> CaptionBatch:
+def caption_batch(
+    samples: Sequence[CaptionSample], vocabulary: Vocabulary, *, max_words: int | None = None
+) -> CaptionBatch:
     """Return samples as one batch.
+
+    Args:
+        samples: All with a picture, or all with the grids of the same stages.
+        vocabulary: What turns captions into numbers.
+        max_words: Longer captions lose their end, and with it the word that ends them.
 
     Raises:
         ValueError: If a sample has no caption.
@@ -56,18 +108,21 @@ def caption_batch(samples: Sequence[CaptionSample], vocabulary: Vocabulary) -> C
     if silent := [sample.id for sample in samples if not sample.captions]:
         raise ValueError(f"every sample needs a caption, these have none: {silent[:5]}")
     rows = [
-        (vocabulary.encode(caption), owner)
+        (vocabulary.encode(caption)[: max_words and max_words + 1], owner, number)
         for owner, sample in enumerate(samples)
-        for caption in sample.captions
+        for number, caption in enumerate(sample.captions)
     ]
     rows.sort(key=lambda row: -len(row[0]))
     captions = torch.full((len(rows), len(rows[0][0])), PAD)
-    for row, (tokens, _) in zip(captions, rows, strict=True):
+    for row, (tokens, *_) in zip(captions, rows, strict=True):
         row[: len(tokens)] = torch.tensor(tokens)
+    pictures = [sample.picture for sample in samples if sample.picture is not None]
     return CaptionBatch(
         samples=tuple(samples),
-        pictures=torch.stack([sample.picture for sample in samples]),
+        pictures=torch.stack(pictures) if len(pictures) == len(samples) else None,
+        grids=tuple(map(torch.stack, zip(*(sample.grids for sample in samples), strict=True))),
         captions=captions,
-        lengths=torch.tensor([len(tokens) - 1 for tokens, _ in rows]),
-        owners=torch.tensor([owner for _, owner in rows]),
+        lengths=torch.tensor([len(tokens) - 1 for tokens, *_ in rows]),
+        owners=torch.tensor([owner for _, owner, _ in rows]),
+        numbers=tuple(number for *_, number in rows),
     )

@@ -72,12 +72,50 @@ def frame(picture: Picture, framing: Framing) -> tuple[UInt8[Tensor, "3 y x"], G
         >>> pixels.shape, [round(edge, 2) for edge in geometry.seen()]
         (torch.Size([3, 224, 224]), [108.86, 30.0, 529.27, 450.0])
     """
-    rows, columns = _resized_size(picture.size, framing)
+    height, width = framing.size
+    (rows, columns), canvas, bars, cut = _steps(picture.size, framing)
     image = Image.fromarray(picture.pixels)
-    image = image.resize((columns, rows), _FILTERS[framing.resampling])
-    geometry = Geometry.identity(picture.size, picture.orientation).resized((rows, columns))
-    pixels, geometry = _centred(np.array(image), geometry, framing)
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), geometry
+    pixels = np.array(image.resize((columns, rows), _FILTERS[framing.resampling]))
+    if canvas != (rows, columns):
+        (top, left), inner = bars, pixels
+        pixels = np.full((*canvas, 3), framing.fill, dtype=np.uint8)
+        pixels[top : top + rows, left : left + columns] = inner
+    top, left = cut
+    pixels = np.ascontiguousarray(
+        pixels[top : top + height, left : left + width].transpose(2, 0, 1)
+    )
+    return torch.from_numpy(pixels), framed_geometry(picture.size, framing, picture.orientation)
+
+
+def framed_geometry(size: tuple[int, int], framing: Framing, orientation: int = 1) -> Geometry:
+    """Return the way from a picture of this size to what the network sees of it.
+
+    Args:
+        size: Height and width of the upright picture.
+        framing: Size and fit.
+        orientation: The EXIF orientation in which the file holds the picture.
+
+    Example:
+        >>> framed_geometry((448, 640), Framing((224, 224))).seen()
+        (96.0, 0.0, 544.0, 448.0)
+    """
+    resized, canvas, bars, cut = _steps(size, framing)
+    geometry = Geometry.identity(size, orientation).resized(resized)
+    if canvas != resized:
+        geometry = geometry.padded(*bars, canvas)
+    return geometry if canvas == framing.size else geometry.cropped(*cut, framing.size)
+
+
+def _steps(
+    size: tuple[int, int], framing: Framing
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Return the resized size, that with bars, the width of these, and what is cut off before."""
+    y, x = resized = _resized_size(size, framing)
+    height, width = framing.size
+    canvas = (max(y, height), max(x, width))
+    bars = ((canvas[0] - y) // 2, (canvas[1] - x) // 2)
+    cut = (round((canvas[0] - height) / 2), round((canvas[1] - width) / 2))  # half to even
+    return resized, canvas, bars, cut
 
 
 def _resized_size(size: tuple[int, int], framing: Framing) -> tuple[int, int]:
@@ -90,21 +128,3 @@ def _resized_size(size: tuple[int, int], framing: Framing) -> tuple[int, int]:
         return (shorter, longer) if y <= x else (longer, shorter)
     scale = min(height / y, width / x)
     return max(1, round(y * scale)), max(1, round(x * scale))
-
-
-def _centred(
-    pixels: UInt8[np.ndarray, "y x 3"], geometry: Geometry, framing: Framing
-) -> tuple[UInt8[np.ndarray, "y2 x2 3"], Geometry]:
-    """Return the middle, with bars where there is too little, cut where there is too much."""
-    (y, x), (height, width) = pixels.shape[:2], framing.size
-    canvas = (max(y, height), max(x, width))
-    if canvas != (y, x):
-        top, left = (canvas[0] - y) // 2, (canvas[1] - x) // 2
-        bars = np.full((*canvas, 3), framing.fill, dtype=np.uint8)
-        bars[top : top + y, left : left + x] = pixels
-        pixels, geometry = bars, geometry.padded(top, left, canvas)
-    if canvas != framing.size:
-        top, left = round((canvas[0] - height) / 2), round((canvas[1] - width) / 2)  # half to even
-        pixels = pixels[top : top + height, left : left + width]
-        geometry = geometry.cropped(top, left, framing.size)
-    return pixels, geometry

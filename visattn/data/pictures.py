@@ -104,6 +104,34 @@ def read_picture(
         raise PictureError(f"{name}: {_reason(error)}") from error
 
 
+def read_size(
+    source: PathLike | bytes, *, max_bytes: int = 256 * 2**20
+) -> tuple[tuple[int, int], int]:
+    """Return height and width of the upright picture, and its EXIF code, from the file's head.
+
+    Args:
+        source: A file, or the bytes of one, as `read_picture` takes it.
+        max_bytes: The longest file that is opened.
+
+    Raises:
+        PictureError: If the head cannot be read. What follows it may still be damaged.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> Image.new("RGB", (7, 5)).save(file, "png")
+        >>> read_size(file.getvalue())
+        ((5, 7), 1)
+    """
+    try:
+        image = _opened(source, max_bytes)
+        code = _orientation(image)
+    except Exception as error:
+        raise PictureError(f"{_name(source)}: {_reason(error)}") from error
+    width, height = image.size
+    lies = code >= 5 and image.format != "TIFF"  # on its side; of a TIFF, Pillow says it upright
+    return (width, height) if lies else (height, width), code
+
+
 def find_pictures(paths: PathLike | Iterable[PathLike]) -> list[Path]:
     """Return the pictures among files and folders.
 

@@ -3,6 +3,9 @@
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import interpolate
+
+PAPER_SIZE = 224  # pixels a side of the pictures on which attention correctness was defined
 
 
 def cell_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[Tensor, "*b gy gx"]:
@@ -47,6 +50,30 @@ def boxes_coverage(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[
     return (down @ covered @ across.T * (rows * columns)).clamp(0, 1).to(boxes)
 
 
+def box_target(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Tensor, "gy gx"]:
+    """Return attention spread evenly over the boxes, and nowhere else: what it ought to be.
+
+    Args:
+        boxes: Left, top, right, bottom as shares of the network's input; together they count once.
+        grid: Number of rows and columns of cells.
+
+    Raises:
+        ValueError: If no box lies in the picture.
+
+    Example:
+        >>> box_target(torch.tensor([[0.25, 0.0, 1.0, 1.0]]), (1, 2))
+        tensor([[0.3333, 0.6667]])
+
+    Source:
+        Liu et al. 2017, arXiv:1605.09553, strong supervision.
+    """
+    covered = boxes_coverage(boxes, grid)
+    total = covered.sum()
+    if total <= 0:
+        raise ValueError(f"at least one box must reach into the picture, got {boxes.tolist()}")
+    return covered / total
+
+
 def attention_correctness(
     weights: Float[Tensor, "*#b gy gx"], coverage: Float[Tensor, "*#b gy gx"]
 ) -> Float[Tensor, "*b"]:
@@ -88,6 +115,46 @@ def uniform_baseline(coverage: Float[Tensor, "*b gy gx"]) -> Float[Tensor, "*b"]
     return coverage.mean((-2, -1))
 
 
+def paper_correctness(
+    weights: Float[Tensor, "*b gy gx"], boxes: Float[Tensor, "n 4"]
+) -> tuple[Float[Tensor, "*b"], Float[Tensor, ""]]:
+    """Return the correctness of attention, and its baseline, by the steps of the paper's authors.
+
+    The map is enlarged to 224 x 224 pixels by torch's bicubic interpolation and divided by its
+    sum; the boxes are rounded to pixels 1 to 224, their first and last pixel included. It stands
+    beside published numbers; `attention_correctness` and `uniform_baseline` are exact, and stay
+    between 0 and 1, which bicubic interpolation need not.
+
+    Args:
+        weights: Attention over the cells.
+        boxes: Left, top, right, bottom as shares of the network's input.
+
+    Returns:
+        The sum of each enlarged map inside at least one of the boxes; the boxes' share of pixels.
+
+    Example:
+        >>> left = torch.tensor([[0.0, 0.0, 0.5, 1.0]])
+        >>> correctness, baseline = paper_correctness(torch.tensor([[0.75, 0.25]]), left)
+        >>> correctness, baseline
+        (tensor(0.7129), tensor(0.5000))
+
+    Source:
+        Liu et al. 2017, arXiv:1605.09553, section 3.
+    """
+    ends = (boxes.double() * PAPER_SIZE).round().clamp(1, PAPER_SIZE)
+    pixels = torch.arange(1, PAPER_SIZE + 1, device=boxes.device)
+    x0, y0, x1, y1 = ends.unsqueeze(-1).unbind(1)
+    beside, beneath = (x0 <= pixels) & (pixels <= x1), (y0 <= pixels) & (pixels <= y1)
+    mask = (beneath.double().T @ beside.double() > 0).double()
+    # Enlarging is linear, first along one axis, then along the other: the mask is shrunk instead.
+    down, across = (_enlarging(cells).to(mask.device) for cells in weights.shape[-2:])
+    inside, whole = (
+        (weights.double() * (down.T @ part @ across)).sum((-2, -1))
+        for part in (mask, torch.ones_like(mask))  # alike, so that the whole picture scores 1
+    )
+    return (inside / whole).to(weights), mask.mean().to(weights)
+
+
 def pointing_hit(
     weights: Float[Tensor, "*b gy gx"], boxes: Float[Tensor, "n 4"]
 ) -> Bool[Tensor, "*b"]:
@@ -118,6 +185,12 @@ def _overlap(cells: int, pixels: int) -> Float[Tensor, "cells pixels"]:
     pixel = torch.arange(pixels, dtype=torch.float64) / pixels
     ends = torch.minimum(cell + 1 / cells, pixel + 1 / pixels)
     return (ends - torch.maximum(cell, pixel)).clamp(min=0) * cells
+
+
+def _enlarging(cells: int) -> Float[Tensor, "pixels cells"]:
+    """Return how much of each cell each pixel holds after bicubic enlargement, along one axis."""
+    each = torch.eye(cells, dtype=torch.float64)[:, None, :, None]
+    return interpolate(each, (PAPER_SIZE, 1), mode="bicubic")[:, 0, :, 0].T
 
 
 def _edges(

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.functional.search import Hypotheses, Rules, Searchable, beam_search
@@ -80,7 +80,7 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
 
     def search(
         self,
-        pictures: UInt8[Tensor, "b 3 y x"],
+        features: Float[Tensor, "b c y x"],
         *,
         beam: int = 5,
         best: int = 1,
@@ -89,12 +89,14 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
         length_penalty: float = 0.0,
         banned: Sequence[int] = (PAD, START, UNKNOWN),
     ) -> Hypotheses[Look]:
-        """Return the best captions of each picture; see `visattn.functional.search.beam_search`."""
-        features = self.encoder(pictures)
+        """Return the best captions of pictures, given the features that the encoder finds in them.
+
+        See `visattn.functional.search.beam_search` for what is searched and returned.
+        """
         return beam_search(
             self.step,
             self.start(features),
-            pictures=len(pictures),
+            pictures=len(features),
             start=START,
             rules=Rules(END, max_length, min_length, length_penalty, tuple(banned)),
             beam=beam,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 
 class ImageEncoder(nn.Module, ABC):
@@ -13,6 +14,10 @@ class ImageEncoder(nn.Module, ABC):
 
     Pictures go in as bytes, 0 to 255; scaling and normalising happen here and nowhere else, so
     they cannot happen twice.
+
+    It works in two steps, and `encoder(pictures)` equals `encoder.joined(encoder.grids(pictures))`.
+    The first is the costly one; where the encoder is `frozen`, what it gives may be kept. The
+    second lays the grids of several stages onto the finest of them.
 
     Args:
         size: Height and width, in pixels, of the pictures it is made for.
@@ -40,8 +45,22 @@ class ImageEncoder(nn.Module, ABC):
         self.register_buffer("shift", torch.tensor(mean).view(3, 1, 1) * 255, persistent=False)
         self.register_buffer("scale", torch.tensor(std).view(3, 1, 1) * 255, persistent=False)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing that `grids` does is trained, so that what it gives may be kept."""
+        return False
+
+    @property
+    def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """Channels, rows and columns of each of the `grids` of a picture."""
+        return ((self.channels, *self.grid),)
+
     def forward(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
-        """Return the grid of features of each picture.
+        """Return the grid of features of each picture; it raises what `grids` raises."""
+        return self.joined(self.grids(pictures))
+
+    def grids(self, pictures: UInt8[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the grid of each stage, for each picture.
 
         Raises:
             TypeError: If the pictures are not bytes.
@@ -59,13 +78,35 @@ class ImageEncoder(nn.Module, ABC):
             )
         return self.features(self.normalised(pictures))
 
+    def joined(self, grids: Sequence[Float[Tensor, "b _ _ _"]]) -> Float[Tensor, "b c gy gx"]:
+        """Return the grids of a picture's stages as one, in the precision of the encoder.
+
+        Coarser grids are laid onto the finest one: each feature is repeated where the finest grid
+        has a whole number of places for it; elsewhere features are interpolated. Their channels
+        then stand behind each other.
+
+        Args:
+            grids: As `grids` gives them; also such as were kept in a shorter precision.
+
+        Raises:
+            ValueError: If they are not of the shapes in `stage_shapes`.
+        """
+        shapes = tuple(tuple(grid.shape[1:]) for grid in grids)
+        if shapes != self.stage_shapes:
+            raise ValueError(
+                f"grids must be of the shapes {self.stage_shapes} (channels, rows, columns), got "
+                f"{shapes}; they come from another encoder, or from another stage of it"
+            )
+        laid = [_laid(grid.to(self.shift.dtype), self.grid) for grid in grids]
+        return laid[0] if len(laid) == 1 else torch.cat(laid, 1)
+
     def normalised(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
         """Return pictures as the network wants them: zero mean, unit spread."""
         return (pictures - self.shift) / self.scale
 
     @abstractmethod
-    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
-        """Return the grid of features of normalised pictures."""
+    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the grid of each stage, for normalised pictures."""
 
 
 class SmallEncoder(ImageEncoder):
@@ -116,11 +157,13 @@ class SmallEncoder(ImageEncoder):
         self.refine = nn.Sequential(_keeping(channels), _keeping(channels))
         self.place = nn.Conv2d(2, channels, 1, bias=False) if coordinates else nn.Identity()
 
-    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
-        """Return the grid of features of normalised pictures."""
+    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the one grid of features of normalised pictures."""
         stem = self.stem(pictures)
         grid = stem + self.refine(stem)
-        return grid + self.place(self.coordinates * _places(grid)) if self.coordinates else grid
+        if self.coordinates:
+            grid = grid + self.place(self.coordinates * _places(grid))
+        return (grid,)
 
 
 def _halving(channels: int, out: int) -> nn.Sequential:
@@ -133,6 +176,15 @@ def _keeping(channels: int) -> nn.Sequential:
 
 def _normed(convolution: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU())
+
+
+def _laid(grid: Float[Tensor, "b c y x"], size: tuple[int, int]) -> Float[Tensor, "b c y2 x2"]:
+    """Return a grid of another size in which every feature lies where it lay."""
+    if tuple(grid.shape[-2:]) == size:
+        return grid
+    if size[0] % grid.shape[-2] == 0 and size[1] % grid.shape[-1] == 0:
+        return interpolate(grid, size, mode="nearest-exact")
+    return interpolate(grid, size, mode="bilinear", align_corners=False)
 
 
 def _places(grid: Float[Tensor, "b c y x"]) -> Float[Tensor, "1 2 y x"]:

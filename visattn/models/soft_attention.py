@@ -51,19 +51,27 @@ class SoftAttentionCaptioner(Captioner[SoftAttentionState]):
         hidden: Width of the LSTM.
         attention: Width of the space in which places and hidden state meet.
         dropout: Share of the units dropped before the vocabulary and of the word embeddings.
+        projection: Width to which features are projected, once per picture, before anything looks
+            at them; None takes them as they are.
+        feature_dropout: Share of the features dropped before they are projected.
+
+    Raises:
+        ValueError: If features are to be dropped that are not projected.
 
     Example:
         >>> from visattn.models.captioners import SPECIALS
         >>> from visattn.models.encoders import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> model = SoftAttentionCaptioner((*SPECIALS, "red", "blue"), encoder, hidden=11).eval()
-        >>> found = model.search(torch.zeros(1, 3, 24, 40, dtype=torch.uint8), max_length=7)
+        >>> features = encoder(torch.zeros(1, 3, 24, 40, dtype=torch.uint8))
+        >>> found = model.search(features, max_length=7)
         >>> found.looks.weights.shape[-1]  # a grid of 3×5 places
         15
 
     Source:
         Xu et al. 2015, arXiv:1502.03044, equations 1 to 7 and 13 (deep output); the gate beta is
-        the scalar of section 4.2.1. Dropout sits on embeddings and before the vocabulary.
+        the scalar of section 4.2.1. Dropout sits on embeddings and before the vocabulary; the
+        projection, with layer norm and ReLU, is not in the paper.
     """
 
     def __init__(
@@ -75,11 +83,22 @@ class SoftAttentionCaptioner(Captioner[SoftAttentionState]):
         hidden: int = 256,
         attention: int = 128,
         dropout: float = 0.1,
+        projection: int | None = None,
+        feature_dropout: float = 0.0,
     ) -> None:
         super().__init__(words, encoder)
+        if feature_dropout and projection is None:
+            raise ValueError(
+                f"feature_dropout {feature_dropout} goes with a projection; give its width, or 0"
+            )
         self.word_width, self.hidden, self.attention = word_width, hidden, attention
-        self.dropout = dropout
-        width = encoder.channels
+        self.dropout, self.projection, self.feature_dropout = dropout, projection, feature_dropout
+        self.width = width = projection or encoder.channels
+        self.project = (
+            _projection(encoder.channels, projection, feature_dropout)
+            if projection
+            else nn.Identity()
+        )
         self.embed = nn.Embedding(len(words), word_width)
         self.look = AdditiveAttention(width, query=hidden, dim=attention)
         self.gate = nn.Linear(hidden, 1)
@@ -93,7 +112,7 @@ class SoftAttentionCaptioner(Captioner[SoftAttentionState]):
 
     def start(self, features: Float[Tensor, "b c y x"]) -> SoftAttentionState:
         """Return the state before the first word, with one hypothesis per picture."""
-        annotations = features.flatten(2).transpose(1, 2).contiguous()
+        annotations = self.project(features.flatten(2).transpose(1, 2).contiguous())
         mean = annotations.mean(1, keepdim=True)
         keys = self.look.keys(annotations)
         self.look.tap.grid = (features.shape[-2], features.shape[-1])
@@ -136,10 +155,9 @@ class SoftAttentionCaptioner(Captioner[SoftAttentionState]):
         self, state: SoftAttentionState, words: Float[Tensor, "r t e"], active: list[int]
     ) -> tuple[Float[Tensor, "p h"], Float[Tensor, "p c"], Look]:
         """Run the loop over steps, of which step t has `active[t]` rows; all results packed."""
-        from_word, from_seen = self.cell.weight_ih.split(
-            (self.word_width, self.encoder.channels), 1
-        )
-        word_part = linear(words, from_word, self.cell.bias_ih + self.cell.bias_hh)
+        from_word, from_seen = self.cell.weight_ih.split((self.word_width, self.width), 1)
+        bias = self.cell.bias_ih + self.cell.bias_hh
+        word_parts = linear(words.transpose(0, 1), from_word, bias).unbind()  # undone in one piece
         from_hidden = torch.cat((self.look.query.weight, self.gate.weight, self.cell.weight_hh))
         annotations, keys = state.annotations, state.keys
         hidden, cell = state.hidden.squeeze(1), state.cell.squeeze(1)
@@ -155,7 +173,7 @@ class SoftAttentionCaptioner(Captioner[SoftAttentionState]):
             gate = (gate + self.gate.bias).sigmoid()
             seen = gate * seen
             hidden, cell = _lstm(
-                word_part[:count, step] + recurrent + linear(seen, from_seen), cell
+                word_parts[step][:count] + recurrent + linear(seen, from_seen), cell
             )
             for kept, new in zip(
                 (hiddens, seens, weights, gates), (hidden, seen, looked, gate), strict=True
@@ -177,6 +195,10 @@ class SoftAttentionCaptioner(Captioner[SoftAttentionState]):
 
 def _perceptron(width: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, out), nn.Tanh(), nn.Linear(out, out), nn.Tanh())
+
+
+def _projection(width: int, out: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(width, out), nn.LayerNorm(out), nn.ReLU())
 
 
 def _lstm(

@@ -1,5 +1,6 @@
 """Any backbone of timm as a grid of features, frozen or trained from a stage on."""
 
+import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -35,7 +36,8 @@ class TimmEncoder(ImageEncoder):
         name: A name that `timm.list_models()` knows.
         size: Height and width, in pixels, of the pictures it is made for.
         stage: Which of the backbone's stages gives the grid, -1 for the last; None for its final
-            features, with whatever layers stand between the last stage and the pooling.
+            features, with whatever layers stand between the last stage and the pooling. Or a list
+            of these: one pass then gives all their grids, which are laid onto the finest.
         train_from: First stage that is trained; everything before it stays frozen. None: all
             frozen, 0: all trained.
         pretrained: Whether to start from timm's own weights, which are downloaded.
@@ -61,7 +63,7 @@ class TimmEncoder(ImageEncoder):
         name: str,
         *,
         size: tuple[int, int] = (224, 224),
-        stage: int | None = None,
+        stage: int | Sequence[int | None] | None = None,
         train_from: int | None = None,
         pretrained: bool = False,
         weights: str | None = None,
@@ -74,27 +76,50 @@ class TimmEncoder(ImageEncoder):
         model = _backbone(name, dict(arguments or {}), pretrained=pretrained)
         config = cast("dict[str, Any]", model.pretrained_cfg)
         super().__init__(size, mean or config["mean"], std or config["std"])
-        self.name, self.stage, self.train_from = name, stage, train_from
+        self.stage = tuple(stage) if isinstance(stage, Sequence) else stage
+        self.name, self.train_from = name, train_from
         self.arguments = dict(arguments or {})
         # A model that is built again from its description gets its weights from its own file.
         self.pretrained, self.weights = False, None
         if weights:
             _load(model, Path(weights))
         self.backbone = model
-        if stage is not None and not -len(self._stages) <= stage < len(self._stages):
-            raise ValueError(f"{name} has {len(self._stages)} stages, got stage={stage}")
-        self.channels, self.grid = self._probe()
+        self._wanted = self._numbered(self.stage)
+        self._shapes = self._probe()
+        self.channels = sum(channels for channels, _, _ in self._shapes)
+        self.grid = max((shape[1:] for shape in self._shapes), key=math.prod)
         self._freeze()
 
-    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
-        """Return the grid of features of normalised pictures."""
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing of the backbone is trained."""
+        trained = any(parameter.requires_grad for parameter in self.backbone.parameters())
+        return self.train_from is None and not trained
+
+    @property
+    def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """Channels, rows and columns of each of the `grids` of a picture."""
+        return self._shapes
+
+    def features(self, pictures: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the grid of each stage, for normalised pictures, from one pass."""
         backbone = cast("Any", self.backbone)
-        if self.stage is None:
-            return self._as_grid(backbone.forward_features(pictures), pictures)
-        (grid,) = backbone.forward_intermediates(
-            pictures, indices=[self.stage], intermediates_only=True, output_fmt="NCHW"
+        if self._wanted == (None,):
+            return (self._as_grid(backbone.forward_features(pictures), pictures),)
+        inner = sorted(stage for stage in self._wanted if stage is not None)
+        to_the_end = None in self._wanted
+        given = backbone.forward_intermediates(
+            pictures,
+            indices=inner,
+            output_fmt="NCHW",
+            intermediates_only=not to_the_end,
+            stop_early=not to_the_end,
         )
-        return grid
+        final, grids = given if to_the_end else (None, given)
+        found: dict[int | None, Tensor] = dict(zip(inner, grids, strict=True))
+        if final is not None:
+            found[None] = self._as_grid(final, pictures)
+        return tuple(found[stage] for stage in self._wanted)
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training mode, all but the frozen part."""
@@ -104,33 +129,63 @@ class TimmEncoder(ImageEncoder):
         return self
 
     def _as_grid(
-        self, features: Tensor, pictures: Float[Tensor, "b 3 y x"]
+        self, features: object, pictures: Float[Tensor, "b 3 y x"]
     ) -> Float[Tensor, "b c gy gx"]:
         """Lay out what the backbone gives: tokens, channels last or channels first."""
         backbone = cast("Any", self.backbone)
-        if features.ndim == 3:
+        size_of = getattr(getattr(backbone, "patch_embed", None), "dynamic_feat_size", None)
+        if isinstance(features, Tensor) and features.ndim == 3 and size_of:
             patches = features[:, getattr(backbone, "num_prefix_tokens", 0) :]
-            rows, columns = backbone.patch_embed.dynamic_feat_size(pictures.shape[-2:])
+            rows, columns = size_of(pictures.shape[-2:])
             return patches.transpose(1, 2).unflatten(2, (int(rows), int(columns)))
+        if not isinstance(features, Tensor) or features.ndim != 4:
+            shape = tuple(getattr(features, "shape", ())) or "several kinds"
+            raise ValueError(
+                f"{self.name} gives final features of {shape}, not a grid; name a stage"
+            )
         if getattr(backbone, "output_fmt", "NCHW") == "NHWC":
             return features.permute(0, 3, 1, 2)
         return features
 
+    def _numbered(self, stage: int | tuple[int | None, ...] | None) -> tuple[int | None, ...]:
+        """Return the stages that are asked for, counted from the first."""
+        count = len(self._stages)
+        asked = stage if isinstance(stage, tuple) else (stage,)
+        if wrong := [one for one in asked if one is not None and not -count <= one < count]:
+            raise ValueError(f"{self.name} has {count} stages, got stage={wrong[0]}")
+        numbered = tuple(None if one is None else one % count for one in asked)
+        if not numbered or len(set(numbered)) < len(numbered):
+            raise ValueError(
+                f"stage must name one of the {count} stages of {self.name} or several different "
+                f"ones, got {stage}"
+            )
+        return numbered
+
     @torch.no_grad()
-    def _probe(self) -> tuple[int, tuple[int, int]]:
-        """Return width and size of the grid for one picture of the right size."""
+    def _probe(self) -> tuple[tuple[int, int, int], ...]:
+        """Return the shapes of the grids for one picture of the right size."""
         self.backbone.eval()
+        blank = torch.zeros(1, 3, *self.size)
         try:
-            grid = self.features(torch.zeros(1, 3, *self.size))
+            grids = self.features(blank)
         except AssertionError as error:  # timm's way to say so
             raise ValueError(
                 f"{self.name} takes no pictures of {self.size} (height, width): {error}; "
                 "change size, or say arguments={'img_size': ...}"
             ) from error
+        if None in self._wanted and len(grids) > 1:
+            self._check_final(grids[self._wanted.index(None)], blank)
         self.backbone.train()
-        if grid.ndim != 4:
-            raise ValueError(f"{self.name} gives features of shape {tuple(grid.shape)}, not a grid")
-        return grid.shape[1], (grid.shape[2], grid.shape[3])
+        return tuple((grid.shape[1], grid.shape[2], grid.shape[3]) for grid in grids)
+
+    def _check_final(self, beside: Tensor, pictures: Float[Tensor, "b 3 y x"]) -> None:
+        """Refuse the few backbones that go only half the way when asked for stages as well."""
+        alone = self._as_grid(cast("Any", self.backbone).forward_features(pictures), pictures)
+        if alone.shape != beside.shape or not torch.allclose(alone, beside, rtol=1e-3, atol=1e-4):
+            raise ValueError(
+                f"timm does not give the final features of {self.name} beside those of its stages; "
+                "say -1, its last stage, in place of None"
+            )
 
     @property
     def _stages(self) -> list[str]:

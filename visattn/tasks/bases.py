@@ -54,6 +54,10 @@ class Data(LightningDataModule, ABC):
     def data_info(self) -> dict[str, Any]:
         """Plain facts that a task needs before it can build its model; cheap to know."""
 
+    def examples(self, count: int) -> list[Any]:
+        """Return the first validation pictures, as `read_picture` takes them."""
+        raise NotImplementedError(f"{type(self).__name__} has no pictures to show")
+
     @property
     def rank(self) -> int:
         """Which process this is."""

@@ -5,9 +5,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from visattn import seeing
-from visattn.data.batches import CaptionSample
 from visattn.models.captioners import Captioner
-from visattn.tasks.bases import Task
+from visattn.tasks.bases import Data, Task
 
 
 class CaptionPanels(Callback):
@@ -28,16 +27,13 @@ class CaptionPanels(Callback):
         boards = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
         if not boards or not isinstance(pl_module.model, Captioner):
             return
-        for index, sample in enumerate(self._samples(trainer)):
-            picture = sample.picture.permute(1, 2, 0).numpy()
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, Data):
+            return
+        for index, picture in enumerate(data.examples(self.pictures)):
             (told,) = seeing.caption(pl_module.model, [picture])
             panel = torch.from_numpy(seeing.panel(picture, told, width=self.width))
             for board in boards:
                 board.experiment.add_image(
                     f"captions/{index}", panel, trainer.global_step, dataformats="HWC"
                 )
-
-    def _samples(self, trainer: Trainer) -> list[CaptionSample]:
-        loaders = trainer.val_dataloaders
-        dataset = loaders.dataset  # type: ignore[union-attr]
-        return [dataset[index] for index in range(min(self.pictures, len(dataset)))]

@@ -47,5 +47,11 @@ def _meant(message: str, options: list[str]) -> list[str]:
 
 def _classes() -> list[type[Any]]:
     """Return the classes of ours that a config may name in short."""
-    ours = [kind for base in (Task, Data, Callback) for kind in base.__subclasses__()]
-    return [*CLASSES.values(), *(kind for kind in ours if kind.__module__.startswith("visattn"))]
+    ours = [kind for base in (Task, Data, Callback) for kind in _below(base)]
+    named = [kind for kind in ours if kind.__module__.startswith("visattn")]
+    return [*CLASSES.values(), *(kind for kind in named if not inspect.isabstract(kind))]
+
+
+def _below(base: type[Any]) -> list[type[Any]]:
+    """Return the classes that derive from a class, at any depth."""
+    return [kind for own in base.__subclasses__() for kind in (own, *_below(own))]

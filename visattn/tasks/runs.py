@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
@@ -34,6 +35,8 @@ def run_of(checkpoint: Path) -> Path:
 class ScoresFile(Callback):
     """Write the scores of `validate` or `test` as JSON into the folder of the run.
 
+    What a task notes beside its scores goes along: a text with them, a list into its own file.
+
     Args:
         folder: Of the run; the file is `validate.json` or `test.json`.
     """
@@ -54,6 +57,17 @@ class ScoresFile(Callback):
         if not trainer.is_global_zero or getattr(trainer, "fast_dev_run", False):
             return
         scores = {key: float(value) for key, value in sorted(trainer.callback_metrics.items())}
-        plain = {key: value if math.isfinite(value) else None for key, value in scores.items()}
+        plain: dict[str, Any] = {
+            key: value if math.isfinite(value) else None for key, value in scores.items()
+        }
+        for key, note in getattr(trainer.lightning_module, "notes", {}).items():
+            if isinstance(note, str):
+                plain[key] = note
+            else:
+                self._write_json(f"{key}.json", note)
+        self._write_json(name, plain)
+
+    def _write_json(self, name: str, content: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / name).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        (self.folder / name).write_text(text + "\n", encoding="utf-8")

@@ -100,6 +100,12 @@ class ScenesData(Data):
         """Return the test scenes, then those of held-out pairs, each once."""
         return [self._evaluation("test"), self._evaluation("novel")]
 
+    def examples(self, count: int) -> list[Any]:
+        """Return the first validation scenes."""
+        scenes = self.scenes("validation")
+        shown = (scenes[index].picture for index in range(min(count, len(scenes))))
+        return [picture.permute(1, 2, 0).numpy() for picture in shown if picture is not None]
+
     @property
     def _collate(self) -> partial[CaptionBatch]:
         return partial(caption_batch, vocabulary=self.vocabulary)

@@ -17,12 +17,14 @@ from lightning.pytorch.utilities import rank_zero_only
 
 # Classes that are imported can be named in short in a config.
 import visattn.models.descriptions
+import visattn.tasks.caption_data
 import visattn.tasks.captioning
 import visattn.tasks.panels
 import visattn.tasks.scenes_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
 from visattn.tasks.checkpoints import read_checkpoint
 from visattn.tasks.parsers import Parser
+from visattn.tasks.variables import expanded
 from visattn.tasks.runs import ScoresFile, next_run, run_of
 
 TRUSTED = (
@@ -116,6 +118,8 @@ class TrainingCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Refuse to score random weights, and choose the folder of the run."""
         asked = self.config[str(self.subcommand)]
+        for key in list(asked.keys()):
+            asked[key] = expanded(asked[key])
         checkpoint, fitting = asked.get("ckpt_path"), self.subcommand == "fit"
         if not fitting:
             self.save_config_callback = None

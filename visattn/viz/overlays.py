@@ -68,7 +68,7 @@ def overlay(
     levels = Image.fromarray(_levels(values, low, high))
     if style == "heat":
         bright = levels.copy()
-        bright.putpalette(_glowing(colours))
+        bright.putpalette(glowing_colours(colours))
         bright, strength = bright.convert("RGB"), _strength(opacity)
     else:
         bright, strength = photo, _strength(1.0)
@@ -86,9 +86,20 @@ def _levels(values: Float[np.ndarray, "y x"], low: float, high: float) -> UInt8[
 
 
 @cache
-def _glowing(colours: str) -> bytes:
-    """Return a table without its lowest fifth, which is black in most and would look like shade."""
-    return colour_table(colours)[np.linspace(51, 255, 256).round().astype(int)].tobytes()
+def glowing_colours(name: str) -> bytes:
+    """Return a table without its lowest fifth, which is black in most and would look like shade.
+
+    Args:
+        name: See `colour_table`.
+
+    Returns:
+        Red, green and blue of 256 levels, one after the other.
+
+    Example:
+        >>> list(glowing_colours("gray")[:3])
+        [51, 51, 51]
+    """
+    return colour_table(name)[np.linspace(51, 255, 256).round().astype(int)].tobytes()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""From a model and pictures to words and placed maps: where the rooms below come together."""
+"""From a model and pictures to words, and to maps that lie where the model looked."""
 
 import os
 from collections.abc import Iterable
@@ -7,21 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 from PIL import Image
 from torch import nn
 
-from visattn import store
 from visattn.data.framings import Framing, frame
 from visattn.data.pictures import Picture, read_picture
 from visattn.functional.search import Hypotheses
 from visattn.maps import AttentionMap, Geometry
 from visattn.models.captioners import Captioner, Look
-from visattn.models.descriptions import describe, restore
-from visattn.viz.contours import outlined
-from visattn.viz.layouts import tile_size
-from visattn.viz.overlays import overlay as draw_overlay
-from visattn.viz.panels import caption_panel
 
 PictureLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Picture
 Fit = Literal["crop", "squash", "pad"]
@@ -109,7 +102,7 @@ def caption(
     model.eval()
     try:
         found = model.search(
-            torch.stack([pixels for pixels, _ in framed]).to(device),
+            model.encoder(torch.stack([pixels for pixels, _ in framed]).to(device)),
             beam=beam,
             best=best,
             max_length=max_length,
@@ -154,115 +147,3 @@ def _captions(
         raise ValueError("the model can say no caption of these lengths: all its words are banned")
     first, *others = every
     return Caption(**{**vars(first), "alternatives": tuple(others)})
-
-
-def overlay(
-    picture: PictureLike,
-    attention_map: AttentionMap,
-    *,
-    high: float | None = None,
-    smooth: bool = True,
-    outline: float | None = None,
-    **options: Any,
-) -> Image.Image:
-    """Return the picture with a map on it, at the picture's own size.
-
-    Args:
-        picture: The original picture.
-        attention_map: One map, placed on it.
-        high: The value that shows in full; by default `attention_map.scale()`. For words of one
-            caption take the scale of all its maps together.
-        smooth: Whether to blend between cells, or to show each as it is.
-        outline: Draw a line where attention reaches this share of `high`; None draws none.
-        options: `low`, `colours`, `opacity` and more, as `visattn.viz.overlays.overlay`
-            takes them.
-
-    Raises:
-        ValueError: If the map has no place on a picture, was made for one of another size, or
-            holds several maps; index it first.
-
-    Example:
-        >>> blank = np.full((30, 40, 3), 200, np.uint8)
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)), {})
-        >>> overlay(blank, spot).size
-        (40, 30)
-    """
-    read = read_picture(picture)
-    values = attention_map.values
-    if values.ndim != 2:
-        raise ValueError(
-            f"overlay draws one map, got {tuple(values.shape)}; choose one, as in maps[0]"
-        )
-    if attention_map.geometry and attention_map.geometry.picture_size != read.size:
-        raise ValueError(
-            f"the map lies on a picture of {attention_map.geometry.picture_size} (height, width), "
-            f"but {read.name} has {read.size}; hand over the original"
-        )
-    placed = attention_map.on_picture(smooth=smooth).numpy()
-    high = attention_map.scale()[1] if high is None else high
-    drawn = draw_overlay(read.pixels, placed, high=high, **options)
-    if outline is not None:
-        drawn = outlined(drawn, placed, outline * high)
-    return Image.fromarray(drawn)
-
-
-def panel(
-    picture: PictureLike, caption: Caption, *, width: int = 1200, **options: Any
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return the picture and one overlay per word as one page, on one colour scale.
-
-    Args:
-        picture: The original picture.
-        caption: What was said of it.
-        width: Of the page, in pixels.
-        options: As `visattn.viz.panels.caption_panel` takes them.
-
-    Raises:
-        ValueError: If the caption has no word.
-    """
-    pixels = read_picture(picture).pixels
-    options.setdefault("high", caption.maps.scale()[1])
-    shown = tile_size(pixels.shape[:2], len(caption.words), width=width)
-    return caption_panel(
-        pixels,
-        caption.words,
-        caption.maps.on_picture(shown).numpy(),
-        log_probabilities=caption.log_probabilities,
-        gates=caption.gates,
-        width=width,
-        **options,
-    )
-
-
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write a model as one safetensors file that `load` needs nothing else for.
-
-    Raises:
-        ValueError: If the model is none of visattn's, or the name does not end in .safetensors.
-
-    Example:
-        >>> from visattn.models.encoders import SmallEncoder
-        >>> file = getfixture("tmp_path") / "encoder.safetensors"
-        >>> save(SmallEncoder((24, 24), channels=8), file)
-        >>> load(file).channels
-        8
-    """
-    store.write_model(path, model.state_dict(), describe(model))
-
-
-def load(path: str | os.PathLike[str]) -> nn.Module:
-    """Return the model that a file holds, ready to look: in evaluation mode, on the CPU.
-
-    Nothing in the file is executed.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or holds no model of visattn's.
-
-    Example:
-        >>> load("nowhere.safetensors")
-        Traceback (most recent call last):
-        FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
-    """
-    weights, description = store.read_model(path)
-    return restore(description, weights, source=path)

@@ -1,0 +1,107 @@
+"""Photos with captions, features and phrases: each finds its own, also when it is mirrored."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from miniatures import CaptionPaths, write_caption_data
+
+from visattn.data.batches import CaptionSample
+from visattn.data.caption_files import read_captions
+from visattn.data.captioned_photos import CaptionedPhotos
+from visattn.data.feature_caches import FeatureCache
+from visattn.data.framings import Framing
+from visattn.data.phrases import Phrase, read_phrases
+from visattn.data.told_photos import ToldPhotos, mirrored_words
+from visattn.models.timm_encoders import TimmEncoder
+
+ENCODER = TimmEncoder("test_resnet", size=(64, 96)).eval()
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> CaptionPaths:
+    return write_caption_data(tmp_path_factory.mktemp("mini"), photos=7)
+
+
+@pytest.fixture(scope="module")
+def photos(paths: CaptionPaths) -> CaptionedPhotos:
+    framing = Framing(ENCODER.size, fit="squash")
+    return CaptionedPhotos(read_captions(paths.captions), paths.photos, framing)
+
+
+@pytest.fixture(scope="module")
+def cache(photos: CaptionedPhotos, tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
+    ids = [entry.id for entry in photos.entries]
+    folder = tmp_path_factory.mktemp("features")
+    return FeatureCache.prepare(folder, ENCODER, photos, ids=ids, views=("plain", "mirrored"))
+
+
+def test_kept_features_are_those_of_the_photo(photos: CaptionedPhotos, cache: FeatureCache) -> None:
+    looked, kept = ToldPhotos(photos)[3], ToldPhotos(photos, cache=cache)[3]
+    assert looked.picture is not None
+    assert kept.picture is None
+    (grid,) = ENCODER.grids(looked.picture[None])
+    torch.testing.assert_close(kept.grids[0].float(), grid[0].detach(), atol=2e-2, rtol=2e-3)
+    assert (looked.id, looked.captions) == (kept.id, kept.captions)
+    assert kept.references == photos.entries[3].captions
+
+
+def test_about_every_second_photo_is_mirrored_with_what_is_said_of_it(
+    photos: CaptionedPhotos, cache: FeatureCache
+) -> None:
+    torch.manual_seed(0)
+    told = ToldPhotos(photos, cache=cache, mirror=True)
+    place = "left" if "left" in photos.entries[0].captions[0] else "right"
+    turned = 0
+    for _ in range(40):
+        sample = told[0]
+        mirrored = torch.equal(sample.grids[0], cache.read(0, 1)[0])
+        assert mirrored or torch.equal(sample.grids[0], cache.read(0, 0)[0])
+        assert (place in sample.captions[0].split()) != mirrored
+        assert sample.references == photos.entries[0].captions  # as they were written
+        turned += mirrored
+    assert 10 < turned < 30
+
+
+def test_pixels_are_mirrored_as_features_are(photos: CaptionedPhotos) -> None:
+    torch.manual_seed(0)
+    plain = ToldPhotos(photos)[0].picture
+    shown = [ToldPhotos(photos, mirror=True)[0].picture for _ in range(20)]
+    assert plain is not None
+    kinds = {
+        (torch.equal(one, plain), torch.equal(one, plain.flip(-1)))
+        for one in shown
+        if one is not None
+    }
+    assert kinds == {(True, False), (False, True)}
+
+
+def test_each_caption_has_its_own_phrases(paths: CaptionPaths, photos: CaptionedPhotos) -> None:
+    told = ToldPhotos(photos, phrases=read_phrases(paths.phrases))
+    assert told.phrases_known() == 1.0
+    sample = told[1]
+    assert [len(phrases) for phrases in sample.phrases] == [1] * 5
+    assert sample.phrases[4][0].text == "the grass"
+    assert sample.phrases[4][0].boxes == ((0.0, pytest.approx(0.7), 1.0, 1.0),)
+
+
+def test_boxes_follow_the_crop(paths: CaptionPaths) -> None:
+    """Of a photo of 80 x 64, a square network sees the middle 64; grass fills all its width."""
+    entries = read_captions(paths.captions)
+    photos = CaptionedPhotos(entries, paths.photos, Framing((64, 64), fit="crop"))
+    (ball,) = ToldPhotos(photos, phrases=read_phrases(paths.phrases))[0].phrases[0]
+    x0, _, x1, _ = ball.boxes[0]
+    assert (x0, x1) == (0.0, pytest.approx((0.45 * 80 - 8) / 64))
+
+
+def test_a_photo_without_phrases_has_none(photos: CaptionedPhotos) -> None:
+    told = ToldPhotos(photos, phrases={"another.jpg": {}})
+    assert told[0].phrases == ()
+    assert told.phrases_known() == 0.0
+
+
+def test_mirroring_twice_changes_nothing() -> None:
+    ball = Phrase(0, 2, ((0.125, 0.0, 0.25, 1.0),), (), "left ball")
+    sample = CaptionSample("a", None, ("left ball rightmost",), phrases=((ball,), ()))
+    assert mirrored_words(mirrored_words(sample)) == sample
+    assert mirrored_words(sample) != sample

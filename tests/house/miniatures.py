@@ -1,0 +1,190 @@
+"""Small data of the real formats, made for a test: drawn photos and captions of our own wording."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from PIL import Image, ImageDraw
+
+Format = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
+COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 210)}
+THINGS = ("ball", "box", "kite")
+PLACES = {"left": 0.05, "right": 0.55}  # where a thing begins, as a share of the width
+SIZE = 0.4  # of a thing, as a share of a side
+
+
+class CaptionPaths(NamedTuple):
+    """Where the parts of a data set lie."""
+
+    photos: Path
+    captions: Path
+    train: Path
+    validation: Path
+    test: Path
+    phrases: Path
+
+
+def write_caption_data(
+    folder: Path,
+    photos: int = 7,
+    format: Format = "flickr",  # noqa: A002 (as read_captions calls it)
+    size: int = 64,
+) -> CaptionPaths:
+    """Write photos, each with a thing on it, five captions each, split lists and phrase boxes.
+
+    Of the photos, two are for validation, two for the test and the rest for training.
+    """
+    if photos < 5:
+        raise ValueError(f"three splits need at least 5 photos, got {photos}")
+    paths = CaptionPaths(
+        photos=folder / "photos",
+        captions=folder / ("captions" + SUFFIXES[format]),
+        train=folder / "train.txt",
+        validation=folder / "validation.txt",
+        test=folder / "test.txt",
+        phrases=folder / "phrase_boxes.json.gz",
+    )
+    paths.photos.mkdir(parents=True)
+    names = [f"{1000 + 37 * index}_{index:02x}.jpg" for index in range(photos)]
+    for index, name in enumerate(names):
+        draw_photo(index, size).save(paths.photos / name, quality=95)
+    told = {name: captions(index) for index, name in enumerate(names)}
+    lists = {"train": names[:-4], "val": names[-4:-2], "test": names[-2:]}
+    paths.captions.write_text(WRITERS[format](told, lists), encoding="utf-8")
+    for path, split in zip(
+        (paths.train, paths.validation, paths.test), lists.values(), strict=True
+    ):
+        path.write_text("\n".join([*split, ""]), encoding="utf-8")
+    phrases = {name: phrased(index) for index, name in enumerate(names)}
+    paths.phrases.write_bytes(gzip.compress(json.dumps(phrases).encode(), mtime=0))
+    return paths
+
+
+def thing(index: int) -> tuple[str, str, str]:
+    """Return colour, kind and place of the thing on a photo."""
+    colours, places = list(COLOURS), list(PLACES)
+    return colours[index % 3], THINGS[index // 3 % 3], places[index % 2]
+
+
+def draw_photo(index: int, size: int) -> Image.Image:
+    """Return a photo, wider than high, with its thing on grass below a sky."""
+    colour, kind, _ = thing(index)
+    width, height = size * 5 // 4, size
+    image = Image.new("RGB", (width, height), (150, 200, 235))
+    pen = ImageDraw.Draw(image)
+    pen.rectangle((0, height * 0.7, width, height), fill=(90, 140, 70))
+    x0, y0, x1, y1 = box(index)
+    at = (x0 * width, y0 * height, x1 * width, y1 * height)
+    if kind == "kite":
+        middle = ((at[0] + at[2]) / 2, (at[1] + at[3]) / 2)
+        pen.polygon(
+            [(middle[0], at[1]), (at[2], middle[1]), (middle[0], at[3]), (at[0], middle[1])],
+            fill=COLOURS[colour],
+        )
+    else:
+        shape = pen.ellipse if kind == "ball" else pen.rectangle
+        shape(at, fill=COLOURS[colour])
+    return image
+
+
+def box(index: int) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of the thing, as shares of the photo."""
+    left = PLACES[thing(index)[2]]
+    return left, 0.3, round(left + SIZE, 4), 0.7
+
+
+def captions(index: int) -> list[str]:
+    """Return five captions, spaced as those of Flickr8k are."""
+    colour, kind, place = thing(index)
+    return [
+        f"A {colour} {kind} is on the {place} .",
+        f"There 's a {colour} {kind} , on grass .",
+        f"On the {place} lies a {kind}",
+        f'A well-known {kind} " in {colour} " on the {place} side .',
+        f"The grass below the {colour} {kind} is green .",
+    ]
+
+
+def phrased(index: int) -> list[dict[str, object]]:
+    """Return the captions with the boxes of what they name."""
+    colour, kind, _ = thing(index)
+    sought = (f"a {colour} {kind}", f"a {colour} {kind}", f"a {kind}", f"a well-known {kind}")
+    sentences: list[dict[str, object]] = []
+    for caption, phrase in zip(captions(index), (*sought, "the grass"), strict=True):
+        words, wanted = caption.split(), phrase.split()
+        lowered = [word.lower() for word in words]
+        first = next(i for i in range(len(words)) if lowered[i : i + len(wanted)] == wanted)
+        grass = phrase == "the grass"
+        held = {
+            "first_word": first,
+            "words": len(wanted),
+            "phrase": " ".join(words[first : first + len(wanted)]),
+            "types": ["scene" if grass else "other"],
+            "boxes": [[0.0, 0.7, 1.0, 1.0] if grass else list(box(index))],
+        }
+        sentences.append({"sentence": caption, "phrases": [held]})
+    return sentences
+
+
+def flickr(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+    return "".join(
+        f"{name}#{number}\t{caption}\n"
+        for name, said in told.items()
+        for number, caption in enumerate(said)
+    )
+
+
+def table(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("image", "caption"))
+    writer.writerows((name, caption) for name, said in told.items() for caption in said)
+    return text.getvalue()
+
+
+def karpathy(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+    split_of = {name: split for split, names in lists.items() for name in names}
+    split_of[lists["train"][-1]] = "restval"
+    images = [
+        {
+            "filename": name,
+            "imgid": index,
+            "split": split_of[name],
+            "sentids": list(range(5 * index, 5 * index + 5)),
+            "sentences": [
+                {"raw": caption, "tokens": caption.lower().split(), "imgid": index}
+                for caption in said
+            ],
+        }
+        for index, (name, said) in enumerate(told.items())
+    ]
+    return json.dumps({"images": images, "dataset": "miniature"})
+
+
+def coco(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+    images = [
+        {"id": 100 + index, "file_name": name, "height": 0, "width": 0}
+        for index, name in enumerate(told)
+    ]
+    annotations = [
+        {"image_id": 100 + index, "id": 1000 + 5 * index + number, "caption": caption}
+        for number in range(5)  # the captions of a photo do not lie together
+        for index, said in enumerate(told.values())
+        for caption in said[number : number + 1]
+    ]
+    parts = {"info": {}, "licenses": [], "images": images, "annotations": annotations}
+    return json.dumps(parts)
+
+
+def lines(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+    records = ({"id": name, "file": name, "captions": said} for name, said in told.items())
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+WRITERS = {"flickr": flickr, "csv": table, "karpathy": karpathy, "coco": coco, "jsonl": lines}
+SUFFIXES = {
+    "flickr": ".token.txt", "csv": ".csv", "karpathy": ".json", "coco": ".json", "jsonl": ".jsonl",
+}  # fmt: skip

@@ -1,0 +1,190 @@
+"""A folder of captioned photos: files for each, and an index of them all."""
+
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.folders import prepare_folder, write_whole
+
+if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    from types import TracebackType
+
+    from visattn.data.phrases import Phrase
+    from visattn.data.pictures import Picture
+    from visattn.seeing import Caption
+    from visattn.viz.indexes import IndexEntry
+
+SUFFIXES = (".png", ".html", ".json", ".npz", ".gif")
+INDEX = "index.html"
+_SHARE = 0.1  # of the time, at most, goes into keeping the index up to date
+
+
+class Gallery:
+    """Writes what is known of photos into a folder, each file at once, and keeps its index.
+
+    On leaving, for whatever reason, the index shows all photos whose page is there, those of
+    earlier runs too.
+
+    Args:
+        folder: Is made if it is not there.
+        moving: Whether each photo also gets a GIF.
+        regions: Phrases with boxes by the name of the photo's file.
+
+    Raises:
+        OSError: If the folder cannot be written.
+        ValueError: If it holds an index that something else made.
+
+    Example:
+        >>> with Gallery(getfixture("tmp_path") / "new") as gallery:
+        ...     [path.name for path in gallery.folder.iterdir()]
+        []
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        moving: bool = False,
+        regions: "Mapping[str, Sequence[Phrase]] | None" = None,
+    ) -> None:
+        self.folder, self.moving, self.regions = folder, moving, regions
+        prepare_folder(folder)
+        self._entries = {entry.page: entry for entry in _earlier(folder / INDEX)}
+        self._due, self._news = 0.0, False
+
+    def __enter__(self) -> "Gallery":
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: "TracebackType | None",
+    ) -> None:
+        """Write the index."""
+        self._write_index()
+
+    def add(self, name: str, picture: "Picture", caption: "Caption") -> None:
+        """Write the files of a photo, its page last.
+
+        Args:
+            name: Of the files, without suffix.
+            picture: Is named after its own file.
+            caption: With its alternatives, which the page shows too.
+
+        Raises:
+            OSError: If a file cannot be written.
+            ValueError: If the caption cannot be shown.
+        """
+        from visattn.seeing import animation, page
+        from visattn.viz.indexes import IndexEntry, thumbnail
+
+        known = (self.regions or {}).get(Path(picture.name).name, ())
+        self._write(f"{name}.png", _panel(picture, caption))
+        self._write(f"{name}.json", _json(picture, caption, known))
+        self._write(f"{name}.npz", _arrays(caption))
+        if self.moving:
+            self._write(f"{name}.gif", animation(picture, caption))
+        html = page(picture, caption, regions=known, name=name, index=INDEX)
+        self._write(f"{name}.html", html.encode())
+        entry = IndexEntry(name, f"{name}.html", caption.text, thumbnail(picture.pixels))
+        self._entries[entry.page], self._news = entry, True
+        if time.monotonic() >= self._due:
+            self._write_index()
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_whole(self.folder / name, content)
+
+    def _write_index(self) -> None:
+        """Write the index, if there is something new, and say when it may be written again."""
+        if not self._news:
+            return
+        from visattn.viz.indexes import index_page
+
+        start = time.monotonic()
+        self._write(INDEX, index_page([*self._entries.values()]).encode())
+        self._news = False
+        end = time.monotonic()
+        self._due = end + (end - start) / _SHARE
+
+
+def _earlier(index: Path) -> "list[IndexEntry]":
+    """Return the entries of an index whose pages are still there."""
+    if not index.exists():
+        return []
+    from visattn.viz.indexes import index_entries
+
+    try:
+        entries = index_entries(index.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"--out {index.parent} has an {INDEX} that visattn did not write and will not replace; "
+            "choose another folder"
+        ) from error
+    return [entry for entry in entries if (index.parent / entry.page).is_file()]
+
+
+def _panel(picture: "Picture", caption: "Caption") -> bytes:
+    from PIL import Image
+
+    from visattn.seeing import panel
+
+    buffer = io.BytesIO()
+    Image.fromarray(panel(picture, caption)).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def _json(picture: "Picture", caption: "Caption", known: "Sequence[Phrase]") -> bytes:
+    geometry = caption.maps.geometry
+    first, *others = (_numbers(one, known) for one in (caption, *caption.alternatives))
+    told = {
+        "picture": picture.name,
+        **first,
+        "geometry": None if geometry is None else geometry.to_dict(),
+        "alternatives": others,
+    }
+    return json.dumps(told, allow_nan=False).encode() + b"\n"
+
+
+def _numbers(caption: "Caption", known: "Sequence[Phrase]") -> dict[str, Any]:
+    """Return a caption as JSON holds it; each map is a grid of shares that sum to one."""
+    from visattn.seeing import judged_phrases
+
+    return {
+        "caption": caption.text,
+        "tokens": list(caption.words),
+        "log_probabilities": list(caption.log_probabilities),
+        "gates": list(caption.gates),
+        "finished": caption.finished,
+        "score": caption.score,
+        "maps": caption.maps.values.tolist(),
+        "phrases": [
+            {"text": " ".join(caption.words[one.first : one.first + one.words]), **one._asdict()}
+            for one in judged_phrases(caption, known)
+        ],
+    }
+
+
+def _arrays(caption: "Caption") -> bytes:
+    """Return captions as NumPy's arrays, none of which needs pickle; the second ends in _2."""
+    import numpy as np
+
+    arrays: dict[str, Any] = {}
+    for number, one in enumerate((caption, *caption.alternatives), start=1):
+        end = "" if number == 1 else f"_{number}"
+        arrays |= {
+            f"maps{end}": one.maps.values.numpy(),
+            f"words{end}": np.array(one.words, dtype=np.str_),
+            f"gates{end}": np.array(one.gates),
+            f"log_probabilities{end}": np.array(one.log_probabilities),
+            f"score{end}": np.array(one.score),
+        }
+    if caption.maps.geometry is not None:
+        arrays["geometry"] = np.array(json.dumps(caption.maps.geometry.to_dict()))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()

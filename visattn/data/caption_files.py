@@ -1,0 +1,232 @@
+"""Photos and what is said of them, from the files that people have."""
+
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from visattn.data.caption_formats import Format, Remark, recognised, remarks
+
+PathLike = str | os.PathLike[str]
+_HALF = re.compile("[\ud800-\udfff]")  # half of a pair; it cannot be written to any file
+
+
+class CaptionEntry(NamedTuple):
+    """A photo and what is said of it.
+
+    Example:
+        >>> CaptionEntry("a.jpg", "train/a.jpg", ("A dog .",)).split is None
+        True
+    """
+
+    id: str
+    """Name of the photo, unlike all others; for COCO its number."""
+    file: str
+    """Path below the folder of photos."""
+    captions: tuple[str, ...]
+    """As they were written, but for white space: each run of it is one blank."""
+    split: str | None = None
+    """The split that the file of captions itself names."""
+
+
+def read_captions(path: PathLike, *, format: Format | None = None) -> list[CaptionEntry]:  # noqa: A002
+    r"""Return the photos that a file of captions names, in its order, each with its captions.
+
+    What has no caption, or an empty one, is left out with a warning that counts it.
+
+    Args:
+        path: UTF-8 text.
+        format: `flickr`: lines `name#number<TAB>caption`; `csv`: a header with `image` and
+            `caption`, separated by commas, semicolons, bars or tabs; `karpathy`: JSON with
+            `sentences` below `images`, where the split `restval` counts as `train`; `coco`: JSON
+            with `images` and `annotations`; `jsonl`: on each line a JSON object with `file` and
+            `captions`, or `image` and `caption`. By default what the content looks like.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it does not have the format, names a photo outside the folder of photos,
+            says something twice, or says nothing; with the line.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> _ = (folder / "a.txt").write_text("a.jpg#0\tA dog .\na.jpg#1\tIt runs .\n")
+        >>> read_captions(folder / "a.txt")
+        [CaptionEntry(id='a.jpg', file='a.jpg', captions=('A dog .', 'It runs .'), split=None)]
+    """
+    text = _content(Path(path))
+    form = format
+    try:
+        form = form or recognised(text)
+        entries, silent, empty = _gathered(remarks(text, form))
+    except ValueError as error:
+        raise ValueError(f"{path}{f' (read as {form})' if form else ''}, {error}") from None
+    if not entries:
+        raise ValueError(f"{path} (read as {form}) holds no caption")
+    if empty:
+        _warn(f"{path}: {_some(empty, 'empty caption')} left out")
+    if silent:
+        _warn(f"{path}: {_some(silent, 'photo')} without a caption left out")
+    return entries
+
+
+def read_split(path: PathLike) -> list[str]:
+    """Return the names in a list of photos, one on each line.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is empty, or a name stands twice.
+    """
+    lines: dict[str, int] = {}
+    for number, line in enumerate(_content(Path(path)).split("\n"), 1):
+        name = line.strip()
+        if name in lines:
+            raise ValueError(f"{path}, line {number}: {name} stands already on line {lines[name]}")
+        if name:
+            lines[name] = number
+    return list(lines)
+
+
+def of_split(entries: Iterable[CaptionEntry], names: Sequence[str]) -> list[CaptionEntry]:
+    """Return the entries of a list of photos, in the order of the list.
+
+    Args:
+        entries: Of all splits.
+        names: Ids, files, or files without folder and ending where only one photo has that name.
+
+    Raises:
+        ValueError: If a name has no captions, or two names mean the same photo.
+
+    Example:
+        >>> entries = [CaptionEntry(name, name, ("A dog .",)) for name in ("a.jpg", "b.jpg")]
+        >>> [entry.id for entry in of_split(entries, ["b.jpg"])]
+        ['b.jpg']
+    """
+    known: dict[str, CaptionEntry] = {}
+    stems: dict[str, list[CaptionEntry]] = {}
+    for entry in entries:
+        known[entry.file] = known[entry.id] = entry
+        stems.setdefault(PurePosixPath(entry.file).stem, []).append(entry)
+    known |= {stem: same[0] for stem, same in stems.items() if len(same) == 1 and stem not in known}
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(
+            f"{_some(missing, 'name')} of the split without captions; "
+            "give the captions of all its photos, or take the names out"
+        )
+    chosen = [known[name] for name in names]
+    if twice := [one for one, count in Counter(entry.id for entry in chosen).items() if count > 1]:
+        raise ValueError(f"{_some(twice, 'photo')} more than once in the split; name each once")
+    return chosen
+
+
+def in_split(entries: Iterable[CaptionEntry], split: str) -> list[CaptionEntry]:
+    """Return the entries that their own file of captions puts into this split.
+
+    Raises:
+        ValueError: If there are none.
+
+    Example:
+        >>> entries = [CaptionEntry("a", "a.jpg", ("A dog .",), "val")]
+        >>> [entry.id for entry in in_split(entries, "val")]
+        ['a']
+    """
+    entries = list(entries)
+    chosen = [entry for entry in entries if entry.split == split]
+    if not chosen:
+        there = sorted({str(entry.split) for entry in entries})
+        raise ValueError(f"no photo is of split {split!r}; the captions know {', '.join(there)}")
+    return chosen
+
+
+def check_disjoint(splits: Mapping[str, Sequence[CaptionEntry]]) -> None:
+    """Refuse splits that share a photo: a score would then praise what was learnt by heart.
+
+    Raises:
+        ValueError: If a photo is in two of them.
+
+    Example:
+        >>> check_disjoint({"train": [CaptionEntry("a", "a.jpg", ("A dog .",))], "test": []})
+    """
+    owners: dict[str, str] = {}
+    shared: dict[tuple[str, str], list[str]] = {}
+    for split, entries in splits.items():
+        for entry in entries:
+            owner = owners.setdefault(entry.file, split)
+            if owner != split:
+                shared.setdefault((owner, split), []).append(entry.id)
+    if shared:
+        both = ", ".join(
+            f"{first} and {second} share {_some(ids, 'photo')}"
+            for (first, second), ids in shared.items()
+        )
+        raise ValueError(f"{both}; a photo may be in one split only")
+
+
+def _content(path: Path) -> str:
+    """Return the text of a file, with line feeds alone at the ends of its lines."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file")
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: not UTF-8, byte {content[error.start]:#04x} at offset "
+            f"{error.start}; write the file as UTF-8"
+        ) from None
+    if not text.strip():
+        raise ValueError(f"{path} is empty")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _gathered(said: Iterable[Remark]) -> tuple[list[CaptionEntry], list[str], list[str]]:
+    """Return entries, photos of which nothing is said, and places of empty captions."""
+    photos: dict[str, Remark] = {}
+    captions: dict[str, list[str]] = {}
+    empty: list[str] = []
+    for remark in said:
+        first = photos.setdefault(remark.id, remark)
+        _check(remark, first)
+        kept = captions.setdefault(remark.id, [])
+        caption = " ".join((remark.caption or "").split())
+        if caption:
+            kept.append(caption)
+        elif remark.caption is not None:
+            empty.append(remark.place)
+    entries = [
+        CaptionEntry(photo.id, photo.file, tuple(captions[photo.id]), photo.split)
+        for photo in photos.values()
+        if captions[photo.id]
+    ]
+    return entries, [photo for photo, kept in captions.items() if not kept], empty
+
+
+def _check(remark: Remark, first: Remark) -> None:
+    """Refuse what names no photo of the folder, two photos alike, or what cannot be written."""
+    parts = PurePosixPath(remark.file.replace("\\", "/")).parts
+    outside = not parts or parts[0] == "/" or ".." in parts or parts[0][1:2] == ":"
+    if outside or "\0" in remark.file or not remark.id.strip():
+        raise ValueError(
+            f"{remark.place}: a photo must be a path below the folder of photos, "
+            f"got {remark.file!r}"
+        )
+    if remark.file != first.file:
+        raise ValueError(
+            f"{remark.place}: {remark.file} has the name of {first.file}, {first.place}; "
+            "each photo needs a name of its own"
+        )
+    if _HALF.search(f"{remark.id} {remark.file} {remark.caption}"):
+        raise ValueError(f"{remark.place}: half a character (a surrogate without its pair)")
+
+
+def _some(items: Sequence[str], noun: str) -> str:
+    """Return how many there are, and the first of them."""
+    count = f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"
+    return f"{count} ({', '.join(items[:3])}{', ...' if len(items) > 3 else ''})"
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=3)

@@ -1,0 +1,102 @@
+"""Photos with captions as a data set: read when they are asked for, missing ones found before."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from visattn.data.batches import CaptionSample
+from visattn.data.caption_files import CaptionEntry
+from visattn.data.framings import Framing, frame, framed_geometry
+from visattn.data.pictures import PathLike, read_picture, read_size
+from visattn.maps.geometries import Geometry
+
+
+class CaptionedPhotos(Dataset[CaptionSample]):
+    """Photos of a folder, each with all of its captions.
+
+    Args:
+        entries: What `read_captions` and `of_split` return.
+        folder: Below which the files of the entries lie.
+        framing: How a photo comes into the network's input.
+
+    Raises:
+        FileNotFoundError: If the folder, or any photo in it, is missing or empty.
+
+    Example:
+        >>> from PIL import Image
+        >>> folder = getfixture("tmp_path")
+        >>> Image.new("RGB", (7, 5)).save(folder / "a.png")
+        >>> entries = [CaptionEntry("a", "a.png", ("A dark room .",))]
+        >>> photos = CaptionedPhotos(entries, folder, Framing((3, 3)))
+        >>> photos[0].picture.shape, photos[0].captions
+        (torch.Size([3, 3, 3]), ('A dark room .',))
+    """
+
+    def __init__(self, entries: Sequence[CaptionEntry], folder: PathLike, framing: Framing) -> None:
+        self.entries, self.folder, self.framing = tuple(entries), Path(folder), framing
+        if missing := missing_photos(entries, folder):
+            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            raise FileNotFoundError(
+                f"{len(missing):,} of {len(entries):,} photos are missing or empty in "
+                f"{folder}: {some}{_elsewhere(self.folder, missing[0])}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> CaptionSample:
+        entry = self._entry(index)
+        pixels, _ = self.framed(index)
+        return CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
+
+    def framed(self, index: int) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
+        """Return what the network sees of a photo, and the way back to the photo.
+
+        Raises:
+            PictureError: If the photo cannot be read; the message names its file.
+        """
+        return frame(read_picture(self.folder / self._entry(index).file), self.framing)
+
+    def geometry(self, index: int) -> Geometry:
+        """Return the way back to a photo, of which only the head of the file is read.
+
+        Raises:
+            PictureError: If it cannot be read; the message names the file.
+        """
+        size, orientation = read_size(self.folder / self._entry(index).file)
+        return framed_geometry(size, self.framing, orientation)
+
+    def _entry(self, index: int) -> CaptionEntry:
+        if not 0 <= index < len(self.entries):
+            raise IndexError(f"index must lie in [0, {len(self.entries)}), got {index}")
+        return self.entries[index]
+
+
+def missing_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> list[str]:
+    """Return the files that are not in the folder, or empty there; no photo is opened.
+
+    Raises:
+        FileNotFoundError: If the folder itself is missing.
+
+    Example:
+        >>> missing_photos([CaptionEntry("a", "a.png", ("A cat .",))], getfixture("tmp_path"))
+        ['a.png']
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; give the folder of the photos")
+    return [entry.file for entry in entries if not _holds(Path(folder, entry.file))]
+
+
+def _holds(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _elsewhere(folder: Path, file: str) -> str:
+    """Return a hint if the photo lies one folder deeper."""
+    places = [Path(place) for place in os.scandir(folder) if place.is_dir()]
+    found = next((place for place in sorted(places) if _holds(place / file)), None)
+    return f"; {found} has the first, is it the folder?" if found else "; take them out or add them"

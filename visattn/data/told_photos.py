@@ -1,0 +1,124 @@
+"""Photos with captions, features and phrases, put together as training and scoring want them."""
+
+from collections.abc import Mapping
+
+import torch
+from torch.utils.data import Dataset
+
+from visattn.data.batches import CaptionSample
+from visattn.data.captioned_photos import CaptionedPhotos
+from visattn.data.feature_caches import FeatureCache
+from visattn.data.phrases import Phrase, phrases_on_input
+from visattn.data.vocabularies import split_words
+
+_SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
+Phrases = Mapping[str, Mapping[tuple[str, ...], tuple[Phrase, ...]]]
+
+
+class ToldPhotos(Dataset[CaptionSample]):
+    """Photos with all their captions; with features in place of pixels where these were kept.
+
+    Args:
+        photos: The photos and their captions.
+        cache: Features of the same photos in the same order, or none.
+        phrases: For a photo, by its file or id, and a caption, by its words, the phrases with
+            boxes. `phrases_known` says how many captions found theirs.
+        mirror: Show every second photo mirrored, at random, and swap left and right in what is
+            said of it. With a cache, its second view is the mirrored one.
+
+    Example:
+        >>> from PIL import Image
+        >>> from visattn.data.caption_files import CaptionEntry
+        >>> from visattn.data.framings import Framing
+        >>> folder = getfixture("tmp_path")
+        >>> Image.new("RGB", (7, 5)).save(folder / "a.png")
+        >>> entries = [CaptionEntry("a", "a.png", ("A dark room .",))]
+        >>> told = ToldPhotos(CaptionedPhotos(entries, folder, Framing((3, 3))))
+        >>> told[0].captions, told[0].picture.shape
+        (('A dark room .',), torch.Size([3, 3, 3]))
+    """
+
+    def __init__(
+        self,
+        photos: CaptionedPhotos,
+        *,
+        cache: FeatureCache | None = None,
+        phrases: Phrases | None = None,
+        mirror: bool = False,
+    ) -> None:
+        self.photos, self.cache, self.mirror = photos, cache, mirror
+        self.phrases = phrases or {}
+        self._placed: dict[int, tuple[tuple[Phrase, ...], ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, index: int) -> CaptionSample:
+        mirrored = self.mirror and bool(torch.rand(()) < 0.5)
+        sample = self._seen(index, mirrored=mirrored)._replace(phrases=self.phrases_of(index))
+        return mirrored_words(sample) if mirrored else sample
+
+    def phrases_of(self, index: int) -> tuple[tuple[Phrase, ...], ...]:
+        """Return, for each caption, its phrases with boxes as shares of what the network sees."""
+        if index not in self._placed:
+            self._placed[index] = self._place(index)
+        return self._placed[index]
+
+    def _place(self, index: int) -> tuple[tuple[Phrase, ...], ...]:
+        known, captions = self._known(index), self.photos.entries[index].captions
+        if not known:
+            return ()
+        geometry = self.photos.geometry(index)
+        return tuple(
+            phrases_on_input(known.get(tuple(split_words(caption)), ()), geometry)
+            for caption in captions
+        )
+
+    def _known(self, index: int) -> Mapping[tuple[str, ...], tuple[Phrase, ...]]:
+        entry = self.photos.entries[index]
+        return self.phrases.get(entry.file) or self.phrases.get(entry.id) or {}
+
+    def phrases_known(self) -> float:
+        """Return the share of captions of which phrases are known."""
+        told = [
+            tuple(split_words(caption)) in self._known(index)
+            for index, entry in enumerate(self.photos.entries)
+            for caption in entry.captions
+        ]
+        return sum(told) / max(1, len(told))
+
+    def _seen(self, index: int, *, mirrored: bool) -> CaptionSample:
+        """Return what the network gets of a photo: features if they were kept, else pixels."""
+        entry = self.photos.entries[index]
+        sample = CaptionSample(entry.id, None, entry.captions, references=entry.captions)
+        if self.cache is not None:
+            return sample._replace(grids=self.cache.read(index, int(mirrored)))
+        pixels, _ = self.photos.framed(index)
+        return sample._replace(picture=pixels.flip(-1) if mirrored else pixels)
+
+
+def mirrored_words(sample: CaptionSample) -> CaptionSample:
+    """Return a sample in which left and right change places, in words and boxes.
+
+    References stay as they were written.
+
+    Example:
+        >>> ball = Phrase(0, 2, ((0.0, 0.0, 0.25, 1.0),), (), "left ball")
+        >>> sample = CaptionSample("a", None, ("Left ball .",), phrases=((ball,),))
+        >>> turned = mirrored_words(sample)
+        >>> turned.captions, turned.phrases[0][0].text, turned.phrases[0][0].boxes
+        (('right ball .',), 'right ball', ((0.75, 0.0, 1.0, 1.0),))
+    """
+    return sample._replace(
+        captions=tuple(map(_swapped, sample.captions)),
+        phrases=tuple(tuple(map(_mirrored, phrases)) for phrases in sample.phrases),
+    )
+
+
+def _swapped(text: str) -> str:
+    return " ".join(_SIDES.get(word.lower(), word) for word in text.split(" "))
+
+
+def _mirrored(phrase: Phrase) -> Phrase:
+    boxes = tuple((1 - x1, y0, 1 - x0, y1) for x0, y0, x1, y1 in phrase.boxes)
+    return phrase._replace(boxes=boxes, text=_swapped(phrase.text))

@@ -1,0 +1,1 @@
+"""Scores of captions, in plain Python: tokens, BLEU, ROUGE-L, CIDEr-D."""

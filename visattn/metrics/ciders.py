@@ -1,0 +1,75 @@
+"""CIDEr-D: how much a caption says what the references agree on, rare words counting more."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from visattn.metrics.ngrams import ORDER, Gram, Grams
+
+SIGMA = 6.0  # of the bell curve over the difference of lengths
+
+
+class _Weighed(NamedTuple):
+    """Runs of each order with their weights, the norms of these, and the length in pairs."""
+
+    weights: list[dict[Gram, float]]
+    norms: list[float]
+    length: int
+
+
+def cider_scores(captions: Sequence[Grams], references: Sequence[Sequence[Grams]]) -> list[float]:
+    """Return CIDEr-D of each caption, 0 to 10; the score of all is the mean.
+
+    How rare a run of words is, is counted over the references given here: the same caption scores
+    otherwise in another set. Over one picture every score is 0. Words are not stemmed. Lengths
+    are those the official code compares, counted in pairs of words.
+
+    Args:
+        captions: One per picture.
+        references: At least one per picture.
+
+    Example:
+        >>> from visattn.metrics.ngrams import ngram_counts
+        >>> texts = ["a dog runs over the grass", "two red cars stand there"]
+        >>> captions = [ngram_counts(text.split()) for text in texts]
+        >>> [round(score, 4) for score in cider_scores(captions, [[told] for told in captions])]
+        [10.0, 10.0]
+        >>> cider_scores(captions[:1], [captions[:1]])
+        [0.0]
+
+    Source:
+        Vedantam et al. 2015, arXiv:1411.5726, section 6, as in the evaluation code of COCO.
+    """
+    pictures: Counter[Gram] = Counter()
+    for told in references:
+        pictures.update({gram for grams in told for counts in grams.counts for gram in counts})
+    everything = math.log(len(references)) if references else 0.0
+    rarity = {gram: everything - math.log(count) for gram, count in pictures.items()}
+    scores: list[float] = []
+    for caption, told in zip(captions, references, strict=True):
+        weighed = _weighed(caption, rarity, everything)
+        total = sum(_likeness(weighed, _weighed(other, rarity, everything)) for other in told)
+        scores.append(10 * total / ORDER / len(told))
+    return scores
+
+
+def _weighed(grams: Grams, rarity: dict[Gram, float], unseen: float) -> _Weighed:
+    weights = [
+        {gram: count * rarity.get(gram, unseen) for gram, count in counts.items()}
+        for counts in grams.counts
+    ]
+    norms = [math.sqrt(sum(weight * weight for weight in row.values())) for row in weights]
+    return _Weighed(weights, norms, max(0, grams.length - 1))
+
+
+def _likeness(caption: _Weighed, reference: _Weighed) -> float:
+    """Return the sum over orders of the cosines, what is said too often counting once."""
+    total = 0.0
+    rows = zip(caption.weights, caption.norms, reference.weights, reference.norms, strict=True)
+    for ours, norm, theirs, other_norm in rows:
+        if norm and other_norm:
+            shared = ours.keys() & theirs.keys()
+            product = sum(min(ours[gram], theirs[gram]) * theirs[gram] for gram in shared)
+            total += product / (norm * other_norm)
+    return total * math.exp(-((caption.length - reference.length) ** 2) / (2 * SIGMA**2))

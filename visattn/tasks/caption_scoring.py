@@ -1,0 +1,159 @@
+"""Scoring a captioner, by whatever is known of the pictures."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, cast
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
+
+from visattn.data.batches import CaptionBatch
+from visattn.data.phrases import Phrase, spoken_phrases
+from visattn.functional.captions import caption_loss
+from visattn.models.captioners import Captioner
+from visattn.models.descriptions import build, describe
+from visattn.tasks.bases import Task
+from visattn.tasks.phrase_scores import OF_PHRASES, PhraseScores
+from visattn.tasks.ratios import Ratio
+from visattn.tasks.reference_scores import ReferenceScores
+from visattn.tasks.scene_scores import OF_MAPS, OF_WORDS, SceneScores
+from visattn.tasks.tellings import Telling, generated, given, read
+
+MADE_UP = ("val", "test", "novel", "shuffled", "untrained")
+GIVEN = ("val_given", "given", "shuffled_given", "untrained_given")
+
+
+class ScoredTask(Task):
+    """A captioner with its scores; what trains it comes on top.
+
+    Made-up captions: `val`, `test`, and `novel` for the test's second set of pictures. `given` are
+    captions that the model reads, for the sake of its maps. Controls: `shuffled`, the captions of
+    other pictures; `untrained`, a model of the same make with fresh weights.
+
+    Args:
+        model: The captioner.
+        beam: Captions searched at once per picture.
+        length_penalty: Exponent of the length penalty of the search; 0 compares log-probabilities.
+    """
+
+    model: Captioner
+
+    def __init__(self, model: Captioner, *, beam: int, length_penalty: float) -> None:
+        super().__init__(model)
+        self.beam, self.length_penalty = beam, length_penalty
+        self.loss = Ratio()
+        splits = (*MADE_UP, *GIVEN)
+        self.scenes = nn.ModuleDict({split: SceneScores() for split in splits})
+        self.phrases = nn.ModuleDict({split: PhraseScores() for split in splits})
+        self.references = {split: ReferenceScores() for split in MADE_UP}
+        self.notes: dict[str, Any] = {}
+
+    @abstractmethod
+    def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
+
+    def validation_step(self, batch: CaptionBatch, batch_idx: int) -> None:
+        """Score made-up captions and, for the loss and the maps, given ones."""
+        told = read(self.model, batch)
+        words = len(told.rows)
+        targets = batch.captions[told.rows, told.steps + 1]
+        surprise = caption_loss(told.logits, targets, len(batch.lengths), reduction="mean")
+        self.loss.update(surprise * words, words)
+        self.log("val/loss", self.loss, prog_bar=True)
+        self._score("val", self._generated(self.model, batch), batch)
+        if self.trainer.state.fn != "fit":
+            self._score("val_given", given(self.model, batch, told), batch)
+
+    def test_step(self, batch: CaptionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Score made-up captions; on the first set of pictures, given ones and controls as well."""
+        told = self._generated(self.model, batch)
+        self._score("novel" if dataloader_idx else "test", told, batch)
+        if dataloader_idx:
+            return
+        self._score("given", given(self.model, batch), batch)
+        if len(batch.samples) > 1:  # a picture alone has no other
+            others = batch.rolled()
+            self._score("shuffled", self._generated(self.model, others), batch)
+            self._score("shuffled_given", given(self.model, others), batch)
+        fresh = self._fresh()
+        self._score("untrained", self._generated(fresh, batch), batch)
+        self._score("untrained_given", given(fresh, batch), batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Score all captions together."""
+        self._score_references("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Score all captions together."""
+        for split in MADE_UP[1:]:
+            self._score_references(split)
+
+    def _score(self, split: str, told: Sequence[Telling], batch: CaptionBatch) -> None:
+        """Take in captions, and log what each of the applicable scores says so far."""
+        if all(sample.world for sample in batch.samples):
+            self._score_scenes(split, told, batch)
+        if any(sample.phrases for sample in batch.samples) and self.trainer.state.fn != "fit":
+            self._score_phrases(split, told, batch)
+        if split in self.references and all(sample.references for sample in batch.samples):
+            self.references[split].update(batch.samples, [one.text for one in told])
+
+    def _score_scenes(self, split: str, told: Sequence[Telling], batch: CaptionBatch) -> None:
+        once = [one for one in told if one.number == 0]
+        worlds = [batch.samples[one.picture].world for one in once]
+        scores = cast("SceneScores", self.scenes[split])
+        scores.update(
+            [one.text for one in once],
+            [one.maps for one in once],
+            [world for world in worlds if world],
+        )
+        names = OF_MAPS if split in GIVEN else (*OF_WORDS, *OF_MAPS)
+        if split in ("shuffled", "untrained"):
+            names = OF_WORDS  # of true captions there are too few to speak of maps
+        for name in names:
+            shown = f"{split}/{name}"
+            self.log(shown, scores[name], add_dataloader_idx=False, prog_bar=shown == "val/truth")
+
+    def _score_phrases(self, split: str, told: Sequence[Telling], batch: CaptionBatch) -> None:
+        scores = cast("PhraseScores", self.phrases[split])
+        said = [_phrases(one, batch, made_up=split in MADE_UP) for one in told]
+        scores.update([one.maps for one in told], said)
+        for name in OF_PHRASES:
+            self.log(f"{split}/{name}", scores[name], add_dataloader_idx=False)
+
+    def _score_references(self, split: str) -> None:
+        scores = self.references[split]
+        if not scores.captions:
+            return
+        captions, found = scores.compute()
+        scores.reset()
+        for name, value in found.corpus.items():
+            shown = f"{split}/{name.lower()}"
+            self.log(shown, value, prog_bar=shown == "val/cider-d", sync_dist=True)
+        self.notes[f"{split}_captions"] = [
+            {"image_id": name, "caption": caption} for name, caption in captions.items()
+        ]
+        self.notes["signature"] = found.signature
+        for said in found.warnings:
+            rank_zero_warn(said)
+
+    def _generated(self, model: Captioner, batch: CaptionBatch) -> list[Telling]:
+        return generated(model, batch, beam=self.beam, length_penalty=self.length_penalty)
+
+    def _fresh(self) -> Captioner:
+        """Return an untrained model of the same make, the same whenever it is asked for."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            fresh = cast("Captioner", build(describe(self.model)))
+        return fresh.eval().to(self.device)
+
+
+def _phrases(told: Telling, batch: CaptionBatch, *, made_up: bool) -> tuple[Phrase, ...]:
+    """Return the phrases that a caption says and whose place is known."""
+    known = batch.samples[told.picture].phrases
+    if not known:
+        return ()
+    if made_up:
+        return spoken_phrases(told.text.split(), chain.from_iterable(known))
+    return known[told.number]

@@ -1,0 +1,186 @@
+"""A caption as a picture that moves: word after word, and where the model looked for it."""
+
+import io
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw
+
+from visattn.viz.legends import INK, PAPER, SOFT
+from visattn.viz.letters import shortened, typeface
+from visattn.viz.overlays import Style, overlay
+from visattn.viz.rasters import resized_map, resized_picture
+
+FIRST, WORD, LAST = 1200, 750, 2600  # milliseconds: the photo, each word, all words
+_MARGIN, _LETTERS, _LINE, _LINES = 12, 17, 28, 4
+_SMALLEST = 160  # pixels wide: below, nothing could be read
+_TALLEST = 2.0  # a picture's height, in widths of the frame
+_SAMPLE = 20_000  # pixels from which the palette is made: more take long and change little
+_CLEAR = 255  # the last colour of the palette is none
+
+
+def _between(one: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return colours from one to another, as the edges of letters have them."""
+    steps = np.linspace(one, other, 5).round().astype(int)
+    return [tuple(map(int, step)) for step in steps]
+
+
+_INKS = list(dict.fromkeys([*_between(PAPER, INK), *_between(PAPER, SOFT)]))
+
+
+def caption_animation(
+    picture: UInt8[np.ndarray, "y x 3"],
+    words: Sequence[str],
+    maps: Float[np.ndarray, "t y2 x2"],
+    *,
+    high: float,
+    colours: str = "magma",
+    opacity: float = 0.7,
+    style: Style = "heat",
+    width: int = 480,
+    max_bytes: int = 1_500_000,
+) -> bytes:
+    """Return a GIF: the photo, a frame for each word, and at last the mean of all words.
+
+    All frames share one scale and one palette. What would be longer than `max_bytes` is drawn
+    smaller.
+
+    Args:
+        picture: RGB, of any size and proportions.
+        words: At least one; the caption stands below the photo, the word in turn marked.
+        maps: One for each word, over the whole picture, at any size; NaN where it was not seen.
+            `AttentionMap.on_picture(frame_size(...))` makes them at the size that is drawn.
+        high: The value that shows in full.
+        colours: The table of `heat`, see `visattn.viz.colours.colour_table`.
+        opacity: How far attention in full covers the picture, between 0 and 1.
+        style: `heat` or `light`, see `overlay`.
+        width: In pixels, at least 160.
+        max_bytes: The longest file.
+
+    Raises:
+        ValueError: If there is no word, not one map for each, or the width is too small.
+
+    Example:
+        >>> moving = caption_animation(
+        ...     np.zeros((30, 40, 3), np.uint8), ["a", "dog"], np.zeros((2, 30, 40)), high=1.0
+        ... )
+        >>> moving[:6], Image.open(io.BytesIO(moving)).n_frames
+        (b'GIF89a', 4)
+    """
+    if not words or len(words) != len(maps):
+        raise ValueError(f"maps must be one for each word, got {len(maps)} for {len(words)} words")
+    if width < _SMALLEST:
+        raise ValueError(f"an animation must be at least {_SMALLEST} pixels wide, got {width}")
+    draw = partial(overlay, high=high, colours=colours, opacity=opacity, style=style)
+    while True:
+        size = frame_size(picture.shape[:2], width)
+        small = resized_picture(picture, size)
+        shown = [resized_map(one, size) for one in (*maps, np.mean(maps, axis=0))]
+        seen = [small, *(draw(small, one) for one in shown)]
+        moving = _encoded(_titled(seen, words, width), size[0])
+        if len(moving) <= max_bytes or width == _SMALLEST:
+            return moving
+        width = max(_SMALLEST, int(width * 0.95 * (max_bytes / len(moving)) ** 0.5))
+
+
+def frame_size(size: tuple[int, int], width: int) -> tuple[int, int]:
+    """Return the height and width at which an animation draws a picture.
+
+    Args:
+        size: Height and width of the picture.
+        width: Of the animation, in pixels. What is very tall is drawn narrower.
+
+    Example:
+        >>> frame_size((480, 640), 480)
+        (360, 480)
+    """
+    height, across = size
+    share = min(width / across, _TALLEST * width / height)
+    return max(1, round(height * share)), max(1, round(across * share))
+
+
+def _titled(
+    seen: Sequence[UInt8[np.ndarray, "y x 3"]], words: Sequence[str], width: int
+) -> list[Image.Image]:
+    """Return frames: each picture, in the middle, above the caption with its word marked."""
+    places, height = _places(words, width)
+    frames = []
+    for index, picture in enumerate(seen):
+        frame = Image.new("RGB", (width, picture.shape[0] + height), PAPER)
+        frame.paste(Image.fromarray(picture), ((width - picture.shape[1]) // 2, 0))
+        pen = ImageDraw.Draw(frame)
+        for number, (word, x, y, end) in enumerate(places, start=1):
+            top = picture.shape[0] + y
+            chosen = number == index
+            if chosen:
+                pen.rounded_rectangle((x - 5, top - 4, end + 5, top + _LETTERS + 6), 5, INK)
+            whole = index in (0, len(seen) - 1)
+            colour = PAPER if chosen else INK if whole else SOFT
+            pen.text((x, top), word, colour, typeface(_LETTERS))
+        frames.append(frame)
+    return frames
+
+
+def _places(words: Sequence[str], width: int) -> tuple[list[tuple[str, float, int, float]], int]:
+    """Return each word with its left, top and right, and the height of them all.
+
+    Of a caption that is longer than the lines there are, the rest is left out.
+    """
+    font = typeface(_LETTERS)
+    blank, room = font.getlength(" ") + 6, width - 2 * _MARGIN
+    lines: list[list[tuple[str, float]]] = [[]]
+    for word in words:
+        short = shortened(word, font, room)
+        long = font.getlength(short)
+        if lines[-1] and sum(w + blank for _, w in lines[-1]) + long > room:
+            lines.append([])
+        lines[-1].append((short, long))
+    places = []
+    for number, line in enumerate(lines[:_LINES]):
+        x = (width - sum(long for _, long in line) - blank * (len(line) - 1)) / 2
+        for word, long in line:
+            places.append((word, x, _MARGIN + number * _LINE, x + long))
+            x += long + blank
+    return places, 2 * _MARGIN + min(len(lines), _LINES) * _LINE - 6
+
+
+def _encoded(frames: Sequence[Image.Image], height: int) -> bytes:
+    """Return frames as a GIF with one palette; above `height` they show pictures, below text."""
+    palette = _palette([frame.crop((0, 0, frame.width, height)) for frame in frames])
+    flat = []
+    for frame in frames:
+        # Between few colours attention would show steps: they are mixed, but not in the text.
+        drawn = frame.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
+        text = frame.crop((0, height, *frame.size))
+        drawn.paste(text.quantize(palette=palette, dither=Image.Dither.NONE), (0, height))
+        flat.append(drawn)
+    buffer = io.BytesIO()
+    times = [FIRST, *[WORD] * (len(frames) - 2), LAST]
+    flat[0].save(
+        buffer,
+        "gif",
+        save_all=True,
+        append_images=flat[1:],
+        duration=times,
+        loop=0,
+        disposal=1,
+        palette=bytes(palette.getpalette() or []),  # named, or each frame would bring its own
+        transparency=_CLEAR,  # for what stays as it was in the frame before
+        optimize=True,
+    )
+    return buffer.getvalue()
+
+
+def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Return the colours of pictures as a palette, beside them those of the text and `_CLEAR`."""
+    share = max(1, round(math.sqrt(sum(one.width * one.height for one in pictures) / _SAMPLE)))
+    sample = np.concatenate([np.asarray(one)[::share, ::share] for one in pictures])
+    count = _CLEAR - len(_INKS)
+    found = Image.fromarray(sample).quantize(count, kmeans=_SAMPLE // 100).getpalette() or []
+    padded = (found + 3 * count * [0])[: 3 * count]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*padded, *(part for ink in _INKS for part in ink)])
+    return palette

@@ -1,0 +1,65 @@
+/** A row of a readout: a name, a bar with a mark on it, a number. */
+function barRow(name, share, text, mark = null) {
+  const fill = made("i"), bar = made("span", { class: "bar" }, fill);
+  fill.style.width = `${100 * Math.min(Math.max(share, 0), 1)}%`;
+  if (mark !== null) {
+    const tick = made("em");
+    tick.style.left = `${100 * mark}%`;
+    bar.append(tick);
+  }
+  return [made("dt", {}, name), made("dd", {}, bar, made("span", { class: "number" }, text))];
+}
+
+function textRow(name, text) {
+  return [made("dt", {}, name), made("dd", {}, made("span", { class: "number" }, text))];
+}
+
+/** Over how many cells attention is spread: e to the power of its entropy. */
+function spread(map) {
+  const sum = map.reduce((all, value) => all + Math.max(value, 0), 0);
+  let entropy = 0;
+  for (const value of map) if (value > 0) entropy -= (value / sum) * Math.log(value / sum);
+  return Math.exp(entropy);
+}
+
+function mapRows(map) {
+  const peak = map.reduce((most, value) => Math.max(most, value), 0);
+  return [
+    ...textRow("Peak", `${peak.toPrecision(2)} \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 even`),
+    ...textRow("Spread", `about ${Math.round(spread(map))} of ${map.length} cells`),
+  ];
+}
+
+function phraseRows(phrase, word) {
+  const inside = phrase.correctness[word], lift = inside - phrase.baseline;
+  if (inside === undefined) return textRow("Inside the boxes", "not seen by the network");
+  return [
+    ...barRow("Inside the boxes", inside, inside.toFixed(2), phrase.baseline),
+    ...textRow("By chance", phrase.baseline.toFixed(2)),
+    ...textRow("Lift", `${lift < 0 ? "\u2212" : "+"}${Math.abs(lift).toFixed(2)}`),
+    ...textRow("The phrase points", phrase.pointed ? "inside \u2713" : "outside \u2717"),
+  ];
+}
+
+/** Write what is known of a word, or of all of them together. */
+function tell(caption, maps, at) {
+  const rows = [], count = caption.words.length, words = caption.phrases.length ? "known" : "";
+  const mean = at === MEAN || at === null;
+  $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
+  $("word").textContent = at === null ? "Photo alone" : mean ? "Mean of all maps" : caption.words[at];
+  if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
+  if (!mean && caption.gates.length) rows.push(...barRow("Gate \u03b2", caption.gates[at], caption.gates[at].toFixed(2)));
+  if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at]));
+  $("facts").replaceChildren(...rows);
+  const phrase = mean ? null : phraseOf(caption, at);
+  $("found").hidden = !words;
+  if (!words) return;
+  $("phrase").textContent = phrase
+    ? caption.words.slice(phrase.first, phrase.first + phrase.words).join(" ")
+    : "No boxes are known for " + (mean ? "this" : "this word");
+  $("judged").replaceChildren(...(phrase ? phraseRows(phrase, at - phrase.first) : []));
+}
+
+function phraseOf(caption, at) {
+  return caption.phrases.find(({ first, words }) => at >= first && at < first + words);
+}

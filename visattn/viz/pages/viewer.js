@@ -1,0 +1,164 @@
+let stage, words, candidates, maps;
+const state = {
+  candidate: 0, pinned: null, hovered: null, playing: 0,
+  opacity: told.opacity, threshold: 0, style: told.style, smooth: true, boxes: true,
+};
+const STEP = 900; // milliseconds a word, when the caption is played
+
+const caption = () => told.captions[state.candidate];
+const current = () => (state.hovered === null ? state.pinned : state.hovered);
+
+function show() {
+  const at = current(), count = caption().words.length;
+  const [low, high] = told.scale;
+  const options = { ...state, low: low + state.threshold * (high - low), high };
+  stage.show(at === null ? null : maps[at === MEAN ? count : at], options);
+  const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
+  stage.outline(phrase && state.boxes ? phrase.boxes : []);
+  words.buttons.forEach((button, index) => button.classList.toggle("shown", index === at));
+  words.mark(typeof state.pinned === "number" ? state.pinned : -1);
+  candidates.mark(state.candidate);
+  $("mean").setAttribute("aria-pressed", String(at === MEAN));
+  $("alone").setAttribute("aria-pressed", String(at === null));
+  tell(caption(), maps, at);
+  drawLegend(options);
+}
+
+function pin(at) {
+  Object.assign(state, { pinned: at, hovered: null });
+  show();
+}
+
+function chooseCandidate(index) {
+  state.candidate = index;
+  maps = unpacked(caption());
+  words.fill(wordButtons(caption()));
+  if (typeof state.pinned === "number") state.pinned = Math.min(state.pinned, caption().words.length - 1);
+  state.hovered = null;
+  $("caption").textContent = caption().words.join(" ");
+  show();
+}
+
+function play(on) {
+  clearInterval(state.playing);
+  state.playing = on ? setInterval(forward, STEP) : 0;
+  $("play").setAttribute("aria-pressed", String(on));
+  $("play").setAttribute("aria-label", on ? "Pause" : "Play, word by word");
+  if (on) pin(0);
+}
+
+function forward() {
+  const next = typeof state.pinned === "number" ? state.pinned + 1 : 0;
+  if (next < caption().words.length) return pin(next);
+  play(false);
+  pin(MEAN);
+}
+
+/** The ramp of the scale, painted as the photo is: it looks like what it explains. */
+function drawLegend({ low, high, ...options }) {
+  const canvas = $("ramp"), { width, height } = canvas, cells = told.grid[0] * told.grid[1];
+  const [bottom, top] = told.scale;
+  const painter = (drawLegend.painter ??= new Painter(
+    Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, glow));
+  const geometry = { matrix: [[1, 0, 0], [0, 1, 0]], input_size: [height, width],
+    picture_size: [height, width], region: [0, 0, width, height] };
+  const ramp = Float32Array.from({ length: width }, (_, x) => bottom + ((x + 0.5) / width) * (top - bottom));
+  const place = placement(geometry, [1, width], height, width, true);
+  canvas.getContext("2d").putImageData(painter.paint(ramp, place, { low, high, ...options }), 0, 0);
+  $("low").textContent = bottom.toPrecision(1) === "0" ? "0" : bottom.toPrecision(2);
+  $("high").textContent = (told.clipped ? "\u2265 " : "") + top.toPrecision(2);
+  $("even").style.left = `${(100 * (1 / cells - bottom)) / (top - bottom)}%`;
+}
+
+/** Under the mouse: how strongly each word looked at this place. */
+function pointAt(event) {
+  const values = event && stage.under(event, maps.slice(0, -1), state.smooth);
+  words.group.classList.toggle("pointed", Boolean(values));
+  words.buttons.forEach((button, index) => {
+    const share = values ? Math.min(1, Math.max(0, values[index] / told.scale[1])) : 0;
+    button.style.setProperty("--here", `${Math.round(100 * share)}%`);
+  });
+}
+
+function listen() {
+  const line = words.group;
+  line.addEventListener("pointerover", (event) => {
+    const button = event.target.closest("button");
+    if (event.pointerType !== "mouse" || !button || state.playing) return;
+    state.hovered = words.buttons.indexOf(button);
+    show();
+  });
+  line.addEventListener("pointerleave", () => {
+    if (state.hovered === null) return;
+    state.hovered = null;
+    show();
+  });
+  const frame = $("frame");
+  frame.addEventListener("pointermove", pointAt);
+  frame.addEventListener("pointerdown", pointAt);
+  frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
+  $("play").addEventListener("click", () => play(!state.playing));
+  $("mean").addEventListener("click", () => { play(false); pin(MEAN); });
+  $("alone").addEventListener("click", () => { play(false); pin(null); });
+  for (const id of ["opacity", "threshold"]) {
+    $(id).addEventListener("input", () => set({ [id]: Number($(id).value) / 100 }));
+  }
+  $("outlined").addEventListener("change", () => set({ boxes: $("outlined").checked }));
+  document.addEventListener("keydown", pressed);
+}
+
+/** Keys work wherever the focus is, but for where they have a meaning already. */
+function pressed(event) {
+  if (event.target.closest?.("input, a, [role=radiogroup]:not(#words)")) return;
+  if (event.key === " " && !event.target.closest?.("button")) {
+    event.preventDefault();
+    return play(!state.playing);
+  }
+  if (event.key === "Escape") { play(false); return pin(null); }
+  const vertical = event.key === "ArrowUp" || event.key === "ArrowDown"; // these scroll the page
+  const from = typeof state.pinned === "number" ? state.pinned : -1;
+  const to = vertical ? null : stepped(event, from, caption().words.length);
+  if (to === null) return;
+  event.preventDefault();
+  play(false);
+  pin(to);
+}
+
+function set(changes) {
+  Object.assign(state, changes);
+  $("opacity").disabled = state.style === "light"; // light has all of its own
+  $("opacity-out").textContent = percent(state.opacity);
+  $("threshold-out").textContent = state.threshold ? percent(state.threshold) : "off";
+  show();
+}
+
+function segmented(id, names, key, now) {
+  const group = new Choice($(id), (index) => {
+    group.mark(index);
+    set({ [key]: names[index] });
+  });
+  group.buttons = [...$(id).querySelectorAll("button")];
+  group.mark(names.indexOf(now));
+}
+
+async function start() {
+  await $("photo").decode();
+  stage = new Stage();
+  words = new Choice($("words"), (index) => { play(false); pin(index); });
+  candidates = new Choice($("candidates"), (index) => { play(false); chooseCandidate(index); });
+  candidates.fill(candidateButtons(told.captions));
+  segmented("style", ["heat", "light"], "style", state.style);
+  segmented("cells", [true, false], "smooth", state.smooth);
+  const all = unpacked(caption()).slice(0, -1), peaks = all.map((map) => Math.max(...map));
+  state.pinned = peaks.indexOf(Math.max(...peaks)); // where the model looked most clearly
+  $("others").hidden = told.captions.length < 2;
+  $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);
+  $("gated").hidden = !caption().gates.length;
+  $("outlines").hidden = !told.captions.some(({ phrases }) => phrases.length);
+  chooseCandidate(0);
+  listen();
+  set({});
+  document.documentElement.classList.add("alive");
+}
+
+start();

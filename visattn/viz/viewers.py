@@ -1,0 +1,198 @@
+"""A caption in a page that can be touched: choose a word, and see where the model looked."""
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from visattn.viz.documents import file_address, picture_address, sealed_document
+from visattn.viz.overlays import Style, glowing_colours
+
+_VIEWER = ("overlays.js", "photo.js", "words.js", "readouts.js", "viewer.js")
+_LONGEST = 1280  # pixels; a page is to stay small enough to be sent
+_PLACE = ("matrix", "input_size", "picture_size", "region")
+
+
+class ShownPhrase(NamedTuple):
+    """Words of a caption whose thing is known to lie in boxes, and how well they found it."""
+
+    first: int
+    """Place of its first word in the caption, from 0."""
+    words: int
+    boxes: tuple[tuple[float, float, float, float], ...]
+    """Left, top, right, bottom as shares of the picture."""
+    correctness: tuple[float, ...] = ()
+    """Of each of its words, the share of attention inside the boxes; empty if the network saw
+    nothing of them."""
+    baseline: float = 0.0
+    """What attention that is spread evenly would have inside the boxes."""
+    pointed: bool = False
+    """Whether the maps of its words, added up, are strongest inside the boxes."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShownCaption:
+    """What a page tells of one caption.
+
+    Args:
+        words: At least one.
+        maps: Attention on the grid that covers the network's input, one for each word.
+        log_probabilities: Of each word, in nats; empty if they are not known.
+        gates: How much of what was seen went into each word, 0 to 1; empty if there are none.
+        score: Of the caption, by which candidates are ordered.
+        finished: Whether the model came to an end; otherwise the caption was cut.
+        phrases: Those whose boxes are known.
+
+    Raises:
+        ValueError: If there is no word, or something has not one entry for each word.
+
+    Example:
+        >>> ShownCaption(("a", "dog"), np.zeros((2, 7, 7))).score is None
+        True
+    """
+
+    words: tuple[str, ...]
+    maps: Float[np.ndarray, "t y x"]
+    log_probabilities: tuple[float, ...] = ()
+    gates: tuple[float, ...] = ()
+    score: float | None = None
+    finished: bool = True
+    phrases: tuple[ShownPhrase, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that there is one of each for each word."""
+        count = len(self.words)
+        if not count:
+            raise ValueError("a caption that is shown needs at least one word")
+        for name in ("maps", "log_probabilities", "gates"):
+            found = len(getattr(self, name))
+            if found != count and (found or name == "maps"):
+                raise ValueError(f"{name} must be one for each of {count} words, got {found}")
+
+
+def caption_page(
+    picture: UInt8[np.ndarray, "y x 3"],
+    captions: Sequence[ShownCaption],
+    geometry: Mapping[str, Any],
+    *,
+    name: str = "picture",
+    high: float | None = None,
+    colours: str = "magma",
+    opacity: float = 0.7,
+    style: Style = "heat",
+    longest: int = _LONGEST,
+    index: str | None = None,
+) -> str:
+    """Return a page of HTML, whole in itself, that shows where the model looked for each word.
+
+    A word that is pointed at, tapped or reached with the arrow keys shows its map on the photo, as
+    `visattn.viz.overlays.overlay` draws it; all words of all captions share one scale.
+
+    Args:
+        picture: RGB, of any size and proportions.
+        captions: The best first, then the other candidates.
+        geometry: How the maps lie on the picture, as `Geometry.to_dict` writes it.
+        name: Of the photo; stands on the page.
+        high: The value that shows in full. By default the peak of the middle word of the first
+            caption, when its words are ordered by their peaks.
+        colours: The table of `heat`, see `visattn.viz.colours.colour_table`.
+        opacity: How far attention in full covers the picture at first, between 0 and 1.
+        style: `heat` or `light`, at first.
+        longest: Of the photo in the page, in pixels.
+        index: Name of a page to go back to.
+
+    Raises:
+        ValueError: If there is no caption, the grids differ, the geometry is of another picture, or
+            there is no such scale, opacity, style or colour table.
+
+    Example:
+        >>> dog = ShownCaption(("a", "<dog>"), np.full((2, 3, 3), 1 / 9))
+        >>> place = {"matrix": np.eye(3).tolist(), "input_size": [30, 40],
+        ...          "picture_size": [30, 40], "region": [0, 0, 40, 30]}
+        >>> page = caption_page(np.zeros((30, 40, 3), np.uint8), [dog], place)
+        >>> "a &lt;dog&gt;" in page, "<dog>" in page
+        (True, False)
+    """
+    _check(picture, captions, geometry)
+    if not 0 <= opacity <= 1 or style not in ("heat", "light"):
+        raise ValueError(
+            f"opacity must lie between 0 and 1 and style be heat or light, got {opacity}, {style!r}"
+        )
+    address, (height, width) = picture_address(picture, longest=longest)
+    first = captions[0]
+    peaks = [float(one.max()) for one in first.maps]
+    high = _middle(peaks) if high is None else high
+    if not high > 0:
+        raise ValueError(f"high, the value that shows in full, must be above 0, got {high}")
+    data = {
+        "size": [height, width],
+        "geometry": {key: geometry[key] for key in _PLACE},
+        "grid": list(first.maps.shape[1:]),
+        "scale": [0.0, high],
+        "clipped": max(float(one.maps.max()) for one in captions) > high,
+        "glow": base64.b64encode(glowing_colours(colours)).decode(),
+        "opacity": opacity,
+        "style": style,
+        "captions": [_caption_data(one) for one in captions],
+    }
+    return sealed_document(
+        "viewer.html",
+        styles=["paper.css", "viewer.css"],
+        scripts=_VIEWER,
+        data=data,
+        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
+        texts={
+            "name": name,
+            "caption": " ".join(first.words),
+            "size": f"{picture.shape[1]} \N{MULTIPLICATION SIGN} {picture.shape[0]}",
+            "photo": address,
+            "width": str(width),
+            "height": str(height),
+            "opacity": str(round(100 * opacity)),
+        },
+        markup={"back": _back(index)},
+    )
+
+
+def _check(
+    picture: UInt8[np.ndarray, "y x 3"],
+    captions: Sequence[ShownCaption],
+    geometry: Mapping[str, Any],
+) -> None:
+    if not captions:
+        raise ValueError("a page needs at least one caption")
+    grids = {one.maps.shape[1:] for one in captions}
+    if len(grids) > 1:
+        raise ValueError(f"the maps of all captions must have one grid, got {sorted(grids)}")
+    if tuple(geometry["picture_size"]) != picture.shape[:2]:
+        raise ValueError(
+            f"the maps lie on a picture of {tuple(geometry['picture_size'])} (height, width), "
+            f"but this one has {picture.shape[:2]}; hand over the original"
+        )
+
+
+def _middle(peaks: list[float]) -> float:
+    middle = sorted(peaks)[len(peaks) // 2]
+    return middle if middle > 0 else 1.0
+
+
+def _caption_data(caption: ShownCaption) -> dict[str, Any]:
+    """Return what the script reads; of maps the bytes, as little-endian numbers of 32 bits."""
+    maps = caption.maps.astype("<f4").tobytes()
+    return {
+        "words": list(caption.words),
+        "chances": [math.exp(min(0.0, one)) for one in caption.log_probabilities],
+        "gates": list(caption.gates),
+        "score": caption.score,
+        "finished": caption.finished,
+        "maps": base64.b64encode(maps).decode(),
+        "phrases": [phrase._asdict() for phrase in caption.phrases],
+    }
+
+
+def _back(index: str | None) -> str:
+    return "" if index is None else f'<a class="back" href="{file_address(index)}">All photos</a>'
