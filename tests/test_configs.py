@@ -14,7 +14,8 @@ from visattn.tasks.checkpoints import read_model
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 SMALL = {
-    "ScenesData": "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3 --data.workers=0",
+    "ScenesData": "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3"
+    " --data.workers=0",
     "CaptionData": "--data.batch=2 --data.min_count=1 --data.cache=features",
 }
 # What a test of each kind of data must say, at the least.

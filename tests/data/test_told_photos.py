@@ -1,6 +1,5 @@
 """Photos with captions, features and phrases: each finds its own, also when it is mirrored."""
 
-from pathlib import Path
 
 import pytest
 import torch

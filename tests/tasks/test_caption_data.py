@@ -96,7 +96,7 @@ def test_a_split_that_shares_photos_with_training_is_refused(paths: CaptionPaths
 
 
 def test_an_unknown_split_is_refused(paths: CaptionPaths) -> None:
-    with pytest.raises(ValueError, match="neither a split .* nor a list of photos"):
+    with pytest.raises(ValueError, match=r"neither a split .* nor a list of photos"):
         CaptionData(**described(paths, train="nowhere.txt"))
 
 

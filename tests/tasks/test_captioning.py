@@ -304,3 +304,28 @@ def test_the_vocabulary_is_that_of_the_kinds() -> None:
     words = data(colours=["red", "cyan"], shapes=["ring"], textures=["plain"]).data_info["words"]
     assert {"red", "cyan", "ring"} <= set(words)
     assert not {"blue", "star", "striped"} & set(words)
+
+
+def test_training_may_start_from_the_weights_of_another_run(tmp_path: Path) -> None:
+    scenes = data()
+    torch.manual_seed(7)
+    first = CaptionTask(captioner(), scenes.data_info)
+    keep = ModelCheckpoint(tmp_path, "first", save_on_train_epoch_end=True)
+    trainer(tmp_path, keep).fit(first, scenes)
+    second = CaptionTask(captioner(), scenes.data_info, start=str(tmp_path / "first.ckpt"))
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(tensor, second.model.state_dict()[name]), name
+
+
+def test_a_start_with_other_words_or_another_make_is_refused(tmp_path: Path) -> None:
+    scenes = data()
+    keep = ModelCheckpoint(tmp_path, "first", save_on_train_epoch_end=True)
+    trainer(tmp_path, keep).fit(CaptionTask(captioner(), scenes.data_info), scenes)
+    start = str(tmp_path / "first.ckpt")
+    with pytest.raises(ValueError, match="another vocabulary"):
+        CaptionTask(captioner(), {"words": scenes.data_info["words"][:-1]}, start=start)
+    wider = captioner(partial(SmallEncoder, (24, 24), channels=12))
+    with pytest.raises(ValueError, match="does not fit the model"):
+        CaptionTask(wider, scenes.data_info, start=start)
+    with pytest.raises(FileNotFoundError):
+        CaptionTask(captioner(), scenes.data_info, start=str(tmp_path / "none.ckpt"))

@@ -69,8 +69,7 @@ def test_export_then_load_then_caption(
     assert describe(model) == describe(trained)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, trained.state_dict()[name])
-    scene = ScenesData(size=24, test=3).scenes("test")[0]
-    pixels = scene.picture.permute(1, 2, 0).numpy()
+    (pixels,) = ScenesData(size=24, validation=3).examples(1)
     (said,) = caption(model, pixels)
     Image.fromarray(pixels).save(tmp_path / "scene.png")
     capsys.readouterr()

@@ -106,9 +106,10 @@ def _refusals(
     unknown: Sequence[str], silent: Sequence[str], entries: Sequence[CaptionEntry]
 ) -> Iterator[str]:
     yield from _differences(unknown, silent)
-    splits = sorted({entry.split for entry in entries if entry.split})
-    if silent and len(splits) > 1:
-        yield f"--split chooses one of {', '.join(splits)}"
+    if silent:
+        splits = sorted({entry.split for entry in entries if entry.split})
+        known = f" ({', '.join(splits)})" if len(splits) > 1 else ""
+        yield f"--split chooses among the references{known}"
     yield "--common scores only the pictures that both hold"
 
 

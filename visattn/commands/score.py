@@ -82,20 +82,20 @@ def main(argv: Sequence[str]) -> int:
     asked = parser().parse_args(argv)
     from visattn.metrics.caption_metrics import caption_scores
 
+    pairs, remarks = _paired(asked)
     if asked.out is not None:
         _prepare(asked)
-    pairs, remarks = _paired(asked)
     scores = caption_scores(pairs.captions, pairs.references, java=asked.java)
     for remark in (*remarks, *scores.warnings):
         print(f"visattn: {remark}", file=sys.stderr)
     if asked.out is not None:
-        _write(asked.out, scores)
+        _write(asked.out, scores, remarks)
     print("\n".join(_table(scores, pairs)))
     return 0
 
 
 def _prepare(asked: argparse.Namespace) -> None:
-    """Find out before the work begins whether `--out` can be written, and takes nobody's place."""
+    """Find out before scoring whether `--out` can be written, and takes nobody's place."""
     if asked.out.resolve() in (asked.results.resolve(), asked.references.resolve()):
         raise ValueError(f"--out {asked.out} would replace what is scored; choose another file")
     if asked.out.is_dir():
@@ -126,12 +126,12 @@ def _paired(asked: argparse.Namespace) -> "tuple[Pairs, list[str]]":
     return pairs, remarks
 
 
-def _write(path: Path, scores: "CaptionScores") -> None:
+def _write(path: Path, scores: "CaptionScores", remarks: Sequence[str]) -> None:
     found = {
         "scores": scores.corpus,
         "signature": scores.signature,
         "not_computed": scores.not_computed,
-        "warnings": scores.warnings,
+        "warnings": [*remarks, *scores.warnings],
         "per_picture": scores.per_picture,
     }
     write_whole(path, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())

@@ -20,7 +20,7 @@ tel tenn thu thurs tue tues univ va vt wed wis wisc wyo
 """
 
 # Words of their own, unless a capital says otherwise: "they wash." but "Seattle, Wash."
-CAPITALS = "ariz ark az del ill la mass miss ore pa tex wash"
+CAPITALS = "ark az del ill la mass miss ore pa tex wash"
 
 # Only before a number: "no. 5" but "she says no."
 COUNTERS = "art ca fig figs no nos op pp prop"

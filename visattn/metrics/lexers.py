@@ -22,7 +22,7 @@ _NUMBER = r"(?:[0-9]*(?:[.:,][0-9]+)+|[0-9]+)"
 _PART = rf"(?:[dloDLO]{_A}{_W}{{2,}}|(?:[A-Za-z]\.){{2,}}|{_W}+)"
 _SHOUTED = _any(f"{CAPITALS.title()} {CAPITALS.upper()}")
 _STARTED = "|".join(f"{word[0].upper()}(?i:{word[1:]})" for word in STARTERS.split())
-_ENDINGS = (
+_FILE_TYPES = (
     "bat|bmp|c|class|cgi|cpp|dll|docx?|exe|gif|gz|html?|h|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|ppt|ps|"
     "py|sql|tar|txt|wav|x|xml|zip"
 )
@@ -34,7 +34,7 @@ _HYPHENED = rf"(?:[A-Za-z0-9][A-Za-z0-9.,]*|{_PART})(?:-{_PART})+"  # t-shirt, n
 _UNDERSCORED = rf"{_W}+(?:[_-]{_W}+)+"
 _JOINED = r"[A-Z]+(?:(?:&(?:amp;)?|\+)[A-Z]+)+"  # AT&T, but at & t
 _SLASHED = r"[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:\\?/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2}"
-_FILE = rf"[A-Za-z0-9][A-Za-z0-9.]*\.(?i:{_ENDINGS})(?=[ ,.;:!?]|$)"
+_FILE = rf"[A-Za-z0-9][A-Za-z0-9.]*\.(?i:{_FILE_TYPES})(?=[ ,.;:!?]|$)"
 _MAIL = rf"[A-Za-z0-9][^{_NO_URL}@]{{,64}}@(?:[^{_NO_URL}.@]+\.)*[^{_NO_URL}.@]+"
 _SITE = (  # as long as names can be: an endless one would take endless time
     rf"(?i:[a-zé{_SITE_SIGN}][a-z0-9é{_SITE_SIGN}]{{,63}}\.(?:[a-z0-9é{_SITE_SIGN}]{{1,63}}\.){{,9}}"

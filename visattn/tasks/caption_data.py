@@ -30,6 +30,7 @@ from visattn.tasks.bases import Data, Task
 
 Loader = DataLoader[CaptionSample]
 Split = Literal["train", "validation", "test"]
+Fit = Literal["crop", "squash", "pad"]
 _SCORED: dict[str, Split] = {"validate": "validation", "test": "test"}
 
 
@@ -70,7 +71,7 @@ class CaptionData(Data):
         validation: str = "val",
         test: str | None = None,
         format: Format | None = None,  # noqa: A002 (the name people look for on the command line)
-        fit: Literal["crop", "squash", "pad"] = "crop",
+        fit: Fit = "crop",
         cache: str | None = None,
         mirror: bool = False,
         phrases: str | None = None,
@@ -87,15 +88,17 @@ class CaptionData(Data):
                 f"got {min_count}, {max_words} and {batch}"
             )
         entries = read_captions(captions, format=format)
-        names = {"train": train, "validation": validation, "test": test or validation}
-        self.entries = {split: _split(entries, name) for split, name in names.items()}
-        scored = {"validation": self.entries["validation"], "test": self.entries["test"]}
-        for split, others in scored.items():
-            check_disjoint({"train": self.entries["train"], split: others})
+        names: dict[Split, str] = {"train": train, "validation": validation, "test": test or validation}
+        self.entries: dict[Split, list[CaptionEntry]] = {
+            split: _split(entries, name) for split, name in names.items()
+        }
+        for split in _SCORED.values():
+            check_disjoint({part: self.entries[part] for part in ("train", split)})
         told = (caption for entry in self.entries["train"] for caption in entry.captions)
         self.vocabulary = Vocabulary.of(told, min_count=min_count)
         self.phrases = read_phrases(phrases) if phrases else {}
-        self.folder, self.fit, self.cache = Path(photos), fit, cache
+        self.folder, self.cache = Path(photos), cache
+        self.fit: Fit = fit
         self.mirror, self.max_words, self.batch = mirror, max_words, batch
         self.workers, self.seed = workers, seed
         self.told: dict[Split, ToldPhotos] = {}
@@ -115,14 +118,15 @@ class CaptionData(Data):
         encoder = task.model.encoder
         framing = Framing(encoder.size, fit=self.fit)
         splits: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
-        photos = {
-            split: CaptionedPhotos(self.entries[split], self.folder, framing) for split in splits
-        }
+        shown = [CaptionedPhotos(self.entries[split], self.folder, framing) for split in splits]
         caches = self._caches(encoder, framing) if self.cache else {}
-        for split, shown in photos.items():
-            mirror = self.mirror and split == "train"
-            cache = caches.get(split)
-            self.told[split] = ToldPhotos(shown, cache=cache, phrases=self.phrases, mirror=mirror)
+        for split, photos in zip(splits, shown, strict=True):
+            self.told[split] = ToldPhotos(
+                photos,
+                cache=caches.get(split),
+                phrases=self.phrases,
+                mirror=self.mirror and split == "train",
+            )
 
     def _caches(self, encoder: ImageEncoder, framing: Framing) -> dict[Split, FeatureCache]:
         """Return the kept features of each split, after computing those that are missing."""
@@ -141,10 +145,11 @@ class CaptionData(Data):
             told=rank_zero_info,
         )
         encoder.train(was_training)
-        return {
-            split: FeatureCache(folder, ids=[entry.id for entry in entries], views=views)
-            for split, entries in self.entries.items()
-        }
+        caches: dict[Split, FeatureCache] = {}
+        for split, entries in self.entries.items():
+            ids = [entry.id for entry in entries]
+            caches[split] = FeatureCache(folder, ids=ids, views=views)
+        return caches
 
     def train_dataloader(self) -> Loader:
         """Return random training photos, each with all of its captions."""

@@ -1,7 +1,8 @@
 """Training a captioner."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from visattn.functional.captions import (
 )
 from visattn.models.captioners import Captioner, Unrolled
 from visattn.tasks.caption_scoring import ScoredTask
+from visattn.tasks.checkpoints import read_model
 from visattn.tasks.schedules import trapezoid
 from visattn.tasks.tellings import read
 
@@ -53,6 +55,8 @@ class CaptionTask(ScoredTask):
         length_penalty: Exponent of the length penalty of this search; 0 compares log-probabilities,
             which favours short captions.
         best_by: The score by which the best checkpoint is chosen.
+        start: A checkpoint of a captioner of the same make, with the same words: its weights are
+            what training starts from. To go on with a run as it was, there is `--ckpt_path`.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class CaptionTask(ScoredTask):
         beam: int = 5,
         length_penalty: float = 0.0,
         best_by: str = "val/truth",
+        start: str | None = None,
     ) -> None:
         if min(penalty, encoder_rate, supervision) < 0:
             raise ValueError(
@@ -79,20 +84,34 @@ class CaptionTask(ScoredTask):
                 f"got {penalty}, {encoder_rate} and {supervision}"
             )
         super().__init__(captioner(data_info["words"]), beam=beam, length_penalty=length_penalty)
+        if start is not None:
+            self._start_from(Path(start))
         self.reduction: Reduction = reduction
         self.penalty, self.smoothing = penalty, smoothing
-        self.supervision, self.supervised = supervision, supervised
+        self.supervision = supervision
+        self.supervised: Words = supervised
         self.optimizer, self.encoder_rate = optimizer or ADAMW, encoder_rate
         self.warm, self.hold = warm, hold
         self.monitor = (best_by, "min" if best_by.endswith("loss") else "max")
 
+    def _start_from(self, checkpoint: Path) -> None:
+        """Take over the weights of another run."""
+        model = read_model(checkpoint)
+        self._refuse_other_words(getattr(model, "words", ()))
+        weights = model.state_dict()
+        self.load_state_dict({f"model.{name}": tensor for name, tensor in weights.items()})
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that were trained for other words, of which there may be as many."""
         saved = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("words")
-        if saved is not None and tuple(saved) != self.model.words:
+        if saved is not None:
+            self._refuse_other_words(saved)
+
+    def _refuse_other_words(self, words: Sequence[str]) -> None:
+        if tuple(words) != self.model.words:
             raise ValueError(
                 "the checkpoint was trained with another vocabulary: say the same data options; "
-                f"only one of the two has {sorted(set(saved) ^ set(self.model.words))[:5]}"
+                f"only one of the two has {sorted(set(words) ^ set(self.model.words))[:5]}"
             )
 
     def configure_optimizers(self) -> Any:

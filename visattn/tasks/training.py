@@ -24,8 +24,8 @@ import visattn.tasks.scenes_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
 from visattn.tasks.checkpoints import read_checkpoint
 from visattn.tasks.parsers import Parser
-from visattn.tasks.variables import expanded
 from visattn.tasks.runs import ScoresFile, next_run, run_of
+from visattn.tasks.variables import expanded
 
 TRUSTED = (
     "visattn",

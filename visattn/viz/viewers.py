@@ -195,4 +195,4 @@ def _caption_data(caption: ShownCaption) -> dict[str, Any]:
 
 
 def _back(index: str | None) -> str:
-    return "" if index is None else f'<a class="back" href="{file_address(index)}">All photos</a>'
+    return "" if index is None else f'<a class="back" href="{file_address(index)}">\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK} All photos</a>'

@@ -37,7 +37,7 @@ function phraseRows(phrase, word) {
     ...barRow("Inside the boxes", inside, inside.toFixed(2), phrase.baseline),
     ...textRow("By chance", phrase.baseline.toFixed(2)),
     ...textRow("Lift", `${lift < 0 ? "\u2212" : "+"}${Math.abs(lift).toFixed(2)}`),
-    ...textRow("The phrase points", phrase.pointed ? "inside \u2713" : "outside \u2717"),
+    ...textRow("Peak of the phrase", phrase.pointed ? "inside \u2713" : "outside \u2717"),
   ];
 }
 
