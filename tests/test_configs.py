@@ -87,7 +87,7 @@ def test_a_config_is_scored_with_the_words_that_trained_it(config: Path, tmp_pat
     saved, model = torch.load(last), read_model(last)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     assert all(torch.equal(saved["state_dict"][name], tensor) for name, tensor in weights.items())
-    averaged = "EMAWeightAveraging" in config.read_text()
+    averaged = "WeightAverag" in config.read_text()
     assert averaged == ("current_model_state" in saved)
     if averaged:
         moving = saved["current_model_state"]["model.tell.weight"]

@@ -44,7 +44,7 @@ class GivenFeatures(ImageEncoder):
         super().__init__((32, 32), (0.5,) * 3, (0.5,) * 3)
         self.channels, self.grid = channels, grid
 
-    def features(self, pictures: Tensor) -> Tensor:
+    def features(self, pictures: Tensor) -> tuple[Tensor, ...]:
         """Refuse: nobody asks."""
         raise NotImplementedError("features are given, not computed")
 

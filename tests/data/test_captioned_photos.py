@@ -55,7 +55,7 @@ def test_photos_come_in_the_order_of_their_list(paths: CaptionPaths) -> None:
     assert [photos[index].id for index in range(len(photos))] == names
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
 @pytest.mark.parametrize("code", range(1, 9))
 def test_the_way_back_is_known_without_the_pixels(form: str, code: int, tmp_path: Path) -> None:
     exif = Image.Exif()

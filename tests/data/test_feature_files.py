@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -97,22 +97,22 @@ def test_the_lock_of_a_dead_process_holds_nobody_up(tmp_path: Path, encoder: Tim
 
 
 def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
-    told, held, done = [], Event(), Event()
+    told: list[str] = []
+    turns: list[str] = []
+    (tmp_path / LOCK).write_text("4194304")  # who was there before
 
-    def hold() -> None:
+    def wait() -> None:
         with alone(tmp_path, told.append):
-            held.set()
-            done.wait()
+            turns.append("second")
 
-    holder = Thread(target=hold)
-    holder.start()
-    held.wait()
-    waiter = Thread(target=lambda: alone(tmp_path, told.append).__enter__())
-    waiter.start()
-    while not told:
-        waiter.join(0.01)
-    done.set()
-    holder.join()
+    waiter = Thread(target=wait)
+    with alone(tmp_path, told.append):
+        waiter.start()
+        for _ in range(2000):  # as many hundredths of a second, on the slowest machine
+            if told:
+                break
+            waiter.join(0.01)
+        turns.append("first")
     waiter.join()
-    pid = os.getpid()
-    assert told == [f"features: waiting for process {pid}, which is at work in {tmp_path}"]
+    assert turns == ["first", "second"]
+    assert told == [f"features: waiting for process {os.getpid()}, which is at work in {tmp_path}"]

@@ -1,6 +1,5 @@
 """Photos with captions, features and phrases: each finds its own, also when it is mirrored."""
 
-
 import pytest
 import torch
 from miniatures import CaptionPaths, write_caption_data

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from visattn.metrics.bleus import bleu_scores
 from visattn.metrics.ngrams import Grams, ngram_counts
 
-lines = st.lists(st.sampled_from("a b c d e".split()), max_size=11).map(" ".join)
+lines = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), max_size=11).map(" ".join)
 pictures = st.lists(
     st.tuples(lines, st.lists(lines, min_size=1, max_size=5)), min_size=1, max_size=5
 )

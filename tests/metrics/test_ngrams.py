@@ -17,7 +17,7 @@ def test_there_is_a_run_at_every_place_where_one_fits(words: list[str]) -> None:
 
 
 def test_runs_by_hand() -> None:
-    one, two, three, four = ngram_counts("on and on and".split()).counts
+    one, two, three, four = ngram_counts(["on", "and", "on", "and"]).counts
     assert one == {("on",): 2, ("and",): 2}
     assert two == {("on", "and"): 2, ("and", "on"): 1}
     assert three == {("on", "and", "on"): 1, ("and", "on", "and"): 1}

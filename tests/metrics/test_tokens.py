@@ -37,6 +37,7 @@ def test_tokens_are_the_official_ones(caption: str) -> None:
         ("wait... now", "wait now"),
         ("black & white, AT&T", "black & white at&t"),
         ("no!! what?!", "no !! what ?!"),
+        ("a&nbsp;b &lt;c&gt;", "a b < c >"),
         ("a dog., a cat.", "a dog. a cat"),
     ],
 )
@@ -77,15 +78,15 @@ def test_pieces_remembered_are_those_read_as_a_whole(text: str) -> None:
 
 @pytest.mark.parametrize("caption", ["", " ", "\n", "...", "🙂🙂", "\u200b", "\x00\x1f", " . ! ?"])
 def test_what_says_nothing_has_no_tokens(caption: str) -> None:
-    assert ptb_tokens(caption) in ([], ["...", "?"][:0])
+    assert ptb_tokens(caption) == []
 
 
 def test_a_thousand_words_are_a_thousand_tokens() -> None:
     assert len(ptb_tokens("pebble " * 1009)) == 1009
 
 
-@pytest.mark.parametrize("piece", ["%", "a", "a.b", "§", "%x.", "a&", "a@", "<a ", "&#5", "“", "#"])
+@pytest.mark.parametrize("piece", ["%x.", "a.b", "a@", "<a ", "“"])
 def test_no_text_takes_for_ever(piece: str) -> None:
     before = time.process_time()
-    ptb_tokens(piece * 3001)
+    ptb_tokens(piece * 7001)
     assert time.process_time() - before < 3

@@ -109,7 +109,7 @@ def test_a_small_photo_is_drawn_larger(browser: Any, tmp_path: Path, style: Styl
     browser.open(tmp_path / "a.html")
     browser.press("Home")
     size = (8 * 61, 8 * 107)
-    larger = np.array(kept.resize(size[::-1], Image.Resampling.BICUBIC))
+    larger = np.array(kept.resize((size[1], size[0]), Image.Resampling.BICUBIC))
     expected = overlay(larger, maps[0].on_picture(size).numpy(), style=style, opacity=0.9, high=0.3)
     distance = np.abs(drawn(browser).astype(int) - expected)
     assert distance.max() <= 40  # at the edges each enlarges in its own way

@@ -96,10 +96,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _prepare(asked: argparse.Namespace) -> None:
     """Find out before scoring whether `--out` can be written, and takes nobody's place."""
-    if asked.out.resolve() in (asked.results.resolve(), asked.references.resolve()):
+    asked.out = asked.out.resolve()  # a link stays, and what it leads to is written
+    if asked.out in (asked.results.resolve(), asked.references.resolve()):
         raise ValueError(f"--out {asked.out} would replace what is scored; choose another file")
-    if asked.out.is_dir():
-        raise ValueError(f"--out {asked.out} is a folder; name a file in it")
+    if asked.out.exists() and not asked.out.is_file():  # a folder, but also /dev/null
+        raise ValueError(f"--out {asked.out} is there and no file; choose another name")
     prepare_folder(asked.out.parent)
 
 

@@ -121,7 +121,8 @@ def _loaded(text: str, place: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = place or f"line {error.lineno}: "
-        raise ValueError(f"{where}no JSON, {error.msg} at column {error.colno}") from None
+        reason = error.msg.removesuffix(" starting at")
+        raise ValueError(f"{where}no JSON at column {error.colno} ({reason})") from None
     except RecursionError:
         raise ValueError(f"{place}JSON within JSON without end") from None
 

@@ -1,5 +1,7 @@
 """How much of the attention lies where it should."""
 
+from functools import lru_cache
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -187,6 +189,7 @@ def _overlap(cells: int, pixels: int) -> Float[Tensor, "cells pixels"]:
     return (ends - torch.maximum(cell, pixel)).clamp(min=0) * cells
 
 
+@lru_cache(16)
 def _enlarging(cells: int) -> Float[Tensor, "pixels cells"]:
     """Return how much of each cell each pixel holds after bicubic enlargement, along one axis."""
     each = torch.eye(cells, dtype=torch.float64)[:, None, :, None]

@@ -10,8 +10,16 @@ from visattn.metrics.ngrams import ORDER, Gram, Grams
 SIGMA = 6.0  # of the bell curve over the difference of lengths
 
 
+class Rarity(NamedTuple):
+    """How much each run of words counts: the logarithm of how few pictures are told with it."""
+
+    weights: dict[Gram, float]
+    unseen: float
+    """What a run counts that no picture is told with."""
+
+
 class _Weighed(NamedTuple):
-    """Runs of each order with their weights, the norms of these, and the length in pairs."""
+    """Runs of each order with their weights, the norms of these, and the length in words."""
 
     weights: list[dict[Gram, float]]
     norms: list[float]
@@ -22,8 +30,7 @@ def cider_scores(captions: Sequence[Grams], references: Sequence[Sequence[Grams]
     """Return CIDEr-D of each caption, 0 to 10; the score of all is the mean.
 
     How rare a run of words is, is counted over the references given here: the same caption scores
-    otherwise in another set. Over one picture every score is 0. Words are not stemmed. Lengths
-    are those the official code compares, counted in pairs of words.
+    otherwise in another set. Over one picture every score is 0. Words are not stemmed.
 
     Args:
         captions: One per picture.
@@ -41,26 +48,47 @@ def cider_scores(captions: Sequence[Grams], references: Sequence[Sequence[Grams]
     Source:
         Vedantam et al. 2015, arXiv:1411.5726, section 6, as in the evaluation code of COCO.
     """
+    rarity = rarity_of(references)
+    return [
+        cider_score(caption, told, rarity)
+        for caption, told in zip(captions, references, strict=True)
+    ]
+
+
+def rarity_of(references: Sequence[Sequence[Grams]]) -> Rarity:
+    """Return how rare each run of words is among the references of pictures.
+
+    Args:
+        references: Of each picture, one or more; a run counts once for a picture.
+    """
     pictures: Counter[Gram] = Counter()
     for told in references:
         pictures.update({gram for grams in told for counts in grams.counts for gram in counts})
     everything = math.log(len(references)) if references else 0.0
-    rarity = {gram: everything - math.log(count) for gram, count in pictures.items()}
-    scores: list[float] = []
-    for caption, told in zip(captions, references, strict=True):
-        weighed = _weighed(caption, rarity, everything)
-        total = sum(_likeness(weighed, _weighed(other, rarity, everything)) for other in told)
-        scores.append(10 * total / ORDER / len(told))
-    return scores
+    weights = {gram: everything - math.log(count) for gram, count in pictures.items()}
+    return Rarity(weights, everything)
 
 
-def _weighed(grams: Grams, rarity: dict[Gram, float], unseen: float) -> _Weighed:
+def cider_score(caption: Grams, references: Sequence[Grams], rarity: Rarity) -> float:
+    """Return CIDEr-D of one caption, 0 to 10, with words as rare as they are elsewhere.
+
+    Args:
+        caption: What is scored.
+        references: What it is held against, at least one.
+        rarity: As `rarity_of` returns it.
+    """
+    weighed = _weighed(caption, rarity)
+    total = sum(_likeness(weighed, _weighed(other, rarity)) for other in references)
+    return 10 * total / ORDER / len(references)
+
+
+def _weighed(grams: Grams, rarity: Rarity) -> _Weighed:
     weights = [
-        {gram: count * rarity.get(gram, unseen) for gram, count in counts.items()}
+        {gram: count * rarity.weights.get(gram, rarity.unseen) for gram, count in counts.items()}
         for counts in grams.counts
     ]
     norms = [math.sqrt(sum(weight * weight for weight in row.values())) for row in weights]
-    return _Weighed(weights, norms, max(0, grams.length - 1))
+    return _Weighed(weights, norms, grams.length)
 
 
 def _likeness(caption: _Weighed, reference: _Weighed) -> float:
@@ -72,4 +100,6 @@ def _likeness(caption: _Weighed, reference: _Weighed) -> float:
             shared = ours.keys() & theirs.keys()
             product = sum(min(ours[gram], theirs[gram]) * theirs[gram] for gram in shared)
             total += product / (norm * other_norm)
+    # The official code compares lengths in pairs of words, which differ by as much as words do:
+    # only no word and one word have as many pairs, and no word shares nothing anyway.
     return total * math.exp(-((caption.length - reference.length) ** 2) / (2 * SIGMA**2))

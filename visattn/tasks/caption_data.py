@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
@@ -88,7 +89,11 @@ class CaptionData(Data):
                 f"got {min_count}, {max_words} and {batch}"
             )
         entries = read_captions(captions, format=format)
-        names: dict[Split, str] = {"train": train, "validation": validation, "test": test or validation}
+        names: dict[Split, str] = {
+            "train": train,
+            "validation": validation,
+            "test": test or validation,
+        }
         self.entries: dict[Split, list[CaptionEntry]] = {
             split: _split(entries, name) for split, name in names.items()
         }
@@ -119,7 +124,9 @@ class CaptionData(Data):
         framing = Framing(encoder.size, fit=self.fit)
         splits: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
         shown = [CaptionedPhotos(self.entries[split], self.folder, framing) for split in splits]
-        caches = self._caches(encoder, framing) if self.cache else {}
+        rank_zero_info(self._told_of_words())
+        device = self.trainer.strategy.root_device if self.trainer else None
+        caches = self._caches(encoder, framing, device) if self.cache else {}
         for split, photos in zip(splits, shown, strict=True):
             self.told[split] = ToldPhotos(
                 photos,
@@ -128,23 +135,34 @@ class CaptionData(Data):
                 mirror=self.mirror and split == "train",
             )
 
-    def _caches(self, encoder: ImageEncoder, framing: Framing) -> dict[Split, FeatureCache]:
+    def _told_of_words(self) -> str:
+        """Return how many words there are, and how many of the validation's are not among them."""
+        vocabulary, held_out = self.vocabulary, self.entries["validation"]
+        unknown = vocabulary.unknown_share(c for entry in held_out for c in entry.captions)
+        return (
+            f"vocabulary {vocabulary.hash}: {len(vocabulary):,} words of "
+            f"{len(self.entries['train']):,} training photos; {unknown:.1%} of the words that "
+            "validation captions hold are unknown"
+        )
+
+    def _caches(
+        self, encoder: ImageEncoder, framing: Framing, device: torch.device | None
+    ) -> dict[Split, FeatureCache]:
         """Return the kept features of each split, after computing those that are missing."""
         everything = [entry for entries in self.entries.values() for entry in entries]
         every = list({entry.id: entry for entry in everything}.values())
         views = ("plain", "mirrored") if self.mirror else ("plain",)
         folder = Path(str(self.cache))
-        was_training = encoder.training
         FeatureCache.prepare(
             folder,
-            encoder.eval(),
+            encoder,
             CaptionedPhotos(every, self.folder, framing),
             ids=[entry.id for entry in every],
             framing=framing,
             views=views,
+            device=device,
             told=rank_zero_info,
         )
-        encoder.train(was_training)
         caches: dict[Split, FeatureCache] = {}
         for split, entries in self.entries.items():
             ids = [entry.id for entry in entries]

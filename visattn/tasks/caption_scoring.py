@@ -19,7 +19,7 @@ from visattn.tasks.phrase_scores import OF_PHRASES, PhraseScores
 from visattn.tasks.ratios import Ratio
 from visattn.tasks.reference_scores import ReferenceScores
 from visattn.tasks.scene_scores import OF_MAPS, OF_WORDS, SceneScores
-from visattn.tasks.tellings import Telling, generated, given, read
+from visattn.tasks.tellings import SeenCaption, generated, given, read
 
 MADE_UP = ("val", "test", "novel", "shuffled", "untrained")
 GIVEN = ("val_given", "given", "shuffled_given", "untrained_given")
@@ -90,7 +90,7 @@ class ScoredTask(Task):
         for split in MADE_UP[1:]:
             self._score_references(split)
 
-    def _score(self, split: str, told: Sequence[Telling], batch: CaptionBatch) -> None:
+    def _score(self, split: str, told: Sequence[SeenCaption], batch: CaptionBatch) -> None:
         """Take in captions, and log what each of the applicable scores says so far."""
         if all(sample.world for sample in batch.samples):
             self._score_scenes(split, told, batch)
@@ -99,7 +99,7 @@ class ScoredTask(Task):
         if split in self.references and all(sample.references for sample in batch.samples):
             self.references[split].update(batch.samples, [one.text for one in told])
 
-    def _score_scenes(self, split: str, told: Sequence[Telling], batch: CaptionBatch) -> None:
+    def _score_scenes(self, split: str, told: Sequence[SeenCaption], batch: CaptionBatch) -> None:
         once = [one for one in told if one.number == 0]
         worlds = [batch.samples[one.picture].world for one in once]
         scores = cast("SceneScores", self.scenes[split])
@@ -115,7 +115,7 @@ class ScoredTask(Task):
             shown = f"{split}/{name}"
             self.log(shown, scores[name], add_dataloader_idx=False, prog_bar=shown == "val/truth")
 
-    def _score_phrases(self, split: str, told: Sequence[Telling], batch: CaptionBatch) -> None:
+    def _score_phrases(self, split: str, told: Sequence[SeenCaption], batch: CaptionBatch) -> None:
         scores = cast("PhraseScores", self.phrases[split])
         said = [_phrases(one, batch, made_up=split in MADE_UP) for one in told]
         scores.update([one.maps for one in told], said)
@@ -138,7 +138,7 @@ class ScoredTask(Task):
         for said in found.warnings:
             rank_zero_warn(said)
 
-    def _generated(self, model: Captioner, batch: CaptionBatch) -> list[Telling]:
+    def _generated(self, model: Captioner, batch: CaptionBatch) -> list[SeenCaption]:
         return generated(model, batch, beam=self.beam, length_penalty=self.length_penalty)
 
     def _fresh(self) -> Captioner:
@@ -149,7 +149,7 @@ class ScoredTask(Task):
         return fresh.eval().to(self.device)
 
 
-def _phrases(told: Telling, batch: CaptionBatch, *, made_up: bool) -> tuple[Phrase, ...]:
+def _phrases(told: SeenCaption, batch: CaptionBatch, *, made_up: bool) -> tuple[Phrase, ...]:
     """Return the phrases that a caption says and whose place is known."""
     known = batch.samples[told.picture].phrases
     if not known:

@@ -9,7 +9,7 @@ from visattn.data.batches import CaptionBatch
 from visattn.models.captioners import END, Captioner, Unrolled
 
 
-class Telling(NamedTuple):
+class SeenCaption(NamedTuple):
     """A caption about a picture of a batch, and where the model looked for each word."""
 
     picture: int
@@ -36,12 +36,12 @@ def read(model: Captioner, batch: CaptionBatch) -> Unrolled:
 
 def generated(
     model: Captioner, batch: CaptionBatch, *, beam: int, length_penalty: float = 0.0
-) -> list[Telling]:
+) -> list[SeenCaption]:
     """Return the caption that the model makes up for each picture."""
     found = model.search(features(model, batch), beam=beam, length_penalty=length_penalty)
     tokens, weights = found.tokens[:, 0].cpu(), found.looks.weights[:, 0].cpu()
     return [
-        Telling(
+        SeenCaption(
             picture,
             0,
             _text(model, tokens[picture, :length]),
@@ -51,7 +51,9 @@ def generated(
     ]
 
 
-def given(model: Captioner, batch: CaptionBatch, unrolled: Unrolled | None = None) -> list[Telling]:
+def given(
+    model: Captioner, batch: CaptionBatch, unrolled: Unrolled | None = None
+) -> list[SeenCaption]:
     """Return the captions of a batch, with the maps that the model has when it reads them.
 
     Args:
@@ -63,12 +65,12 @@ def given(model: Captioner, batch: CaptionBatch, unrolled: Unrolled | None = Non
     order = unrolled.rows.argsort(stable=True)  # caption by caption, each in its order
     looked = unrolled.look.weights.detach()[order].cpu().split(batch.lengths.tolist())
     owners, captions = batch.owners.tolist(), batch.captions.cpu()
-    tellings: list[Telling] = []
+    tellings: list[SeenCaption] = []
     for row, maps in enumerate(looked):
         said = captions[row, 1 : len(maps) + 1]
         count = int((said != END).sum())
         tellings.append(
-            Telling(
+            SeenCaption(
                 owners[row],
                 batch.numbers[row],
                 _text(model, said[:count]),

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 # Classes that are imported can be named in short in a config.
 import visattn.models.descriptions
+import visattn.tasks.averages
 import visattn.tasks.caption_data
 import visattn.tasks.captioning
 import visattn.tasks.panels

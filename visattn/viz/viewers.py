@@ -195,4 +195,6 @@ def _caption_data(caption: ShownCaption) -> dict[str, Any]:
 
 
 def _back(index: str | None) -> str:
-    return "" if index is None else f'<a class="back" href="{file_address(index)}">\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK} All photos</a>'
+    if index is None:
+        return ""
+    return f'<a class="back" href="{file_address(index)}">&lsaquo; All photos</a>'

@@ -141,6 +141,14 @@ function segmented(id, names, key, now) {
   group.mark(names.indexOf(now));
 }
 
+/** The word to begin with: one whose boxes are known, or else that with the clearest map. */
+function telling({ words: said, phrases, ...rest }) {
+  if (phrases.length) return phrases[0].first + phrases[0].words - 1; // mostly the noun
+  const peaks = unpacked({ words: said, ...rest }).slice(0, -1).map((map) => Math.max(...map));
+  if (said.length > 1) peaks[0] = 0; // mostly an article, which looks around
+  return peaks.indexOf(Math.max(...peaks));
+}
+
 async function start() {
   await $("photo").decode();
   stage = new Stage();
@@ -149,8 +157,7 @@ async function start() {
   candidates.fill(candidateButtons(told.captions));
   segmented("style", ["heat", "light"], "style", state.style);
   segmented("cells", [true, false], "smooth", state.smooth);
-  const all = unpacked(caption()).slice(0, -1), peaks = all.map((map) => Math.max(...map));
-  state.pinned = peaks.indexOf(Math.max(...peaks)); // where the model looked most clearly
+  state.pinned = telling(caption());
   $("others").hidden = told.captions.length < 2;
   $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);
   $("gated").hidden = !caption().gates.length;
