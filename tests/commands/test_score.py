@@ -219,3 +219,10 @@ def test_a_file_that_is_missing_is_named_and_nothing_is_written(
 def test_score_asks_what_is_to_be_scored(capsys: Capsys) -> None:
     assert main(["score"]) == 2
     assert "required: WHAT" in capsys.readouterr().err
+
+
+def test_the_form_of_references_can_be_named(
+    results: Path, references: Path, capsys: Capsys
+) -> None:
+    assert main(["score", "captions", str(results), str(references), "--format", "csv"]) == 1
+    assert "(read as csv)" in capsys.readouterr().err

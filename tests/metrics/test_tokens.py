@@ -85,8 +85,8 @@ def test_a_thousand_words_are_a_thousand_tokens() -> None:
     assert len(ptb_tokens("pebble " * 1009)) == 1009
 
 
-@pytest.mark.parametrize("piece", ["%x.", "a.b", "a@", "<a ", "“"])
+@pytest.mark.parametrize("piece", ["%", "%x.", "a@", "<a "])
 def test_no_text_takes_for_ever(piece: str) -> None:
     before = time.process_time()
-    ptb_tokens(piece * 7001)
-    assert time.process_time() - before < 3
+    ptb_tokens(piece * (25_013 // len(piece)))
+    assert time.process_time() - before < 2
