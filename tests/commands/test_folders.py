@@ -71,3 +71,12 @@ def test_a_name_alone_of_its_kind_is_kept() -> None:
 
 def test_a_name_is_one_line_of_print() -> None:
     assert list(file_names([Path("two\nlines\tand\udcff.png")]).values()) == ["two_lines_and_"]
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="is no file"):
+        write_whole(pipe, b"new")
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -15,7 +15,8 @@ HELPS = [
     ["--help"],
     ["--version"],
     [],
-    *([word, "--help"] for word in ("caption", "export", "data")),
+    *([word, "--help"] for word in ("caption", "export", "data", "score")),
+    ["score", "captions", "--help"],
 ]
 
 

@@ -34,7 +34,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file at once: whoever looks finds what was there before, or all of it.
 
     Raises:
-        OSError: If it cannot be written; nothing is left of it then.
+        OSError: If it cannot be written, or is there and no file; nothing is left of it then.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -42,6 +42,8 @@ def write_whole(path: Path, content: bytes) -> None:
         >>> [path.name for path in folder.iterdir()]
         ['a.txt']
     """
+    if path.exists() and not path.is_file():  # a device would be replaced, for everybody
+        raise OSError(f"{path} is no file; choose another name")
     part = path.with_name(f".visattn-{os.getpid()}.part")
     try:
         part.write_bytes(content)

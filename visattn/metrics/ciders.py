@@ -60,6 +60,12 @@ def rarity_of(references: Sequence[Sequence[Grams]]) -> Rarity:
 
     Args:
         references: Of each picture, one or more; a run counts once for a picture.
+
+    Example:
+        >>> from visattn.metrics.ngrams import ngram_counts
+        >>> told = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
+        >>> rarity_of(told).weights[("a",)], round(rarity_of(told).weights[("dog",)], 4)
+        (0.0, 0.6931)
     """
     pictures: Counter[Gram] = Counter()
     for told in references:
@@ -76,6 +82,12 @@ def cider_score(caption: Grams, references: Sequence[Grams], rarity: Rarity) -> 
         caption: What is scored.
         references: What it is held against, at least one.
         rarity: As `rarity_of` returns it.
+
+    Example:
+        >>> from visattn.metrics.ngrams import ngram_counts
+        >>> told = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
+        >>> round(cider_score(told[0][0], told[0], rarity_of(told)), 4)
+        5.0
     """
     weighed = _weighed(caption, rarity)
     total = sum(_likeness(weighed, _weighed(other, rarity)) for other in references)
