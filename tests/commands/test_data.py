@@ -30,7 +30,7 @@ def test_pictures_are_those_of_the_data_set(written: Path) -> None:
     for index, line in enumerate(lines(written)):
         with Image.open(written / line["file"]) as picture:
             drawn = np.asarray(picture).transpose(2, 0, 1)
-        np.testing.assert_array_equal(drawn, scenes[index].picture.numpy())
+        np.testing.assert_array_equal(drawn, scenes.picture(index).numpy())
         assert line["captions"] == list(scenes[index].captions)
 
 

@@ -30,17 +30,18 @@ def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.Monkey
         prepare_folder(tmp_path)
 
 
+@pytest.mark.parametrize("step", ["write_bytes", "replace"])
 def test_a_file_is_there_whole_or_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_whole(tmp_path / "a.txt", b"first")
-    written = Path.write_bytes
 
-    def full(path: Path, content: bytes) -> int:
-        written(path, content[:2])
+    def full(path: Path, _: object) -> None:
+        with path.open("ab") as file:
+            file.write(b"se")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, step, full)
     with pytest.raises(OSError, match="No space left"):
         write_whole(tmp_path / "a.txt", b"second")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -24,6 +24,7 @@ def test_every_caption_keeps_its_picture(told: list[list[str]]) -> None:
     samples = [sample(number, *captions) for number, captions in enumerate(told)]
     batch = caption_batch(samples, VOCABULARY)
     assert batch.samples == tuple(samples)
+    assert batch.pictures is not None
     assert batch.pictures[:, 0, 0, 0].tolist() == list(range(len(told)))
     assert (batch.lengths.diff() <= 0).all()
     assert int(batch.lengths[0]) + 1 == batch.captions.shape[1]

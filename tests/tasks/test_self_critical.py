@@ -108,7 +108,7 @@ def test_nothing_is_dropped_out_and_the_rest_trains() -> None:
     drops = [module for module in made.model.modules() if isinstance(module, nn.Dropout)]
     assert drops
     assert not any(module.training for module in drops)
-    assert made.model.look.training
+    assert made.model.training
 
 
 @pytest.mark.parametrize("wrong", [{"samples": 1}, {"max_length": 0}])

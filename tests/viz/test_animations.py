@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from visattn.viz.animations import FIRST, LAST, WORD, caption_animation, frame_size
-from visattn.viz.legends import INK
+from visattn.viz.legends import INK, PAPER
 from visattn.viz.overlays import overlay
 from visattn.viz.rasters import resized_map, resized_picture
 
@@ -118,6 +118,7 @@ def test_a_long_caption_is_cut_and_not_squeezed() -> None:
         caption_animation(photo(24, 40), ["dogs"] * 29, np.zeros((29, 24, 40)), high=1.0, width=160)
     )
     assert found[0].shape[0] == 96 + 2 * 12 + 4 * 28 - 6
+    assert (np.array(found)[:, -8:] == PAPER).all()  # nothing of a fifth line
 
 
 @pytest.mark.parametrize(

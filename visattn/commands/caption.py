@@ -57,6 +57,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, metavar="DIR", help="folder for pages, panels, numbers")
     made.add_argument("--beam", type=_positive, default=5, help="captions searched at once (5)")
     made.add_argument(
+        "--length-penalty",
+        type=float,
+        default=0.0,
+        metavar="ALPHA",
+        help="above 0, longer captions are found; try 0.7 (0)",
+    )
+    made.add_argument(
         "--best", type=_positive, metavar="N", help="captions per picture in its files (up to 5)"
     )
     made.add_argument("--gif", action="store_true", help="also write a GIF, word after word")
@@ -228,7 +235,14 @@ def _caption(
 
     pictures = [picture for _, picture in batch]
     best = asked.best if gallery else 1
-    captions = caption_pictures(model, pictures, beam=asked.beam, best=best, fit=asked.fit)
+    captions = caption_pictures(
+        model,
+        pictures,
+        beam=asked.beam,
+        best=best,
+        length_penalty=asked.length_penalty,
+        fit=asked.fit,
+    )
     lost: list[str] = []
     for (name, picture), caption in zip(batch, captions, strict=True):
         print(f"{name}\t{caption.text}", flush=True)

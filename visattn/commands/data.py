@@ -80,7 +80,7 @@ def _write(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
 
     sample = scenes[index]
     name = f"{sample.id}.png"
-    Image.fromarray(sample.picture.permute(1, 2, 0).numpy()).save(folder / name)
+    Image.fromarray(scenes.picture(index).permute(1, 2, 0).numpy()).save(folder / name)
     objects = [
         {
             "shape": thing.shape,

@@ -103,8 +103,8 @@ class ScenesData(Data):
     def examples(self, count: int) -> list[Any]:
         """Return the first validation scenes."""
         scenes = self.scenes("validation")
-        shown = (scenes[index].picture for index in range(min(count, len(scenes))))
-        return [picture.permute(1, 2, 0).numpy() for picture in shown if picture is not None]
+        shown = range(min(count, len(scenes)))
+        return [scenes.picture(index).permute(1, 2, 0).numpy() for index in shown]
 
     @property
     def _collate(self) -> partial[CaptionBatch]:

@@ -21,7 +21,8 @@ import visattn.tasks.averages
 import visattn.tasks.caption_data
 import visattn.tasks.captioning
 import visattn.tasks.panels
-import visattn.tasks.scenes_data  # noqa: F401
+import visattn.tasks.scenes_data
+import visattn.tasks.self_critical  # noqa: F401
 from visattn.tasks.bases import Data, Task
 from visattn.tasks.checkpoints import read_checkpoint
 from visattn.tasks.parsers import Parser

@@ -124,5 +124,5 @@ def test_every_shape_and_texture(golden: Callable[[str, np.ndarray], None]) -> N
 
 
 def test_a_scene(golden: Callable[[str, np.ndarray], None]) -> None:
-    picture = Scenes(2, size=96, split="test")[1].picture
+    picture = Scenes(2, size=96, split="test").picture(1)
     golden("scene_sampled", picture.permute(1, 2, 0).numpy())

@@ -77,6 +77,10 @@ class Scenes(Dataset[CaptionSample]):
         stream = (self.seed, get_args(Split).index(self.split), index)
         return sample_world(self.kinds, np.random.default_rng(stream), novel=self.split == "novel")
 
+    def picture(self, index: int) -> UInt8[Tensor, "3 y x"]:
+        """Return a scene as it is drawn."""
+        return self._drawn(self.world(index))
+
     def tellings(self, index: int) -> tuple[Telling, ...]:
         """Return the five captions of a scene with what each of their words shows."""
         return tell(self.world(index))
@@ -86,13 +90,11 @@ class Scenes(Dataset[CaptionSample]):
         return torch.from_numpy(masks(self.world(index), self.size))
 
     def _sample(self, index: int, world: World, captions: tuple[str, ...]) -> CaptionSample:
-        picture: UInt8[np.ndarray, "y x 3"] = draw(world, self.size)
-        return CaptionSample(
-            id=f"{self.split}-{index}",
-            picture=torch.from_numpy(np.ascontiguousarray(picture.transpose(2, 0, 1))),
-            captions=captions,
-            world=world,
-        )
+        return CaptionSample(f"{self.split}-{index}", self._drawn(world), captions, world)
+
+    def _drawn(self, world: World) -> UInt8[Tensor, "3 y x"]:
+        pixels: UInt8[np.ndarray, "y x 3"] = draw(world, self.size)
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
 class ToldOnce(Dataset[CaptionSample]):

@@ -1,0 +1,81 @@
+"""The files of photos and the index of them all."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from visattn.commands import galleries
+from visattn.commands.galleries import Gallery
+from visattn.data.pictures import Picture
+from visattn.maps import AttentionMap, Geometry
+from visattn.seeing import Caption
+from visattn.viz.indexes import index_entries
+
+PICTURE = Picture(np.zeros((11, 13, 3), np.uint8), name="somewhere/dog.png")
+MAPS = AttentionMap(torch.full((1, 2, 3), 1 / 6), "look", "words", Geometry.identity((11, 13)))
+SAID = Caption(("dog",), (-0.5,), (0.5,), MAPS, -0.5, finished=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock whose hands are moved by hand, and by a second whenever an index is written."""
+    now, written = [100.0], Gallery._write
+
+    def write(gallery: Gallery, name: str, content: bytes) -> None:
+        now[0] += name == galleries.INDEX
+        written(gallery, name, content)
+
+    monkeypatch.setattr(galleries.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Gallery, "_write", write)
+    return now
+
+
+def listed(folder: Path) -> list[str]:
+    return [entry.name for entry in index_entries((folder / "index.html").read_text())]
+
+
+def test_the_index_takes_a_tenth_of_the_time_and_is_whole_in_the_end(
+    clock: list[float], tmp_path: Path
+) -> None:
+    with Gallery(tmp_path) as gallery:
+        gallery.add("a", PICTURE, SAID)
+        assert listed(tmp_path) == ["a"]  # after a second; the next may come after ten more
+        clock[0] += 9.5
+        gallery.add("b", PICTURE, SAID)
+        assert listed(tmp_path) == ["a"]
+        clock[0] += 0.5
+        gallery.add("c", PICTURE, SAID)
+        assert listed(tmp_path) == ["a", "b", "c"]
+        gallery.add("d", PICTURE, SAID)
+        assert listed(tmp_path) == ["a", "b", "c"]
+    assert listed(tmp_path) == ["a", "b", "c", "d"]
+
+
+def test_an_error_does_not_cost_the_index(clock: list[float], tmp_path: Path) -> None:
+    def broken() -> None:
+        with Gallery(tmp_path) as gallery:
+            gallery.add("a", PICTURE, SAID)
+            gallery.add("b", PICTURE, SAID)
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        broken()
+    assert listed(tmp_path) == ["a", "b"]
+
+
+def test_without_anything_new_the_index_stays_as_it_was(tmp_path: Path) -> None:
+    with Gallery(tmp_path / "new"):
+        pass
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_page_that_stands_in_the_index_is_there(tmp_path: Path) -> None:
+    with Gallery(tmp_path) as gallery:
+        (tmp_path / "b.html").mkdir()
+        gallery.add("a", PICTURE, SAID)
+        with pytest.raises(OSError, match=r"b\.html"):
+            gallery.add("b", PICTURE, SAID)
+    assert listed(tmp_path) == ["a"]
+    assert not list(tmp_path.glob(".visattn*"))
