@@ -55,17 +55,7 @@ def parser() -> argparse.ArgumentParser:
         "--weights", type=Path, metavar="FILE", help="model, as visattn export writes it"
     )
     made.add_argument("--out", type=Path, metavar="DIR", help="folder for pages, panels, numbers")
-    made.add_argument("--beam", type=_positive, default=5, help="captions searched at once (5)")
-    made.add_argument(
-        "--length-penalty",
-        type=float,
-        default=0.0,
-        metavar="ALPHA",
-        help="above 0, longer captions are found; try 0.7 (0)",
-    )
-    made.add_argument(
-        "--best", type=_positive, metavar="N", help="captions per picture in its files (up to 5)"
-    )
+    _add_search(made)
     made.add_argument("--gif", action="store_true", help="also write a GIF, word after word")
     made.add_argument(
         "--regions",
@@ -84,6 +74,21 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
     return made
+
+
+def _add_search(made: argparse.ArgumentParser) -> None:
+    """Add how captions are searched for."""
+    made.add_argument("--beam", type=_positive, default=5, help="captions searched at once (5)")
+    made.add_argument(
+        "--length-penalty",
+        type=float,
+        default=0.0,
+        metavar="ALPHA",
+        help="above 0, longer captions are found; try 0.7 (0)",
+    )
+    made.add_argument(
+        "--best", type=_positive, metavar="N", help="captions per picture in its files (up to 5)"
+    )
 
 
 def main(argv: Sequence[str]) -> int:
