@@ -54,7 +54,7 @@ demo: .venv/core.stamp
 	@echo
 	@echo "Scores ($(DEMO)/test.json):"
 	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json
-	@echo "Look at $(DEMO)/captions/*.png: each picture, and where each word looked."
+	@echo "Open $(DEMO)/captions/index.html in a browser: each picture, and where each word looked."
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
