@@ -117,9 +117,10 @@ class Browser:
         ]
         self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Page.navigate", url="about:blank")
+        self.wait("location.protocol === 'about:'")
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.readyState === 'complete'")
+        self.wait("location.protocol === 'file:' && document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
         """Return what a line of JavaScript gives on the page."""
