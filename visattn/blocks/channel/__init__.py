@@ -1,0 +1,1 @@
+"""Attention over channels: one gate per channel, the same at all places."""
