@@ -8,6 +8,7 @@ import pytest
 import torch
 from kept_photos import SIZE, VIEWS, Photos, prepare, small_encoder, unfinished
 
+from visattn.data.feature_requests import requested
 from visattn.data.framings import Framing
 from visattn.models.encoders import ImageEncoder, SmallEncoder
 from visattn.models.timm_encoders import TimmEncoder
@@ -79,7 +80,7 @@ def test_photos_that_are_not_there_are_named(tmp_path: Path, encoder: TimmEncode
     ("make", "reason"),
     [
         (lambda: SmallEncoder((24, 24), channels=8), "this SmallEncoder is trained: freeze it"),
-        (lambda: TimmEncoder("test_resnet", size=SIZE, train_from=4), "TimmEncoder is trained"),
+        (lambda: TimmEncoder("test_resnet", size=SIZE, train_from=0), "TimmEncoder is trained"),
     ],
 )
 def test_nothing_is_kept_of_a_trained_encoder(
@@ -122,3 +123,15 @@ def test_a_picture_of_another_form_is_named(
     photos.samples[5] = photos.samples[5]._replace(picture=picture)
     with pytest.raises(ValueError, match=rf"5\.jpg: its picture must be uint8 .*{reason}"):
         prepare(tmp_path, encoder, photos)
+
+
+def test_the_frozen_beginning_may_be_kept_whatever_the_rest_learns() -> None:
+    encoder = TimmEncoder("test_resnet", size=SIZE, train_from=4)
+    asked = requested(encoder, ["a.jpg"], None, ["plain"])
+    assert asked.shapes == encoder.stage_shapes
+    with torch.no_grad():
+        encoder.backbone.get_submodule("layer4.0.conv1").get_parameter("weight").add_(1)
+    assert requested(encoder, ["a.jpg"], None, ["plain"]) == asked
+    with torch.no_grad():
+        encoder.backbone.get_submodule("conv1.0").get_parameter("weight").add_(1)
+    assert requested(encoder, ["a.jpg"], None, ["plain"]) != asked

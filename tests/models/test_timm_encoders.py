@@ -170,10 +170,19 @@ def test_several_stages_are_described_and_built_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train_from", "frozen"), [(None, True), (0, False), (4, False), (5, False)]
+    ("name", "train_from", "frozen"),
+    [
+        (RESNET, None, True),
+        (RESNET, 0, False),
+        (RESNET, 5, False),
+        (RESNET, 4, True),
+        (VIT, 4, False),
+    ],
 )
-def test_only_what_is_never_trained_is_frozen(*, train_from: int | None, frozen: bool) -> None:
-    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=train_from)
+def test_only_what_is_never_trained_is_frozen(
+    name: str, *, train_from: int | None, frozen: bool
+) -> None:
+    encoder = TimmEncoder(name, size=(64, 64), train_from=train_from)
     assert encoder.frozen == frozen
     next(encoder.backbone.parameters()).requires_grad = True
     assert not encoder.frozen
@@ -255,6 +264,15 @@ def test_running_statistics_move_where_trained_and_nowhere_else() -> None:
         if "running" in name:
             moved = not torch.equal(before[name], tensor)
             assert moved == name.startswith(("layer3", "layer4")), name
+
+
+def test_batch_norms_keep_their_statistics_where_that_is_asked() -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=3, fixed_norms=True).train()
+    before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
+    encoder(noise(4, 3, 64, 64)).sum().backward()
+    assert all(torch.equal(before[name], now) for name, now in encoder.backbone.named_buffers())
+    weight = encoder.backbone.get_submodule("layer4.0.bn1").get_parameter("weight")
+    assert weight.grad is not None
 
 
 def test_layers_without_parameters_train_with_their_stage() -> None:

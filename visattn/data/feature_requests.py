@@ -67,7 +67,8 @@ def requested(
     if not encoder.frozen:
         raise ValueError(
             f"only what a frozen encoder finds may be kept, and this {type(encoder).__name__} is "
-            "trained: freeze it (train_from=None of a TimmEncoder), or keep nothing"
+            "trained: freeze it (train_from=None of a TimmEncoder) or its beginning "
+            "(train_from=STAGE, of backbones that run stage by stage), or keep nothing"
         )
     if not views or len(set(views)) < len(views) or not set(views) <= set(VIEWS):
         raise ValueError(f"views must be some of {', '.join(VIEWS)}, each once, got {list(views)}")
@@ -148,7 +149,7 @@ def check_size(folder: Path, header: FeatureHeader) -> None:
 
 def _hash(encoder: ImageEncoder) -> str:
     digest = hashlib.sha256()
-    for name, tensor in sorted(encoder.state_dict().items()):
+    for name, tensor in sorted(encoder.kept_weights().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

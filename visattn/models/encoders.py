@@ -97,8 +97,19 @@ class ImageEncoder(nn.Module, ABC):
                 f"grids must be of the shapes {self.stage_shapes} (channels, rows, columns), got "
                 f"{shapes}; they come from another encoder, or from another stage of it"
             )
-        laid = [_laid(grid.to(self.shift.dtype), self.grid) for grid in grids]
+        finished = self.finished([grid.to(self.shift.dtype) for grid in grids])
+        laid = [_laid(grid, self.grid) for grid in finished]
         return laid[0] if len(laid) == 1 else torch.cat(laid, 1)
+
+    def finished(
+        self, grids: Sequence[Float[Tensor, "b _ _ _"]]
+    ) -> Sequence[Float[Tensor, "b _ _ _"]]:
+        """Return the grids after those layers that are trained; without such, as they are."""
+        return grids
+
+    def kept_weights(self) -> dict[str, Tensor]:
+        """Return the weights and statistics that `grids` depends on."""
+        return dict(self.state_dict())
 
     def normalised(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
         """Return pictures as the network wants them: zero mean, unit spread."""

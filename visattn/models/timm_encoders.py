@@ -2,35 +2,25 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, cast
 
-import timm
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from visattn.models.backbones import load_backbone, timm_backbone
 from visattn.models.encoders import ImageEncoder
-
-# What timm would load by itself, or give in another form than one grid.
-_NOT_ARGUMENTS = (
-    "cache_dir",
-    "checkpoint_path",
-    "features_only",
-    "pretrained",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-)
+from visattn.models.tails import output_of, tail_after
 
 
 class TimmEncoder(ImageEncoder):
     """A backbone by its timm name, as a grid of features.
 
     What is frozen takes no gradient and stays in evaluation mode while the rest trains, so that
-    its running statistics do not drift.
+    its running statistics do not drift. Where a frozen beginning hands one grid to the trained
+    rest, as in most CNNs, `grids` are those of the beginning, and may be kept.
 
     Args:
         name: A name that `timm.list_models()` knows.
@@ -40,6 +30,8 @@ class TimmEncoder(ImageEncoder):
             of these: one pass then gives all their grids, which are laid onto the finest.
         train_from: First stage that is trained; everything before it stays frozen. None: all
             frozen, 0: all trained.
+        fixed_norms: Whether batch norms of trained stages keep their statistics too, as batches of
+            a few photos ask for.
         pretrained: Whether to start from timm's own weights, which are downloaded.
         weights: Or a safetensors file to start from.
         arguments: More arguments of `timm.create_model`.
@@ -65,6 +57,7 @@ class TimmEncoder(ImageEncoder):
         size: tuple[int, int] = (224, 224),
         stage: int | Sequence[int | None] | None = None,
         train_from: int | None = None,
+        fixed_norms: bool = False,
         pretrained: bool = False,
         weights: str | None = None,
         arguments: Mapping[str, Any] | None = None,
@@ -73,28 +66,31 @@ class TimmEncoder(ImageEncoder):
     ) -> None:
         if pretrained and weights:
             raise ValueError("weights come from timm or from a file, not both: drop one of them")
-        model = _backbone(name, dict(arguments or {}), pretrained=pretrained)
+        model = timm_backbone(name, dict(arguments or {}), pretrained=pretrained)
         config = cast("dict[str, Any]", model.pretrained_cfg)
         super().__init__(size, mean or config["mean"], std or config["std"])
         self.stage = tuple(stage) if isinstance(stage, Sequence) else stage
-        self.name, self.train_from = name, train_from
+        self.name, self.train_from, self.fixed_norms = name, train_from, fixed_norms
         self.arguments = dict(arguments or {})
         # A model that is built again from its description gets its weights from its own file.
         self.pretrained, self.weights = False, None
         if weights:
-            _load(model, Path(weights))
+            load_backbone(model, Path(weights))
         self.backbone = model
         self._wanted = self._numbered(self.stage)
         self._shapes = self._probe()
         self.channels = sum(channels for channels, _, _ in self._shapes)
         self.grid = max((shape[1:] for shape in self._shapes), key=math.prod)
         self._freeze()
+        self._tail: tuple[nn.Module, ...] = ()  # in a tuple, as its modules are those of backbone
+        self._cut_in_two()
 
     @property
     def frozen(self) -> bool:
-        """Whether nothing of the backbone is trained."""
-        trained = any(parameter.requires_grad for parameter in self.backbone.parameters())
-        return self.train_from is None and not trained
+        """Whether nothing that `grids` does is trained."""
+        kept = self._frozen if self._tail else [self.backbone]
+        trained = any(parameter.requires_grad for part in kept for parameter in part.parameters())
+        return not trained and (self.train_from is None or bool(self._tail))
 
     @property
     def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
@@ -102,8 +98,59 @@ class TimmEncoder(ImageEncoder):
         return self._shapes
 
     def features(self, pictures: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
-        """Return the grid of each stage, for normalised pictures, from one pass."""
-        backbone = cast("Any", self.backbone)
+        """Return the grid of each stage, or what the trained rest takes, from one pass."""
+        if self._tail:
+            return (output_of(self.backbone, self._last_frozen, pictures),)
+        return self._stages_of(self.backbone, pictures)
+
+    def finished(
+        self, grids: Sequence[Float[Tensor, "b _ _ _"]]
+    ) -> Sequence[Float[Tensor, "b _ _ _"]]:
+        """Return the grid of each stage, after the trained rest if `grids` ends before it."""
+        return self._stages_of(self._tail[0], grids[0]) if self._tail else grids
+
+    def kept_weights(self) -> dict[str, Tensor]:
+        """Return the weights and statistics that `grids` depends on."""
+        if not self._tail:
+            return super().kept_weights()
+        every = self.state_dict(keep_vars=True)
+        kept = {
+            id(tensor)
+            for part in self._frozen
+            for tensor in part.state_dict(keep_vars=True).values()
+        }
+        return {name: tensor.detach() for name, tensor in every.items() if id(tensor) in kept}
+
+    def _cut_in_two(self) -> None:
+        """Make the trained rest a network of its own, if its frozen beginning allows that."""
+        if not self.train_from or not any(p.requires_grad for p in self.backbone.parameters()):
+            return
+        tail = tail_after(self.backbone, set(self._frozen))
+        waves = torch.arange(3.0 * math.prod(self.size)).sin().view(1, 3, *self.size)
+        training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                kept = output_of(self.backbone, self._last_frozen, waves)
+                again = self._stages_of(tail, kept)
+                whole = self._stages_of(self.backbone, waves)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return  # no chain of modules that pass a grid on: the whole is run each time
+        finally:
+            self.train(training)
+        if all(map(torch.equal, again, whole)):
+            self._tail = (tail,)
+            self._shapes = ((kept.shape[1], kept.shape[2], kept.shape[3]),)
+
+    @property
+    def _last_frozen(self) -> nn.Module:
+        return self.backbone.get_submodule(self._stages[(self.train_from or 0) - 1])
+
+    def _stages_of(
+        self, part: nn.Module, pictures: Float[Tensor, "b _ y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the grid of each stage, from one pass through the backbone or its trained rest."""
+        backbone = cast("Any", part)
         if self._wanted == (None,):
             return (self._as_grid(backbone.forward_features(pictures), pictures),)
         inner = sorted(stage for stage in self._wanted if stage is not None)
@@ -124,12 +171,13 @@ class TimmEncoder(ImageEncoder):
     def train(self, mode: bool = True) -> Self:
         """Switch to training mode, all but the frozen part."""
         super().train(mode)
-        for module in self._frozen:
+        norms = [m for m in self.backbone.modules() if isinstance(m, _BatchNorm)]
+        for module in [*self._frozen, *(norms if self.fixed_norms else ())]:
             module.train(mode=False)
         return self
 
     def _as_grid(
-        self, features: object, pictures: Float[Tensor, "b 3 y x"]
+        self, features: object, pictures: Float[Tensor, "b _ y x"]
     ) -> Float[Tensor, "b c gy gx"]:
         """Lay out what the backbone gives: tokens, channels last or channels first."""
         backbone = cast("Any", self.backbone)
@@ -167,7 +215,7 @@ class TimmEncoder(ImageEncoder):
         self.backbone.eval()
         blank = torch.zeros(1, 3, *self.size)
         try:
-            grids = self.features(blank)
+            grids = self._stages_of(self.backbone, blank)
         except AssertionError as error:  # timm's way to say so
             raise ValueError(
                 f"{self.name} takes no pictures of {self.size} (height, width): {error}; "
@@ -225,45 +273,3 @@ class TimmEncoder(ImageEncoder):
         if not inside:
             raise ValueError(f"{self.name} does not show where stage {end} ends; train all or none")
         return inside[-1] + 1
-
-
-def _backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.Module:
-    if not timm.is_model(name):
-        close = get_close_matches(name, timm.list_models(), n=3)
-        hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise ValueError(f"timm knows no model {name!r}{hint}")
-    if wrong := sorted(set(arguments) & set(_NOT_ARGUMENTS)):
-        raise ValueError(
-            f"arguments may not hold {', '.join(wrong)}: weights come by pretrained=True or "
-            "weights=FILE, a stage by stage=NUMBER"
-        )
-    try:
-        return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
-    except TypeError as error:
-        raise ValueError(f"{name} does not take these arguments: {error}") from error
-
-
-def _load(model: nn.Module, file: Path) -> None:
-    """Load weights of the whole network, of which only the classifier may be left over."""
-    if not file.is_file():
-        raise FileNotFoundError(f"weights {file} do not exist")
-    try:
-        weights = load_file(file)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is not a safetensors file: {error}") from error
-    config = cast("dict[str, Any]", model.pretrained_cfg)
-    named = config.get("classifier") or "classifier"
-    heads = tuple(f"{head}." for head in ((named,) if isinstance(named, str) else named))
-    weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
-    wanted = model.state_dict()
-    counters = {key for key in wanted if key.endswith("num_batches_tracked")}  # often left out
-    missing = sorted(set(wanted) - set(weights) - counters)
-    spare = sorted(set(weights) - set(wanted))
-    other = [key for key in wanted if key in weights and wanted[key].shape != weights[key].shape]
-    if missing or spare or other:
-        raise ValueError(
-            f"{file} does not fit {config.get('architecture')}: {len(missing)} tensors missing "
-            f"{missing[:2]}, {len(spare)} left over {spare[:2]}, {len(other)} of another shape "
-            f"{other[:2]}; check the name and the arguments"
-        )
-    model.load_state_dict(weights, strict=False)

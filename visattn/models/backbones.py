@@ -1,0 +1,72 @@
+"""Backbones of timm: by name, with weights of their own or from a file."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+import timm
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+# What timm would load by itself, or give in another form than one grid.
+_NOT_ARGUMENTS = (
+    "cache_dir",
+    "checkpoint_path",
+    "features_only",
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+)
+
+
+def timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.Module:
+    """Return a backbone by its timm name, without its classifier.
+
+    Raises:
+        ValueError: If timm knows no such name, or the backbone does not take an argument.
+    """
+    if not timm.is_model(name):
+        close = get_close_matches(name, timm.list_models(), n=3)
+        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        raise ValueError(f"timm knows no model {name!r}{hint}")
+    if wrong := sorted(set(arguments) & set(_NOT_ARGUMENTS)):
+        raise ValueError(
+            f"arguments may not hold {', '.join(wrong)}: weights come by pretrained=True or "
+            "weights=FILE, a stage by stage=NUMBER"
+        )
+    try:
+        return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
+    except TypeError as error:
+        raise ValueError(f"{name} does not take these arguments: {error}") from error
+
+
+def load_backbone(model: nn.Module, file: Path) -> None:
+    """Load weights of the whole network, of which only the classifier may be left over.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no safetensors file, or does not fit.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"weights {file} do not exist")
+    try:
+        weights = load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a safetensors file: {error}") from error
+    config = cast("dict[str, Any]", model.pretrained_cfg)
+    named = config.get("classifier") or "classifier"
+    heads = tuple(f"{head}." for head in ((named,) if isinstance(named, str) else named))
+    weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
+    wanted = model.state_dict()
+    counters = {key for key in wanted if key.endswith("num_batches_tracked")}  # often left out
+    missing = sorted(set(wanted) - set(weights) - counters)
+    spare = sorted(set(weights) - set(wanted))
+    other = [key for key in wanted if key in weights and wanted[key].shape != weights[key].shape]
+    if missing or spare or other:
+        raise ValueError(
+            f"{file} does not fit {config.get('architecture')}: {len(missing)} tensors missing "
+            f"{missing[:2]}, {len(spare)} left over {spare[:2]}, {len(other)} of another shape "
+            f"{other[:2]}; check the name and the arguments"
+        )
+    model.load_state_dict(weights, strict=False)
