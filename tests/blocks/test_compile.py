@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from visattn.blocks.additive import AdditiveAttention
+from visattn.blocks.tokens.additives import AdditiveAttention
 from visattn.models.encoders import SmallEncoder
 
 pytestmark = pytest.mark.compile

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.captioners import SPECIALS
 from visattn.models.descriptions import CLASSES, build, describe
 from visattn.models.encoders import SmallEncoder
 from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
 
 # One of each, with every argument another than the one it has by itself.
@@ -35,6 +37,35 @@ EXAMPLES: dict[str, nn.Module] = {
         hidden=17,
         attention=7,
         dropout=0.3,
+    ),
+    "AttentionResNet": AttentionResNet(
+        ("cat", "dog", "yak"),
+        depth=8,
+        block="se",
+        stages=(2,),
+        at="stage_end",
+        options={"reduction": 4},
+        first="sse",
+        first_options={},
+        width=8,
+        inner=(5, 7, 11),
+        shortcut="padding",
+        size=(16, 40),
+        mean=(0.1,),
+        std=(0.5,),
+    ),
+    "TimmClassifier": TimmClassifier(
+        ("cat", "dog", "yak"),
+        "test_resnet",
+        block="se",
+        at="stage_end",
+        stages=(2,),
+        init="paper",
+        options={"reduction": 4},
+        size=(96, 64),
+        arguments={"drop_rate": 0.5},
+        mean=(0.1, 0.2, 0.3),
+        std=(0.5, 0.6, 0.7),
     ),
 }
 

@@ -5,10 +5,59 @@ import inspect
 from typing import Any, get_args
 
 from visattn.blocks.bases import Block
+from visattn.blocks.branches.selective_kernels import SelectiveKernel
+from visattn.blocks.branches.split_attentions import SplitAttention
 from visattn.blocks.cards import Card, Kind
+from visattn.blocks.channel.effective_excitations import EffectiveExcitation
+from visattn.blocks.channel.efficient_gates import EfficientChannelGate
+from visattn.blocks.channel.gated_transformations import GatedChannelTransformation
+from visattn.blocks.channel.global_contexts import GlobalContext
 from visattn.blocks.channel.squeeze_excitations import SqueezeExcitation
+from visattn.blocks.channel.style_recalibrations import StyleRecalibration
+from visattn.blocks.combined.bottleneck_attentions import BottleneckAttentionModule
+from visattn.blocks.combined.convolutional_attentions import ConvolutionalAttention
+from visattn.blocks.combined.coordinate_attentions import CoordinateAttention
+from visattn.blocks.combined.dual_excitations import DualExcitation
+from visattn.blocks.combined.energies import EnergyAttention
+from visattn.blocks.combined.triplet_attentions import TripletAttention
+from visattn.blocks.grids.bottleneck_heads import BottleneckHeads
+from visattn.blocks.grids.criss_crosses import CrissCrossAttention
+from visattn.blocks.grids.double_attentions import DoubleAttention
+from visattn.blocks.grids.dual_attentions import DualAttention
+from visattn.blocks.grids.nonlocals import NonLocal
+from visattn.blocks.spatial.pooled_gates import SpatialGate
+from visattn.blocks.spatial.signal_gates import AttentionGate
+from visattn.blocks.spatial.spatial_excitations import SpatialExcitation
+from visattn.blocks.spatial.spatial_transformers import SpatialTransformer
 
-BLOCKS: dict[str, type[Block]] = {block.card.name: block for block in (SqueezeExcitation,)}
+BLOCKS: dict[str, type[Block]] = {
+    block.card.name: block
+    for block in (
+        SqueezeExcitation,
+        EffectiveExcitation,
+        EfficientChannelGate,
+        StyleRecalibration,
+        GatedChannelTransformation,
+        GlobalContext,
+        SpatialGate,
+        SpatialExcitation,
+        AttentionGate,
+        SpatialTransformer,
+        ConvolutionalAttention,
+        BottleneckAttentionModule,
+        DualExcitation,
+        CoordinateAttention,
+        TripletAttention,
+        EnergyAttention,
+        SelectiveKernel,
+        SplitAttention,
+        NonLocal,
+        DualAttention,
+        CrissCrossAttention,
+        DoubleAttention,
+        BottleneckHeads,
+    )
+}
 
 
 def create(name: str, channels: int, **options: Any) -> Block:

@@ -10,14 +10,17 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.encoders import SmallEncoder
 from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
 
 Description = dict[str, Any]
 
 CLASSES: dict[str, type[nn.Module]] = {
-    kind.__name__: kind for kind in (SmallEncoder, TimmEncoder, SoftAttentionCaptioner)
+    kind.__name__: kind
+    for kind in (SmallEncoder, TimmEncoder, SoftAttentionCaptioner, AttentionResNet, TimmClassifier)
 }
 
 

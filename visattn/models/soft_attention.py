@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from visattn.blocks.additive import AdditiveAttention
+from visattn.blocks.tokens.additives import AdditiveAttention
 from visattn.functional.captions import packed_rows
 from visattn.models.captioners import Captioner, Look, Unrolled
 from visattn.models.encoders import ImageEncoder

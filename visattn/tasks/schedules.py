@@ -1,5 +1,7 @@
 """How the learning rate moves over a run."""
 
+import math
+
 
 def trapezoid(
     step: int, total: int, *, warm: int = 0, hold: float = 0.4, last: float = 0.02
@@ -21,3 +23,25 @@ def trapezoid(
     done = min(1.0, step / total)
     falling = 1.0 if done <= hold else 1.0 - (1.0 - last) * (done - hold) / (1.0 - hold)
     return min(rising, falling)
+
+
+def cosine(step: int, total: int, *, warm: int = 0, last: float = 0.0) -> float:
+    """Return the share of the full learning rate at a step: up in a line, down as a half cosine.
+
+    Args:
+        step: Steps done.
+        total: Steps of the whole run.
+        warm: Steps of the way up, which are part of the whole.
+        last: Share of the rate that is left at the end.
+
+    Example:
+        >>> [round(cosine(step, 10, warm=2), 3) for step in (0, 1, 2, 6, 10)]
+        [0.5, 1.0, 1.0, 0.5, 0.0]
+
+    Source:
+        Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5, without restarts.
+    """
+    if step < warm:
+        return (step + 1) / warm
+    done = min(1.0, (step - warm) / max(1, total - warm))
+    return last + (1.0 - last) * (1.0 + math.cos(math.pi * done)) / 2.0

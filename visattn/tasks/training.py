@@ -20,6 +20,9 @@ import visattn.models.descriptions
 import visattn.tasks.averages
 import visattn.tasks.caption_data
 import visattn.tasks.captioning
+import visattn.tasks.class_data
+import visattn.tasks.classification
+import visattn.tasks.crop_panels
 import visattn.tasks.panels
 import visattn.tasks.scenes_data
 import visattn.tasks.self_critical  # noqa: F401

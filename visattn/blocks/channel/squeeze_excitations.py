@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from visattn.blocks.bases import Block, hidden_width
 from visattn.blocks.cards import Card
 from visattn.blocks.taps import Tap
-from visattn.functional.channel_gates import channel_means, squeeze_excitation_gate
+from visattn.functional.channel_gates import squeeze_excitation_gate
+from visattn.functional.pools import channel_means
 
 
 class SqueezeExcitation(Block):

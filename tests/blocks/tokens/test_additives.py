@@ -2,7 +2,7 @@
 
 import torch
 
-from visattn.blocks.additive import AdditiveAttention
+from visattn.blocks.tokens.additives import AdditiveAttention
 from visattn.maps import record
 
 

@@ -55,7 +55,8 @@ class AdditiveAttention(nn.Module):
         self, query: Float[Tensor, "*b d"], keys: Float[Tensor, "*#b n d"]
     ) -> Float[Tensor, "*b n"]:
         """Return where projected queries look."""
-        return self.tap(additive_scores(query, keys, self.vector).softmax(-1))
+        scores = additive_scores(query.unsqueeze(-2), keys, self.vector).squeeze(-2)
+        return self.tap(scores.softmax(-1))
 
     def look(
         self,

@@ -1,0 +1,68 @@
+"""Style-based recalibration against its equations, in use and in training."""
+
+import math
+
+import pytest
+import torch
+
+from visattn.blocks.channel.style_recalibrations import StyleRecalibration
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def scores(block: StyleRecalibration, x: torch.Tensor) -> list[list[float]]:
+    found: list[list[float]] = []
+    for picture in x:
+        row: list[float] = []
+        for channel, (first, second) in zip(picture, block.weight.tolist(), strict=True):
+            places = channel.flatten().tolist()
+            mean = sum(places) / len(places)
+            variance = sum((place - mean) ** 2 for place in places) / len(places)
+            row.append(first * mean + second * math.sqrt(variance + 1e-5))
+        found.append(row)
+    return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_it_is_the_equation(training: bool) -> None:
+    block = StyleRecalibration(3).double().train(training)
+    with torch.no_grad():
+        for place, state in enumerate((block.norm.weight, block.norm.bias)):
+            state.copy_(numbers(3, seed=place))
+        block.norm.running_mean.copy_(numbers(3, seed=2))
+        block.norm.running_var.copy_(numbers(3, seed=3).exp())
+    x = numbers(5, 3, 7, 11)
+    found = scores(block, x)
+    means, variances = block.norm.running_mean.tolist(), block.norm.running_var.tolist()
+    if training:
+        columns = list(zip(*found, strict=True))
+        means = [sum(column) / 5 for column in columns]
+        variances = [
+            sum((z - mean) ** 2 for z in column) / 5
+            for column, mean in zip(columns, means, strict=True)
+        ]
+    y = block(x)
+    for b in range(5):
+        for c in range(3):
+            z = (found[b][c] - means[c]) / math.sqrt(variances[c] + block.norm.eps)
+            z = z * float(block.norm.weight[c].detach()) + float(block.norm.bias[c].detach())
+            torch.testing.assert_close(y[b, c], x[b, c] / (1 + math.exp(-z)), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("channels", [1, 24, 256])
+def test_its_parameters_are_those_of_the_closed_form(channels: int) -> None:
+    assert sum(p.numel() for p in StyleRecalibration(channels).parameters()) == 4 * channels
+
+
+def test_a_single_place_has_a_gate() -> None:
+    block, x = StyleRecalibration(5), torch.randn(2, 5, 1, 1)
+    assert block(x).isfinite().all()
+    assert block.eval()(x[:1]).isfinite().all()
+
+
+def test_a_single_picture_teaches_nothing_and_it_says_so() -> None:
+    with pytest.raises(ValueError, match=r"more than one value per channel.*got shape \[1, 5\]"):
+        StyleRecalibration(5)(torch.randn(1, 5, 7, 7))

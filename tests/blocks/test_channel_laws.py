@@ -1,0 +1,101 @@
+"""What holds for the channel gates, and for the gates of channels and places, all alike."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.blocks.bases import Block
+from visattn.blocks.channel.effective_excitations import EffectiveExcitation
+from visattn.blocks.channel.efficient_gates import EfficientChannelGate
+from visattn.blocks.channel.gated_transformations import GatedChannelTransformation
+from visattn.blocks.channel.global_contexts import GlobalContext
+from visattn.blocks.channel.squeeze_excitations import SqueezeExcitation
+from visattn.blocks.channel.style_recalibrations import StyleRecalibration
+from visattn.blocks.combined.coordinate_attentions import CoordinateAttention
+from visattn.blocks.combined.energies import EnergyAttention
+from visattn.blocks.combined.triplet_attentions import TripletAttention
+
+CHANNEL = [
+    SqueezeExcitation,
+    EffectiveExcitation,
+    EfficientChannelGate,
+    StyleRecalibration,
+    GatedChannelTransformation,
+    GlobalContext,
+]
+COMBINED = [EnergyAttention, CoordinateAttention, TripletAttention]
+
+
+def trained(kind: type[Block], channels: int = 16) -> Block:
+    """Return a block none of whose parameters is 0, the same whenever it is called."""
+    torch.manual_seed(3)
+    block = kind(channels)
+    random = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=random), alpha=0.3)
+    return block.eval()
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", CHANNEL)
+def test_a_channels_gate_does_not_know_the_order_of_places(kind: type[Block]) -> None:
+    block, x = trained(kind).double(), numbers(2, 16, 35).double()
+    order = torch.randperm(35)
+    moved = block(x[:, :, order].unflatten(2, (7, 5)))
+    wanted = block(x.unflatten(2, (5, 7))).flatten(2)[:, :, order].unflatten(2, (7, 5))
+    torch.testing.assert_close(moved, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", CHANNEL + COMBINED)
+def test_the_output_is_the_same_with_and_without_slopes_and_in_any_layout(
+    kind: type[Block],
+) -> None:
+    block, x = trained(kind), numbers(3, 16, 5, 7)
+    kept = x.clone()
+    wanted = block(x.clone().requires_grad_()).detach()
+    with torch.no_grad():
+        assert torch.equal(block(x), wanted)
+        last = block(x.contiguous(memory_format=torch.channels_last))
+        alone = block(x[1:2])
+    assert torch.equal(x, kept)
+    torch.testing.assert_close(last, wanted, rtol=0, atol=2e-6)
+    torch.testing.assert_close(alone, wanted[1:2], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", CHANNEL + COMBINED)
+def test_half_precision_loses_digits_and_no_more(kind: type[Block], half: torch.dtype) -> None:
+    block, x = trained(kind), numbers(2, 16, 33, 32).to(half)
+    with torch.no_grad():
+        wanted = trained(kind)(x.float())
+        got = block.to(half)(x)
+    assert got.dtype == half
+    digits = 16 * torch.finfo(half).eps
+    torch.testing.assert_close(got.float(), wanted, rtol=digits, atol=digits)
+
+
+@pytest.mark.parametrize("kind", CHANNEL + COMBINED)
+def test_the_width_of_half_precision_stays_under_autocast(kind: type[Block]) -> None:
+    block, x = trained(kind), numbers(2, 16, 5, 7)
+    for given in (x, x.bfloat16()):
+        with torch.autocast("cpu", torch.bfloat16):
+            got = block(given)
+        assert got.dtype == given.dtype
+        torch.testing.assert_close(got.float(), block(x), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", CHANNEL + COMBINED)
+def test_it_is_one_graph(kind: type[Block], training: bool) -> None:
+    block = trained(kind).train(training)
+    twin = trained(kind).train(training)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=True)
+    for size in ((5, 7), (11, 3)):
+        x = numbers(2, 16, *size)
+        with torch.set_grad_enabled(training):
+            torch.testing.assert_close(compiled(x), twin(x))

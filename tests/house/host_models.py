@@ -1,0 +1,119 @@
+"""Small models of the kinds that people put attention into, and blocks to put in."""
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+PICTURE = torch.Size((2, 3, 20, 28))
+
+
+class Doubled(nn.Module):
+    """A block that nobody can mistake: it gives twice what it takes, plus a weight."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x + self.weight[:, None, None]
+
+
+class Residual(nn.Module):
+    """Two convolutions and what they are added to, in place."""
+
+    def __init__(self, channels: int, *, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.checkpointed = checkpointed
+
+    def branch(self, x: Tensor) -> Tensor:
+        return self.bn2(self.conv2(self.relu(self.conv1(x))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.checkpointed:
+            branch = checkpoint(self.branch, x, use_reentrant=False)
+            assert isinstance(branch, Tensor)
+        else:
+            branch = self.branch(x)
+        branch += x
+        return self.relu(branch)
+
+
+class Scaled(nn.Module):
+    """As ConvNeXt: channels last inside, a layer scale and a drop path before the addition."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.mlp = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, channels), nn.GELU())
+        self.gamma = nn.Parameter(torch.full((channels,), 0.1))
+        self.drop_path = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.mlp(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return x + self.drop_path(y * self.gamma[:, None, None])
+
+
+class Dense(nn.ModuleDict):
+    """As DenseNet: a dictionary that runs its layers by a loop of its own."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__({"a": nn.Conv2d(channels, 5, 1), "b": nn.Conv2d(channels + 5, 5, 1)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.values():
+            x = torch.cat([x, layer(x)], 1)
+        return x
+
+
+class Loop(nn.Module):
+    """A plain module that runs whatever children it has."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self.children():
+            x = child(x)
+        return x
+
+
+class Pair(nn.Module):
+    """A module that returns more than features."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x.mean((2, 3))
+
+
+class First(nn.Module):
+    """What comes after a pair."""
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return pair[0]
+
+
+def residual_net(*, checkpointed: bool = False) -> nn.Sequential:
+    """A stem and two stages of residual blocks, 16 and 24 wide, with five classes."""
+    return net(Residual(16, checkpointed=checkpointed), Residual(24, checkpointed=checkpointed))
+
+
+def net(first: nn.Module, second: nn.Module) -> nn.Sequential:
+    """A stem, a module that takes 16 channels, one that takes 24 at half the size, a head."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        first,
+        nn.Conv2d(16, 24, 2, stride=2),
+        second,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(24, 5),
+    )
+
+
+def picture() -> Tensor:
+    return torch.randn(PICTURE, generator=torch.Generator().manual_seed(1))

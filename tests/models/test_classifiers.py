@@ -1,0 +1,92 @@
+"""From bytes to scores: what a classifier takes, and which of its parameters are whose."""
+
+import pytest
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from visattn.blocks.catalogues import create
+from visattn.models.classifiers import ImageClassifier
+
+
+class Means(ImageClassifier):
+    """A classifier of which only the input matters."""
+
+    def __init__(self, channels: int = 3, classes: tuple[str, ...] = ("cat", "dog")) -> None:
+        super().__init__(classes, (5, 7), (0.5,) * channels, (0.25,) * channels)
+        self.block = create("se", channels)
+        self.fc = nn.Linear(channels, len(classes))
+
+    @property
+    def head(self) -> nn.Module:
+        return self.fc
+
+    def classify(self, pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        return self.fc(self.block(pictures).mean((2, 3)))
+
+
+def noise(*shape: int) -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+def test_bytes_become_numbers_around_zero() -> None:
+    pictures = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(2, 3, 5, 7, 3)[..., :3]
+    black, dark, white = (pictures[..., index].contiguous() for index in range(3))
+    for given, wanted in ((black, -2.0), (dark, -1.2), (white, 2.0)):
+        found = Means().normalised(given)
+        torch.testing.assert_close(found, torch.full_like(found, wanted))
+
+
+def test_scores_are_those_of_the_normalised_pictures() -> None:
+    model, pictures = Means(), noise(2, 3, 5, 7)
+    assert torch.equal(model(pictures), model.classify(model.normalised(pictures)))
+
+
+def test_a_classifier_of_grey_pictures_greys_as_pillow_does() -> None:
+    pictures = noise(2, 3, 5, 7)
+    found = Means(1).normalised(pictures) * 0.25 * 255 + 0.5 * 255
+    for grey, picture in zip(found[:, 0], pictures, strict=True):
+        wanted = torch.tensor(
+            list(Image.fromarray(picture.permute(1, 2, 0).numpy()).convert("L").tobytes())
+        )
+        assert (grey.flatten() - wanted).abs().max() <= 0.51  # Pillow rounds
+
+
+def test_floats_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"must be uint8, 0 to 255, got torch\.float32; the class"):
+        Means().normalised(torch.zeros(1, 3, 5, 7))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 7, 5), (1, 1, 5, 7), (1, 4, 5, 7)])
+def test_another_size_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"pictures must be \[batch, 3, 5, 7\], got \[1, "):
+        Means()(torch.zeros(shape, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("classes", [("cat",), ("cat", "cat")])
+def test_classes_have_names_of_their_own(classes: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="classes must be at least two different names"):
+        Means(classes=classes)
+
+
+def test_mean_and_std_are_for_grey_or_colours() -> None:
+    with pytest.raises(ValueError, match="mean and std one channel or three"):
+        Means(2)
+
+
+def test_each_parameter_is_of_one_part() -> None:
+    model = Means()
+    parts = model.parts()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    told = {part: sorted(names[id(p)] for p in found) for part, found in parts.items()}
+    assert told == {
+        "backbone": [],
+        "blocks": sorted(f"block.{name}" for name, _ in model.block.named_parameters()),
+        "head": ["fc.bias", "fc.weight"],
+    }
+
+
+def test_the_state_holds_weights_alone() -> None:
+    assert not {"shift", "scale", "luma"} & set(Means().state_dict())

@@ -1,0 +1,57 @@
+"""Gated channel transformation."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.blocks.bases import Block
+from visattn.blocks.cards import Card
+from visattn.blocks.taps import Tap
+from visattn.functional.channel_gates import transformation_gate
+from visattn.functional.pools import channel_norms
+
+
+class GatedChannelTransformation(Block):
+    """Scale each channel by a gate that knows how it stands among the channels (GCT).
+
+    At the start every gate is exactly 1.
+
+    Args:
+        channels: Width of a feature.
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(2, 64, 5, 7)
+        >>> torch.equal(GatedChannelTransformation(64)(x), x)
+        True
+
+    Source:
+        Yang et al. 2020, arXiv:1909.11519, equations 1 to 4.
+    """
+
+    card: ClassVar = Card(
+        name="gct",
+        kind="channel",
+        title="Gated channel transformation (GCT)",
+        paper="Yang et al. 2020, arXiv:1909.11519",
+        equation="y = x * (1 + tanh(gamma v + beta)), v = sqrt(C) u / |u|, u = alpha |x_c|",
+        parameters="3 C",
+        deviations=(
+            "the norm is the Euclidean one; the released code offers the sum of magnitudes too",
+        ),
+        weights=("GCT (alpha, gamma, beta)",),
+    )
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.alpha = nn.Parameter(torch.ones(channels))
+        self.gamma = nn.Parameter(torch.zeros(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+        self.tap = Tap("channel")
+
+    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        """Return the features, each channel scaled by its gate."""
+        gate = transformation_gate(channel_norms(x), self.alpha, self.gamma, self.beta)
+        return x * self.tap(gate.to(x.dtype))[:, :, None, None]

@@ -1,0 +1,1 @@
+"""Attention over channels and places at once."""

@@ -1,0 +1,1 @@
+"""What every attention block for CNNs must stand, ours or another library's."""

@@ -1,0 +1,1 @@
+"""Self-attention on grids: what each place takes from the others."""

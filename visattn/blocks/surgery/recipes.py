@@ -1,0 +1,64 @@
+"""Which blocks to make, by name or by a function of the width."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.blocks.bases import Block
+from visattn.blocks.catalogues import create
+from visattn.blocks.surgery.grafts import Graft
+from visattn.blocks.surgery.sites import Site
+
+Factory = Callable[..., nn.Module]
+Recipe = str | Factory | Sequence[str | Factory]
+
+
+def graft_for(site: Site, recipe: Recipe, *, identity: bool, options: dict[str, Any]) -> Graft:
+    """Return the blocks for a site.
+
+    With `identity`, a block that changes features as it is made gets a scale of zero. One that
+    leaves them alone, because it starts with a weight of zero of its own, gets none: nothing can
+    learn below two zeros.
+
+    Raises:
+        ValueError: If there is no such block, or if it takes no such option.
+    """
+    wanted = [recipe] if isinstance(recipe, str) or callable(recipe) else list(recipe)
+    if not wanted:
+        raise ValueError("at least one block is to be inserted, got an empty list")
+    blocks: dict[str, nn.Module] = {}
+    # On the meta device nothing can be compared, and elsewhere the CPU's random numbers will do.
+    bare = site.device.type == "meta" and not identity
+    with torch.device("meta" if bare else "cpu"):
+        for each in wanted:
+            made = (
+                create(each, site.channels, **options)
+                if isinstance(each, str)
+                else each(site.channels, **options)
+            )
+            blocks[_label(each, made, blocks)] = made
+        eased = [name for name, block in blocks.items() if identity and _changes(block, site)]
+        return Graft(blocks, eased=eased, last=site.last)
+
+
+def _label(given: str | Factory, block: nn.Module, taken: dict[str, nn.Module]) -> str:
+    name = given if isinstance(given, str) else type(block).__name__.lower()
+    name = block.card.name if isinstance(block, Block) else re.sub(r"\W", "_", name)
+    name = f"{name}_block" if hasattr(nn.Module, name) else name
+    count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
+    return f"{name}{count + 1}" if count else name
+
+
+def _changes(block: nn.Module, site: Site) -> bool:
+    """Return whether a block gives more than a rounding away from what it was given."""
+    random = torch.Generator().manual_seed(0)
+    x: Float[Tensor, "1 c y x"] = torch.randn(1, site.channels, *site.grid, generator=random)
+    training = block.training
+    with torch.no_grad():
+        y = block.eval()(x)
+    block.train(training)
+    return y.shape != x.shape or not torch.allclose(y, x, rtol=1e-5, atol=1e-5)

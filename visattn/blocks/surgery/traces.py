@@ -1,0 +1,273 @@
+"""One run of a model, watched: what each module returned, what was added to what."""
+
+import math
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from visattn.blocks.surgery.grafts import Graft, modules_of
+from visattn.blocks.surgery.layouts import Grid, grid_of, last_after, last_by_shape
+
+Example = Tensor | tuple[Any, ...]
+
+# Functions by the name under which torch reports them, and through which features stay the same
+# but for a scale or the order of their axes.
+_ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+_PASSING = frozenset(
+    {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
+    | {"transpose", "contiguous", "to", "clone", "dropout"}
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a module returned in one call; without a shape if that was no tensor.
+
+    Args:
+        kind: `Tensor`, or what else it was.
+        shape: Of the tensor.
+        last: Whether features carry their channels on the last axis; None if nothing tells.
+        floating: Whether the numbers are of a kind that can be learned from.
+        device: Where the tensor is.
+    """
+
+    kind: str
+    shape: tuple[int, ...] = ()
+    last: bool | None = None
+    floating: bool = False
+    device: torch.device | None = None
+
+    @property
+    def grid(self) -> Grid:
+        """Height and width of features."""
+        return grid_of(self.shape, last=self.last)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """How features came to be.
+
+    Args:
+        depth: Operations on the longest way from the input.
+        modules: That returned them, one after another, the last and outermost last.
+        last: Whether their channels are on the last axis; None if unknown.
+    """
+
+    depth: int
+    modules: tuple[str, ...] = ()
+    last: bool | None = None
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Features that were added to features which took fewer operations: the end of a branch.
+
+    Args:
+        branch: The module whose output the longer way was; None if there was none.
+        within: Modules that were running, the outermost first.
+        grid: Height and width of the sum.
+    """
+
+    branch: str | None
+    within: tuple[str, ...]
+    grid: Grid
+
+
+@dataclass
+class Trace:
+    """What was seen in a run.
+
+    Args:
+        picture: Height and width of the example, if it has any.
+        outputs: Of each module, call by call.
+        additions: Of branches, in order.
+        narrowed: For each size, the module whose output was first made smaller.
+        pooled: For each size, the module whose output was last pooled to a single place.
+    """
+
+    picture: Grid | None
+    outputs: dict[str, list[Output]] = field(default_factory=dict[str, list[Output]])
+    additions: list[Addition] = field(default_factory=list[Addition])
+    narrowed: dict[Grid, str] = field(default_factory=dict[Grid, str])
+    pooled: dict[Grid, str] = field(default_factory=dict[Grid, str])
+
+
+@contextmanager
+def resting(model: nn.Module) -> Generator[None]:
+    """Hold a model in evaluation mode, without gradients; it comes back as it was."""
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+def run(model: nn.Module, example: Example) -> None:
+    """Run a model on an example: a tensor, or a tuple of all that it takes."""
+    model(*example) if isinstance(example, tuple) else model(example)
+
+
+def trace(model: nn.Module, example: Example) -> Trace:
+    """Run a model once, in evaluation mode and without gradients, and return what was seen."""
+    given = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
+    picture = next(((x.shape[2], x.shape[3]) for x in given if x.ndim == 4), None)
+    watch = _Watch(Trace(picture), example)
+    with ExitStack() as stack:
+        stack.enter_context(resting(model))
+        for name, module in modules_of(model, ours=False).items():
+            enter, leave = watch.hooks(name)
+            stack.enter_context(_hooked(module, enter, leave))
+        for module in model.modules():
+            if isinstance(module, Graft):
+                stack.enter_context(_hooked(module, watch.mute, watch.unmute))
+        stack.enter_context(watch)
+        run(model, example)
+    return watch.trace
+
+
+@contextmanager
+def _hooked(
+    module: nn.Module, enter: Callable[..., None], leave: Callable[..., None]
+) -> Generator[None]:
+    handles = (module.register_forward_pre_hook(enter), module.register_forward_hook(leave))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Watch(TorchFunctionMode):
+    """Follow features from operation to operation, and from module to module."""
+
+    def __init__(self, trace: Trace, example: Example) -> None:
+        super().__init__()
+        self.trace = trace
+        self.lineages = cast("MutableMapping[Tensor, Lineage]", WeakTensorKeyDictionary())
+        for leaf in tree_leaves(example):
+            if isinstance(leaf, Tensor):
+                self.lineages[leaf] = Lineage(0, last=False)
+        self.running: list[str] = []
+        # Modules without parts that hand features on, dropped, scaled or turned, and no more.
+        self.carriers: set[str] = set()
+        self.latest: dict[Grid, str] = {}
+        self.muted = 0
+
+    def mute(self, *_: object) -> None:
+        """What goes on inside an inserted block is not the model's."""
+        self.muted += 1
+
+    def unmute(self, *_: object) -> None:
+        """The block has ended."""
+        self.muted -= 1
+
+    def hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Return what is to be called before and after the forward of a module."""
+
+        def enter(*_: object) -> None:
+            self.running.append(name)
+
+        def leave(module: nn.Module, given: object, output: object) -> None:
+            self.running.pop()
+            seen = self._described(output)
+            self.trace.outputs.setdefault(name, []).append(seen)
+            if isinstance(output, Tensor):
+                known = self._known(given)
+                unseen = Lineage(1 + max((line.depth for _, line in known), default=-1))
+                line = self.lineages.get(output, unseen)
+                if line.modules and not any(True for _ in module.children()):
+                    self.carriers.add(name)
+                self.lineages[output] = replace(line, modules=(*line.modules, name))
+                if len(seen.shape) == 4 and name not in self.carriers:
+                    self.latest[seen.grid] = name
+
+        return enter, leave
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch and note where its results come from."""
+        known = self._known((args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if known and made:
+            name = getattr(func, "__name__", "")
+            line = known[0][1]
+            if not self.muted:
+                self._note_addition(name, args[:2], {id(x): line for x, line in known})
+                self._note_narrowing(name, *known[0], made[0])
+            came = Lineage(
+                depth=1 + max(line.depth for _, line in known),
+                modules=line.modules if name in _PASSING and len(known) == 1 else (),
+                last=last_after(name, args, line.last),
+            )
+            for tensor in made:
+                self.lineages[tensor] = came
+        return result
+
+    def _known(self, given: object) -> list[tuple[Tensor, Lineage]]:
+        """Return the tensors that come from the input, each with the way it came."""
+        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+        return [(x, self.lineages[x]) for x in tensors if x in self.lineages]
+
+    def _note_addition(
+        self, name: str, summands: tuple[Any, ...], known: dict[int, Lineage]
+    ) -> None:
+        lines = [known.get(id(x)) for x in summands]
+        if name not in _ADDITIONS or len(lines) < 2 or lines[0] is None or lines[1] is None:
+            return
+        first, second = cast("tuple[Tensor, Tensor]", summands)
+        if first.ndim == 4 and first.shape == second.shape and lines[0].depth != lines[1].depth:
+            longer = max(lines[0], lines[1], key=lambda line: line.depth)
+            inside = f"{self.running[-1]}." if self.running and self.running[-1] else ""
+            hosts = [host for host in longer.modules if host.startswith(inside)]
+            self.trace.additions.append(
+                Addition(self._kept(hosts), tuple(self.running), self._grid(first, longer))
+            )
+
+    def _note_narrowing(self, name: str, x: Tensor, line: Lineage, made: Tensor) -> None:
+        if x.ndim != 4:
+            return
+        before = self._grid(x, line)
+        after = self._grid(made, line) if made.ndim == 4 else None
+        host = self._kept(line.modules) or self.latest.get(before)
+        if host and (after == (1, 1) or (name == "mean" and after is None)):
+            self.trace.pooled[before] = host
+        elif host and after is not None and math.prod(after) < math.prod(before):
+            self.trace.narrowed.setdefault(before, host)
+
+    def _grid(self, x: Tensor, line: Lineage) -> Grid:
+        return grid_of(tuple(x.shape), last=self._last(x, line))
+
+    def _last(self, x: Tensor, line: Lineage) -> bool | None:
+        """Return whether channels come last, from what made them or else from their shape."""
+        return last_by_shape(tuple(x.shape), self.trace.picture) if line.last is None else line.last
+
+    def _described(self, output: object) -> Output:
+        if not isinstance(output, Tensor):
+            return Output(type(output).__name__)
+        line = self.lineages.get(output, Lineage(0))
+        last = self._last(output, line) if output.ndim == 4 else None
+        return Output(
+            "Tensor", tuple(output.shape), last, output.is_floating_point(), output.device
+        )
+
+    def _kept(self, hosts: Sequence[str]) -> str | None:
+        """Return the last of these that is more than a carrier, or the last of all."""
+        return next((host for host in reversed(hosts) if host not in self.carriers), None) or (
+            hosts[-1] if hosts else None
+        )

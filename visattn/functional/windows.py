@@ -1,0 +1,150 @@
+"""Attention inside the windows of a grid, which may be shifted."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from visattn.functional.attentions import attention
+
+
+def window_attention(
+    queries: Float[Tensor, "*b y x d"],
+    keys: Float[Tensor, "*b y x d"],
+    values: Float[Tensor, "*b y x e"],
+    *,
+    window: tuple[int, int],
+    shift: tuple[int, int] = (0, 0),
+    scale: float | None = None,
+    need_weights: bool = False,
+) -> tuple[Float[Tensor, "*b y x e"], Float[Tensor, "*b y*x y*x"] | None]:
+    """Return attention of each place to its own window of the grid.
+
+    Windows tile the grid from its first place, or from `shift` places further on, with smaller
+    windows before. Grids of any size do: the last windows are smaller, nothing is padded that
+    could be attended to. With p places a window it takes n p (d + e) multiplications and n p
+    numbers for the n = y x places, instead of n² (d + e) and n²; without weights the fused kernel
+    keeps those numbers away. A window as large as the grid is full attention.
+
+    Args:
+        queries: What each place looks for.
+        keys: What each place offers.
+        values: What each place gives.
+        window: Height and width of a window.
+        shift: By how much windows are moved down and to the right; half a window in every second
+            layer lets neighbours across a border meet. Not along an axis that one window covers.
+        scale: Factor of the products; 1 / sqrt(d) if None.
+        need_weights: Whether to lay the weights out over all pairs of places, n² numbers that are
+            zero outside the windows.
+
+    Raises:
+        ValueError: If a window has no places, or a shift is negative or not below its window.
+
+    Example:
+        >>> x = torch.tensor([1.0, 3.0, 5.0, 7.0]).reshape(1, 4, 1)
+        >>> zero = torch.zeros_like(x)
+        >>> window_attention(zero, zero, x, window=(1, 2))[0].flatten()
+        tensor([2., 2., 6., 6.])
+        >>> window_attention(zero, zero, x, window=(1, 2), shift=(0, 1))[0].flatten()
+        tensor([1., 4., 4., 7.])
+
+    Source:
+        Liu et al. 2021, arXiv:2103.14030, section 3.2. Deviations: no bias of relative positions;
+        places that fill up the last windows are masked.
+    """
+    grid = (queries.shape[-3], queries.shape[-2])
+    places, mask = window_places(grid, window, shift, device=queries.device)
+    seen, weights = attention(
+        *(part.flatten(-3, -2)[..., places.clamp(min=0), :] for part in (queries, keys, values)),
+        mask=mask,
+        scale=scale,
+        need_weights=need_weights,
+    )
+    slots = _slots_of_places(places, grid[0] * grid[1])
+    seen = seen.flatten(-3, -2)[..., slots, :].reshape(values.shape)
+    if weights is None:
+        return seen, None
+    rows = weights.flatten(-3, -2)[..., slots, :]
+    return seen, weights_over_keys(rows, places[slots // places.shape[1]], slots.shape[0])
+
+
+def window_places(
+    grid: tuple[int, int],
+    window: tuple[int, int],
+    shift: tuple[int, int] = (0, 0),
+    *,
+    device: torch.device | None = None,
+) -> tuple[Int[Tensor, "w p"], Bool[Tensor, "w p p"] | None]:
+    """Return the places that each of w windows of p slots holds, and which may see which.
+
+    Shifted windows run over the edge and hold what lies on the far side, so that there are no more
+    of them; the mask keeps the two apart.
+
+    Args:
+        grid: Height and width of the grid.
+        window: Height and width of a window.
+        shift: By how much windows are moved down and to the right.
+        device: Where the numbers are needed.
+
+    Returns:
+        Places counted row by row, -1 for a slot without any, and the mask (True = may attend), or
+        None if all slots of a window may see each other.
+
+    Raises:
+        ValueError: If a window has no places, or a shift is negative or not below its window.
+
+    Example:
+        >>> window_places((1, 3), (1, 2), (0, 1))[0]
+        tensor([[ 1,  2], [-1,  0]])
+    """
+    rows, bands = _line_of_windows(grid[0], window[0], shift[0], device)
+    columns, strips = _line_of_windows(grid[1], window[1], shift[1], device)
+    real = (rows >= 0)[:, None, :, None] & (columns >= 0)[None, :, None, :]
+    places = rows[:, None, :, None] * grid[1] + columns[None, :, None, :]
+    places = torch.where(real, places, -1).flatten(2).flatten(0, 1)
+    if places.numel() == grid[0] * grid[1] and shift == (0, 0):
+        return places, None
+    parts = bands[:, None, :, None] * (grid[1] + 1) + strips[None, :, None, :]
+    parts = parts.expand_as(real).flatten(2).flatten(0, 1)
+    same = parts.unsqueeze(-1) == parts.unsqueeze(-2)
+    return places, same & (places >= 0).unsqueeze(-2)
+
+
+def weights_over_keys(
+    weights: Float[Tensor, "*b n p"], places: Int[Tensor, "n p"], count: int
+) -> Float[Tensor, "*b n {count}"]:
+    """Return weights of each query over its own p keys as weights over all keys.
+
+    Args:
+        weights: Zero where there is no key.
+        places: Which keys they belong to; below zero where there is none.
+        count: How many keys there are in all.
+
+    Example:
+        >>> weights_over_keys(torch.tensor([[0.25, 0.75]]), torch.tensor([[2, 0]]), 3)
+        tensor([[0.7500, 0.0000, 0.2500]])
+    """
+    empty = weights.new_zeros((*weights.shape[:-1], count))
+    return empty.scatter_add(-1, places.clamp(min=0).expand(weights.shape), weights)
+
+
+def _line_of_windows(
+    size: int, window: int, shift: int, device: torch.device | None
+) -> tuple[Int[Tensor, "w p"], Int[Tensor, "w p"]]:
+    """Return the places of a line in its windows, -1 for none, and the piece each belongs to."""
+    if window < 1 or not 0 <= shift < window:
+        raise ValueError(
+            "a window must have at least one place and be moved by less than its size and not "
+            f"backwards, got window {window} and shift {shift}"
+        )
+    if window >= size:
+        window, shift = size, 0
+    filled = -(-size // window) * window
+    places = (torch.arange(filled, device=device) + shift) % filled
+    pieces = torch.div(places - shift, window, rounding_mode="floor") + 1
+    places = torch.where(places < size, places, -1)
+    return places.reshape(-1, window), pieces.reshape(-1, window)
+
+
+def _slots_of_places(places: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {count}"]:
+    """Return the slot, counted window by window, in which each place of the grid lies."""
+    return places.flatten().argsort()[places.numel() - count :]

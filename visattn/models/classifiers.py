@@ -1,0 +1,123 @@
+"""What every classifier of pictures can do, whatever it is made of."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from visattn.blocks.bases import Block
+from visattn.blocks.surgery.grafts import Graft
+
+Part = Literal["backbone", "blocks", "head"]
+_LUMA = (0.299, 0.587, 0.114)  # the weights by which Pillow makes a picture grey
+
+
+class ImageClassifier(nn.Module, ABC):
+    """A network that says to which of several classes a picture belongs.
+
+    Pictures go in as bytes, 0 to 255; scaling and normalising happen here and nowhere else, so
+    they cannot happen twice. `model(pictures)` equals `model.classify(model.normalised(pictures))`;
+    between the two, training may mix pictures.
+
+    Args:
+        classes: Names of the classes, in the order of the scores.
+        size: Height and width, in pixels, of the pictures it is made for.
+        mean: Mean of each colour channel, in [0, 1]; one channel for grey pictures, else three.
+        std: Spread of each colour channel, in [0, 1].
+
+    Raises:
+        ValueError: If there are fewer than two classes or one stands twice, or if size, mean and
+            std do not fit together.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    luma: Tensor
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        super().__init__()
+        if len(classes) < 2 or len(set(classes)) < len(classes):
+            raise ValueError(
+                f"classes must be at least two different names, got {len(classes)}, "
+                f"{len(set(classes))} of them different"
+            )
+        if min(size) < 1 or len(mean) not in (1, 3) or len(std) != len(mean) or min(std) <= 0:
+            raise ValueError(
+                "size needs two sides >= 1, mean and std one channel or three with std > 0; "
+                f"got size={size}, mean={mean}, std={std}"
+            )
+        self.classes = tuple(classes)
+        self.size = (int(size[0]), int(size[1]))
+        self.mean = tuple(map(float, mean))
+        self.std = tuple(map(float, std))
+        self.register_buffer("shift", torch.tensor(mean).view(-1, 1, 1) * 255, persistent=False)
+        self.register_buffer("scale", torch.tensor(std).view(-1, 1, 1) * 255, persistent=False)
+        self.register_buffer("luma", torch.tensor(_LUMA).view(3, 1, 1), persistent=False)
+
+    def forward(self, pictures: UInt8[Tensor, "b _ y x"]) -> Float[Tensor, "b k"]:
+        """Return the score of each class, before softmax; it raises what `normalised` raises."""
+        return self.classify(self.normalised(pictures))
+
+    def normalised(self, pictures: UInt8[Tensor, "b _ y x"]) -> Float[Tensor, "b c y x"]:
+        """Return pictures as the network wants them: zero mean, unit spread.
+
+        A network for grey pictures also takes RGB, and makes it grey as Pillow does.
+
+        Raises:
+            TypeError: If the pictures are not bytes.
+            ValueError: If they are not of the size or the channels that the network is made for.
+        """
+        if pictures.dtype != torch.uint8:
+            raise TypeError(
+                f"pictures must be uint8, 0 to 255, got {pictures.dtype}; the classifier "
+                "normalises them itself, so hand over the pixels as they were read"
+            )
+        greyed = len(self.mean) == 1 and pictures.shape[1] == 3
+        if tuple(pictures.shape[2:]) != self.size or not (
+            greyed or pictures.shape[1] == len(self.mean)
+        ):
+            raise ValueError(
+                f"pictures must be [batch, {len(self.mean)}, {self.size[0]}, {self.size[1]}], got "
+                f"{list(pictures.shape)}; build the classifier with that size and as many channels "
+                "of mean and std, or fit the pictures to it"
+            )
+        pixels = (pictures * self.luma).sum(1, keepdim=True) if greyed else pictures
+        return (pixels - self.shift) / self.scale
+
+    @abstractmethod
+    def classify(self, pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        """Return the score of each class, before softmax, for normalised pictures."""
+
+    @property
+    @abstractmethod
+    def head(self) -> nn.Module:
+        """The last layer, the one that knows the classes."""
+
+    @property
+    def attention(self) -> tuple[nn.Module, ...]:
+        """What was added to the backbone: blocks of visattn's, and what eases them in."""
+        return tuple(module for module in self.modules() if isinstance(module, (Block, Graft)))
+
+    def parts(self) -> Mapping[Part, list[nn.Parameter]]:
+        """Return the parameters of the backbone, of the attention blocks and of the head.
+
+        Each parameter stands in one of the three.
+        """
+        head = {id(parameter) for parameter in self.head.parameters()}
+        blocks = {id(parameter) for block in self.attention for parameter in block.parameters()}
+        found: dict[Part, list[nn.Parameter]] = {"backbone": [], "blocks": [], "head": []}
+        for parameter in self.parameters():
+            place = id(parameter)
+            found["head" if place in head else "blocks" if place in blocks else "backbone"].append(
+                parameter
+            )
+        return found

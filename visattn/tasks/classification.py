@@ -1,0 +1,179 @@
+"""Training a classifier of pictures."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torchvision.transforms import v2
+
+from visattn.data.labelled_pictures import LabelledBatch
+from visattn.models.classifiers import ImageClassifier, Part
+from visattn.tasks.bases import Task
+from visattn.tasks.class_scores import ClassScores
+from visattn.tasks.ratios import Ratio
+from visattn.tasks.schedules import cosine, trapezoid
+
+Schedule = Literal["cosine", "trapezoid"]
+_SGD = partial(SGD, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
+
+
+class ClassificationTask(Task):
+    """Train a classifier on pictures with classes.
+
+    Weights with a single axis (biases, norms, scales) are not decayed.
+
+    Args:
+        classifier: The classifier; it gets the names of its classes from the data.
+        data_info: What the data tells of itself; `classes` are the names.
+        smoothing: Share of label smoothing.
+        mixup: Pictures are mixed by shares drawn from a Beta distribution with both parameters
+            this; 0 mixes none.
+        cutmix: The same for rectangles of one picture in another. Where both are above 0, each
+            batch gets one of the two.
+        optimizer: The optimizer; by default SGD with a rate of 0.1, Nesterov momentum of 0.9 and a
+            weight decay of 5e-4.
+        backbone_rate: Learning rate of the network without blocks and head, as a multiple of the
+            optimizer's.
+        block_rate: The same for attention blocks.
+        head_rate: The same for the head.
+        schedule: How the learning rate falls: as a `cosine` from the start, or level at first and
+            then in a line (`trapezoid`).
+        warm: Steps in which the learning rate rises.
+        hold: Share of the run after which a `trapezoid` falls.
+        best_by: The score by which the best checkpoint is chosen.
+    """
+
+    model: ImageClassifier
+
+    def __init__(
+        self,
+        classifier: Callable[[list[str]], ImageClassifier],
+        data_info: dict[str, Any],
+        *,
+        smoothing: float = 0.0,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
+        backbone_rate: float = 1.0,
+        block_rate: float = 1.0,
+        head_rate: float = 1.0,
+        schedule: Schedule = "cosine",
+        warm: int = 0,
+        hold: float = 0.4,
+        best_by: str = "val/accuracy",
+    ) -> None:
+        least = min(mixup, cutmix, backbone_rate, block_rate, head_rate)
+        if least < 0 or not 0 <= smoothing < 1:
+            raise ValueError(
+                "mixup, cutmix and the rates must be at least 0, smoothing at least 0 and below 1; "
+                f"got {mixup}, {cutmix}, {backbone_rate}, {block_rate}, {head_rate} and {smoothing}"
+            )
+        super().__init__(classifier(data_info["classes"]))
+        self.smoothing, self.optimizer = smoothing, optimizer or _SGD
+        self.mixing = _mixing(mixup, cutmix, classes=len(self.model.classes))
+        self.rates: dict[Part, float] = {
+            "backbone": backbone_rate,
+            "blocks": block_rate,
+            "head": head_rate,
+        }
+        self.schedule: Schedule = schedule
+        self.warm, self.hold = warm, hold
+        self.monitor = (best_by, "min" if best_by.endswith(("loss", "calibration")) else "max")
+        self.loss = Ratio()
+        self.scores = ClassScores(len(self.model.classes))
+        self.notes: dict[str, Any] = {}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights that were trained for other classes, of which there may be as many."""
+        saved = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("classes")
+        if saved is not None and tuple(saved) != self.model.classes:
+            raise ValueError(
+                "the checkpoint was trained with other classes: say the same data options; it has "
+                f"{list(saved)[:5]}, the data {list(self.model.classes)[:5]}"
+            )
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer, each part of the network at its own rate, and the schedule."""
+        groups = [
+            {"params": chosen, "rate": self.rates[part], **({} if decayed else {"weight_decay": 0})}
+            for part, parameters in self.model.parts().items()
+            for decayed in (True, False)
+            if (chosen := [p for p in parameters if p.requires_grad and (p.ndim > 1) == decayed])
+        ]
+        optimizer = self.optimizer(groups)
+        for group in optimizer.param_groups:
+            group["lr"] *= group["rate"]
+        total = int(self.trainer.estimated_stepping_batches)
+        falling = {"cosine": cosine, "trapezoid": partial(trapezoid, hold=self.hold)}[self.schedule]
+        share = partial(falling, total=total, warm=self.warm)
+        schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def training_step(self, batch: LabelledBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
+        pictures, labels = self.mixing(self.model.normalised(batch.pictures), batch.labels)
+        scores = self.model.classify(pictures)
+        loss = cross_entropy(scores, labels, label_smoothing=self.smoothing)
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(scores))
+        return loss
+
+    def validation_step(self, batch: LabelledBatch, batch_idx: int) -> None:
+        """Take in what the network says of a batch."""
+        self._take_in(batch)
+
+    def test_step(self, batch: LabelledBatch, batch_idx: int) -> None:
+        """Take in what the network says of a batch."""
+        self._take_in(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the scores of the validation pictures."""
+        self._tell("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the scores of the test pictures, and note those of each class."""
+        self._tell("test")
+
+    def _take_in(self, batch: LabelledBatch) -> None:
+        scores = self.model(batch.pictures)
+        self.loss.update(cross_entropy(scores, batch.labels, reduction="sum"), len(scores))
+        self.scores.update(scores, batch.labels)
+
+    def _tell(self, split: str) -> None:
+        found = {**self.scores.compute(), "loss": self.loss.compute()}
+        for name, value in found.items():
+            self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", sync_dist=True)
+        if self.trainer.state.fn != "fit":
+            self.notes[f"{split}_classes"] = self._of_classes()
+        self.loss.reset()
+        self.scores.reset()
+
+    def _of_classes(self) -> list[dict[str, Any]]:
+        """Return, per class, how many of its pictures were told right."""
+        counts = self.scores.confusion
+        told = zip(self.model.classes, counts.diag().tolist(), counts.sum(1).tolist(), strict=True)
+        return [
+            {"class": name, "right": right, "pictures": pictures, "accuracy": right / pictures}
+            for name, right, pictures in told
+            if pictures
+        ]
+
+
+class _Unmixed(nn.Module):
+    """Pictures and labels as they are."""
+
+    def forward(self, pictures: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return pictures, labels
+
+
+def _mixing(mixup: float, cutmix: float, *, classes: int) -> nn.Module:
+    """Return what mixes the pictures of a batch and their labels."""
+    chosen: list[nn.Module] = []
+    if mixup:
+        chosen.append(v2.MixUp(alpha=mixup, num_classes=classes))
+    if cutmix:
+        chosen.append(v2.CutMix(alpha=cutmix, num_classes=classes))
+    return v2.RandomChoice(chosen) if len(chosen) > 1 else chosen[0] if chosen else _Unmixed()
