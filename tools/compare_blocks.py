@@ -21,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +59,9 @@ def row_of(name: str, config: dict[str, Any]) -> Row:
 def classifier_of(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the class of a config's classifier and its arguments."""
     classifier = config["model"]["init_args"]["classifier"]
-    return classifier["class_path"], dict(classifier.get("init_args", {}))
+    lists = classifier.get("init_args", {})
+    arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in lists.items()}
+    return classifier["class_path"], arguments
 
 
 def count(arguments: dict[str, Any], **changes: Any) -> int:
@@ -78,19 +81,25 @@ def wider(config: dict[str, Any], changes: dict[str, Any]) -> list[int]:
     usual = arguments.get("inner") or [width * 2**stage for stage in range(len(layout.units))]
     wanted = count(arguments, **changes)
 
-    def inner(share: float) -> list[int]:
-        return [int(width * share) for width in usual]
+    def found(inner: Sequence[int]) -> int:
+        return count(arguments, block=None, inner=tuple(inner))
 
     low, high = 1.0, 4.0
-    for _ in range(20):
+    while max(usual) * (high - low) >= 1:
         middle = (low + high) / 2
-        fits = count(arguments, block=None, inner=inner(middle)) <= wanted
+        fits = found([int(width * middle) for width in usual]) <= wanted
         low, high = (middle, high) if fits else (low, middle)
-    tried = [
-        [width + more for width, more in zip(inner(low), added, strict=True)]
-        for added in itertools.product(range(4), repeat=len(usual))
+    base = [int(width * low) for width in usual]
+    missing = wanted - found(base)
+    steps = [
+        found([width + (one == stage) for one, width in enumerate(base)]) - found(base)
+        for stage in range(len(base))
     ]
-    return min(tried, key=lambda one: abs(count(arguments, block=None, inner=one) - wanted))
+    more = min(
+        itertools.product(range(6), repeat=len(base)),
+        key=lambda more: abs(sum(map(mul, more, steps)) - missing),
+    )
+    return [width + extra for width, extra in zip(base, more, strict=True)]
 
 
 def trained(

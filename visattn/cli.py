@@ -20,6 +20,7 @@ COMMANDS = {
     "caption": ("say what is on pictures, and where each word looked", "visattn.commands.caption"),
     "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
     "score": ("score captions against those of people", "visattn.commands.score"),
+    "blocks": ("list attention blocks, or tell all about one", "visattn.commands.blocks"),
     "data": ("write a data set as files to look at", "visattn.commands.data"),
 }
 # These read their own word again, because LightningCLI has them as subcommands.

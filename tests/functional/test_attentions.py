@@ -129,10 +129,14 @@ def test_scores_under_the_mask_may_be_anything() -> None:
 
 
 def test_no_nan_is_made_on_the_way_back() -> None:
-    parts = [part.requires_grad_() for part in inputs(2)]
-    with pytest.warns(UserWarning, match="Anomaly Detection"), torch.autograd.detect_anomaly():
-        seen, _ = attention(*parts, mask=some_mask(5, 11), need_weights=True)
-        seen.sum().backward()
+    def there_and_back() -> None:
+        parts = [part.requires_grad_() for part in inputs(2)]
+        with torch.autograd.detect_anomaly():
+            seen, _ = attention(*parts, mask=some_mask(5, 11), need_weights=True)
+            seen.sum().backward()
+
+    with pytest.warns(UserWarning, match="Anomaly Detection"):
+        there_and_back()
 
 
 @pytest.mark.parametrize("need_weights", [False, True])

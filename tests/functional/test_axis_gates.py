@@ -49,4 +49,5 @@ def test_they_have_the_right_slopes() -> None:
     places = numbers(2, 2, 3).requires_grad_()
     assert torch.autograd.gradcheck(coordinate_gate, (rows, columns))
     assert torch.autograd.gradcheck(triplet_gate, (places, rows, columns))
-    assert torch.autograd.gradcheck(axis_pools, (numbers(2, 3, 2, 3).requires_grad_(), 2))
+    features = numbers(2, 3, 2, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: axis_pools(x, 2), features)

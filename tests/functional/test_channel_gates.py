@@ -1,6 +1,7 @@
 """Gates per channel, each against its equation written as a loop over plain numbers."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
-def close(got: Tensor, wanted: list[list[float]]) -> None:
+def close(got: Tensor, wanted: Sequence[Sequence[float]]) -> None:
     torch.testing.assert_close(got, torch.tensor(wanted, dtype=got.dtype), rtol=0, atol=1e-10)
 
 
@@ -48,7 +49,7 @@ def test_squeeze_excitation_is_its_equation(biased: bool) -> None:
     got = squeeze_excitation_gate(pooled, squeeze, excite, *((b1, b2) if biased else ()))
     wanted: list[list[float]] = []
     for row in pooled.tolist():
-        hidden = [max(z, 0) for z in mapped(squeeze.tolist(), row, b1.tolist())]
+        hidden = [max(z, 0.0) for z in mapped(squeeze.tolist(), row, b1.tolist())]
         wanted.append([sigmoid(z) for z in mapped(excite.tolist(), hidden, b2.tolist())])
     close(got, wanted)
 
@@ -56,7 +57,7 @@ def test_squeeze_excitation_is_its_equation(biased: bool) -> None:
 def test_effective_gate_is_its_equation() -> None:
     pooled, weight, bias = 3 * numbers(3, 7), numbers(7, 7, seed=1), numbers(7, seed=2)
     scores = [mapped(weight.tolist(), row, bias.tolist()) for row in pooled.tolist()]
-    wanted = [[min(max(z + 3, 0), 6) / 6 for z in row] for row in scores]
+    wanted = [[min(max(z + 3, 0.0), 6.0) / 6 for z in row] for row in scores]
     close(effective_gate(pooled, weight, bias), wanted)
     assert {0.0, 1.0} <= {gate for row in wanted for gate in row}  # both ends were reached
 
@@ -170,7 +171,7 @@ def test_context_shift_is_its_equation(hidden: int) -> None:
             mean = sum(z) / hidden
             deviation = math.sqrt(sum((v - mean) ** 2 for v in z) / hidden + 1e-5)
             z = [(v - mean) / deviation for v in z]
-        z = [max(v * float(s) + float(t), 0) for v, s, t in zip(z, scale, shift, strict=True)]
+        z = [max(v * float(s) + float(t), 0.0) for v, s, t in zip(z, scale, shift, strict=True)]
         wanted.append(mapped(excite.tolist(), z, b2.tolist()))
     close(context_shift(context, squeeze, excite, scale, shift, b1, b2), wanted)
 

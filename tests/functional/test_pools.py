@@ -43,6 +43,7 @@ def test_maxima_are_the_same_with_and_without_a_slope(axis: int) -> None:
     got = maxima(learning, axis)
     assert torch.equal(got, largest)
     got.sum().backward()
+    assert learning.grad is not None
     assert torch.equal(learning.grad, (x == largest.unsqueeze(axis)).double())
 
 

@@ -11,7 +11,7 @@ from miniatures import draw_photo
 
 
 def write_digits(root: Path, train: int = 23, test: int = 11, source: str = "MNIST") -> None:
-    """Write IDX files as the official ones are; each digit is a bright row at a height of its own."""
+    """Write IDX files as the official ones are; a digit is a bright row at its own height."""
     folder = root / source / "raw"
     folder.mkdir(parents=True)
     for name, count in (("train", train), ("t10k", test)):

@@ -1,5 +1,7 @@
 """Small models of the kinds that people put attention into, and blocks to put in."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -98,12 +100,12 @@ class First(nn.Module):
 
 def residual_net(*, checkpointed: bool = False) -> nn.Sequential:
     """A stem and two stages of residual blocks, 16 and 24 wide, with five classes."""
+    torch.manual_seed(0)
     return net(Residual(16, checkpointed=checkpointed), Residual(24, checkpointed=checkpointed))
 
 
 def net(first: nn.Module, second: nn.Module) -> nn.Sequential:
     """A stem, a module that takes 16 channels, one that takes 24 at half the size, a head."""
-    torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
         first,
@@ -113,6 +115,13 @@ def net(first: nn.Module, second: nn.Module) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(24, 5),
     )
+
+
+def hollow(make: Callable[[], nn.Module]) -> nn.Module:
+    """A large model whose weights nobody filled: to be counted, and run for its shapes."""
+    with torch.device("meta"):
+        model = make()
+    return model.to_empty(device="cpu")
 
 
 def picture() -> Tensor:

@@ -27,10 +27,15 @@ def of_configs() -> Iterator[str]:
     """What a config may say of our classes, which is what training commands take as options."""
     from visattn.models.descriptions import CLASSES
     from visattn.tasks.captioning import CaptionTask
+    from visattn.tasks.class_data import FolderData, TorchvisionData
+    from visattn.tasks.classification import ClassificationTask
+    from visattn.tasks.crop_panels import CropPanels
     from visattn.tasks.panels import CaptionPanels
     from visattn.tasks.scenes_data import ScenesData
 
-    for kind in (CaptionTask, CaptionPanels, ScenesData, *CLASSES.values()):
+    captioning = (CaptionTask, CaptionPanels, ScenesData)
+    classifying = (ClassificationTask, CropPanels, TorchvisionData, FolderData)
+    for kind in (*captioning, *classifying, *CLASSES.values()):
         for name in list(inspect.signature(kind.__init__).parameters)[1:]:
             yield f"{kind.__name__}.{name}"
 

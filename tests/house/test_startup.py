@@ -15,7 +15,7 @@ HELPS = [
     ["--help"],
     ["--version"],
     [],
-    *([word, "--help"] for word in ("caption", "export", "data", "score")),
+    *([word, "--help"] for word in ("blocks", "caption", "export", "data", "score")),
     ["score", "captions", "--help"],
 ]
 

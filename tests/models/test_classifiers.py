@@ -1,5 +1,6 @@
 """From bytes to scores: what a classifier takes, and which of its parameters are whose."""
 
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import Float
@@ -54,9 +55,10 @@ def test_a_classifier_of_grey_pictures_greys_as_pillow_does() -> None:
         assert (grey.flatten() - wanted).abs().max() <= 0.51  # Pillow rounds
 
 
-def test_floats_are_refused() -> None:
+def test_floats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
     with pytest.raises(TypeError, match=r"must be uint8, 0 to 255, got torch\.float32; the class"):
-        Means().normalised(torch.zeros(1, 3, 5, 7))  # pyright: ignore[reportArgumentType]
+        Means().normalised(torch.zeros(1, 3, 5, 7))
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 7, 5), (1, 1, 5, 7), (1, 4, 5, 7)])

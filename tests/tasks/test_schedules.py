@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.tasks.schedules import trapezoid
+from visattn.tasks.schedules import cosine, trapezoid
 
 SHAPES = {
     "total": st.integers(1, 997),
@@ -38,3 +38,15 @@ def test_the_level_is_full(total: int, warm: int, hold: float, last: float) -> N
 )
 def test_by_hand(step: int, share: float) -> None:
     assert trapezoid(step, 100, warm=4, hold=0.5, last=0.1) == pytest.approx(share)
+
+
+@given(total=st.integers(1, 997), warm=st.integers(0, 97), last=st.floats(0, 1))
+def test_a_cosine_rises_to_one_and_falls_to_its_last(total: int, warm: int, last: float) -> None:
+    shares = [cosine(step, total, warm=warm, last=last) for step in range(total + 3)]
+    peak = min(warm, total)
+    assert all(0 <= share <= 1 for share in shares)
+    assert shares[:peak] == sorted(shares[:peak])
+    assert shares[warm : total + 1] == sorted(shares[warm : total + 1], reverse=True)
+    if warm < total:
+        assert shares[warm] == pytest.approx(1)
+        assert shares[-1] == pytest.approx(last)

@@ -129,8 +129,8 @@ def coarse_pools(x: Float[Tensor, "b c y x"], *, cells: int = 4) -> Float[Tensor
         ValueError: If there are no cells.
 
     Example:
-        >>> coarse_pools(torch.tensor([[[[1.0, 3.0, 5.0, 7.0]]]]), cells=1)
-        tensor([[[[4.]]]])
+        >>> coarse_pools(torch.tensor([[[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]]]), cells=2)[0, 0, 0]
+        tensor([2.2500, 4.7500])
     """
     if cells < 1:
         raise ValueError(f"cells must be at least 1, got {cells}")

@@ -77,4 +77,5 @@ def triplet_gate(
         Misra et al. 2021, arXiv:2010.03045, equation 3.
     """
     crossed = (rows / 3).unsqueeze(3) + (columns / 3).unsqueeze(2)
-    return crossed.add_((places / 3).unsqueeze(1))  # in our own memory; sums keep nothing for slopes
+    # In the memory that is ours already: no slope of a sum needs what was added.
+    return crossed.add_((places / 3).unsqueeze(1))

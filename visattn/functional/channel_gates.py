@@ -94,9 +94,7 @@ def efficient_gate(
     return mixed.squeeze(1).sigmoid()
 
 
-def channel_styles(
-    x: Float[Tensor, "b c y x"], *, epsilon: float = 1e-5
-) -> Float[Tensor, "b c 2"]:
+def channel_styles(x: Float[Tensor, "b c y x"], *, epsilon: float = 1e-5) -> Float[Tensor, "b c 2"]:
     """Return the mean and the standard deviation of each channel, over its places.
 
     Example:
@@ -187,9 +185,10 @@ def global_context(
         Cao et al. 2019, arXiv:1904.11492, equation 4.
     """
     places = x.flatten(2)
-    scores = key @ places
+    # Of a vector and a batch of matrices, matmul would make one long matrix, and copy x for it.
+    scores = key.expand(x.shape[0], 1, -1) @ places
     scores = at_least_float32(scores if bias is None else scores + bias)
-    weights = scores.softmax(-1).to(x.dtype).unsqueeze(1)
+    weights = scores.softmax(-1).to(x.dtype)
     return (weights @ places.transpose(1, 2)).squeeze(1), weights
 
 

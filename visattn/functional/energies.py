@@ -1,5 +1,7 @@
 """How much each place stands out in its channel, measured without parameters."""
 
+from typing import cast
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -40,7 +42,7 @@ def energy_gate(
     learning = centred.requires_grad
     # Every step is as large as x. Where no slope needs it again, the next one takes its memory.
     squares = centred.square() if learning else centred.square_()
-    degrees = torch.sym_max(x.shape[2] * x.shape[3] - 1, 1)
+    degrees = cast("int", torch.sym_max(x.shape[2] * x.shape[3] - 1, 1))
     factor = 0.25 / (squares.sum((2, 3), keepdim=True) / degrees + smoothing)
     if learning:
         return (squares * factor + 0.5).sigmoid().to(x.dtype)

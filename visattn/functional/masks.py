@@ -159,8 +159,7 @@ def strided_mask(places: int, *, stride: int, device: Device = None) -> Bool[Ten
         tensor([0, 1, 0, 1, 1, 1], dtype=torch.int32)
 
     Source:
-        Child et al. 2019, arXiv:1904.10509, section 4.3, strided attention; the window holds the
-        place itself and l more, as written there.
+        Child et al. 2019, arXiv:1904.10509, section 4.3, strided attention.
     """
     _check_least_one(stride=stride)
     ahead = _ahead(places, None, device)

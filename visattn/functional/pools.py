@@ -57,7 +57,8 @@ def channel_norms(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c"]:
         >>> channel_norms(torch.tensor([[[[3.0, 4.0]]]]))
         tensor([[5.]])
     """
-    return torch.linalg.vector_norm(at_least_float32(x), dim=(2, 3))
+    exact = at_least_float32(x)
+    return torch.linalg.vector_norm(exact, dim=(2, 3))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def channel_deviations(

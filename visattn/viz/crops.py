@@ -41,8 +41,8 @@ def framed_crop(
     if not np.isfinite(corners).all() or width <= 0:
         raise ValueError(f"corners must be finite, width above 0; got {corners.tolist()}, {width}")
     shade: Colour = (colour[0] // 5, colour[1] // 5, colour[2] // 5)
-    drawn = _lined(picture, corners, shade, width + 2)
-    return _lined(drawn, corners, colour, width)
+    drawn = _lined(picture, corners, shade, width + 2, 1.5 * width + 1)
+    return _lined(drawn, corners, colour, width, 1.5 * width)
 
 
 def crop_panel(
@@ -95,8 +95,9 @@ def _lined(
     corners: Float[np.ndarray, "4 2"],
     colour: Colour,
     width: float,
+    dot: float,
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the picture with a closed line and a dot at its first corner."""
+    """Return the picture with a closed line and a dot of some radius at its first corner."""
     rows, columns = picture.shape[:2]
     mask = Image.new("L", (columns * _FINE, rows * _FINE))
     pen = ImageDraw.Draw(mask)
@@ -104,7 +105,7 @@ def _lined(
     far = 8.0 * max(rows, columns)
     places = [tuple(place) for place in (np.clip(corners, -far, far) * _FINE).tolist()]
     pen.line([*places, *places[:2]], fill=255, width=round(width * _FINE), joint="curve")
-    (x, y), reach = places[0], 1.5 * width * _FINE
+    (x, y), reach = places[0], dot * _FINE
     pen.ellipse((x - reach, y - reach, x + reach, y + reach), fill=255)
     share = np.asarray(mask.reduce(_FINE), dtype=np.float32)[..., None] / 255
     return np.rint(picture * (1 - share) + np.array(colour) * share).astype(np.uint8)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from timm.layers import EffectiveSEModule
+from timm.layers.squeeze_excite import EffectiveSEModule
 
 from visattn.blocks.channel.effective_excitations import EffectiveExcitation
 

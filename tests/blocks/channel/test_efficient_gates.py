@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from timm.layers import EcaModule
+from timm.layers.eca import EcaModule
 
 from visattn.blocks.channel.efficient_gates import EfficientChannelGate
 

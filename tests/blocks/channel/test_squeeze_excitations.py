@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from timm.layers import SEModule
+from timm.layers.squeeze_excite import SEModule
 
 from visattn.blocks.channel.squeeze_excitations import SqueezeExcitation
 from visattn.maps import record

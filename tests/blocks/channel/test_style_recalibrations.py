@@ -30,13 +30,12 @@ def scores(block: StyleRecalibration, x: torch.Tensor) -> list[list[float]]:
 def test_it_is_the_equation(training: bool) -> None:
     block = StyleRecalibration(3).double().train(training)
     with torch.no_grad():
-        for place, state in enumerate((block.norm.weight, block.norm.bias)):
-            state.copy_(numbers(3, seed=place))
-        block.norm.running_mean.copy_(numbers(3, seed=2))
-        block.norm.running_var.copy_(numbers(3, seed=3).exp())
+        state = block.norm.state_dict()
+        for seed, name in enumerate(("weight", "bias", "running_mean", "running_var")):
+            state[name].copy_(numbers(3, seed=seed).abs())
     x = numbers(5, 3, 7, 11)
     found = scores(block, x)
-    means, variances = block.norm.running_mean.tolist(), block.norm.running_var.tolist()
+    means, variances = (state[f"running_{part}"].tolist() for part in ("mean", "var"))
     if training:
         columns = list(zip(*found, strict=True))
         means = [sum(column) / 5 for column in columns]

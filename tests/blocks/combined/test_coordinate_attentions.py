@@ -33,11 +33,12 @@ def trained(channels: int) -> CoordinateAttention:
 def hidden_of(block: CoordinateAttention, strip: torch.Tensor) -> list[float]:
     """Return the hidden units of one row or column from its mean feature, one by one."""
     units: list[float] = []
+    of = {name: value.tolist() for name, value in block.norm.state_dict().items()}
+    layer = block.squeeze.state_dict()
     for unit in range(block.norm.num_features):
-        z = float(block.squeeze.weight[unit, :, 0] @ strip + block.squeeze.bias[unit])
-        spread = math.sqrt(float(block.norm.running_var[unit]) + block.norm.eps)
-        z = (z - float(block.norm.running_mean[unit])) / spread
-        z = z * float(block.norm.weight[unit]) + float(block.norm.bias[unit])
+        z = float(layer["weight"][unit, :, 0] @ strip + layer["bias"][unit])
+        z = (z - of["running_mean"][unit]) / math.sqrt(of["running_var"][unit] + block.norm.eps)
+        z = z * of["weight"][unit] + of["bias"][unit]
         units.append(z * min(max(z + 3, 0), 6) / 6)
     return units
 
@@ -54,9 +55,10 @@ def test_it_is_the_equation() -> None:
                 for u in range(7):
                     gate = 1.0
                     for conv, hidden in ((block.rows, rows[v]), (block.columns, columns[u])):
-                        weights = conv.weight[c, :, 0].tolist()
+                        layer = conv.state_dict()
+                        weights = layer["weight"][c, :, 0].tolist()
                         z = sum(w * h for w, h in zip(weights, hidden, strict=True))
-                        gate /= 1 + math.exp(-z - float(conv.bias[c]))
+                        gate /= 1 + math.exp(-z - float(layer["bias"][c]))
                     assert float(y[b, c, v, u]) == pytest.approx(
                         float(x[b, c, v, u]) * gate, abs=1e-10
                     )

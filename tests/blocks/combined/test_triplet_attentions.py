@@ -25,7 +25,8 @@ def trained(channels: int, kernel: int) -> TripletAttention:
 def gated(gate: PairGate, x: Tensor) -> Tensor:
     """Return x under the gate of its last two axes, place by place; x is `b q y x`, any q."""
     weight, kernel = gate.conv.weight[0], gate.conv.kernel_size[0]
-    spread = (gate.norm.running_var + gate.norm.eps).sqrt()
+    norm = gate.norm.state_dict()
+    spread = (norm["running_var"] + gate.norm.eps).sqrt()
     y, half = torch.empty_like(x), kernel // 2
     for b, picture in enumerate(x):
         pools = torch.stack((picture.sort(0).values[-1], picture.sum(0) / len(picture)))
@@ -37,7 +38,7 @@ def gated(gate: PairGate, x: Tensor) -> Tensor:
                         at = v + dv - half, u + du - half
                         if 0 <= at[0] < x.shape[2] and 0 <= at[1] < x.shape[3]:
                             score = score + weight[:, dv, du] @ pools[:, at[0], at[1]]
-                score = (score - gate.norm.running_mean) / spread
+                score = (score - norm["running_mean"]) / spread
                 score = score * gate.norm.weight + gate.norm.bias
                 y[b, :, v, u] = picture[:, v, u] / (1 + (-score).exp())
     return y

@@ -23,7 +23,7 @@ def test_counts_are_the_closed_form(channels: int) -> None:
 
 def test_it_is_timms_in_training_and_in_use() -> None:
     ours, theirs = SpatialGate(5, kernel=3, order="mean_max"), SpatialAttn(3)
-    ours.conv.weight.data = theirs.conv.conv.weight.data.clone()
+    ours.conv.weight.data = theirs.state_dict()["conv.conv.weight"].clone()
     for _ in range(2):
         x = torch.randn(2, 5, 7, 11)
         torch.testing.assert_close(ours(x), theirs(x))

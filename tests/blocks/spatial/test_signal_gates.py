@@ -21,10 +21,12 @@ def test_it_is_the_equation_under_a_signal_of_another_width_and_size() -> None:
         numbers(2, 5, 3, 2),
     )
     told = interpolate(signal, (7, 11), mode="bilinear", align_corners=False)
-    seen = torch.einsum("hc,bcyx->bhyx", block.theta.weight[:, :, 0, 0], x)
-    told = torch.einsum("hc,bcyx->bhyx", block.phi.weight[:, :, 0, 0], told)
-    both = torch.relu(seen + told + block.phi.bias[:, None, None])
-    score = torch.einsum("h,bhyx->byx", block.psi.weight[0, :, 0, 0], both) + block.psi.bias
+    state = block.state_dict()
+    seen = torch.einsum("hc,bcyx->bhyx", state["theta.weight"][:, :, 0, 0], x)
+    told = torch.einsum("hc,bcyx->bhyx", state["phi.weight"][:, :, 0, 0], told)
+    both = torch.relu(seen + told + state["phi.bias"][:, None, None])
+    score = torch.einsum("h,bhyx->byx", state["psi.weight"][0, :, 0, 0], both)
+    score = score + state["psi.bias"]
     expected = x * score.sigmoid()[:, None]
     torch.testing.assert_close(block(x, signal), expected, rtol=0, atol=1e-10)
 
@@ -90,7 +92,7 @@ def test_what_does_not_fit_is_said() -> None:
         AttentionGate(6, signal=5)(x, torch.zeros(2, 3, 7, 11))
     with pytest.raises(ValueError, match=r"signal must be \[2, 5, .* got \[2, 6, .*signal=6"):
         AttentionGate(6, signal=5)(x)
-    with pytest.raises(ValueError, match="at least 3 x 3 places.*got 2 x 11; use stride=1"):
+    with pytest.raises(ValueError, match=r"at least 3 x 3 places.*got 2 x 11; use stride=1"):
         AttentionGate(6, stride=3)(x[:, :, :2])
     with pytest.raises(ValueError, match="at least 1, got 0 and 1"):
         AttentionGate(6, signal=0)

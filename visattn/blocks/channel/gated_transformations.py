@@ -40,6 +40,7 @@ class GatedChannelTransformation(Block):
         parameters="3 C",
         deviations=(
             "the norm is the Euclidean one; the released code offers the sum of magnitudes too",
+            "a single channel has none to compete with: its gate does not know the input",
         ),
         weights=("GCT (alpha, gamma, beta)",),
     )

@@ -32,7 +32,7 @@ def learns_everywhere(subject: Subject) -> Finding:
     reached: set[str] = set()
     for step in range(2):
         block.zero_grad()
-        x = subject.features(8, seed=step)
+        x = subject.features(8, seed=step).requires_grad_()
         y = answered(block, x, f"step {step + 1}")
         learn((y - subject.features(8, seed=step + 2)).square().mean())
         for name, parameter in named.items():

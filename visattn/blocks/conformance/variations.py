@@ -12,16 +12,16 @@ from visattn.blocks.conformance.habits import awakened
 from visattn.blocks.conformance.subjects import Finding, Subject, facing, failed, stood
 from visattn.blocks.taps import Tap
 
-STEP = 0.1
-LEAST = 5e-3
-_SEEDS = 6
+STEP = 0.03
+LEAST = 1e-2
+_SEEDS = 8
 
 
 def looks_at_input(subject: Subject) -> Finding:
     """Say whether the gate moves with its input, at every width.
 
-    Features are moved a little, for eight pictures and six sets of weights, and what passes each
-    tap must move along in a tenth of the cases: a rectifier may sleep in the others. A softmax
+    Features are moved a little, for four pictures and eight sets of weights, and what passes each
+    tap must move along in a quarter of the cases: a rectifier may sleep in the others. A softmax
     may have one winner among loud features: then it must move among soft ones. A block without
     a tap is judged by what it gives: under a constant gate that would be linear in the features.
     (So a rectifier among the features themselves hides a constant gate.)
@@ -33,9 +33,11 @@ def looks_at_input(subject: Subject) -> Finding:
     still: list[str] = []
     least = float("inf")
     for channels in subject.widths:
-        loud, soft = (_moves(subject, channels, loudness) for loudness in (1.0, 0.1))
-        for site in loud:
-            moved = max(loud[site], soft.get(site, 0.0))
+        moves = _moves(subject, channels, 1.0)
+        if min(moves.values(), default=1.0) < LEAST:
+            soft = _moves(subject, channels, 0.1)
+            moves = {site: max(moved, soft.get(site, 0.0)) for site, moved in moves.items()}
+        for site, moved in moves.items():
             least = min(least, moved)
             if moved < LEAST:
                 still.append(f"C={channels}: the gate stays ({moved:.1g} of {site})")
@@ -43,17 +45,17 @@ def looks_at_input(subject: Subject) -> Finding:
 
 
 def _moves(subject: Subject, channels: int, loudness: float) -> dict[str, float]:
-    """Return how much each gate moves beside the features, where nine of ten move less."""
+    """Return how much each gate moves beside the features, where three of four move less."""
     found: dict[str, list[Tensor]] = {}
     for seed in range(_SEEDS):
         block = awakened(subject, channels=channels, seed=seed).double().eval()
-        x = loudness * subject.features(8, channels=channels, seed=seed).double()
-        step = STEP * loudness * subject.features(8, channels=channels, seed=seed + 99).double()
+        x = loudness * subject.features(4, channels=channels, seed=seed).double()
+        step = STEP * loudness * subject.features(4, channels=channels, seed=seed + 99).double()
         measure: Callable[..., dict[str, Tensor]] = _of_taps if _taps(block) else _of_output
         with facing(f"C={channels}, float64"), torch.no_grad():
             for site, moved in measure(block, x, step).items():
                 found.setdefault(site, []).append(moved)
-    return {site: float(torch.cat(moved).quantile(0.9)) for site, moved in found.items()}
+    return {site: float(torch.cat(moved).quantile(0.75)) for site, moved in found.items()}
 
 
 def _of_taps(

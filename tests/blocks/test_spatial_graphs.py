@@ -1,0 +1,50 @@
+"""Blocks over places and branches are captured whole, for any batch and size."""
+
+import pytest
+import torch
+
+from visattn.blocks.bases import Block
+from visattn.blocks.branches.selective_kernels import SelectiveKernel
+from visattn.blocks.branches.split_attentions import SplitAttention
+from visattn.blocks.combined.bottleneck_attentions import BottleneckAttentionModule
+from visattn.blocks.combined.convolutional_attentions import ConvolutionalAttention
+from visattn.blocks.combined.dual_excitations import DualExcitation
+from visattn.blocks.spatial.pooled_gates import SpatialGate
+from visattn.blocks.spatial.signal_gates import AttentionGate
+from visattn.blocks.spatial.spatial_excitations import SpatialExcitation
+from visattn.blocks.spatial.spatial_transformers import SpatialTransformer
+
+pytestmark = pytest.mark.compile
+
+
+def test_a_gate_under_a_signal_is_one_graph() -> None:
+    gate = AttentionGate(6, signal=5, stride=2).eval()
+    compiled = torch.compile(gate, fullgraph=True, backend="aot_eager")
+    x, signal = torch.randn(2, 6, 7, 11), torch.randn(2, 5, 3, 2)
+    torch.testing.assert_close(compiled(x, signal), gate(x, signal))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        SpatialGate(12),
+        SpatialExcitation(12),
+        AttentionGate(12),
+        SpatialTransformer(12, hidden=4, align_corners=True),
+        ConvolutionalAttention(12),
+        BottleneckAttentionModule(12),
+        DualExcitation(12, combine="concat"),
+        SelectiveKernel(12),
+        SplitAttention(12, radix=3, groups=2),
+    ],
+    ids=lambda block: block.card.name,
+)
+def test_it_exports_for_any_batch_and_size(block: Block) -> None:
+    sides = {axis: torch.export.Dim(f"side{axis}", min=2, max=4096) for axis in (2, 3)}
+    free = {0: torch.export.Dim("batch", min=1, max=4096), **sides}
+    exported = torch.export.export(
+        block.eval(), (torch.randn(2, 12, 7, 11),), dynamic_shapes=(free,)
+    ).module()
+    for shape in ((1, 12, 5, 3), (3, 12, 16, 13)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(exported(x), block(x))

@@ -1,0 +1,91 @@
+"""The table of blocks and their cards, as a terminal or a pipe shows them."""
+
+import re
+
+import pytest
+
+from visattn.blocks.catalogues import create, info, names
+from visattn.cli import main
+from visattn.commands import blocks
+
+Capsys = pytest.CaptureFixture[str]
+
+
+def shown(capsys: Capsys, *words: str) -> list[str]:
+    assert main(["blocks", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_the_table_has_a_row_for_each_block(narrow: None, capsys: Capsys) -> None:
+    lines = shown(capsys)
+    assert re.match(r"block +kind +parameters +MACs  paper$", lines[0])
+    assert [line.split()[0] for line in lines[1:] if line][: len(names())] == names()
+    assert max(map(len, lines)) <= 80
+    [row] = [line.split() for line in lines if line.startswith("se ")]
+    assert row[:5] == ["se", "channel", "8,464", "1.62", "M"]
+    assert " ".join(row[5:]) == "Hu et al. 2018, arXiv:1709.01507"
+
+
+@pytest.mark.parametrize("columns", [None, 120, 200])
+def test_titles_are_shown_where_there_is_room(
+    columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    lines = shown(capsys)
+    assert re.match(r"block +kind +parameters +MACs  title +paper$", lines[0])
+    assert max(map(len, lines)) <= (columns or 120)
+    [row] = [line for line in lines if line.startswith("se ")]
+    assert re.search(r"  Squeeze-and-excitation +Hu et al\. 2018, arXiv:1709\.01507$", row)
+
+
+def test_macs_are_those_of_the_closed_form(narrow: None) -> None:
+    """Two linear maps and one product a cell; convolutions and their gate."""
+    assert blocks._costs("se") == (8464, 2 * 256 * 16 + 256 * 56 * 56)
+    assert blocks._costs("sse") == (256, 2 * 256 * 56 * 56)
+    assert blocks._costs("eca") == (5, 5 * 256 + 256 * 56 * 56)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0"), (999, "999"), (3_700_000_000, "3.70 G"), (413_234_567, "413 M"), (1_000, "1.00 k")],
+)
+def test_counts_have_three_digits(count: int, said: str) -> None:
+    assert blocks._short(count) == said
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_card_tells_all_and_fits(name: str, narrow: None, capsys: Capsys) -> None:
+    lines = shown(capsys, name)
+    card = info(name)
+    assert lines[0] == f"{name}: {card.title}"
+    assert max(map(len, lines)) <= 80
+    text = re.sub(r"\s+", " ", "\n".join(lines))
+    count = sum(parameter.numel() for parameter in create(name, 256).parameters())
+    for told in (card.paper, card.equation, card.parameters, *card.deviations, *card.weights):
+        assert re.sub(r"\s+", " ", told) in text
+    assert f"{count:,} at C = 256" in text
+    options = blocks._options(type(create(name, 256)))
+    assert all(re.sub(r"\s+", " ", option) in text for option in options)
+    assert [option for option in options if not re.match(r"\w+=.+: \S", option)] == []
+
+
+def test_a_wrong_name_gets_close_ones(capsys: Capsys) -> None:
+    assert main(["blocks", "cbma"]) == 2
+    assert "visattn blocks: error: there is no block 'cbma'; did you mean cbam" in (
+        capsys.readouterr().err
+    )
+
+
+def test_arguments_are_read_to_the_end_of_their_section() -> None:
+    docstring = (
+        "A gate.\n\nArgs:\n    one: Its side,\n        odd.\n    two: More.\n\nRaises:\n    E: x."
+    )
+    assert blocks._arguments(docstring) == {"one": "Its side, odd.", "two": "More."}
+    assert blocks._arguments("No arguments.") == {}

@@ -1,0 +1,135 @@
+"""Pictures changed at random: each in its own way, as plain loops would."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+from torchvision.transforms import v2
+from torchvision.transforms.v2.functional import rotate
+
+from visattn.data.augmentations import Affine, EachAlone, Mirror, Shift, augmentation
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randint(256, shape, dtype=torch.uint8, generator=seeded(3))
+
+
+def seeded(seed: int) -> Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@given(pixels=st.integers(0, 9), seed=st.integers(0, 99))
+def test_shifted_pictures_are_cut_out_of_a_black_margin(pixels: int, seed: int) -> None:
+    pictures = noise(5, 2, 7, 11)
+    found = Shift(pixels)(pictures, seeded(seed))
+    for picture, shifted in zip(pictures, found, strict=True):
+        wide = pad(picture, (pixels,) * 4)
+        cuts = [
+            wide[:, y : y + 7, x : x + 11]
+            for y in range(2 * pixels + 1)
+            for x in range(2 * pixels + 1)
+        ]
+        assert any(torch.equal(shifted, cut) for cut in cuts)
+
+
+def test_pictures_are_shifted_apart_and_in_every_direction() -> None:
+    dots = torch.zeros(997, 1, 7, 7, dtype=torch.uint8)
+    dots[:, :, 3, 3] = 1
+    places = Shift(2)(dots, seeded(0)).nonzero()[:, 2:]
+    assert len(places) == 997
+    assert {tuple(place) for place in places.tolist()} == {
+        (y, x) for y in range(1, 6) for x in range(1, 6)
+    }
+
+
+def test_some_pictures_are_mirrored() -> None:
+    pictures = noise(997, 1, 3, 5)
+    found = Mirror(0.25)(pictures, seeded(0))
+    same = (found == pictures).flatten(1).all(1)
+    turned = (found == pictures.flip(-1)).flatten(1).all(1)
+    assert (same ^ turned).all()
+    assert 0.2 < turned.float().mean() < 0.3
+
+
+def test_nothing_asked_is_nothing_done() -> None:
+    pictures = noise(5, 3, 7, 11)
+    assert torch.equal(Affine()(pictures), pictures)
+
+
+def test_a_turn_is_that_of_torchvision() -> None:
+    pictures = noise(2, 3, 31, 31)
+    angles = (2 * torch.rand(4, 2, generator=seeded(0))[0] - 1) * 30
+    for picture, found, angle in zip(
+        pictures, Affine(degrees=30)(pictures, seeded(0)), angles.tolist(), strict=True
+    ):
+        bilinear = v2.InterpolationMode.BILINEAR
+        wanted = rotate(picture, -angle, interpolation=bilinear)  # theirs turns against the clock
+        assert (found.float() - wanted.float()).abs().max() <= 1
+
+
+@given(seed=st.integers(0, 99))
+def test_a_scaled_and_moved_picture_lies_where_it_was_drawn_to(seed: int) -> None:
+    blob = torch.zeros(3, 1, 29, 29, dtype=torch.uint8)
+    blob[:, :, 10:19, 10:19] = 255
+    found = Affine(scale=(0.5, 1.5), shift=0.2, canvas=(61, 83))(blob, seeded(seed)).float()[:, 0]
+    _, scale, right, down = torch.rand(4, 3, generator=seeded(seed))
+    mass = found.sum((1, 2)) / 255
+    torch.testing.assert_close(mass.sqrt(), 9 * (0.5 + scale), rtol=0.1, atol=0.1)
+    x = (found.sum(1) * (torch.arange(83) + 0.5)).sum(1) / found.sum((1, 2))
+    y = (found.sum(2) * (torch.arange(61) + 0.5)).sum(1) / found.sum((1, 2))
+    torch.testing.assert_close(x, 41.5 + (2 * right - 1) * 0.2 * 83, rtol=0, atol=0.3)
+    torch.testing.assert_close(y, 30.5 + (2 * down - 1) * 0.2 * 61, rtol=0, atol=0.3)
+
+
+def test_the_same_seed_gives_the_same_pictures() -> None:
+    affine, pictures = Affine(45, (0.7, 1.2), 0.1), noise(3, 1, 13, 17)
+    assert torch.equal(affine(pictures, seeded(1)), affine(pictures, seeded(1)))
+    assert not torch.equal(affine(pictures, seeded(1)), affine(pictures, seeded(2)))
+
+
+def test_transforms_of_torchvision_are_drawn_for_each_picture() -> None:
+    pictures = noise(41, 3, 9, 9)
+    made = augmentation({"RandomCrop": {"size": [5, 7]}})
+    found = made(pictures)
+    assert found.shape == (41, 3, 5, 7)
+    firsts = {
+        next(
+            (y, x)
+            for y in range(5)
+            for x in range(3)
+            if torch.equal(whole[:, y : y + 5, x : x + 7], cut)
+        )
+        for whole, cut in zip(pictures, found, strict=True)
+    }
+    assert len(firsts) > 5
+
+
+def test_what_gives_no_bytes_is_refused() -> None:
+    made = EachAlone(v2.ToDtype(torch.float32, scale=True))
+    with pytest.raises(TypeError, match=r"ToDtype gives torch\.float32 where bytes must come out"):
+        made(noise(1, 3, 5, 7))
+    with pytest.raises(ValueError, match="draw from torch's own generator only"):
+        made(noise(1, 3, 5, 7), seeded(0))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("Miror", "there is no augmentation 'Miror'; did you mean Mirror"),
+        ("RandomHorizontalFlop", "did you mean RandomHorizontalFlip"),
+        ("functional", "there is no augmentation 'functional'"),
+        ({"Shift": {"pixel": 3}}, "Shift does not take these options: .*'pixel'"),
+        ({"RandomCrop": {"sise": 3}}, "RandomCrop does not take these options"),
+        ({"Shift": {}, "Mirror": {}}, "one name with its options, got Shift, Mirror"),
+        ({"Shift": {"pixels": -1}}, "pixels must be at least 0, got -1"),
+        ({"Mirror": {"share": 2}}, "share must lie between 0 and 1, got 2"),
+        ({"Affine": {"scale": [2, 1]}}, "scale must be a smallest and a largest number"),
+    ],
+)
+def test_what_cannot_be_done_is_said(spec: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        augmentation(spec)

@@ -1,0 +1,167 @@
+"""Pictures with classes as data: which pictures come, in which part, changed how."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from class_miniatures import (
+    believe_miniatures,
+    write_cifar,
+    write_digits,
+    write_photo_folders,
+)
+
+from visattn.models.attention_resnets import AttentionResNet
+from visattn.tasks.class_data import FolderData, TorchvisionData
+from visattn.tasks.classification import ClassificationTask
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    write_digits(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    write_photo_folders(tmp_path, train=7)
+    return tmp_path
+
+
+def bright_row(picture: torch.Tensor) -> int:
+    return (int(picture[0].float().mean(1).argmax()) - 4) // 2
+
+
+def test_digits_keep_their_labels_through_every_part(digits: Path) -> None:
+    data = TorchvisionData("MNIST", root=str(digits), validation=5, batch=6)
+    assert data.data_info == {"classes": list("0123456789")}
+    data.setup("fit")
+    data.setup("test")
+    counts = {}
+    for split, loader in (
+        ("train", data.train_dataloader()),
+        ("validation", data.val_dataloader()),
+        ("test", data.test_dataloader()),
+    ):
+        seen = [pair for batch in loader for pair in zip(*batch, strict=True)]
+        counts[split] = len(seen)
+        assert all(bright_row(picture) == int(label) for picture, label in seen)
+    assert counts == {"train": 18, "validation": 5, "test": 11}
+
+
+def test_the_split_is_made_by_its_seed_alone(digits: Path) -> None:
+    def split(**options: Any) -> tuple[list[int], list[int]]:
+        data = TorchvisionData("MNIST", root=str(digits), validation=5, **options)
+        data.setup("fit")
+        return tuple(data.parts[name].labels.tolist() for name in ("train", "validation"))  # type: ignore[return-value]
+
+    train, validation = split()
+    every = sorted(index * 7 % 10 for index in range(23))
+    assert sorted(train + validation) == every
+    assert split(seed=1) == (train, validation)
+    assert split(split_seed=1) != (train, validation)
+
+
+def test_the_test_part_is_opened_by_the_test_alone(
+    digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("images-idx3", "labels-idx1"):
+        (digits / "MNIST" / "raw" / f"t10k-{name}-ubyte").write_bytes(b"broken")
+    data = TorchvisionData("MNIST", root=str(digits), validation=5)
+    data.setup("fit")
+    data.setup("validate")
+    with pytest.raises(Exception, match=r".*"):
+        data.setup("test")
+
+
+def test_distorted_pictures_are_the_same_each_time_but_for_training(digits: Path) -> None:
+    distort = {"degrees": 45, "scale": [0.7, 1.2], "shift": 0.1, "canvas": [42, 40]}
+    made = [
+        TorchvisionData("MNIST", root=str(digits), validation=5, batch=6, distort=distort)
+        for _ in range(2)
+    ]
+    held = []
+    for data in made:
+        data.setup("fit")
+        held.append(next(iter(data.val_dataloader())).pictures)
+    assert held[0].shape == (5, 1, 42, 40)
+    assert torch.equal(*held)
+    train = made[0].parts["train"]
+    assert not torch.equal(train[[0]].pictures, train[[0]].pictures)
+
+
+def test_cifar_has_three_channels_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cifar(tmp_path)
+    believe_miniatures(monkeypatch)
+    data = TorchvisionData("CIFAR10", root=str(tmp_path), validation=3, batch=4)
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    assert batch.pictures.shape == (4, 3, 32, 32)
+    for picture, label in zip(*batch, strict=True):
+        assert torch.equal(picture[0], torch.arange(32, dtype=torch.uint8).expand(32, 32))
+        assert (picture[1] == 20 * label).all()
+    assert data.data_info["classes"][:2] == ["kind0", "kind1"]
+
+
+def test_missing_files_are_missed_in_words(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"does not hold MNIST .* --data\.download true"):
+        TorchvisionData("MNIST", root=str(tmp_path))
+
+
+def test_something_must_be_left_to_train_on(digits: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1 of 23 pictures and not all, got 23"):
+        TorchvisionData("MNIST", root=str(digits), validation=23)
+
+
+def test_examples_are_colour_arrays(digits: Path) -> None:
+    data = TorchvisionData("MNIST", root=str(digits), validation=5)
+    shown = data.examples(99)
+    assert [picture.shape for picture in shown] == [(28, 28, 3)] * 5
+
+
+def folder_data(root: Path, **options: Any) -> FolderData:
+    """Data that belong to a task whose network takes 24 x 24 pixels."""
+    data = FolderData(str(root), batch=4, **options)
+    task = ClassificationTask(
+        lambda classes: AttentionResNet(classes, depth=8, width=4, size=(24, 24)), data.data_info
+    )
+    data.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
+        lightning_module=task, global_rank=0, world_size=1
+    )
+    return data
+
+
+def test_photos_come_in_the_size_of_the_network(photos: Path) -> None:
+    data = folder_data(photos, augment=["Mirror"])
+    assert data.data_info == {"classes": ["daisy", "rose", "tulip"]}
+    data.setup("fit")
+    assert next(iter(data.train_dataloader())).pictures.shape == (4, 3, 24, 24)
+    assert len(data.parts["validation"]) == 6
+    data.setup("test")  # where there are no test photos, those for validation
+    assert len(data.parts["test"]) == 6
+    assert data.examples(2)[0].shape == (24, 24, 3)
+
+
+def test_photos_are_set_aside_where_there_are_none_for_validation(photos: Path) -> None:
+    data = folder_data(photos, validation=None, held_out=0.3, test="val")
+    data.setup("fit")
+    data.setup("test")
+    train, aside, test = (data.parts[name] for name in ("train", "validation", "test"))
+    assert aside.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert train.labels.tolist() == [number for number in range(3) for _ in range(5)]
+    files = [set(part.files) for part in (train, aside, test)]  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(set.union(*files)) == 21 + 6
+    again = folder_data(photos, validation=None, held_out=0.3, seed=9)
+    again.setup("fit")
+    assert set(again.parts["train"].files) == files[0]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_photos_want_a_classifier(photos: Path) -> None:
+    with pytest.raises(TypeError, match="for a task that trains a classifier"):
+        FolderData(str(photos)).setup("fit")
+    with pytest.raises(ValueError, match="held_out must lie between 0 and 1, got 1"):
+        FolderData(str(photos), held_out=1)
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        FolderData(str(photos), batch=0)

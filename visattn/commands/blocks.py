@@ -1,0 +1,215 @@
+"""`visattn blocks`: what there is to put into a network, and what each block is."""
+
+import argparse
+import inspect
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+    from visattn.blocks.bases import Block
+
+CHANNELS = 256
+SIDE = 56
+PAPER = 37
+"""Columns that authors, year and address of a paper take."""
+
+_DESCRIPTION = f"""\
+List the attention blocks that can be put into a network, with what each costs at {CHANNELS} channels,
+or tell all that is known of one: equation, options, where it differs from the paper, whose weights
+it takes."""
+
+_EPILOG = """\
+A block is made by va.create(NAME, channels, ...) and put into a network by
+va.insert(model, NAME, at=..., example=...)."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the options of the command."""
+    made = argparse.ArgumentParser(
+        prog="visattn blocks",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("name", nargs="?", metavar="NAME", help="of one block (all)")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table of all blocks, or the card of one; return 0."""
+    options = parser()
+    asked = options.parse_args(argv)
+    from visattn.blocks.catalogues import info
+
+    columns = shutil.get_terminal_size((120, 24)).columns
+    if asked.name is None:
+        print("\n".join(_table(columns)))
+        return 0
+    try:
+        info(asked.name)
+    except ValueError as error:
+        options.error(str(error))
+    print("\n".join(_card(asked.name, min(columns, 100))))
+    return 0
+
+
+# ------------------------------------------------------------------ all blocks
+
+
+def _table(columns: int) -> list[str]:
+    """Return a row for each block; its title too, where there is room."""
+    from visattn.blocks.catalogues import info, names
+
+    rows = [("block", "kind", "parameters", "MACs", "title", "paper")]
+    for name in names():
+        card = info(name)
+        parameters, macs = _costs(name)
+        rows.append((name, card.kind, f"{parameters:,}", _short(macs), card.title, card.paper))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    room = columns - sum(widths) - 2 * len(widths)
+    lines = [f"{_aligned(row[:4], widths)}  {_told(*row[4:], room)}".rstrip() for row in rows]
+    below = (
+        f"parameters at {CHANNELS} channels; MACs of one picture of {SIDE} x {SIDE} cells, gates "
+    )
+    below += "and attention products included. visattn blocks NAME tells more of one."
+    return [*lines, "", *textwrap.wrap(below, min(columns, 100))]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(
+        cell.rjust(width) if column >= 2 else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+
+
+def _told(title: str, paper: str, room: int) -> str:
+    """Return title and paper in so many columns; the paper alone if there are too few.
+
+    Example:
+        >>> _told("Energies (SimAM)", "Yang et al. 2021, ICML, a.long/address", 72)
+        'Energies                           Yang et al. 2021, ICML'
+        >>> _told("Energies (SimAM)", "Yang et al. 2021, ICML, a.long/address", 24)
+        'Yang et al. 2021, ICML'
+    """
+    width = min(room - PAPER - 2, 50)
+    left = room if width < PAPER - 8 else PAPER
+    while len(paper) > left and ", " in paper:
+        paper = paper.rpartition(", ")[0]
+    if left == room:
+        return paper
+    short = textwrap.shorten(re.sub(r" \(.*?\)", "", title), width, placeholder=" ...")
+    return f"{short:{width}}  {paper}"
+
+
+def _costs(name: str) -> tuple[int, int]:
+    """Return parameters and MACs of a block; nothing is computed for it."""
+    import torch
+
+    from visattn.blocks.catalogues import create
+    from visattn.blocks.surgery.tables import table
+
+    with torch.device("meta"):
+        costs = table(create(name, CHANNELS).eval(), torch.empty(1, CHANNELS, SIDE, SIDE))
+    return costs.parameters, costs.work.macs
+
+
+def _short(count: int) -> str:
+    """Return a count with three digits.
+
+    Example:
+        >>> [_short(count) for count in (0, 812, 8_464, 1_605_632, 12_300_000_000)]
+        ['0', '812', '8.46 k', '1.61 M', '12.3 G']
+    """
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:#.3g} {unit}".replace(". ", " ")
+    return str(count)
+
+
+# ------------------------------------------------------------------ one block
+
+
+def _card(name: str, columns: int) -> list[str]:
+    """Return all that is known of a block, under one margin."""
+    from visattn.blocks.catalogues import BLOCKS
+
+    block = BLOCKS[name]
+    card = block.card
+    parameters, macs = _costs(name)
+    costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE} cells"
+    lines = [
+        f"{name}: {card.title}",
+        f"{card.paper}; {_weighs(card.kind)}",
+        "",
+        *_wrapped(card.equation, "  ", columns),
+    ]
+    lines += ["", *_entry("parameters", [card.parameters, costs], columns)]
+    lines += _entry("options", _options(block) or ["none"], columns)
+    lines += _entry("deviations", card.deviations or ["none known"], columns)
+    lines += _entry("weights", card.weights or ["of this block only"], columns)
+    lines += [
+        "",
+        f'va.create("{name}", {CHANNELS})',
+        f'va.insert(model, "{name}", at="residual", example=x)',
+    ]
+    return lines  # fmt: skip
+
+
+def _weighs(kind: str) -> str:
+    return {
+        "channel": "weighs channels",
+        "spatial": "weighs places",
+        "both": "weighs channels and places",
+        "branches": "weighs branches of convolutions",
+        "grid": "each place takes from others",
+    }[kind]
+
+
+def _entry(title: str, texts: Iterable[str], columns: int) -> list[str]:
+    """Return texts in a column beside their title."""
+    margin = 12
+    lines: list[str] = []
+    for text in texts:
+        lines += _wrapped(text, " " * margin, columns, hanging="  ")
+    return [f"{title:{margin}}{lines[0].lstrip()}", *lines[1:]]
+
+
+def _wrapped(text: str, margin: str, columns: int, *, hanging: str = "") -> list[str]:
+    return [
+        line
+        for part in text.splitlines()
+        for line in textwrap.wrap(
+            part,
+            columns,
+            initial_indent=margin,
+            subsequent_indent=margin + hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def _options(block: "type[Block]") -> list[str]:
+    """Return the options of a block with their defaults and what its docstring says of them."""
+    told = _arguments(inspect.getdoc(block) or "")
+    return [
+        f"{name}={option.default!r}: {told.get(name, '')}".removesuffix(": ")
+        for name, option in inspect.signature(block).parameters.items()
+        if name != "channels"
+    ]
+
+
+def _arguments(docstring: str) -> dict[str, str]:
+    """Return what a docstring says of each argument.
+
+    Example:
+        >>> _arguments("A gate.\\n\\nArgs:\\n    kernel: Its side,\\n        odd.\\n\\nExample:\\n    x: 1")
+        {'kernel': 'Its side, odd.'}
+    """
+    section = re.search(r"^Args:\n((?:[ ].*\n?|\n(?=[ ]))*)", docstring, re.MULTILINE)
+    body = section.group(1) if section else ""
+    entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", body, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
