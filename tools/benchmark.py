@@ -1,13 +1,16 @@
 """Times visattn's ways against the plain ones, in one run, turn by turn.
 
-    python tools/benchmark.py                 every comparison
-    python tools/benchmark.py training search one or several by name
+    python tools/benchmark.py                 training and search
+    python tools/benchmark.py training        one of them
+    python tools/benchmark.py blocks          every block, against timm's and a plain one; hours
+    python tools/benchmark.py blocks --only se cbam --table docs/blocks_speed.md
 
 Machines are noisy: read the ratio of the medians, and its spread over the rounds; the seconds
 belong to this machine and this hour. Each comparison also checks that both ways give the same.
 """
 
 import argparse
+import dataclasses
 import json
 import platform
 import statistics
@@ -168,18 +171,72 @@ def timed(comparison: Comparison, rounds: int) -> dict[str, object]:
     }
 
 
+def options() -> argparse.ArgumentParser:
+    """Return what the command line may say."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}, or blocks")
+    add("--rounds", type=int, default=7, help="times that each way runs (7)")
+    add("--threads", type=int, default=2, help="of torch (2)")
+    add("--out", type=Path, metavar="FILE", help="write the figures as JSON")
+    blocks = parser.add_argument_group("blocks")
+    blocks.add_argument("--only", nargs="+", metavar="BLOCK", help="these (all)")
+    blocks.add_argument("--shapes", nargs="+", type=shape, metavar="BxCxYxX",
+                        help="of the features (32x256x56x56 8x64x112x112)")  # fmt: skip
+    blocks.add_argument("--memory", type=float, default=6.0, metavar="GB",
+                        help="what the weights of all pairs of places may take (6)")  # fmt: skip
+    blocks.add_argument("--table", type=Path, metavar="FILE", help="write a page of Markdown")
+    return parser
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Return the sides that are written as 32x256x56x56."""
+    sides = text.split("x")
+    if len(sides) != 4 or not all(side.isdigit() and int(side) for side in sides):
+        raise argparse.ArgumentTypeError(f"must be like 32x256x56x56, got {text!r}")
+    return tuple(map(int, sides))
+
+
+def time_blocks(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Time blocks; what was found is written after each, so that nothing is lost."""
+    from benchmarks.block_speeds import SHAPES, markdown, speeds
+
+    from visattn.blocks.catalogues import names
+
+    found = []
+    timed_blocks = speeds(
+        asked.only or names(), asked.shapes or SHAPES, rounds=asked.rounds, gigabytes=asked.memory
+    )
+    try:
+        for speed in timed_blocks:
+            found.append(speed)
+            print(speed, flush=True)
+            if asked.table:
+                asked.table.write_text(markdown(found, rounds=asked.rounds), encoding="utf-8")
+            if asked.out:
+                kept = json.dumps([dataclasses.asdict(one) for one in found], indent=1)
+                asked.out.write_text(kept + "\n", encoding="utf-8")
+    except ValueError as error:
+        parser.error(str(error))
+    return 0
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the comparisons that are asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}")
-    parser.add_argument("--rounds", type=int, default=7, help="times that each way runs (7)")
-    parser.add_argument("--threads", type=int, default=2, help="of torch (2)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
+    parser = options()
     asked = parser.parse_args(argv)
-    if wrong := [name for name in asked.names if name not in COMPARISONS]:
-        parser.error(f"no comparison {', '.join(wrong)}; there are {', '.join(COMPARISONS)}")
+    if wrong := [name for name in asked.names if name not in (*COMPARISONS, "blocks")]:
+        parser.error(
+            f"no comparison {', '.join(wrong)}; there are {', '.join(COMPARISONS)}, blocks"
+        )
+    if "blocks" in asked.names and len(asked.names) > 1:
+        parser.error("blocks are timed alone, without other comparisons")
     torch.set_num_threads(asked.threads)
     print(f"torch {torch.__version__}, {asked.threads} threads, {platform.machine()}")
+    if asked.names == ["blocks"]:
+        return time_blocks(asked, parser)
     figures = []
     for name in asked.names or COMPARISONS:
         figure = timed(COMPARISONS[name](), asked.rounds)

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.error(f"no check {', '.join(wrong)}; there are {', '.join(CHECKS)}")
     try:
         subjects = _subjects(asked)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         options.error(str(error))
     torch.set_num_threads(asked.threads)
     found = {}
@@ -67,8 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("blocks", nargs="*", metavar="BLOCK", help="NAME of ours, MODULE:NAME or FILE.py:NAME")
     add("--option", action="append", default=[], metavar="NAME=VALUE",
-        help="for the constructor, as a Python value; may be repeated. {C} stands for the channels: "
-        "out_channels={C}")  # fmt: skip
+        help="for the constructor, as a Python value; may be repeated. {C} stands for the "
+        "channels: out_channels={C}")  # fmt: skip
     add("--by", metavar="NAME", help="the parameter that takes the channels (the first)")
     add("--channels", type=int, default=32, help="at which all but the width is examined (32)")
     add("--size", type=_size, default=(11, 13), metavar="YxX",
@@ -125,7 +125,7 @@ def _found(spec: str) -> Callable[..., Any]:
             raise ValueError(f"{place} has no {name}; its classes: {close or 'none'}")
         thing = getattr(thing, part)
     if not callable(thing):
-        raise ValueError(f"{spec} is a {type(thing).__name__}; a class or a function is needed")
+        raise TypeError(f"{spec} is a {type(thing).__name__}; a class or a function is needed")
     return thing
 
 
@@ -176,7 +176,7 @@ def _check_made(
     with _as_mistake(f"{name} cannot be made for {channels} channels"):
         made = _make(maker, by, options)(channels)
     if not isinstance(made, nn.Module):
-        raise ValueError(f"{name} makes a {type(made).__name__}; a torch.nn.Module is needed")
+        raise TypeError(f"{name} makes a {type(made).__name__}; a torch.nn.Module is needed")
 
 
 @contextmanager

@@ -49,11 +49,11 @@ def row_of(name: str, config: dict[str, Any]) -> Row:
     """Return the row that a name on the command line stands for."""
     block, _, rest = name.partition(":")
     if block == "wider":
-        return Row(name, {"block": None, "inner": wider(config, row_of(rest, config).changes)})
+        return Row(name, {"block": "none", "inner": wider(config, row_of(rest, config).changes)})
     pairs = dict(pair.split("=", 1) for pair in rest.split(",") if rest)
     values = {key: yaml.safe_load(value) for key, value in pairs.items()}
     own = {key: values.pop(key) for key in OF_CLASSIFIER if key in values}
-    return Row(name, {"block": None if block == "none" else block, "options": values, **own})
+    return Row(name, {"block": block, "options": values, **own})
 
 
 def classifier_of(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -82,7 +82,7 @@ def wider(config: dict[str, Any], changes: dict[str, Any]) -> list[int]:
     wanted = count(arguments, **changes)
 
     def found(inner: Sequence[int]) -> int:
-        return count(arguments, block=None, inner=tuple(inner))
+        return count(arguments, block="none", inner=tuple(inner))
 
     low, high = 1.0, 4.0
     while max(usual) * (high - low) >= 1:
@@ -109,7 +109,8 @@ def trained(
     run = next_run(f"{row.name.replace(':', '-').replace(',', '-')}-{seed}", folder)
     words = ["--config", str(config), "--seed_everything", str(seed), "--data.seed", str(seed)]
     for key, value in row.changes.items():
-        words += [f"--model.classifier.{key}", json.dumps(value)]
+        said = value if isinstance(value, str) else json.dumps(value)
+        words += [f"--model.classifier.{key}", said]
     begun = time.monotonic()
     last = run / "checkpoints" / "last.ckpt"
     for command in (["fit", "--run", str(run)], ["test", "--ckpt_path", str(last)]):

@@ -14,6 +14,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from visattn.blocks.catalogues import create, info, names
+    from visattn.blocks.surgery import bake, insert, remove, table
     from visattn.data.pictures import read_picture
     from visattn.data.scenes.datasets import Scenes
     from visattn.maps.attention_maps import AttentionMap
@@ -27,12 +29,19 @@ __all__ = [
     "AttentionMap",
     "Geometry",
     "Scenes",
+    "bake",
     "caption",
+    "create",
+    "info",
+    "insert",
     "load",
+    "names",
     "overlay",
     "read_picture",
     "record",
+    "remove",
     "save",
+    "table",
 ]
 
 # Where each public name lives. The imports above say the same to type checkers; a test compares.
@@ -40,12 +49,19 @@ _HOMES = {
     "AttentionMap": "visattn.maps.attention_maps",
     "Geometry": "visattn.maps.geometries",
     "Scenes": "visattn.data.scenes.datasets",
+    "bake": "visattn.blocks.surgery",
     "caption": "visattn.seeing",
+    "create": "visattn.blocks.catalogues",
+    "info": "visattn.blocks.catalogues",
+    "insert": "visattn.blocks.surgery",
     "load": "visattn.seeing",
+    "names": "visattn.blocks.catalogues",
     "overlay": "visattn.seeing",
     "read_picture": "visattn.data.pictures",
     "record": "visattn.maps.recorders",
+    "remove": "visattn.blocks.surgery",
     "save": "visattn.seeing",
+    "table": "visattn.blocks.surgery",
 }
 
 

@@ -27,7 +27,7 @@ def test_the_table_has_a_row_for_each_block(narrow: None, capsys: Capsys) -> Non
     assert [line.split()[0] for line in lines[1:] if line][: len(names())] == names()
     assert max(map(len, lines)) <= 80
     [row] = [line.split() for line in lines if line.startswith("se ")]
-    assert row[:5] == ["se", "channel", "8,464", "1.62", "M"]
+    assert row[:5] == ["se", "channel", "8,464", "811", "k"]
     assert " ".join(row[5:]) == "Hu et al. 2018, arXiv:1709.01507"
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.functional.branch_weights import branch_weights, merged, radix_weights
+from visattn.functional.branch_weights import branch_shares, merged, radix_weights
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -17,7 +17,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 @given(scale=st.floats(0.01, 1000), branches=st.integers(1, 5))
 @settings(max_examples=20)
 def test_weights_sum_to_one_per_channel(scale: float, branches: int) -> None:
-    weights = branch_weights(scale * numbers(2, branches, 7))
+    weights = branch_shares(scale * numbers(2, branches, 7))
     torch.testing.assert_close(weights.sum(1), torch.ones(2, 7, dtype=torch.float64))
     assert (weights >= 0).all()
 

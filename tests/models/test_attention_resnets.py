@@ -159,6 +159,13 @@ def test_blocks_stand_in_the_stages_that_are_named() -> None:
     assert cast("Block", model.get_submodule("layer2.2")).channels == 32
 
 
+def test_none_is_a_word_for_no_block() -> None:
+    model = AttentionResNet(names(2), depth=8, block="none", first="None")
+    assert model.block is None
+    assert model.first is None
+    assert sites(model) == []
+
+
 def test_a_block_may_come_first() -> None:
     model = AttentionResNet(names(2), depth=8, first="se", size=(8, 8), mean=(0.5,), std=(0.5,))
     assert sites(model) == ["looks"]

@@ -41,7 +41,7 @@ def cifar() -> dict[str, Any]:
 
 
 def test_rows_are_blocks_with_options() -> None:
-    assert row_of("none", {}).changes == {"block": None, "options": {}}
+    assert row_of("none", {}).changes == {"block": "none", "options": {}}
     assert row_of("se:reduction=4,bias=false,init=paper", {}).changes == {
         "block": "se",
         "options": {"reduction": 4, "bias": False},
@@ -52,7 +52,7 @@ def test_rows_are_blocks_with_options() -> None:
 @pytest.mark.parametrize("block", ["se", "cbam", "coordinate", "scse"])
 def test_the_wider_network_has_as_many_parameters(block: str) -> None:
     changes = row_of(f"wider:{block}", cifar()).changes
-    assert changes["block"] is None
+    assert changes["block"] == "none"
     plain, wide = count({"depth": 20}), count({"depth": 20}, inner=changes["inner"])
     wanted = count({"depth": 20}, block=block)
     assert plain < wide

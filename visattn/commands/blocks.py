@@ -17,9 +17,9 @@ PAPER = 37
 """Columns that authors, year and address of a paper take."""
 
 _DESCRIPTION = f"""\
-List the attention blocks that can be put into a network, with what each costs at {CHANNELS} channels,
-or tell all that is known of one: equation, options, where it differs from the paper, whose weights
-it takes."""
+List the attention blocks that can be put into a network, with what each costs at {CHANNELS}
+channels, or tell all that is known of one: equation, options, where it differs from the paper,
+whose weights it takes."""
 
 _EPILOG = """\
 A block is made by va.create(NAME, channels, ...) and put into a network by
@@ -73,8 +73,8 @@ def _table(columns: int) -> list[str]:
     lines = [f"{_aligned(row[:4], widths)}  {_told(*row[4:], room)}".rstrip() for row in rows]
     below = (
         f"parameters at {CHANNELS} channels; MACs of one picture of {SIDE} x {SIDE} cells, gates "
+        "and attention products included. visattn blocks NAME tells more of one."
     )
-    below += "and attention products included. visattn blocks NAME tells more of one."
     return [*lines, "", *textwrap.wrap(below, min(columns, 100))]
 
 
@@ -112,7 +112,8 @@ def _costs(name: str) -> tuple[int, int]:
     from visattn.blocks.surgery.tables import table
 
     with torch.device("meta"):
-        costs = table(create(name, CHANNELS).eval(), torch.empty(1, CHANNELS, SIDE, SIDE))
+        model = torch.nn.Sequential(create(name, CHANNELS))
+        costs = table(model, torch.empty(1, CHANNELS, SIDE, SIDE))
     return costs.parameters, costs.work.macs
 
 
@@ -140,22 +141,15 @@ def _card(name: str, columns: int) -> list[str]:
     card = block.card
     parameters, macs = _costs(name)
     costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE} cells"
-    lines = [
-        f"{name}: {card.title}",
-        f"{card.paper}; {_weighs(card.kind)}",
-        "",
-        *_wrapped(card.equation, "  ", columns),
-    ]
-    lines += ["", *_entry("parameters", [card.parameters, costs], columns)]
+    lines = [f"{name}: {card.title}"]
+    lines += _wrapped(f"{card.paper}; {_weighs(card.kind)}", "", columns)
+    lines += ["", *_wrapped(card.equation, "  ", columns), ""]
+    lines += _entry("parameters", [card.parameters, costs], columns)
     lines += _entry("options", _options(block) or ["none"], columns)
     lines += _entry("deviations", card.deviations or ["none known"], columns)
     lines += _entry("weights", card.weights or ["of this block only"], columns)
-    lines += [
-        "",
-        f'va.create("{name}", {CHANNELS})',
-        f'va.insert(model, "{name}", at="residual", example=x)',
-    ]
-    return lines  # fmt: skip
+    lines += ["", f'va.create("{name}", {CHANNELS})']
+    return [*lines, f'va.insert(model, "{name}", at="residual", example=x)']
 
 
 def _weighs(kind: str) -> str:
@@ -203,12 +197,7 @@ def _options(block: "type[Block]") -> list[str]:
 
 
 def _arguments(docstring: str) -> dict[str, str]:
-    """Return what a docstring says of each argument.
-
-    Example:
-        >>> _arguments("A gate.\\n\\nArgs:\\n    kernel: Its side,\\n        odd.\\n\\nExample:\\n    x: 1")
-        {'kernel': 'Its side, odd.'}
-    """
+    """Return what a docstring says of each argument."""
     section = re.search(r"^Args:\n((?:[ ].*\n?|\n(?=[ ]))*)", docstring, re.MULTILINE)
     body = section.group(1) if section else ""
     entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", body, re.MULTILINE)

@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def branch_weights(scores: Float[Tensor, "b m c"]) -> Float[Tensor, "b m c"]:
-    """Return the weight of each of the m branches; per channel they sum to one.
+def branch_shares(scores: Float[Tensor, "b m c"]) -> Float[Tensor, "b m c"]:
+    """Return the share of each of the m branches; per channel they sum to one.
 
     Example:
-        >>> branch_weights(torch.zeros(1, 2, 3))
+        >>> branch_shares(torch.zeros(1, 2, 3))
         tensor([[[0.5000, 0.5000, 0.5000],
                  [0.5000, 0.5000, 0.5000]]])
 
@@ -44,7 +44,7 @@ def radix_weights(
     if radix == 1:
         return scores.sigmoid().unsqueeze(1)
     by_group = scores.reshape(scores.shape[0], groups, radix, -1)
-    return branch_weights(by_group.transpose(1, 2).flatten(2))
+    return branch_shares(by_group.transpose(1, 2).flatten(2))
 
 
 def merged(

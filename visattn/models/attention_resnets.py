@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.catalogues import create
-from visattn.models.classifiers import ImageClassifier
+from visattn.models.classifiers import ImageClassifier, block_name
 from visattn.models.residuals import BasicUnit, BottleneckUnit, Maker, convolution
 
 Shortcut = Literal["projection", "padding"]
@@ -49,13 +49,13 @@ class AttentionResNet(ImageClassifier):
     Args:
         classes: Names of the classes, in the order of the scores.
         depth: Layers with weights, as in the network's name.
-        block: Name of the attention block in the catalogue; None for a plain network.
+        block: Name of the attention block in the catalogue; None or `none` for a plain network.
         stages: The stages that get blocks, the first of them 1; None for all.
         at: Where the blocks stand: in each unit before the addition (`residual`), or behind the
             last unit of each stage (`stage_end`).
         options: What each block takes besides its width, such as `reduction`.
         first: A block that sees the normalised picture before the network does, such as the
-            Spatial Transformer, which moves it; None for none.
+            Spatial Transformer, which moves it; None or `none` for none.
         first_options: What that block takes.
         width: Of the first layer; by default 64 for large pictures, 16 for small ones.
         inner: Width inside the units of each stage, in place of the usual one: a way to give a
@@ -99,7 +99,7 @@ class AttentionResNet(ImageClassifier):
     ) -> None:
         super().__init__(classes, size, mean, std)
         layout = layout_of(depth)
-        self.depth, self.block, self.first = depth, block, first
+        self.depth, self.block, self.first = depth, block_name(block), block_name(first)
         self.options, self.first_options = dict(options or {}), dict(first_options or {})
         self.at: At = at
         self.shortcut: Shortcut = shortcut
@@ -108,7 +108,9 @@ class AttentionResNet(ImageClassifier):
         self.inner = None if inner is None else tuple(inner)
         if self.inner is not None and len(self.inner) != len(layout.units):
             raise ValueError(f"inner needs {len(layout.units)} widths, one per stage, got {inner}")
-        self.looks = create(first, len(mean), **self.first_options) if first else nn.Identity()
+        self.looks = (
+            create(self.first, len(mean), **self.first_options) if self.first else nn.Identity()
+        )
         stem = convolution(len(mean), self.width, *((7, 2) if layout.large else (3, 1)))
         self.conv1, self.bn1 = stem, nn.BatchNorm2d(self.width)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if layout.large else nn.Identity()

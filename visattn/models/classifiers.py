@@ -121,3 +121,15 @@ class ImageClassifier(nn.Module, ABC):
                 parameter
             )
         return found
+
+
+def block_name(name: str | None) -> str | None:
+    """Return the name of a block, None where there is to be none.
+
+    On a command line `null` comes as a word in nested options, so that words say it too.
+
+    Example:
+        >>> block_name("cbam"), block_name("none"), block_name("None")
+        ('cbam', None, None)
+    """
+    return None if name is None or name.lower() == "none" else name

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.surgery import insert
 from visattn.models.backbones import load_backbone, timm_backbone
-from visattn.models.classifiers import ImageClassifier
+from visattn.models.classifiers import ImageClassifier, block_name
 
 Init = Literal["identity", "paper"]
 
@@ -21,7 +21,8 @@ class TimmClassifier(ImageClassifier):
     Args:
         classes: Names of the classes, in the order of the scores.
         name: A name that `timm.list_models()` knows.
-        block: Name of the attention block in the catalogue; None for the network as it is.
+        block: Name of the attention block in the catalogue; None or `none` for the network as it
+            is.
         at: Where blocks are put: `residual`, before the addition of each residual unit;
             `stage_end`; or a pattern of module names, as `visattn.insert` takes it.
         stages: The stages that get blocks, the first of them 1; None for all.
@@ -71,17 +72,17 @@ class TimmClassifier(ImageClassifier):
         if weights:
             load_backbone(model, Path(weights))
         cast("Any", model).reset_classifier(len(self.classes))
-        self.name, self.block, self.at = name, block, at
+        self.name, self.block, self.at = name, block_name(block), at
         self.stages = None if stages is None else tuple(stages)
         self.init: Init = init
         self.options, self.arguments = dict(options or {}), dict(arguments or {})
         # A model that is built again from its description gets its weights from its own file.
         self.pretrained, self.weights = False, None
-        if block:
+        if self.block:
             example = torch.zeros(1, 3, *self.size)
             insert(
                 model,
-                block,
+                self.block,
                 at=at,
                 stages=self.stages,
                 example=example,

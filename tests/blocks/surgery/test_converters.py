@@ -1,7 +1,8 @@
 """Weights of others compute in our blocks what they compute in theirs."""
 
+from typing import Any
+
 import pytest
-import timm
 import torch
 from host_models import picture, residual_net
 from timm.layers.cbam import CbamModule
@@ -14,6 +15,7 @@ from visattn.blocks.bases import Block
 from visattn.blocks.catalogues import create
 from visattn.blocks.surgery import insert
 from visattn.blocks.surgery.converters import block_state, model_state
+from visattn.blocks.surgery.insertions import Init
 
 
 def features() -> Tensor:
@@ -43,71 +45,71 @@ def stirred(theirs: nn.Module) -> nn.Module:
         ("cbam", CbamModule(32), {"order": "mean_max", "bias": False}),
     ],
 )
-def test_timms_blocks(name: str, theirs: nn.Module, options: dict[str, object]) -> None:
+def test_timms_blocks(name: str, theirs: nn.Module, options: dict[str, Any]) -> None:
     x = features()
     ours = loaded(create(name, 32, **options), stirred(theirs))
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
 
 
-class TheirMlp(nn.Module):
+class AuthorsCbam(nn.Module):
     """The names of attention-module's CBAM, and its equations."""
 
     def __init__(self, channels: int, hidden: int) -> None:
         super().__init__()
-        self.ChannelGate = nn.Module()
-        self.ChannelGate.mlp = nn.Sequential(
-            nn.Flatten(), nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels)
-        )
-        self.SpatialGate = nn.Module()
-        self.SpatialGate.spatial = nn.Module()
-        self.SpatialGate.spatial.conv = nn.Conv2d(2, 1, 7, padding=3, bias=False)
-        self.SpatialGate.spatial.bn = nn.BatchNorm2d(1)
+        mlp = (nn.Flatten(), nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
+        self.ChannelGate = nn.ModuleDict({"mlp": nn.Sequential(*mlp)})
+        self.conv, self.bn = nn.Conv2d(2, 1, 7, padding=3, bias=False), nn.BatchNorm2d(1)
+        spatial = nn.ModuleDict({"conv": self.conv, "bn": self.bn})
+        self.SpatialGate = nn.ModuleDict({"spatial": spatial})
 
     def forward(self, x: Tensor) -> Tensor:
-        mlp, spatial = self.ChannelGate.mlp, self.SpatialGate.spatial
-        pools = x.mean((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
-        x = x * sum(map(mlp, pools)).sigmoid()[:, :, None, None]
+        mlp = self.ChannelGate["mlp"]
+        pools = mlp(x.mean((2, 3), keepdim=True)) + mlp(x.amax((2, 3), keepdim=True))
+        x = x * pools.sigmoid()[:, :, None, None]
         places = torch.stack([x.amax(1), x.mean(1)], 1)
-        return x * spatial.bn(spatial.conv(places)).sigmoid()
+        return x * self.bn(self.conv(places)).sigmoid()
 
 
 @pytest.mark.parametrize("order", ["max_mean", "mean_max"])
 def test_the_authors_cbam(order: str) -> None:
-    x, theirs = features(), stirred(TheirMlp(32, 2))
-    ours = loaded(create("cbam", 32, order=order), theirs)
+    x, theirs = features(), stirred(AuthorsCbam(32, 2))
+    gates = {key: value for key, value in theirs.state_dict().items() if "Gate" in key}
+    ours = create("cbam", 32, order=order).eval()
+    ours.load_state_dict(block_state(gates, ours))
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
 
 
+def eight_wide(channels: int) -> Block:
+    """Squeeze-and-excitation as timm makes it where a sixteenth is less than eight."""
+    return create("se", channels, reduction=channels // 8)
+
+
 @pytest.mark.parametrize("init", ["paper", "identity"])
-def test_a_whole_network_of_timm(init: str) -> None:
-    plain = ResNet(Bottleneck, (1, 1, 1, 1), num_classes=7, channels=(16, 16, 32, 32)).eval()
-    theirs = ResNet(
-        Bottleneck,
-        (1, 1, 1, 1),
-        num_classes=7,
-        channels=(16, 16, 32, 32),
-        block_args={"attn_layer": "se"},
-    )
+def test_a_whole_network_of_timm(init: Init) -> None:
+    cell: Any = Bottleneck  # their annotation asks for an instance
+    plain = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32)).eval()
+    attention = {"attn_layer": "se"}
+    theirs = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32), block_args=attention)
     stirred(theirs)
     x = torch.randn(2, 3, 64, 64)
-    insert(plain, "se", at="residual", example=x, init=init, reduction=8)  # pyright: ignore[reportArgumentType]
+    insert(plain, eight_wide, at="residual", example=x, init=init)
     state = {f"module.{key}": value for key, value in theirs.state_dict().items()}
     assert str(plain.load_state_dict(model_state(state, plain))).startswith("<All keys matched")
     torch.testing.assert_close(plain(x), theirs(x), rtol=1e-6, atol=1e-6)
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    weights = timm.layers.SEModule(32, rd_channels=4).state_dict()
+    weights = SEModule(32, rd_channels=4).state_dict()
     with pytest.raises(
         ValueError, match=r"fc1.weight is \[4, 32, 1, 1\], and squeeze.weight of se is"
     ):
         block_state(weights, create("se", 32))
-    with pytest.raises(ValueError, match="fc1.weight has no place in eca, which has conv.weight"):
+    with pytest.raises(ValueError, match=r"fc1.weight has no place in eca, which has conv.weight"):
         block_state(weights, create("eca", 32))
     with pytest.raises(ValueError, match="known of se, eca, cbam, not of gc"):
         block_state(weights, create("gc", 32))
     del weights["fc2.weight"]
-    with pytest.raises(ValueError, match="nothing was given for excite.weight of se"):
+    with pytest.raises(ValueError, match=r"nothing was given for excite.weight of se"):
         block_state(weights, create("se", 32, reduction=8))
 
 
@@ -116,8 +118,8 @@ def test_whole_networks_must_fit() -> None:
     with pytest.raises(ValueError, match="nothing was inserted into this Sequential; insert first"):
         model_state(model.state_dict(), model)
     insert(model, ["se", "eca"], at="residual", example=picture(), init="paper")
-    with pytest.raises(ValueError, match="no weights of a block beside 1.bn2; sought were"):
+    with pytest.raises(ValueError, match=r"no weights of a block beside 1.bn2; sought were"):
         model_state(residual_net().state_dict(), model)
     state = residual_net().state_dict() | {"1.se.fc1.weight": torch.zeros(1)}
-    with pytest.raises(ValueError, match="single block of the catalogue must .* not se \\+ eca"):
+    with pytest.raises(ValueError, match=r"single block of the catalogue must .* not se \+ eca"):
         model_state(state, model)

@@ -1,6 +1,7 @@
 """Models with blocks are exported with any batch and size, compiled whole, and run in parallel."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,10 +48,11 @@ def test_compiled_as_one_graph(baked: bool) -> None:
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
+def alone(tmp_path: Path) -> Iterator[None]:
     """A group of one process, which needs no network."""
-    store = distributed.HashStore()
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     yield
     distributed.destroy_process_group()
 

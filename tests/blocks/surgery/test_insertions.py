@@ -4,6 +4,7 @@ import copy
 import io
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import pytest
 import timm
@@ -58,19 +59,21 @@ def test_an_identity_changes_no_bit_of_resnet_18_in_training() -> None:
 
 
 def test_paper_stands_as_published() -> None:
-    model, x = net(Residual(16), nn.Identity()), picture()
+    bare, x = net(Residual(16), nn.Identity()).eval(), picture()
+    model = copy.deepcopy(bare)
     report = insert(model, Doubled, at="1.bn2", example=x, init="paper")
     assert (report.parameters, report.scales, report.blocks) == (16, 0, ("doubled",))
-    block, before = model.eval()[1], model[0](x)
-    expected = 2 * block.bn2.__class__.forward(block.bn2, block.conv2(block.conv1(before).relu()))
-    torch.testing.assert_close(block(before), (expected + before).relu())
+    block, before = bare[1], bare[0](x)
+    assert isinstance(block, Residual)
+    expected = (2 * block.branch(before) + before).relu()
+    torch.testing.assert_close(model[1](model[0](x)), expected)
 
 
 @pytest.mark.parametrize("name", ["se", "cbam", "coordinate", "simam", "gc", "nonlocal", "botnet"])
 def test_all_learns_by_the_second_step(name: str) -> None:
     model, x = residual_net(), picture()
     # A norm over two units gives always the same, and a single unit may never be above zero.
-    options = {"reduction": 2} if name in ("se", "cbam", "gc") else {}
+    options: dict[str, Any] = {"reduction": 2} if name in ("se", "cbam", "gc") else {}
     report = insert(model, name, at="residual", example=x, **options)
     assert report.scales == (0 if name in ("gc", "nonlocal") else 2)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -132,7 +135,7 @@ def test_channels_may_come_last() -> None:
     ]
     assert torch.equal(model(x), before)
     insert(model, Doubled, at="*.conv", example=x, init="paper")
-    assert model[1].conv.visattn.doubled.weight.shape == (16,)
+    assert model.get_parameter("1.conv.visattn.doubled.weight").shape == (16,)
 
 
 def test_a_sequential_runs_its_block_once() -> None:
@@ -149,7 +152,7 @@ def test_several_blocks_stand_in_a_row() -> None:
     plus = partial(create, "se", reduction=2)
     report = insert(model, [Doubled, plus, Doubled], at="0", example=x, init="paper")
     assert report.blocks == ("doubled", "se", "doubled2")
-    block = model[0].visattn.se
+    block = model.get_submodule("0.visattn.se")
     assert isinstance(block, SqueezeExcitation)
     torch.testing.assert_close(model(x), 2 * block(2 * before))
 
@@ -237,7 +240,7 @@ def test_what_does_not_run_its_modules_is_refused(
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # what is tested is on its way out
 def test_a_scripted_model_is_refused() -> None:
-    scripted = torch.jit.trace(nn.Conv2d(3, 3, 1), picture())
+    scripted = cast("nn.Module", torch.jit.trace(nn.Conv2d(3, 3, 1), picture()))
     with pytest.raises(ValueError, match="1 is scripted or traced"):
         insert(nn.Sequential(nn.ReLU(), scripted), "se", at="0", example=picture())
 

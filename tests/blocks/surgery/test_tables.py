@@ -95,6 +95,6 @@ def test_blocks_that_a_model_was_built_with_are_rows_too() -> None:
 
 def test_a_table_says_what_it_counts() -> None:
     text = str(table(residual_net(), picture()))
-    assert "= 0.016 x 10^6 = 0.016 x 2^20; 0 of them are identity scales" in text
+    assert "17,269 = 0.017 x 10^6 = 0.016 x 2^20; 0 of them are identity scales" in text
     assert "picture: 3 x 20 x 28;" in text
     assert "MACs are multiplications" in text

@@ -11,7 +11,7 @@ from visattn.blocks.bases import Block, hidden_width
 from visattn.blocks.cards import Card
 from visattn.blocks.normalisations import MapNorm, VectorNorm
 from visattn.blocks.taps import Tap
-from visattn.functional.branch_weights import branch_weights, merged
+from visattn.functional.branch_weights import branch_shares, merged
 from visattn.functional.pools import channel_means
 
 
@@ -88,7 +88,7 @@ class SelectiveKernel(Block):
         found = [branch(x) for branch in self.branches]
         pooled = torch.stack([channel_means(part) for part in found]).sum(0)
         scores = self.select(self.norm(self.squeeze(pooled)).relu())
-        weights = branch_weights(scores.unflatten(1, (len(found), self.channels)))
+        weights = branch_shares(scores.unflatten(1, (len(found), self.channels)))
         return merged(found, self.tap(weights))
 
 

@@ -1,11 +1,11 @@
 """Take inserted blocks out again, or make them plain modules."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from torch import Tensor, nn
 
-from visattn.blocks.surgery.grafts import CHILD, Graft, attend, displace, graft_of, modules_of
+from visattn.blocks.surgery.grafts import CHILD, Graft, displace, graft_of, modules_of
 
 HOST = "host"
 """The name of the child that holds what stood there before `bake`."""
@@ -30,7 +30,7 @@ class Baked(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the host gives, under attention."""
-        return attend(self, args, self.host(*args, **kwargs))
+        return self.get_submodule(CHILD)(self.host(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -77,7 +77,7 @@ def remove(model: nn.Module) -> list[str]:
             _replace(model, host, host.host)
         else:
             displace(host)
-    return list(hosts)
+    return [_plain(name, hosts) for name in hosts]
 
 
 def bake(model: nn.Module) -> list[str]:
@@ -119,15 +119,15 @@ def unbaked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ['a.weight', 'a.visattn.se_scale']
     """
     sites = {key.partition(f".{CHILD}.")[0] for key in state if f".{CHILD}." in key}
-    prefixes = sorted((f"{site}.{HOST}." for site in sites), key=len, reverse=True)
+    return {_plain(key, sites): value for key, value in state.items()}
 
-    def plain(key: str) -> str:
-        for prefix in prefixes:
-            if key.startswith(prefix):
-                return prefix.removesuffix(f"{HOST}.") + key.removeprefix(prefix)
-        return key
 
-    return {plain(key): value for key, value in state.items()}
+def _plain(name: str, sites: Iterable[str]) -> str:
+    """Return a name as it was before sites were baked, the inner ones first."""
+    for site in sorted(sites, key=len, reverse=True):
+        if name.startswith(f"{site}.{HOST}."):
+            name = f"{site}.{name.removeprefix(f'{site}.{HOST}.')}"
+    return name
 
 
 def _hosts(model: nn.Module) -> dict[str, nn.Module]:

@@ -146,7 +146,7 @@ def _laid_out(key: str, value: Tensor, block: Block, wanted: Tensor) -> Tensor:
 
     The input channels of a spatial kernel come in the order in which the block pools.
     """
-    if isinstance(block, ConvolutionalAttention) and ".conv." in key:
+    if isinstance(block, ConvolutionalAttention) and key.endswith(".conv.weight"):
         theirs = "max_mean" if key.startswith("SpatialGate") else "mean_max"
         value = value if block.order == theirs else value.flip(1)
     axes = [[n for n in shape if n > 1] for shape in (value.shape, wanted.shape)]

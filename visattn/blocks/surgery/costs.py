@@ -3,9 +3,10 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from visattn.blocks.surgery.traces import Example, resting, run
@@ -16,7 +17,7 @@ class Work:
     """Multiplications, by what they are for.
 
     Args:
-        weighted: With weights: in convolutions and linear layers.
+        weighted: With weights: in convolutions, linear layers, matrix products with a parameter.
         attention: Of features with features: in batched matrix products and scaled dot products.
         gates: One for each element of a product of two tensors, neither of them a single number.
     """
@@ -46,7 +47,7 @@ def work(model: nn.Module, example: Example, sites: Mapping[str, nn.Module]) -> 
         >>> work(nn.Linear(3, 5), torch.zeros(2, 3), {})
         {'': Work(weighted=30, attention=0, gates=0)}
     """
-    counter = _Counter()
+    counter = _Counter(model)
     counted = {"": counter.work}
     with resting(model), _entered(sites, counter, counted), counter:
         run(model, example)
@@ -82,9 +83,10 @@ def _entered(
 class _Counter(TorchDispatchMode):
     """Count the multiplications of all that is dispatched."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.work = Work()
+        self.weights = {_memory(weight) for weight in model.parameters()}
 
     def __torch_dispatch__(
         self,
@@ -97,11 +99,16 @@ class _Counter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         name = str(func.overloadpacket).removeprefix("aten.")
         if isinstance(result, Tensor) or "scaled_dot_product" in name:
-            self.work.add(_counted(name, args, result))
+            self.work.add(_counted(name, args, result, self.weights))
         return result
 
 
-def _counted(name: str, args: tuple[Any, ...], result: Any) -> Work:
+def _memory(x: Tensor) -> int:
+    """Return what tells memory apart, on the meta device too; views share it."""
+    return cast("Any", StorageWeakRef(x.untyped_storage())).cdata
+
+
+def _counted(name: str, args: tuple[Any, ...], result: Any, weights: set[int]) -> Work:
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     if name in ("convolution", "_convolution"):
         moved = tensors[0] if args[6] else result  # a transposed one uses each input as often
@@ -110,7 +117,9 @@ def _counted(name: str, args: tuple[Any, ...], result: Any) -> Work:
         inner = tensors[0 if name in ("mm", "mv", "linear") else 1].shape[-1]
         return Work(weighted=result.numel() * inner)
     if name in ("bmm", "baddbmm"):
-        return Work(attention=result.numel() * tensors[-1].shape[-2])
+        products = result.numel() * tensors[-1].shape[-2]
+        weighted = any(_memory(x) in weights for x in tensors[-2:])
+        return Work(weighted=products) if weighted else Work(attention=products)
     if "scaled_dot_product" in name:
         query, key, value = tensors[:3]
         rows = query.shape[:-1].numel() * key.shape[-2]

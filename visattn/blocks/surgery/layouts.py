@@ -28,7 +28,9 @@ def last_after(name: str, args: tuple[Any, ...], last: bool | None) -> bool | No
         return name in _LAST
     if name == "permute":
         axes = cast("tuple[int, ...]", args[1] if isinstance(args[1], (tuple, list)) else args[1:])
-        return {(0, 2, 3, 1): True, (0, 3, 1, 2): False}.get(tuple(axes))
+        return (
+            True if tuple(axes) == (0, 2, 3, 1) else False if tuple(axes) == (0, 3, 1, 2) else None
+        )
     return None if name in _SHUFFLES else last
 
 

@@ -19,7 +19,7 @@ CONVENTION = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Cost:
     """What one site costs.
 
     Args:
@@ -46,7 +46,7 @@ class Table:
         picture: Shape of what it was counted on, without the batch.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Cost, ...]
     picture: tuple[int, ...]
 
     @property
@@ -70,7 +70,7 @@ class Table:
     def __str__(self) -> str:
         """Return the table, what is counted, and the parameters in both units."""
         head = ("site", "blocks", "parameters", "conv+linear", "attention", "gates", "MACs")
-        total = Row("in all", "", self.parameters, self.scales, self.work)
+        total = Cost("in all", "", self.parameters, self.scales, self.work)
         lines = [head, *(_cells(row) for row in self.rows), _cells(total)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
         text = ["  ".join(_aligned(line, widths)).rstrip() for line in lines]
@@ -112,7 +112,7 @@ def table(model: nn.Module, example: Example) -> Table:
     batch = shapes[0][0]
     rows = [_row(name, part, _share(counted[name], batch)) for name, part in found.items()]
     rest = sum(p.numel() for p in model.parameters()) - sum(row.parameters for row in rows)
-    bare = Row("", "", rest, 0, _share(counted[""], batch))
+    bare = Cost("", "", rest, 0, _share(counted[""], batch))
     return Table((bare, *rows), tuple(shapes[0][1:]))
 
 
@@ -126,9 +126,9 @@ def _attention(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-def _row(name: str, part: nn.Module, share: Work) -> Row:
+def _row(name: str, part: nn.Module, share: Work) -> Cost:
     graft = isinstance(part, Graft)
-    return Row(
+    return Cost(
         site=name.removesuffix(f".{CHILD}"),
         blocks=" + ".join(part.names) if graft else type(part).__name__,
         parameters=sum(p.numel() for p in part.parameters()),
@@ -141,7 +141,7 @@ def _share(all_of_it: Work, batch: int) -> Work:
     return Work(*(n // batch for n in (all_of_it.weighted, all_of_it.attention, all_of_it.gates)))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Cost) -> tuple[str, ...]:
     counts = (row.parameters, row.work.weighted, row.work.attention, row.work.gates, row.work.macs)
     return (row.site or "(the rest)", row.blocks, *(f"{count:,}" for count in counts))
 

@@ -1,0 +1,41 @@
+"""Several ways timed in turn, so that a noisy hour is noisy for all of them."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+
+class Timing(NamedTuple):
+    """How long one way took, beside ours.
+
+    Args:
+        seconds: Median over the rounds.
+        ratio: Median over the rounds of its seconds to ours: above 1, ours is faster.
+        least: Smallest of these ratios.
+        most: Largest.
+    """
+
+    seconds: float
+    ratio: float
+    least: float
+    most: float
+
+
+def in_turn(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
+    """Run each way once to warm up, then all of them in each round; one is called `ours`."""
+    for run in ways.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds):
+        names = list(ways) if turn % 2 else list(ways)[::-1]  # nobody is always the first
+        for name in names:
+            begin = time.perf_counter()
+            ways[name]()
+            seconds[name].append(time.perf_counter() - begin)
+    timings = {}
+    for name, spent in seconds.items():
+        ratios = [one / ours for one, ours in zip(spent, seconds["ours"], strict=True)]
+        middle, ratio = statistics.median(spent), statistics.median(ratios)
+        timings[name] = Timing(middle, ratio, min(ratios), max(ratios))
+    return timings
