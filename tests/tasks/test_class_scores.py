@@ -36,7 +36,9 @@ def test_by_hand() -> None:
     certain, doubtful = [60.0, 0.0], [math.log(3), 0.0]  # confidence 1 and 0.75
     scores = ClassScores(2)
     scores.update(torch.tensor([certain, doubtful, doubtful]), torch.tensor([0, 0, 1]))
-    found = {name: float(value) for name, value in scores.compute().items()}
+    computed = scores.compute()
+    assert computed.pop("confusion").tolist() == [[2, 0], [1, 0]]
+    found = {name: float(value) for name, value in computed.items()}
     wanted = {"accuracy": 2 / 3, "balanced": 0.5, "worst": 0.0, "calibration": 2 / 3 * 0.25}
     assert found == pytest.approx(wanted)
 

@@ -1,14 +1,16 @@
 """Blocks timed on tiny features: what is timed is the same, and the table says what was found."""
 
+import importlib
 import importlib.util
 import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from visattn.blocks.catalogues import names
+from visattn.blocks.catalogues import create, names
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 TINY = ["--shapes", "2x64x7x5", "--rounds", "3", "--threads", "1"]
@@ -25,9 +27,13 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+def part(name: str) -> Any:
+    return importlib.import_module(f"benchmarks.{name}")
+
+
 @pytest.mark.parametrize("block", names())
 def test_the_plain_version_gives_the_same(block: str, tool: ModuleType) -> None:
-    from benchmarks.block_speeds import check_same
+    check_same = part("block_speeds").check_same
 
     check_same(block)
 
@@ -35,7 +41,7 @@ def test_the_plain_version_gives_the_same(block: str, tool: ModuleType) -> None:
 def test_a_plain_version_that_differs_is_refused(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks import block_speeds
+    block_speeds = part("block_speeds")
 
     monkeypatch.setitem(block_speeds.PLAIN, "se", block_speeds.PLAIN["simam"])
     with pytest.raises(ValueError, match=r"se: ours and the plain one differ by 0\.\d+"):
@@ -43,19 +49,14 @@ def test_a_plain_version_that_differs_is_refused(
 
 
 def test_every_block_has_a_plain_version_and_timms_are_ours(tool: ModuleType) -> None:
-    from benchmarks.block_speeds import PAIRS, PLAIN, RIVALS
-
-    assert set(PLAIN) == set(names())
-    assert set(RIVALS) | set(PAIRS) <= set(names())
+    speeds = part("block_speeds")
+    assert set(speeds.PLAIN) == set(names())
+    assert set(speeds.RIVALS) | set(speeds.PAIRS) <= set(names())
 
 
 def test_timms_are_as_wide_as_ours(tool: ModuleType) -> None:
     """In weights of more than one axis; biases and norms differ."""
-    from benchmarks.rivals import RIVALS
-
-    from visattn.blocks.catalogues import create
-
-    for name, rival in RIVALS.items():
+    for name, rival in part("rivals").RIVALS.items():
         ours, theirs = (
             sum(p.numel() for p in module.parameters() if p.ndim > 1)
             for module in (create(name, 64), rival(64, (14, 14)))
@@ -98,13 +99,13 @@ def test_what_takes_too_much_memory_is_left_out_and_said(
         r"^\| nonlocal \| \d+\.\d \| would take 0 GB \| would take 0 GB \|$", page, re.MULTILINE
     )
     assert re.search(r"^\| botnet \| would take 0 GB \| would take", page, re.MULTILINE)
-    from benchmarks.block_speeds import gigabytes_of_pairs
+    gigabytes_of_pairs = part("block_speeds").gigabytes_of_pairs
 
     assert gigabytes_of_pairs("nonlocal", "plain", (32, 256, 56, 56)) == pytest.approx(2.5, abs=0.1)
 
 
 def test_ways_are_timed_in_turn_and_beside_ours(tool: ModuleType) -> None:
-    from benchmarks.clocks import in_turn
+    in_turn = part("clocks").in_turn
 
     ran: list[str] = []
     ways = {name: (lambda name=name: ran.append(name)) for name in ("ours", "plain")}

@@ -13,7 +13,7 @@ from tools.compare_blocks import count, epochs, interval, row_of, spread, table
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """\
-trainer: {accelerator: cpu, max_epochs: 1, max_steps: 2, enable_progress_bar: false,
+trainer: {accelerator: cpu, max_epochs: 1, enable_progress_bar: false,
   enable_model_summary: false, num_sanity_val_steps: 0, log_every_n_steps: 1}
 model:
   class_path: ClassificationTask
@@ -120,12 +120,13 @@ def test_a_comparison_from_end_to_end(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "runs.jsonl"
-    words = ["--config", str(config), "--rows", "wider:se", "se:reduction=2", "--seeds", "3"]
-    words += ["--out", str(out), "--", "--trainer.max_steps", "1"]
+    words = ["--config", str(config), "--rows", "wider:se:reduction=2", "se:reduction=2"]
+    words += ["--seeds", "3", "--out", str(out), "--", "--data.batch", "6"]
     assert compare_blocks.main(words) == 0
     wide, se = map(json.loads, out.read_text().splitlines())
-    assert (wide["row"], se["row"], se["seed"]) == ("wider:se", "se:reduction=2", 3)
+    assert (wide["row"], se["row"], se["seed"]) == ("wider:se:reduction=2", "se:reduction=2", 3)
     assert se["changes"]["options"] == {"reduction": 2}
     assert 0 <= se["test"]["test/accuracy"] <= 1
-    assert len(se["validation"]) <= 1
+    assert len(se["validation"]) == 1
+    assert abs(wide["parameters"] - se["parameters"]) < 0.02 * se["parameters"]
     assert "| se:reduction=2 | " in capsys.readouterr().out

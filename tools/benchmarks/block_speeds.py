@@ -154,11 +154,11 @@ def markdown(found: Sequence[Speed], *, rounds: int) -> str:
         "# How fast the blocks are",
         "",
         "How many times as long others take for the same: above 1, visattn is faster. Medians over "
-        f"{rounds} interleaved rounds, smallest and largest in brackets; torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads, {platform.machine()}, float32. Features are batch x "
-        "channels x height x width. Forward: evaluation mode, no gradient. Plain: the equation as "
-        "one writes it first, with the same weights and the same result. timm: its block set to "
-        "the same widths.",
+        f"{rounds} interleaved rounds, smallest and largest in brackets; "
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}, "
+        "float32. Features are batch x channels x height x width. Forward: evaluation mode, no "
+        "gradient. Plain: the equation as one writes it first, with the same weights and the same "
+        "result. timm: its block set to the same widths.",
         "",
         "`python tools/benchmark.py blocks --table docs/blocks_speed.md`",
     ]
@@ -172,8 +172,8 @@ def markdown(found: Sequence[Speed], *, rounds: int) -> str:
 def _row(one: Speed) -> str:
     ours = one.timings.get("ours")
     cells = [one.block, f"{ours.seconds * 1000:.1f}" if ours else one.left_out["ours"]]
-    for name in ("timm", "plain"):
-        cells.append(one.left_out.get(name) or _ratio(one.timings.get(name)))
+    others = ("timm", "plain")
+    cells += [one.left_out.get(name) or _ratio(one.timings.get(name)) for name in others]
     return f"| {' | '.join(cells)} |"
 
 

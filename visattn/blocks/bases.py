@@ -14,6 +14,14 @@ class Block(nn.Module, ABC):
 
     Args:
         channels: Width of a feature.
+
+    Example:
+        >>> import torch
+        >>> class Halved(Block):
+        ...     def attend(self, x):
+        ...         return x / 2
+        >>> Halved(5)(torch.ones(1, 5, 2, 3)).sum()
+        tensor(15.)
     """
 
     card: ClassVar[Card]

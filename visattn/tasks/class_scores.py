@@ -57,7 +57,8 @@ class ClassScores(Metric):
 
         Returns:
             `accuracy`; `balanced`, the mean of the classes' accuracies, and `worst`, the least of
-            them, both over classes that were seen; `calibration`, the expected calibration error.
+            them, both over classes that were seen; `calibration`, the expected calibration error;
+            and `confusion`, how many pictures of each class (rows) were told as which (columns).
         """
         per_class = self.per_class()
         seen = per_class[~per_class.isnan()]
@@ -65,6 +66,7 @@ class ClassScores(Metric):
             "accuracy": (self.confusion.diag().sum() / self.confusion.sum()).float(),
             "balanced": seen.mean(),
             "worst": seen.min() if len(seen) else seen.sum(),
+            "confusion": self.confusion.clone(),
             "calibration": ((self.right - self.confidence).abs().sum() / self.filled.sum()).float(),
         }
 

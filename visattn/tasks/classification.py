@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
@@ -144,16 +145,16 @@ class ClassificationTask(Task):
 
     def _tell(self, split: str) -> None:
         found = {**self.scores.compute(), "loss": self.loss.compute()}
+        confusion = found.pop("confusion")
         for name, value in found.items():
             self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", sync_dist=True)
         if self.trainer.state.fn != "fit":
-            self.notes[f"{split}_classes"] = self._of_classes()
+            self.notes[f"{split}_classes"] = self._of_classes(confusion)
         self.loss.reset()
         self.scores.reset()
 
-    def _of_classes(self) -> list[dict[str, Any]]:
+    def _of_classes(self, counts: Int[Tensor, "k k"]) -> list[dict[str, Any]]:
         """Return, per class, how many of its pictures were told right."""
-        counts = self.scores.confusion
         told = zip(self.model.classes, counts.diag().tolist(), counts.sum(1).tolist(), strict=True)
         return [
             {"class": name, "right": right, "pictures": pictures, "accuracy": right / pictures}

@@ -111,7 +111,7 @@ def test_hosts_inside_hosts_keep_their_names() -> None:
 def test_a_baked_host_answers_for_itself() -> None:
     model = changed()
     bake(model)
-    host = model[1].bn2
+    host: Any = model.get_submodule("1.bn2")
     assert host.num_features == 16
     assert host.weight is host.host.weight
     with pytest.raises(AttributeError, match="no attribute 'wait'"):

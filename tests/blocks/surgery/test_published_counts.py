@@ -11,7 +11,8 @@ from torchvision.models import resnet18, resnet50, resnet101
 
 from visattn.blocks.catalogues import create
 from visattn.blocks.surgery import insert
-from visattn.blocks.surgery.grafts import Graft
+from visattn.blocks.surgery.sites import chosen_sites
+from visattn.blocks.surgery.traces import trace
 
 PICTURE = torch.zeros(1, 3, 64, 64)
 RELEASED = {256: 3, 512: 5, 1024: 5, 2048: 7}  # the kernels of the released ECA networks
@@ -52,6 +53,15 @@ RESNET_18 = {
 }
 
 
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def made(name: str, channels: int) -> nn.Module:
+    with torch.device("meta"):
+        return FACTORIES[name](channels) if name in FACTORIES else create(name, channels)
+
+
 def released_eca(channels: int) -> nn.Module:
     return create("eca", channels, kernel=RELEASED[channels])
 
@@ -64,37 +74,33 @@ FACTORIES: dict[str, Callable[[int], nn.Module]] = {
 
 
 @pytest.mark.parametrize(
-    ("backbone", "bare", "counts"),
+    ("backbone", "bare", "counts", "bam"),
     [
-        (resnet50, 25_557_032, RESNET_50),
-        (resnet101, 44_549_160, RESNET_101),
-        (resnet18, 11_689_512, RESNET_18),
+        (resnet50, 25_557_032, RESNET_50, 25_915_099),
+        (resnet101, 44_549_160, RESNET_101, 44_907_227),
+        (resnet18, 11_689_512, RESNET_18, 11_712_503),
     ],
 )
 def test_every_residual_branch(
-    backbone: Callable[[], nn.Module], bare: int, counts: dict[str, int]
+    backbone: Callable[[], nn.Module], bare: int, counts: dict[str, int], bam: int
 ) -> None:
     model = hollow(backbone)
-    assert sum(p.numel() for p in model.parameters()) == bare
-    blocks = [FACTORIES.get(name, name) for name in counts]
-    report = insert(model, blocks, at="residual", example=PICTURE, init="paper")
-    found = dict.fromkeys(counts, bare)
-    for graft in [module for module in model.modules() if isinstance(module, Graft)]:
-        for name, kept in zip(counts, graft.names, strict=True):
-            found[name] += sum(p.numel() for p in graft.get_submodule(kept).parameters())
-    assert found == counts
-    assert report.parameters == sum(counts.values()) - bare * len(counts)
+    assert parameters(model) == bare
+    seen = trace(model, PICTURE)
+    branches = [site.channels for site in chosen_sites(model, seen, "residual")]
+    for name, count in counts.items():
+        sizes = {width: parameters(made(name, width)) for width in set(branches)}
+        assert (name, bare + sum(sizes[width] for width in branches)) == (name, count)
+    ends = [site.channels for site in chosen_sites(model, seen, "stage_end", (1, 2, 3))]
+    assert bare + sum(parameters(made("bam", width)) for width in ends) == bam
+
+
+def test_the_whole_model_counts_what_was_published() -> None:
+    model = hollow(resnet50)
+    report = insert(model, "cbam", at="residual", example=PICTURE, init="paper")
+    assert parameters(model) == 28_089_624
+    assert report.parameters == 28_089_624 - 25_557_032
     assert report.scales == 0
-
-
-@pytest.mark.parametrize(
-    ("backbone", "count"),
-    [(resnet50, 25_915_099), (resnet101, 44_907_227), (resnet18, 11_712_503)],
-)
-def test_bam_at_the_end_of_three_stages(backbone: Callable[[], nn.Module], count: int) -> None:
-    model = hollow(backbone)
-    insert(model, "bam", at="stage_end", stages=(1, 2, 3), example=PICTURE, init="paper")
-    assert sum(p.numel() for p in model.parameters()) == count
 
 
 def test_identity_scales_are_counted_apart() -> None:

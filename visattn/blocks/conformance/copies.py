@@ -88,8 +88,12 @@ def traces(subject: Subject) -> Finding:
     """
     model = nn.Sequential(nn.Identity(), nn.Identity()).eval()
     awake = awakened(subject).eval()
+
+    def given(_: int) -> nn.Module:
+        return awake
+
     with facing("insert"):
-        insert(model, lambda _: awake, at=["0"], example=subject.features(), init="paper")
+        insert(model, given, at=["0"], example=subject.features(), init="paper")
         bake(model)
     with facing("torch.fx"):
         traced = torch.fx.symbolic_trace(model)

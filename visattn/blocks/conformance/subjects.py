@@ -73,10 +73,10 @@ class Subject:
             ValueError: If it cannot be made.
         """
         many = self.channels if channels is None else channels
-        kept = torch.random.fork_rng(devices=[])  # pyright: ignore[reportUnknownMemberType]
-        with facing(f"C={many}"), kept:
+        with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
-            return self.make(many)
+            with facing(f"C={many}"):
+                return self.make(many)
 
     def features(
         self,

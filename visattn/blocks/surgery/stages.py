@@ -8,16 +8,18 @@ def stage_grids(trace: Trace) -> list[Grid]:
     """Return height and width of each stage, in order.
 
     A stage is what runs at one height and width. In a model with residual branches the sizes of
-    their sums count, so that a stem is no stage; in others those from which a smaller one is made.
+    their sums count, so that a stem is no stage; in others those which a convolution made and from
+    which a smaller one is made.
 
     Example:
-        >>> trace = Trace((64, 64), narrowed={(32, 32): "a"}, pooled={(32, 32): "b", (4, 4): "c"})
+        >>> trace = Trace((64, 64), narrowed={(32, 32): "a"}, pooled={(8, 8): "b", (4, 4): "c"})
+        >>> trace.convolved |= {(32, 32), (8, 8)}
         >>> stage_grids(trace)
-        [(32, 32), (4, 4)]
+        [(32, 32), (8, 8)]
     """
     if trace.additions:
         return list(dict.fromkeys(a.grid for a in trace.additions))
-    return sorted({**trace.narrowed, **trace.pooled}, reverse=True)
+    return sorted(trace.convolved & {*trace.narrowed, *trace.pooled}, reverse=True)
 
 
 def stage_ends(trace: Trace) -> dict[Grid, str]:
@@ -30,11 +32,11 @@ def stage_ends(trace: Trace) -> dict[Grid, str]:
         ValueError: If there is no stage, or if one has no module of its own.
     """
     if not trace.additions:
-        ends = {**trace.pooled, **trace.narrowed}
-        if not ends:
+        if not stage_grids(trace):
             raise ValueError(
                 "this model has no stages: nothing in it makes features smaller; name the sites"
             )
+        ends = {**trace.pooled, **trace.narrowed}
         return {grid: ends[grid] for grid in stage_grids(trace)}
     held: dict[str, set[Grid]] = {}
     last: dict[Grid, tuple[str, ...]] = {}

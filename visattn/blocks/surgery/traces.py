@@ -90,6 +90,7 @@ class Trace:
         additions: Of branches, in order.
         narrowed: For each size, the module whose output was first made smaller.
         pooled: For each size, the module whose output was last pooled to a single place.
+        convolved: The sizes of what convolutions gave.
     """
 
     picture: Grid | None
@@ -97,6 +98,7 @@ class Trace:
     additions: list[Addition] = field(default_factory=list[Addition])
     narrowed: dict[Grid, str] = field(default_factory=dict[Grid, str])
     pooled: dict[Grid, str] = field(default_factory=dict[Grid, str])
+    convolved: set[Grid] = field(default_factory=set[Grid])
 
 
 @contextmanager
@@ -244,7 +246,11 @@ class _Watch(TorchFunctionMode):
             return
         before = self._grid(x, line)
         after = self._grid(made, line) if made.ndim == 4 else None
+        if name == "conv2d" and after is not None:
+            self.trace.convolved.add(after)
         host = self._kept(line.modules) or self.latest.get(before)
+        if before == (1, 1):
+            return
         if host and (after == (1, 1) or (name == "mean" and after is None)):
             self.trace.pooled[before] = host
         elif host and after is not None and math.prod(after) < math.prod(before):
