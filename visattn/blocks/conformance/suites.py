@@ -78,7 +78,7 @@ def listed(found: Findings) -> str:
     """Return the findings on one block, a line each.
 
     Example:
-        >>> print(listed({"size": stood("1x1"), "half": failed("NaN")}))
+        >>> print(listed({"size": Finding(True, "1x1"), "half": Finding(False, "NaN")}))
         size   ok    1x1
         half   FAIL  NaN
     """
@@ -93,7 +93,7 @@ def tabled(found: Mapping[str, Findings]) -> str:
     """Return a Markdown table, a row for each block, and below it why what failed did.
 
     Example:
-        >>> print(tabled({"se": {"size": stood(""), "half": failed("NaN")}}))
+        >>> print(tabled({"se": {"size": Finding(True, ""), "half": Finding(False, "NaN")}}))
         | block | size | half |
         |---|---|---|
         | se | ok | **no** |

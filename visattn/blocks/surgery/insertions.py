@@ -75,7 +75,8 @@ def insert(
         stages: Numbers of the stages that count, from 1, all if None. A stage is what runs at one
             height and width, without the stem of a residual network.
         init: `identity`: x + scale (block(x) - x) with a scale of zero, so that the model gives
-            what it gave before; a block that starts as the identity by itself gets no scale.
+            what it gave before; a block that starts as the identity by itself gets no scale (the
+            sampler of `stn` then rounds, by 1e-7).
             `paper`: the block as published.
         options: For the blocks, as `reduction`; each must take all of them.
 

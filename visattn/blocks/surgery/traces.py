@@ -242,15 +242,13 @@ class _Watch(TorchFunctionMode):
             )
 
     def _note_narrowing(self, name: str, x: Tensor, line: Lineage, made: Tensor) -> None:
-        if x.ndim != 4:
+        before = self._grid(x, line) if x.ndim == 4 else (1, 1)
+        if before == (1, 1):
             return
-        before = self._grid(x, line)
         after = self._grid(made, line) if made.ndim == 4 else None
         if name == "conv2d" and after is not None:
             self.trace.convolved.add(after)
         host = self._kept(line.modules) or self.latest.get(before)
-        if before == (1, 1):
-            return
         if host and (after == (1, 1) or (name == "mean" and after is None)):
             self.trace.pooled[before] = host
         elif host and after is not None and math.prod(after) < math.prod(before):
