@@ -60,7 +60,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("fitt", "no command 'fitt'; did you mean 'fit'?"),
         ("captoin", "no command 'captoin'; did you mean 'caption'?"),
-        ("zzz", "no command 'zzz'; there are fit, validate, test, caption, export, score, blocks, data"),
+        (
+            "zzz",
+            "no command 'zzz'; there are fit, validate, test, caption, export, score, blocks, data",
+        ),
         ("--verison", "no option '--verison'; did you mean '--version'?"),
         ("-q", "no option '-q'; there are --help, --version, --debug"),
     ],
