@@ -49,3 +49,10 @@ def test_it_begins_anew() -> None:
     scores.reset()
     scores.update(torch.eye(2), torch.tensor([0, 1]))
     assert float(scores.compute()["accuracy"]) == 1
+
+
+def test_too_sure_here_does_not_pay_for_too_doubtful_there() -> None:
+    sure, doubtful = [60.0, 0.0], [math.log(3), 0.0]  # confidence 1, wrong; and 0.75, right
+    scores = ClassScores(2)
+    scores.update(torch.tensor([sure, doubtful]), torch.tensor([1, 0]))
+    assert float(scores.compute()["calibration"]) == pytest.approx((1 + 0.25) / 2)
