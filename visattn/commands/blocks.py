@@ -143,7 +143,8 @@ def _card(name: str, columns: int) -> list[str]:
     costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE} cells"
     lines = [f"{name}: {card.title}"]
     lines += _wrapped(f"{card.paper}; {_weighs(card.kind)}", "", columns)
-    lines += ["", *_wrapped(card.equation, "  ", columns), ""]
+    lines += ["", *_wrapped(card.equation, "  ", columns)]
+    lines += ["  (x: input, y: output, s: sigmoid)", ""]
     lines += _entry("parameters", [card.parameters, costs], columns)
     lines += _entry("options", _options(block) or ["none"], columns)
     lines += _entry("deviations", card.deviations or ["none known"], columns)
