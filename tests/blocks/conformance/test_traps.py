@@ -156,7 +156,12 @@ def test_a_refusal_in_words_is_no_failure() -> None:
         return x * 1
 
     finding = examine(Subject("refusing", of(refusing)), "batch 1")
-    assert (finding.passed, finding.said) == (True, "refuses 11x13, 7x7, 1x1 in words")
+    assert (finding.passed, finding.said) == (True, "refuses 11x13, 7x7, 1x1, in words")
+    assert tabled({"one": {"batch 1": finding}}).splitlines()[2:] == [
+        "| one | refuses |",
+        "",
+        "- one, batch 1: refuses 11x13, 7x7, 1x1, in words",
+    ]
 
 
 def test_a_layer_norm_over_two_channels_is_no_gate() -> None:

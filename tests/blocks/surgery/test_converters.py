@@ -29,9 +29,9 @@ def loaded(block: Block, theirs: nn.Module) -> Block:
 
 def stirred(theirs: nn.Module) -> nn.Module:
     """Their block with no weight and no statistic at its start."""
-    for value in theirs.state_dict().values():
+    for key, value in theirs.state_dict().items():
         if value.is_floating_point():
-            value.uniform_(0.2, 1.2)
+            value.uniform_(*((0.5, 1.5) if key.endswith("var") else (-0.6, 0.6)))
     return theirs.eval()
 
 

@@ -35,7 +35,7 @@ def takes_widths(subject: Subject) -> Finding:
 
     Example:
         >>> takes_widths(Subject("sigmoid", lambda channels: torch.nn.Sigmoid()))
-        Finding(passed=True, said='C = 1, 4, 8, 16, 24')
+        Finding(passed=True, said='C = 1, 4, 8, 16, 24', refuses=False)
     """
     for channels in subject.widths:
         block = subject.block(channels)
@@ -65,7 +65,9 @@ def trains_alone(subject: Subject) -> Finding:
         learn(y.square().sum())
         if not isinstance(x.grad, Tensor) or not x.grad.isfinite().all():
             return failed(f"{height}x{width}: the gradient is not finite")
-    return stood(f"refuses {', '.join(refused)} in words" if refused else "runs at all")
+    if refused:
+        return Finding(passed=True, said=f"refuses {', '.join(refused)}, in words", refuses=True)
+    return stood("runs at every size")
 
 
 def is_advice(error: ValueError) -> bool:

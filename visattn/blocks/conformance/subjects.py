@@ -18,10 +18,12 @@ class Finding:
     Args:
         passed: Whether the block stood it.
         said: What was measured, or in which case the block failed and how.
+        refuses: Whether it passed by saying in words what it will not do.
     """
 
     passed: bool
     said: str
+    refuses: bool = False
 
 
 def stood(said: str) -> Finding:
@@ -29,7 +31,7 @@ def stood(said: str) -> Finding:
 
     Example:
         >>> stood("1x1 and 7x7")
-        Finding(passed=True, said='1x1 and 7x7')
+        Finding(passed=True, said='1x1 and 7x7', refuses=False)
     """
     return Finding(passed=True, said=said)
 

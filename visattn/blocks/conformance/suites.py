@@ -55,7 +55,7 @@ def examine(subject: Subject, check: str) -> Finding:
     Example:
         >>> from torch import nn
         >>> examine(Subject("pooling", lambda channels: nn.AvgPool2d(2)), "size")
-        Finding(passed=False, said='32x32, in use: gives [3, 32, 16, 16] for [3, 32, 32, 32]')
+        Finding(passed=False, said='32x32, in use: gives [3, 32, 16, 16] for [3, 32, 32, 32]', refuses=False)
     """
     try:
         return CHECKS[check](subject)
@@ -90,7 +90,7 @@ def listed(found: Findings) -> str:
 
 
 def tabled(found: Mapping[str, Findings]) -> str:
-    """Return a Markdown table, a row for each block, and below it why what failed did.
+    """Return a Markdown table, a row for each block, and below it what failed, or was refused, and how.
 
     Example:
         >>> print(tabled({"se": {"size": Finding(True, ""), "half": Finding(False, "NaN")}}))
@@ -104,15 +104,15 @@ def tabled(found: Mapping[str, Findings]) -> str:
     lines = [_row(["block", *checks]), "|---" * (1 + len(checks)) + "|"]
     for name, row in found.items():
         lines.append(_row([name, *(_mark(row.get(check)) for check in checks)]))
-    failures = [line for name, row in found.items() for line in _failures(name, row)]
-    return "\n".join([*lines, "", *failures] if failures else lines)
+    told = [line for name, row in found.items() for line in _reasons(name, row)]
+    return "\n".join([*lines, "", *told] if told else lines)
 
 
-def _failures(name: str, row: Findings) -> list[str]:
-    """Return a line for each reason, with the checks that failed for it."""
+def _reasons(name: str, row: Findings) -> list[str]:
+    """Return a line for each reason, with the checks that did not simply pass for it."""
     reasons: dict[str, list[str]] = {}
     for check, finding in row.items():
-        if not finding.passed:
+        if finding.refuses or not finding.passed:
             reasons.setdefault(finding.said, []).append(check)
     return [f"- {name}, {', '.join(checks)}: {said}" for said, checks in reasons.items()]
 
@@ -124,4 +124,6 @@ def _row(cells: Iterable[str]) -> str:
 def _mark(finding: Finding | None) -> str:
     if finding is None:
         return ""
+    if finding.refuses:
+        return "refuses"
     return "ok" if finding.passed else "**no**"
