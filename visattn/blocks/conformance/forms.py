@@ -35,7 +35,7 @@ def takes_widths(subject: Subject) -> Finding:
 
     Example:
         >>> takes_widths(Subject("sigmoid", lambda channels: torch.nn.Sigmoid()))
-        Finding(passed=True, said='C = 1, 4, 8, 16, 24', refuses=False)
+        Finding(passed=True, said='C = 1, 4, 8, 16, 24')
     """
     for channels in subject.widths:
         block = subject.block(channels)

@@ -25,7 +25,7 @@ def learns_everywhere(subject: Subject) -> Finding:
         ...     def forward(self, input):
         ...         return input * self.bias.sum()
         >>> learns_everywhere(Subject("idle", lambda channels: Idle(channels, channels, 1)))
-        Finding(passed=False, said='no gradient in two steps for weight', refuses=False)
+        Finding(passed=False, said='no gradient in two steps for weight')
     """
     block = subject.block().train()
     named = dict(block.named_parameters())
@@ -58,7 +58,7 @@ def has_right_slopes(subject: Subject) -> Finding:
 
     Example:
         >>> has_right_slopes(Subject("sigmoid", lambda channels: nn.Sigmoid()))
-        Finding(passed=True, said='as finite differences', refuses=False)
+        Finding(passed=True, said='as finite differences')
     """
     block = awakened(subject).double().eval()
     x = subject.features(2, size=_small(subject.size)).double().requires_grad_()

@@ -13,7 +13,7 @@ def sees_each_alone(subject: Subject) -> Finding:
 
     Example:
         >>> sees_each_alone(Subject("softmax over the batch", lambda channels: nn.Softmax(0)))
-        Finding(passed=False, said='alone and in a batch differ by ...', refuses=False)
+        Finding(passed=False, said='alone and in a batch differ by ...')
     """
     block, x = awakened(subject).eval(), subject.features(3)
     with torch.no_grad():
@@ -53,7 +53,7 @@ def leaves_input(subject: Subject) -> Finding:
 
     Example:
         >>> leaves_input(Subject("in place", lambda channels: nn.ReLU(inplace=True)))
-        Finding(passed=False, said='in use, 100% of rows of the input are written over', refuses=False)
+        Finding(passed=False, said='in use, 100% of rows of the input are written over')
     """
     for mode, training in (("in use", False), ("in training", True)):
         x = subject.features()
@@ -70,7 +70,7 @@ def ignores_layout(subject: Subject) -> Finding:
 
     Example:
         >>> ignores_layout(Subject("sigmoid", lambda channels: nn.Sigmoid()))
-        Finding(passed=True, said='channels last, cut out', refuses=False)
+        Finding(passed=True, said='channels last, cut out')
     """
     block, x = awakened(subject).eval(), subject.features()
     height, width = subject.size

@@ -71,7 +71,7 @@ def stays_finite(subject: Subject) -> Finding:
 
     Example:
         >>> stays_finite(Subject("sigmoid", lambda channels: torch.nn.Sigmoid()))
-        Finding(passed=True, said='x 1e-4 to 1e4', refuses=False)
+        Finding(passed=True, said='x 1e-4 to 1e4')
     """
     for mode, training in (("in use", False), ("in training", True)):
         for scale in SCALES:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,7 @@ class Finding:
 
     passed: bool
     said: str
-    refuses: bool = False
+    refuses: bool = field(default=False, repr=False)
 
 
 def stood(said: str) -> Finding:
@@ -31,7 +31,7 @@ def stood(said: str) -> Finding:
 
     Example:
         >>> stood("1x1 and 7x7")
-        Finding(passed=True, said='1x1 and 7x7', refuses=False)
+        Finding(passed=True, said='1x1 and 7x7')
     """
     return Finding(passed=True, said=said)
 

@@ -55,7 +55,7 @@ def examine(subject: Subject, check: str) -> Finding:
     Example:
         >>> from torch import nn
         >>> examine(Subject("pooling", lambda channels: nn.AvgPool2d(2)), "size")
-        Finding(passed=False, said='32x32, in use: gives [3, 32, 16, 16] for [3, 32, 32, 32]', refuses=False)
+        Finding(passed=False, said='32x32, in use: gives [3, 32, 16, 16] for [3, 32, 32, 32]')
     """
     try:
         return CHECKS[check](subject)
@@ -90,7 +90,7 @@ def listed(found: Findings) -> str:
 
 
 def tabled(found: Mapping[str, Findings]) -> str:
-    """Return a Markdown table, a row for each block, and below it what failed, or was refused, and how.
+    """Return a Markdown table, a row for each block, and below it what failed or was refused.
 
     Example:
         >>> print(tabled({"se": {"size": Finding(True, ""), "half": Finding(False, "NaN")}}))

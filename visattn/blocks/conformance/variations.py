@@ -28,7 +28,7 @@ def looks_at_input(subject: Subject) -> Finding:
 
     Example:
         >>> looks_at_input(Subject("a convolution", lambda c: nn.Conv2d(c, c, 1), widths=(4,)))
-        Finding(passed=False, said='C=4: the gate stays (...e-... of the move in the output)', refuses=False)
+        Finding(passed=False, said='C=4: the gate stays (...e-... of the move in the output)')
     """
     still: list[str] = []
     least = float("inf")
