@@ -92,7 +92,7 @@ def speed(
             left_out[name] = f"would take {needed:.0f} GB"
         else:
             ways[name] = _runner(make(), x, slope, learning=passed == PASSES[1])
-    timings = in_turn(ways, rounds) if "ours" in ways else {}
+    timings = in_turn(ways, rounds, seconds_at_least=6) if "ours" in ways else {}
     return Speed(block, shape, passed, timings, left_out)
 
 
@@ -154,7 +154,7 @@ def markdown(found: Sequence[Speed], *, rounds: int) -> str:
         "# How fast the blocks are",
         "",
         "How many times as long others take for the same: above 1, visattn is faster. Medians over "
-        f"{rounds} interleaved rounds, smallest and largest in brackets; "
+        f"{rounds} or more interleaved rounds, smallest and largest in brackets; "
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}, "
         "float32. Features are batch x channels x height x width. Forward: evaluation mode, no "
         "gradient. Plain: the equation as one writes it first, with the same weights and the same "

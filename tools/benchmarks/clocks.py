@@ -22,12 +22,21 @@ class Timing(NamedTuple):
     most: float
 
 
-def in_turn(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
-    """Run each way once to warm up, then all of them in each round; one is called `ours`."""
+def in_turn(
+    ways: Mapping[str, Callable[[], object]], rounds: int, *, seconds_at_least: float = 0.0
+) -> dict[str, Timing]:
+    """Run each way once to warm up, then all of them in each round; one is called `ours`.
+
+    Short ways get more rounds, up to ten times as many, until the seconds are spent: a median
+    over few runs of some milliseconds says more about the machine than about the way.
+    """
     for run in ways.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(rounds):
+    started = time.perf_counter()
+    for turn in range(10 * rounds):
+        if turn >= rounds and time.perf_counter() - started >= seconds_at_least:
+            break
         names = list(ways) if turn % 2 else list(ways)[::-1]  # nobody is always the first
         for name in names:
             begin = time.perf_counter()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.encoders import SmallEncoder
+from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
@@ -20,7 +21,14 @@ Description = dict[str, Any]
 
 CLASSES: dict[str, type[nn.Module]] = {
     kind.__name__: kind
-    for kind in (SmallEncoder, TimmEncoder, SoftAttentionCaptioner, AttentionResNet, TimmClassifier)
+    for kind in (
+        SmallEncoder,
+        TimmEncoder,
+        SoftAttentionCaptioner,
+        AttentionResNet,
+        TimmClassifier,
+        GlimpseModel,
+    )
 }
 
 

@@ -1,0 +1,247 @@
+"""A network that looks at pictures piece by piece, and decides where to look next."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from visattn.functional.glimpses import glimpse_boxes
+from visattn.models.classifiers import ImageClassifier
+from visattn.models.gaze_policies import GazePolicy, Start
+from visattn.models.glimpse_parts import Core, GlimpseMemory, GlimpseNet, Sight
+from visattn.models.looks import Glimpse, Looks, gathered
+from visattn.models.retinas import Backend, Retina
+
+
+class GlimpseModel(ImageClassifier):
+    """A recurrent model of visual attention.
+
+    At each step a retina takes a glimpse of the picture, a core remembers, and a policy says where
+    to look next: at a sample from a Gaussian around its mean while it learns, at the mean itself
+    when it is used. `model(pictures)` gives the scores after the last glimpse; `look` tells all.
+
+    Args:
+        classes: Names of the classes, in the order of the scores.
+        size: Height and width, in pixels, of the pictures.
+        mean: Mean of each colour channel, in [0, 1]; one channel for grey pictures, else three.
+        std: Spread of each colour channel, in [0, 1].
+        glimpse: Cells along a side of a glimpse.
+        scales: Windows of a glimpse, each twice as wide as the one before.
+        glimpses: How many glimpses a picture gets.
+        core: What remembers: the paper's `rnn`, an `lstm` or a `gru`.
+        width: Numbers that are remembered.
+        sight: How a glimpse is read: by a `linear` layer, as the paper does, or by a small `conv`.
+        what: Numbers for what a glimpse shows.
+        where: Numbers for its place.
+        start: Where the first glimpse lies: anywhere (`random`), in the `centre`, or at a place
+            that is `learned`, the same for all pictures.
+        spread: Standard deviation of the policy; 2 is a side of the picture.
+        learn_spread: Let training change the spread.
+        background: What lies around the picture, in [0, 1].
+        backend: `crop` snaps windows to pixels; `bilinear` looks between them.
+        dropout: Share of what a glimpse shows that training leaves out.
+
+    Raises:
+        ValueError: If a number makes no sense, or a word is not one of those above.
+
+    Example:
+        >>> model = GlimpseModel("0 1 2".split(), (28, 40), [0.1], [0.3], glimpses=4).eval()
+        >>> looks = model.look(torch.zeros(5, 1, 28, 40, dtype=torch.uint8))
+        >>> looks.places.shape, looks.scores.shape
+        (torch.Size([5, 1, 4, 2]), torch.Size([5, 1, 4, 3]))
+
+    Source:
+        Mnih et al. 2014, arXiv:1406.6247. Deviation: the `rnn` starts near the identity.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        glimpse: int = 8,
+        scales: int = 1,
+        glimpses: int = 6,
+        core: Core = "rnn",
+        width: int = 256,
+        sight: Sight = "linear",
+        what: int = 128,
+        where: int = 128,
+        start: Start = "random",
+        spread: float = 0.1,
+        learn_spread: bool = False,
+        background: float = 0.0,
+        backend: Backend = "crop",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(classes, size, mean, std)
+        counts = (glimpse, scales, glimpses, width, what, where)
+        if min(counts) < 1 or not spread > 0 or not 0 <= dropout < 1:
+            raise ValueError(
+                "glimpse, scales, glimpses, width, what and where must be at least 1, spread above "
+                f"0 and dropout in [0, 1); got {counts}, {spread} and {dropout}"
+            )
+        _check_words(core=core, sight=sight, start=start, backend=backend)
+        self.glimpse, self.scales, self.glimpses = glimpse, scales, glimpses
+        self.core: Core = core
+        self.sight: Sight = sight
+        self.start: Start = start
+        self.width, self.what, self.where = width, what, where
+        self.spread, self.learn_spread = spread, learn_spread
+        self.background, self.dropout = background, dropout
+        self.backend: Backend = backend
+        around = (background - torch.tensor(self.mean)) / torch.tensor(self.std)
+        self.retina = Retina(glimpse, scales, around, backend)
+        self.glimpse_net = GlimpseNet(
+            len(self.mean) * scales,
+            glimpse,
+            sight=sight,
+            what=what,
+            where=where,
+            width=width,
+            dropout=dropout,
+        )
+        self.memory = GlimpseMemory(core, width, width)
+        self.classifier = nn.Linear(width, len(self.classes))
+        self.policy = GazePolicy(width, start, spread, learn_spread=learn_spread)
+
+    @property
+    def head(self) -> nn.Module:
+        """The layer that knows the classes."""
+        return self.classifier
+
+    def classify(self, pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        """Return the scores after the last glimpse; the eye goes where the policy means it to."""
+        return self.roll_out(pictures).scores[:, 0, -1]
+
+    def look(
+        self,
+        pictures: UInt8[Tensor, "b _ y x"],
+        *,
+        rollouts: int = 1,
+        sampled: bool = False,
+        start: Float[Tensor, "b 2"] | None = None,
+        path: Float[Tensor, "b t 2"] | None = None,
+    ) -> Looks:
+        """Return where the model looks on pictures, and what it thinks after each glimpse.
+
+        Args:
+            pictures: As bytes.
+            rollouts: How often each picture is looked at anew.
+            sampled: Look at samples of the policy instead of its means.
+            start: The first place of each picture; as the model starts if left out.
+            path: All places of each picture; the policy is not asked.
+
+        Raises:
+            TypeError: If the pictures are not bytes.
+            ValueError: If pictures, start or path are not what the model takes, or the policy gives
+                a place that is no number.
+        """
+        _check_looks(pictures, rollouts, start, path)
+        return self.roll_out(
+            self.normalised(pictures), rollouts=rollouts, sampled=sampled, start=start, path=path
+        )
+
+    def roll_out(
+        self,
+        pictures: Float[Tensor, "b c y x"],
+        *,
+        rollouts: int = 1,
+        sampled: bool = False,
+        reaching: bool = False,
+        start: Float[Tensor, "b 2"] | None = None,
+        path: Float[Tensor, "b t 2"] | None = None,
+        noise: Float[Tensor, "b m t 2"] | None = None,
+    ) -> Looks:
+        """Do as `look` does, for normalised pictures and for learning.
+
+        Args:
+            pictures: Normalised.
+            rollouts: How often each picture is looked at anew.
+            sampled: Look at samples of the policy instead of its means.
+            reaching: Let the gradient of the policy reach the core.
+            start: The first place of each picture; as the model starts if left out.
+            path: All places of each picture; the policy is not asked.
+            noise: How far the sample that leads to each glimpse is off its mean, in spreads; drawn
+                if left out. The first counts only where the start is learned.
+
+        Raises:
+            ValueError: If the policy gives a place that is no number.
+        """
+        shown = self.retina.show(pictures)
+        which = torch.arange(len(pictures), device=pictures.device).repeat_interleave(rollouts)
+        steps = self.glimpses if path is None else path.shape[1]
+        drawn = self._noise(pictures, rollouts, steps, sampled) if noise is None else noise
+        off = drawn.flatten(0, 1).unbind(1)
+        memory = self.memory.start(len(which), pictures)
+        seen: list[Glimpse] = []
+        for step in range(steps):
+            if path is not None:
+                place, action = path[which, step], None
+            elif step:
+                read = memory[0] if reaching else memory[0].detach()
+                place, action = self.policy(read, off[step])
+            else:
+                place, action = self.policy.begin(off[0])
+                if start is not None:
+                    place, action = start[which], None
+            memory = self.memory(self.glimpse_net(self.retina(shown, place, which), place), memory)
+            seen.append(Glimpse(place, memory[0], action))
+        scores = self.classifier(torch.stack([one.state for one in seen], 1))
+        return gathered(seen, scores, rollouts)
+
+    def patches(
+        self, pictures: UInt8[Tensor, "b _ y x"], places: Float[Tensor, "b t 2"]
+    ) -> UInt8[Tensor, "b t s c g g"]:
+        """Return what the network sees at places, as bytes.
+
+        Args:
+            pictures: As bytes.
+            places: x and y of each glimpse of each picture, in [-1, 1].
+
+        Raises:
+            TypeError: If the pictures are not bytes.
+            ValueError: If pictures or places are not what the model takes.
+        """
+        _check_looks(pictures, 1, None, places)
+        shown = self.retina.show(self.normalised(pictures))
+        which = torch.arange(len(pictures), device=pictures.device)
+        seen = self.retina(shown, places.flatten(0, 1), which.repeat_interleave(places.shape[1]))
+        pixels = (seen * self.scale + self.shift).round().clamp(0, 255).to(torch.uint8)
+        return pixels.unflatten(0, tuple(places.shape[:2]))
+
+    def boxes(self, places: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n s 4"]:
+        """Return the windows at places: left, top, right, bottom, in pixels of `size`."""
+        return glimpse_boxes(places, self.size, glimpse=self.glimpse, scales=self.scales)
+
+    @staticmethod
+    def _noise(pictures: Tensor, rollouts: int, steps: int, sampled: bool) -> Tensor:
+        shape = (len(pictures), rollouts, steps, 2)
+        return torch.randn(shape, device=pictures.device) if sampled else pictures.new_zeros(shape)
+
+
+def _check_words(**given: str) -> None:
+    known = {"core": Core, "sight": Sight, "start": Start, "backend": Backend}
+    for name, word in given.items():
+        if word not in get_args(known[name]):
+            raise ValueError(f"{name} must be one of {get_args(known[name])}, got {word!r}")
+
+
+def _check_looks(
+    pictures: Tensor, rollouts: int, start: Tensor | None, path: Tensor | None
+) -> None:
+    """Refuse what would be looked at in silence and mean nothing."""
+    if rollouts < 1:
+        raise ValueError(f"rollouts must be at least 1, got {rollouts}")
+    for given in (start, path):
+        fits = given is None or (len(given) == len(pictures) and 0 not in given.shape)
+        if given is not None and not (fits and bool((given.abs() <= 1).all())):
+            raise ValueError(
+                "places must be x and y in [-1, 1], for each picture at least one; got "
+                f"{list(given.shape)} for {len(pictures)} pictures, the farthest at "
+                f"{float(given.abs().max()) if given.numel() else None}"
+            )

@@ -1,0 +1,80 @@
+"""A retina for pictures of any size: it is shown pictures once, then looks at places of them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from visattn.functional.glimpses import cropped_glimpses, glimpse_pyramid, sampled_glimpses
+
+Backend = Literal["crop", "bilinear"]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Pictures that a retina is ready to look at.
+
+    Args:
+        pyramid: As `visattn.functional.glimpses.glimpse_pyramid` gives it.
+        size: Height and width of the pictures.
+    """
+
+    pyramid: tuple[Tensor, ...]
+    size: tuple[int, int]
+
+
+class Retina(nn.Module):
+    """Look at places of pictures, sharp in the middle and coarser around.
+
+    Args:
+        glimpse: Cells along a side of a glimpse.
+        scales: Windows of a glimpse, each twice as wide as the one before.
+        background: What lies around a picture, one number for each channel, in the units of the
+            pictures.
+        backend: `crop` snaps windows to pixels; `bilinear` looks between them, and lets gradients
+            into the places.
+
+    Example:
+        >>> retina = Retina(8, 2, torch.zeros(1))
+        >>> shown = retina.show(torch.rand(3, 1, 28, 60))
+        >>> retina(shown, torch.zeros(3, 2)).shape
+        torch.Size([3, 2, 1, 8, 8])
+    """
+
+    background: Tensor
+
+    def __init__(
+        self,
+        glimpse: int,
+        scales: int,
+        background: Float[Tensor, " c"],
+        backend: Backend = "crop",
+    ) -> None:
+        super().__init__()
+        self.glimpse, self.scales = glimpse, scales
+        self.backend: Backend = backend
+        self.register_buffer("background", background, persistent=False)
+
+    def show(self, pictures: Float[Tensor, "b c y x"]) -> Shown:
+        """Return pictures ready to be looked at; it serves all their glimpses."""
+        pyramid = glimpse_pyramid(
+            pictures, glimpse=self.glimpse, scales=self.scales, background=self.background
+        )
+        return Shown(pyramid, (pictures.shape[2], pictures.shape[3]))
+
+    def forward(
+        self,
+        shown: Shown,
+        places: Float[Tensor, "r 2"],
+        which: Int[Tensor, " r"] | None = None,
+    ) -> Float[Tensor, "r s c g g"]:
+        """Return what is seen at places.
+
+        Args:
+            shown: The pictures.
+            places: x and y of each glimpse, in [-1, 1].
+            which: The picture of each glimpse; the n-th looks at the n-th picture if left out.
+        """
+        see = cropped_glimpses if self.backend == "crop" else sampled_glimpses
+        return see(shown.pyramid, places, shown.size, glimpse=self.glimpse, which=which)

@@ -1,0 +1,120 @@
+"""What a glimpse model learns from: answers, luck, and what luck was to be expected."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from visattn.functional.policies import (
+    Reward,
+    gaussian_entropy,
+    gaussian_log_density,
+    leave_one_out,
+    rewards_to_go,
+    rollout_loss,
+)
+from visattn.models.looks import Looks
+
+
+@dataclass(frozen=True, eq=False)
+class GlimpseLosses:
+    """What is learned from, each part by its own parameters.
+
+    Args:
+        answer: Cross-entropy of the answers: trains the glimpse network, the core, the classifier.
+        policy: That of REINFORCE: trains where to look.
+        baseline: Squared error of a learned baseline; 0 if none is learned.
+        rewards: What followed each action.
+        expected: What the baseline expected to follow it, the other rollouts included where they
+            are compared.
+        advantages: What the action is held to have gained.
+    """
+
+    answer: Float[Tensor, ""]
+    policy: Float[Tensor, ""]
+    baseline: Float[Tensor, ""]
+    rewards: Float[Tensor, "b m a"]
+    expected: Float[Tensor, "b m a"]
+    advantages: Float[Tensor, "b m a"]
+
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        """Their sum; most parameters feel one part only."""
+        return self.answer + self.policy + self.baseline
+
+
+def glimpse_losses(
+    looks: Looks,
+    labels: Int[Tensor, " b"],
+    *,
+    spread: Float[Tensor, ""],
+    baseline: nn.Module | Tensor | None = None,
+    others: bool = False,
+    reward: Reward = "correct",
+    normalise: bool = False,
+    every_glimpse: float = 0.0,
+    smoothing: float = 0.0,
+    entropy: float = 0.0,
+) -> GlimpseLosses:
+    """Return what is learned from rollouts.
+
+    Args:
+        looks: The rollouts, with samples of the policy.
+        labels: The true classes.
+        spread: Of the policy.
+        baseline: What reward is to be expected: a number, a reading of the state before an action,
+            or nothing. It may know nothing of the action itself, nor of what came after.
+        others: Compare each rollout with the others of its picture, after the baseline.
+        reward: As `visattn.functional.policies.rewards_to_go` takes it.
+        normalise: Divide the advantages by their standard deviation.
+        every_glimpse: Weight of the answers after each glimpse, beside the last one's.
+        smoothing: Share of label smoothing.
+        entropy: Weight of the policy's entropy; it counts where there are actions.
+
+    Raises:
+        ValueError: If there is one rollout only and it is to be compared with others.
+    """
+    rewards = rewards_to_go(looks.scores, labels, reward, actions=looks.means.shape[2])
+    expected = _expected(baseline, looks)
+    surplus = rewards - expected.detach()
+    advantages = leave_one_out(surplus) if others else surplus
+    foreseen = rewards - advantages
+    if normalise and advantages.numel() > 1:
+        advantages = advantages / advantages.std().clamp(min=1e-6)
+    likely = gaussian_log_density(looks.samples, looks.means, spread)
+    acts = rewards.numel() > 0
+    learned = acts and isinstance(baseline, nn.Module)
+    return GlimpseLosses(
+        answer=_answer_loss(looks.scores, labels, every_glimpse, smoothing),
+        policy=rollout_loss(likely, advantages) - acts * entropy * gaussian_entropy(spread),
+        baseline=mse_loss(expected, rewards) if learned else surplus.new_zeros(()),
+        rewards=rewards,
+        expected=foreseen,
+        advantages=advantages.detach(),
+    )
+
+
+def _answer_loss(
+    scores: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"], every: float, smoothing: float
+) -> Float[Tensor, ""]:
+    true = labels.view(-1, 1).expand(scores.shape[:2]).flatten()
+    last = cross_entropy(scores[:, :, -1].flatten(0, 1), true, label_smoothing=smoothing)
+    if not every:
+        return last
+    each = cross_entropy(
+        scores.flatten(0, 2), true.repeat_interleave(scores.shape[2]), label_smoothing=smoothing
+    )
+    return last + every * each
+
+
+def _expected(baseline: nn.Module | Tensor | None, looks: Looks) -> Float[Tensor, "b m a"]:
+    """Return what is expected to follow each action, from the state before it."""
+    actions = looks.means.shape[2]
+    if not isinstance(baseline, nn.Module):
+        value = 0.0 if baseline is None else baseline
+        return torch.zeros_like(looks.means[..., 0]) + value
+    states = looks.states.detach()
+    before = torch.cat([torch.zeros_like(states[:, :, :1]), states[:, :, :-1]], 2)
+    return baseline(before[:, :, states.shape[2] - actions :]).squeeze(-1)

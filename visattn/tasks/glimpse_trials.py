@@ -1,0 +1,73 @@
+"""The ways in which a glimpse model is tried: as it is used, and as its policy must beat."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from visattn.functional.scan_paths import random_paths, raster_paths
+from visattn.models.glimpse_models import GlimpseModel
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Ways to look at pictures, the same for the same batch each time.
+
+    Args:
+        starts: How often each picture is looked at from another start, for the mean error.
+        samples: Rollouts whose probabilities are averaged; 0 leaves out what is sampled.
+        seed: Of starts, random paths and samples.
+    """
+
+    starts: int = 1
+    samples: int = 0
+    seed: int = 0
+
+    def names(self) -> tuple[str, ...]:
+        """Return the ways: the policy's means come first."""
+        sampled = ("sampled", "averaged") if self.samples else ()
+        return ("mean", "random", "raster", *sampled)
+
+    @torch.no_grad()
+    def run(
+        self, model: GlimpseModel, pictures: UInt8[Tensor, "b _ y x"], batch: int
+    ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
+        """Give, for each way, what the model says after each glimpse.
+
+        Args:
+            model: The model.
+            pictures: As bytes.
+            batch: The number of the batch.
+
+        Raises:
+            ValueError: If the pictures are not those of the model, or the policy gives a place that
+                is no number.
+        """
+        shown = model.normalised(pictures)
+        drawn = torch.Generator().manual_seed(self.seed * 1_000_003 + batch)
+        count, steps = len(shown), model.glimpses
+        for start in [_start(model, shown, drawn) for _ in range(self.starts)]:
+            yield "mean", model.roll_out(shown, start=start).scores[:, 0]
+        paths = {"random": random_paths(count, steps, drawn), "raster": raster_paths(count, steps)}
+        for name, path in paths.items():
+            yield name, model.roll_out(shown, path=path.to(shown)).scores[:, 0]
+        if self.samples:
+            said = torch.stack([self._sampled(model, shown, drawn) for _ in range(self.samples)])
+            yield "sampled", said[0]
+            yield "averaged", said.softmax(-1).mean(0)
+
+    def _sampled(
+        self, model: GlimpseModel, shown: Tensor, drawn: torch.Generator
+    ) -> Float[Tensor, "b t k"]:
+        start = _start(model, shown, drawn)
+        noise = torch.randn(len(shown), 1, model.glimpses, 2, generator=drawn).to(shown)
+        return model.roll_out(shown, start=start, sampled=True, noise=noise).scores[:, 0]
+
+
+def _start(
+    model: GlimpseModel, shown: Tensor, drawn: torch.Generator
+) -> Float[Tensor, "b 2"] | None:
+    """Return first places where the model takes any, the same each time; else it knows its own."""
+    return random_paths(len(shown), 1, drawn)[:, 0].to(shown) if model.start == "random" else None

@@ -1,0 +1,264 @@
+"""Training a model that looks: one part by the right answers, the other by its luck."""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Adam, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from visattn.data.labelled_pictures import LabelledBatch
+from visattn.functional.policies import Reward
+from visattn.functional.scan_paths import random_paths
+from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.looks import Looks
+from visattn.tasks.bases import Task
+from visattn.tasks.glimpse_diagnostics import gradient_norms, policy_figures
+from visattn.tasks.glimpse_losses import GlimpseLosses, glimpse_losses
+from visattn.tasks.glimpse_scores import ErrorPerGlimpse
+from visattn.tasks.glimpse_trials import Trials
+from visattn.tasks.ratios import Ratio
+from visattn.tasks.schedules import cosine, trapezoid
+
+Baseline = Literal["none", "average", "learned", "leave_one_out"]
+Schedule = Literal["cosine", "line"]
+_ADAM = partial(Adam, lr=1e-3)
+
+
+class GlimpseTask(Task):
+    """Train a glimpse model: what it sees by the right answers, where it looks by REINFORCE.
+
+    Each picture is looked at several times, with places drawn from the policy. The answer's loss
+    trains the glimpse network, the core and the classifier; the policy's loss trains the policy,
+    and the core too only if `reaching`. Validation and test look where the policy means to, once,
+    from starts that are the same each time, and set beside that what paths give that nobody
+    learned: random places, and a fixed raster.
+
+    Args:
+        model: The model; it gets the names of its classes from the data.
+        data_info: What the data tells of itself; `classes` are the names.
+        rollouts: How often each training picture is looked at.
+        baseline: What an action's reward is compared with: nothing (`none`), a moving `average`, a
+            reading of what was remembered before it (`learned`), or the other rollouts of the same
+            picture (`leave_one_out`).
+        reward: 1 for a right answer (`correct`), its `log_probability`, or the `gain` in
+            probability since before the action.
+        normalise: Divide the advantages of a batch by their standard deviation.
+        reaching: Let the policy's gradient reach what the core remembers.
+        every_glimpse: Weight of the answers after each glimpse, beside the last one's.
+        smoothing: Share of label smoothing.
+        entropy: Weight of the policy's entropy; works where the model learns its spread.
+        last_spread: The policy's spread at the end of the run, reached in a line of its logarithm
+            from the model's; the model's all the time if left out.
+        random_epochs: Epochs in which the eye goes to random places, and the policy rests.
+        optimizer: The optimizer; by default Adam with a rate of 1e-3.
+        policy_rate: Learning rate of the policy, as a multiple of the optimizer's.
+        baseline_rate: The same for a learned baseline.
+        schedule: How the learning rate falls to nothing: as a `cosine`, or in a `line`.
+        warm: Steps in which it rises before.
+        starts: From how many starts the test looks at each picture.
+        samples: Rollouts that the test draws from the policy, to average their probabilities.
+    """
+
+    model: GlimpseModel
+
+    def __init__(
+        self,
+        model: Callable[[list[str]], GlimpseModel],
+        data_info: dict[str, Any],
+        *,
+        rollouts: int = 1,
+        baseline: Baseline = "learned",
+        reward: Reward = "correct",
+        normalise: bool = False,
+        reaching: bool = False,
+        every_glimpse: float = 0.0,
+        smoothing: float = 0.0,
+        entropy: float = 0.0,
+        last_spread: float | None = None,
+        random_epochs: int = 0,
+        optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
+        policy_rate: float = 1.0,
+        baseline_rate: float = 1.0,
+        schedule: Schedule = "cosine",
+        warm: int = 0,
+        starts: int = 5,
+        samples: int = 10,
+    ) -> None:
+        least = min(every_glimpse, entropy, policy_rate, baseline_rate, random_epochs)
+        if least < 0 or not 0 <= smoothing < 1 or min(rollouts, starts, samples) < 1:
+            raise ValueError(
+                "weights, rates and random_epochs must be at least 0, smoothing in [0, 1), "
+                f"rollouts, starts and samples at least 1; got {every_glimpse}, {entropy}, "
+                f"{policy_rate}, {baseline_rate}, {random_epochs}, {smoothing}, {rollouts}, "
+                f"{starts} and {samples}"
+            )
+        if baseline == "leave_one_out" and rollouts < 2:
+            raise ValueError(
+                "leave_one_out compares the rollouts of a picture: say rollouts of 2 or more, or "
+                f"another baseline; got rollouts={rollouts}"
+            )
+        super().__init__(model(data_info["classes"]))
+        self.rollouts, self.normalise, self.reaching = rollouts, normalise, reaching
+        self.baseline: Baseline = baseline
+        self.reward: Reward = reward
+        self.every_glimpse, self.smoothing, self.entropy = every_glimpse, smoothing, entropy
+        self.last_spread, self.random_epochs = last_spread, random_epochs
+        self.optimizer = optimizer or _ADAM
+        self.policy_rate, self.baseline_rate, self.warm = policy_rate, baseline_rate, warm
+        self.schedule: Schedule = schedule
+        self.critic = nn.Linear(self.model.width, 1) if baseline == "learned" else None
+        if self.critic is not None:
+            nn.init.zeros_(self.critic.weight)
+            nn.init.constant_(self.critic.bias, 1 / len(self.model.classes))
+        self.register_buffer("average", torch.tensor(1 / len(self.model.classes)))
+        self.trials = {"val": Trials(), "test": Trials(starts=starts, samples=samples)}
+        errors = {
+            name: ErrorPerGlimpse(self.model.glimpses) for name in self.trials["test"].names()
+        }
+        self.errors = nn.ModuleDict(errors)
+        self.loss = Ratio()
+        self.notes: dict[str, Any] = {}
+        self.monitor = ("val/error", "min")
+
+    average: Tensor
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer, each part at its own rate, and the schedule."""
+        policy = list(self.model.policy.parameters())
+        critic = [] if self.critic is None else list(self.critic.parameters())
+        apart = {id(parameter) for parameter in (*policy, *critic)}
+        seeing = [parameter for parameter in self.parameters() if id(parameter) not in apart]
+        rates = ((seeing, 1.0), (policy, self.policy_rate), (critic, self.baseline_rate))
+        groups = [
+            {"params": learning, "rate": rate}
+            for parameters, rate in rates
+            if (learning := [one for one in parameters if one.requires_grad])
+        ]
+        optimizer = self.optimizer(groups)
+        for group in optimizer.param_groups:
+            group["lr"] *= group["rate"]
+        total = int(self.trainer.estimated_stepping_batches)
+        falling = {"cosine": cosine, "line": partial(trapezoid, hold=0.0, last=0.0)}[self.schedule]
+        share = partial(falling, total=total, warm=self.warm)
+        schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
+        """Narrow the policy as far as this step of the run wants it."""
+        if self.last_spread is not None:
+            done = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
+            first, last = math.log(self.model.spread), math.log(self.last_spread)
+            with torch.no_grad():
+                self.model.policy.log_spread.fill_(first + min(1.0, done) * (last - first))
+
+    def training_step(self, batch: LabelledBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
+        pictures = self.model.normalised(batch.pictures)
+        path = None
+        if self.current_epoch < self.random_epochs:
+            path = random_paths(len(pictures), self.model.glimpses).to(pictures)
+        looks = self.model.roll_out(
+            pictures, rollouts=self.rollouts, sampled=True, reaching=self.reaching, path=path
+        )
+        losses = self.losses(looks, batch.labels)
+        self._log_training(looks, losses)
+        return losses.total
+
+    def losses(self, looks: Looks, labels: Int[Tensor, " b"]) -> GlimpseLosses:
+        """Return what is learned from rollouts."""
+        losses = glimpse_losses(
+            looks,
+            labels,
+            spread=self.model.policy.spread,
+            baseline=self._expectation,
+            others=self.baseline == "leave_one_out",
+            reward=self.reward,
+            normalise=self.normalise,
+            every_glimpse=self.every_glimpse,
+            smoothing=self.smoothing,
+            entropy=self.entropy,
+        )
+        if self.baseline == "average" and losses.rewards.numel():
+            self.average.lerp_(losses.rewards.mean(), 0.1)
+        return losses
+
+    @property
+    def _expectation(self) -> nn.Module | Tensor | None:
+        """What reward is expected, before the rollouts of a picture are compared."""
+        return (
+            self.critic
+            if self.baseline == "learned"
+            else (self.average if self.baseline == "average" else None)
+        )
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log how long the gradient of each part is."""
+        if self._tells:
+            parts = {
+                "glimpse_net": self.model.glimpse_net,
+                "memory": self.model.memory,
+                "classifier": self.model.classifier,
+                "policy": self.model.policy,
+                "critic": self.critic,
+            }
+            for name, length in gradient_norms(parts).items():
+                self.log(f"gradient/{name}", length)
+
+    def validation_step(self, batch: LabelledBatch, batch_idx: int) -> None:
+        """Look at a batch in every way."""
+        self._try(batch, batch_idx, "val")
+
+    def test_step(self, batch: LabelledBatch, batch_idx: int) -> None:
+        """Look at a batch in every way."""
+        self._try(batch, batch_idx, "test")
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the errors on the validation pictures."""
+        self._tell("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the errors on the test pictures."""
+        self._tell("test")
+
+    @property
+    def _tells(self) -> bool:
+        """Whether this step's diagnostics are logged."""
+        return self.global_step % max(1, self.trainer.log_every_n_steps) == 0  # type: ignore[attr-defined]
+
+    def _log_training(self, looks: Looks, losses: GlimpseLosses) -> None:
+        size = len(looks.places)
+        self.log("train/loss", losses.answer.detach(), prog_bar=True, batch_size=size)
+        if self._tells:
+            told = policy_figures(looks, losses, self.model.policy.spread)
+            for name, value in {**told, "baseline_loss": losses.baseline.detach()}.items():
+                bar = name == "reward"
+                self.log(f"policy/{name}", value.detach(), prog_bar=bar, batch_size=size)
+
+    def _try(self, batch: LabelledBatch, number: int, split: str) -> None:
+        for name, scores in self.trials[split].run(self.model, batch.pictures, number):
+            self.errors[name].update(scores, batch.labels)  # type: ignore[operator]
+            if name == "mean":
+                loss = cross_entropy(scores[:, -1], batch.labels, reduction="sum")
+                self.loss.update(loss, len(scores))
+
+    def _tell(self, split: str) -> None:
+        """Log the errors after the last glimpse, and note those after each."""
+        trials, after = self.trials[split], {}
+        for name in trials.names():
+            errors = self.errors[name].compute()  # type: ignore[operator]
+            self.errors[name].reset()  # type: ignore[operator]
+            said = "error" if name == "mean" else f"error_{name}"
+            if name == "averaged":
+                said += f"_{trials.samples}x{self.model.glimpses}_glimpses"
+            self.log(f"{split}/{said}", errors[-1], prog_bar=name == "mean")
+            after[name] = errors.tolist()
+        self.log(f"{split}/loss", self.loss.compute())
+        self.loss.reset()
+        if self.trainer.state.fn != "fit":
+            self.notes[f"{split}_error_after_each_glimpse"] = after
