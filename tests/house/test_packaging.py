@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REQUIRED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+REQUIRED = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
 
 
 def pins() -> dict[str, str]:

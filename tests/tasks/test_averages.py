@@ -1,9 +1,53 @@
-"""Averaged weights: the closed form, and nothing frozen moves."""
+"""Averaged weights: the closed form, nothing frozen moves, and panels are drawn by them."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from visattn.tasks import crop_panels, panels
 from visattn.tasks.averages import WeightAverage, moved_average
+from visattn.tasks.bases import Data, Task
+
+
+class Falling(Task):
+    """One weight that falls by one in each step."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(1, 1, bias=False))
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return self.model(torch.ones(1, 1)).sum()
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+class Blank(Data):
+    """A black picture, and a few batches of nothing."""
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        return {}
+
+    def examples(self, count: int) -> list[np.ndarray]:
+        return [np.zeros((5, 7, 3), np.uint8)]
+
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        return DataLoader(torch.zeros(3))  # pyright: ignore[reportArgumentType]
+
+    def val_dataloader(self) -> DataLoader[Tensor]:
+        return DataLoader(torch.zeros(2))  # pyright: ignore[reportArgumentType]
 
 
 def test_late_steps_count_as_the_closed_form_says() -> None:
@@ -36,3 +80,40 @@ def test_counters_are_taken_over() -> None:
 def test_a_decay_that_averages_nothing_is_refused(decay: float) -> None:
     with pytest.raises(ValueError, match="decay must be"):
         WeightAverage(decay)
+
+
+@pytest.mark.parametrize("averaged_first", [False, True])
+@pytest.mark.parametrize("drawing", [crop_panels.CropPanels, panels.CaptionPanels])
+def test_panels_show_averaged_weights_in_whatever_order(
+    drawing: type[Callback], averaged_first: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn: list[float] = []
+
+    def draw(model: nn.Linear, *_: object, **__: object) -> np.ndarray:
+        drawn.append(model.weight.item())
+        return np.zeros((3, 5, 3), np.uint8)
+
+    told = SimpleNamespace(
+        caption=lambda *given: [draw(*given)], panel=lambda *given, width: given[1]
+    )
+    monkeypatch.setattr(crop_panels, "ImageClassifier", nn.Linear)
+    monkeypatch.setattr(crop_panels, "drawn_crops", draw)
+    monkeypatch.setattr(panels, "Captioner", nn.Linear)
+    monkeypatch.setattr(panels, "seeing", told)
+    task, callbacks = Falling(), [drawing(), WeightAverage(0.998)]
+    start = task.model.get_parameter("weight").item()
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        logger=TensorBoardLogger(tmp_path),
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=callbacks[::-1] if averaged_first else callbacks,
+    )
+    trainer.fit(task, datamodule=Blank())
+    assert len(drawn) == 2  # once in each validation
+    assert drawn[-1] == task.model.get_parameter("weight").item()  # training leaves it averaged
+    assert drawn[-1] - (start - 6) > 0.05

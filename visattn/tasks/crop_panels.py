@@ -1,5 +1,7 @@
 """What a Spatial Transformer cuts out of its pictures, in the log while it learns."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -17,7 +19,8 @@ from visattn.viz.crops import crop_panel
 class CropPanels(Callback):
     """Log the first validation pictures with the frame of what is cut out of each, and the piece.
 
-    Stand it before a `WeightAverage`, so that it sees the averaged weights.
+    It draws before the first batch, when averaged weights stand in for those that are trained: from
+    the start of a validation to its end, whichever callback comes first in the config.
 
     Args:
         pictures: How many.
@@ -27,8 +30,17 @@ class CropPanels(Callback):
     def __init__(self, pictures: int = 16, height: int = 96) -> None:
         self.pictures, self.height = pictures, height
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         """Look and draw, on the first process only."""
+        if batch_idx or dataloader_idx:
+            return
         if not trainer.is_global_zero or not isinstance(pl_module, Task):
             return
         boards = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]

@@ -1,10 +1,11 @@
 """What a glimpse model learns from: answers, luck, and what luck was to be expected."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from visattn.functional.policies import (
@@ -16,6 +17,7 @@ from visattn.functional.policies import (
     rollout_loss,
 )
 from visattn.models.looks import Looks
+from visattn.tasks.critics import Critic
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +52,11 @@ def glimpse_losses(
     labels: Int[Tensor, " b"],
     *,
     spread: Float[Tensor, ""],
-    baseline: nn.Module | Tensor | None = None,
+    baseline: Critic | Tensor | None = None,
     others: bool = False,
     reward: Reward = "correct",
     normalise: bool = False,
+    policy_weight: float = 1.0,
     every_glimpse: float = 0.0,
     smoothing: float = 0.0,
     entropy: float = 0.0,
@@ -69,6 +72,7 @@ def glimpse_losses(
         others: Compare each rollout with the others of its picture, after the baseline.
         reward: As `visattn.functional.policies.rewards_to_go` takes it.
         normalise: Divide the advantages by their standard deviation.
+        policy_weight: Weight of the policy's loss.
         every_glimpse: Weight of the answers after each glimpse, beside the last one's.
         smoothing: Share of label smoothing.
         entropy: Weight of the policy's entropy; it counts where there are actions.
@@ -77,18 +81,19 @@ def glimpse_losses(
         ValueError: If there is one rollout only and it is to be compared with others.
     """
     rewards = rewards_to_go(looks.scores, labels, reward, actions=looks.means.shape[2])
-    expected = _expected(baseline, looks)
+    expected = _expected(baseline, looks, labels)
     surplus = rewards - expected.detach()
-    advantages = leave_one_out(surplus) if others else surplus
+    acts = rewards.numel() > 0
+    advantages = leave_one_out(surplus) if others and acts else surplus
     foreseen = rewards - advantages
     if normalise and advantages.numel() > 1:
         advantages = advantages / advantages.std().clamp(min=1e-6)
     likely = gaussian_log_density(looks.samples, looks.means, spread)
-    acts = rewards.numel() > 0
-    learned = acts and isinstance(baseline, nn.Module)
+    learned = acts and isinstance(baseline, Critic)
     return GlimpseLosses(
         answer=_answer_loss(looks.scores, labels, every_glimpse, smoothing),
-        policy=rollout_loss(likely, advantages) - acts * entropy * gaussian_entropy(spread),
+        policy=policy_weight * rollout_loss(likely, advantages)
+        - acts * entropy * gaussian_entropy(spread),
         baseline=mse_loss(expected, rewards) if learned else surplus.new_zeros(()),
         rewards=rewards,
         expected=foreseen,
@@ -109,12 +114,22 @@ def _answer_loss(
     return last + every * each
 
 
-def _expected(baseline: nn.Module | Tensor | None, looks: Looks) -> Float[Tensor, "b m a"]:
-    """Return what is expected to follow each action, from the state before it."""
+def _expected(
+    baseline: Critic | Tensor | None, looks: Looks, labels: Int[Tensor, " b"]
+) -> Float[Tensor, "b m a"]:
+    """Return what is expected to follow each action, from what was known before it."""
     actions = looks.means.shape[2]
-    if not isinstance(baseline, nn.Module):
+    if not isinstance(baseline, Critic):
         value = 0.0 if baseline is None else baseline
         return torch.zeros_like(looks.means[..., 0]) + value
-    states = looks.states.detach()
+    states, told = looks.states.detach(), _told(looks.scores.detach(), labels)
     before = torch.cat([torch.zeros_like(states[:, :, :1]), states[:, :, :-1]], 2)
-    return baseline(before[:, :, states.shape[2] - actions :]).squeeze(-1)
+    unsure = torch.full_like(told[:, :, :1], -math.log(looks.scores.shape[-1]))
+    first = states.shape[2] - actions
+    return baseline(before[:, :, first:], torch.cat([unsure, told[:, :, :-1]], 2)[:, :, first:])
+
+
+def _told(scores: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"]) -> Float[Tensor, "b m t"]:
+    """Return the log probability of the true class after each glimpse."""
+    true = labels.view(-1, 1, 1, 1).expand(*scores.shape[:3], 1)
+    return scores.log_softmax(-1).gather(-1, true).squeeze(-1)

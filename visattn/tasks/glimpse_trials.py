@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -16,7 +17,8 @@ class Trials:
     """Ways to look at pictures, the same for the same batch each time.
 
     Args:
-        starts: How often each picture is looked at from another start, for the mean error.
+        starts: How often each picture is looked at from another start, for the mean error; once
+            if the model always starts at the same place.
         samples: Rollouts whose probabilities are averaged; 0 leaves out what is sampled.
         seed: Of starts, random paths and samples.
     """
@@ -30,7 +32,6 @@ class Trials:
         sampled = ("sampled", "averaged") if self.samples else ()
         return ("mean", "random", "raster", *sampled)
 
-    @torch.no_grad()
     def run(
         self, model: GlimpseModel, pictures: UInt8[Tensor, "b _ y x"], batch: int
     ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
@@ -48,11 +49,12 @@ class Trials:
         shown = model.normalised(pictures)
         drawn = torch.Generator().manual_seed(self.seed * 1_000_003 + batch)
         count, steps = len(shown), model.glimpses
-        for start in [_start(model, shown, drawn) for _ in range(self.starts)]:
-            yield "mean", model.roll_out(shown, start=start).scores[:, 0]
+        starts = self.starts if model.start == "random" else 1
+        for start in [_start(model, shown, drawn) for _ in range(starts)]:
+            yield "mean", _said(model, shown, start=start)
         paths = {"random": random_paths(count, steps, drawn), "raster": raster_paths(count, steps)}
         for name, path in paths.items():
-            yield name, model.roll_out(shown, path=path.to(shown)).scores[:, 0]
+            yield name, _said(model, shown, path=path.to(shown))
         if self.samples:
             said = torch.stack([self._sampled(model, shown, drawn) for _ in range(self.samples)])
             yield "sampled", said[0]
@@ -63,7 +65,13 @@ class Trials:
     ) -> Float[Tensor, "b t k"]:
         start = _start(model, shown, drawn)
         noise = torch.randn(len(shown), 1, model.glimpses, 2, generator=drawn).to(shown)
-        return model.roll_out(shown, start=start, sampled=True, noise=noise).scores[:, 0]
+        return _said(model, shown, start=start, sampled=True, noise=noise)
+
+
+@torch.no_grad()
+def _said(model: GlimpseModel, shown: Tensor, **options: Any) -> Float[Tensor, "b t k"]:
+    """Return the scores of a rollout; a generator cannot switch gradients off for itself alone."""
+    return model.roll_out(shown, **options).scores[:, 0]
 
 
 def _start(

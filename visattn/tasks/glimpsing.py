@@ -18,6 +18,7 @@ from visattn.functional.scan_paths import random_paths
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.looks import Looks
 from visattn.tasks.bases import Task
+from visattn.tasks.critics import Critic
 from visattn.tasks.glimpse_diagnostics import gradient_norms, policy_figures
 from visattn.tasks.glimpse_losses import GlimpseLosses, glimpse_losses
 from visattn.tasks.glimpse_scores import ErrorPerGlimpse
@@ -25,7 +26,7 @@ from visattn.tasks.glimpse_trials import Trials
 from visattn.tasks.ratios import Ratio
 from visattn.tasks.schedules import cosine, trapezoid
 
-Baseline = Literal["none", "average", "learned", "leave_one_out"]
+Baseline = Literal["none", "average", "learned", "informed", "leave_one_out"]
 Schedule = Literal["cosine", "line"]
 _ADAM = partial(Adam, lr=1e-3)
 
@@ -39,23 +40,30 @@ class GlimpseTask(Task):
     from starts that are the same each time, and set beside that what paths give that nobody
     learned: random places, and a fixed raster.
 
+    What is drawn at a step depends on the seed of the run and the step alone, so that a run that
+    goes on from a checkpoint goes where it would have gone without a break.
+
     Args:
         model: The model; it gets the names of its classes from the data.
         data_info: What the data tells of itself; `classes` are the names.
         rollouts: How often each training picture is looked at.
         baseline: What an action's reward is compared with: nothing (`none`), a moving `average`, a
-            reading of what was remembered before it (`learned`), or the other rollouts of the same
-            picture (`leave_one_out`).
+            reading of what was remembered before it (`learned`), one that knows too how probable
+            the true class then was (`informed`), or the other rollouts of the same picture
+            (`leave_one_out`).
         reward: 1 for a right answer (`correct`), its `log_probability`, or the `gain` in
             probability since before the action.
         normalise: Divide the advantages of a batch by their standard deviation.
         reaching: Let the policy's gradient reach what the core remembers.
+        policy_weight: Weight of the policy's loss; to an optimizer like Adam it matters only to
+            what other losses train too, where the policy's is `reaching`.
         every_glimpse: Weight of the answers after each glimpse, beside the last one's.
         smoothing: Share of label smoothing.
         entropy: Weight of the policy's entropy; works where the model learns its spread.
         last_spread: The policy's spread at the end of the run, reached in a line of its logarithm
             from the model's; the model's all the time if left out.
-        random_epochs: Epochs in which the eye goes to random places, and the policy rests.
+        random_epochs: Epochs in which the eye goes to random places, once for each picture, and the
+            policy rests.
         optimizer: The optimizer; by default Adam with a rate of 1e-3.
         policy_rate: Learning rate of the policy, as a multiple of the optimizer's.
         baseline_rate: The same for a learned baseline.
@@ -63,6 +71,9 @@ class GlimpseTask(Task):
         warm: Steps in which it rises before.
         starts: From how many starts the test looks at each picture.
         samples: Rollouts that the test draws from the policy, to average their probabilities.
+
+    Raises:
+        ValueError: If a number makes no sense, or rollouts are to be compared and there is one.
     """
 
     model: GlimpseModel
@@ -77,6 +88,7 @@ class GlimpseTask(Task):
         reward: Reward = "correct",
         normalise: bool = False,
         reaching: bool = False,
+        policy_weight: float = 1.0,
         every_glimpse: float = 0.0,
         smoothing: float = 0.0,
         entropy: float = 0.0,
@@ -90,14 +102,18 @@ class GlimpseTask(Task):
         starts: int = 5,
         samples: int = 10,
     ) -> None:
-        least = min(every_glimpse, entropy, policy_rate, baseline_rate, random_epochs)
+        least = min(
+            policy_weight, every_glimpse, entropy, policy_rate, baseline_rate, random_epochs
+        )
         if least < 0 or not 0 <= smoothing < 1 or min(rollouts, starts, samples) < 1:
             raise ValueError(
                 "weights, rates and random_epochs must be at least 0, smoothing in [0, 1), "
-                f"rollouts, starts and samples at least 1; got {every_glimpse}, {entropy}, "
-                f"{policy_rate}, {baseline_rate}, {random_epochs}, {smoothing}, {rollouts}, "
-                f"{starts} and {samples}"
+                f"rollouts, starts and samples at least 1; got {policy_weight}, {every_glimpse}, "
+                f"{entropy}, {policy_rate}, {baseline_rate}, {random_epochs}, {smoothing}, "
+                f"{rollouts}, {starts} and {samples}"
             )
+        if last_spread is not None and not last_spread > 0:
+            raise ValueError(f"last_spread must be above 0, got {last_spread}")
         if baseline == "leave_one_out" and rollouts < 2:
             raise ValueError(
                 "leave_one_out compares the rollouts of a picture: say rollouts of 2 or more, or "
@@ -105,6 +121,7 @@ class GlimpseTask(Task):
             )
         super().__init__(model(data_info["classes"]))
         self.rollouts, self.normalise, self.reaching = rollouts, normalise, reaching
+        self.policy_weight = policy_weight
         self.baseline: Baseline = baseline
         self.reward: Reward = reward
         self.every_glimpse, self.smoothing, self.entropy = every_glimpse, smoothing, entropy
@@ -112,11 +129,13 @@ class GlimpseTask(Task):
         self.optimizer = optimizer or _ADAM
         self.policy_rate, self.baseline_rate, self.warm = policy_rate, baseline_rate, warm
         self.schedule: Schedule = schedule
-        self.critic = nn.Linear(self.model.width, 1) if baseline == "learned" else None
-        if self.critic is not None:
-            nn.init.zeros_(self.critic.weight)
-            nn.init.constant_(self.critic.bias, 1 / len(self.model.classes))
-        self.register_buffer("average", torch.tensor(1 / len(self.model.classes)))
+        chance = 1 / len(self.model.classes)
+        self.critic = (
+            Critic(self.model.width, value=chance, informed=baseline == "informed")
+            if baseline in ("learned", "informed")
+            else None
+        )
+        self.register_buffer("average", torch.tensor(chance))
         self.trials = {"val": Trials(), "test": Trials(starts=starts, samples=samples)}
         errors = {
             name: ErrorPerGlimpse(self.model.glimpses) for name in self.trials["test"].names()
@@ -124,6 +143,7 @@ class GlimpseTask(Task):
         self.errors = nn.ModuleDict(errors)
         self.loss = Ratio()
         self.notes: dict[str, Any] = {}
+        self.seed: int | None = None
         self.monitor = ("val/error", "min")
 
     average: Tensor
@@ -149,8 +169,24 @@ class GlimpseTask(Task):
         schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the seed to what every task keeps."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["visattn"]["seed"] = self.seed
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the seed of the run that wrote the checkpoint."""
+        self.seed = checkpoint["visattn"].get("seed")
+
+    def on_fit_start(self) -> None:
+        """Remember the seed of the run."""
+        self.seed = torch.initial_seed() if self.seed is None else self.seed
+
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
-        """Narrow the policy as far as this step of the run wants it."""
+        """Draw as this step does, and narrow the policy as far as it wants it."""
+        batches = self.trainer.fit_loop.epoch_loop.total_batch_idx
+        drawn = batches * self.trainer.world_size + self.global_rank
+        torch.manual_seed(((self.seed or 0) * 1_000_003 + drawn) % 2**63)
         if self.last_spread is not None:
             done = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
             first, last = math.log(self.model.spread), math.log(self.last_spread)
@@ -163,8 +199,9 @@ class GlimpseTask(Task):
         path = None
         if self.current_epoch < self.random_epochs:
             path = random_paths(len(pictures), self.model.glimpses).to(pictures)
+        rollouts = self.rollouts if path is None else 1
         looks = self.model.roll_out(
-            pictures, rollouts=self.rollouts, sampled=True, reaching=self.reaching, path=path
+            pictures, rollouts=rollouts, sampled=True, reaching=self.reaching, path=path
         )
         losses = self.losses(looks, batch.labels)
         self._log_training(looks, losses)
@@ -180,6 +217,7 @@ class GlimpseTask(Task):
             others=self.baseline == "leave_one_out",
             reward=self.reward,
             normalise=self.normalise,
+            policy_weight=self.policy_weight,
             every_glimpse=self.every_glimpse,
             smoothing=self.smoothing,
             entropy=self.entropy,
@@ -189,13 +227,9 @@ class GlimpseTask(Task):
         return losses
 
     @property
-    def _expectation(self) -> nn.Module | Tensor | None:
+    def _expectation(self) -> Critic | Tensor | None:
         """What reward is expected, before the rollouts of a picture are compared."""
-        return (
-            self.critic
-            if self.baseline == "learned"
-            else (self.average if self.baseline == "average" else None)
-        )
+        return self.average if self.baseline == "average" else self.critic
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log how long the gradient of each part is."""
@@ -229,7 +263,7 @@ class GlimpseTask(Task):
     @property
     def _tells(self) -> bool:
         """Whether this step's diagnostics are logged."""
-        return self.global_step % max(1, self.trainer.log_every_n_steps) == 0  # type: ignore[attr-defined]
+        return (self.global_step + 1) % max(1, self.trainer.log_every_n_steps) == 0  # type: ignore[attr-defined]
 
     def _log_training(self, looks: Looks, losses: GlimpseLosses) -> None:
         size = len(looks.places)

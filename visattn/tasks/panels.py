@@ -1,5 +1,7 @@
 """Caption panels as pictures in the log, so that one sees attention being learnt."""
 
+from typing import Any
+
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -12,6 +14,9 @@ from visattn.tasks.bases import Data, Task
 class CaptionPanels(Callback):
     """Log a panel for the first validation pictures, each time the model is validated.
 
+    It draws before the first batch, when averaged weights stand in for those that are trained: from
+    the start of a validation to its end, whichever callback comes first in the config.
+
     Args:
         pictures: How many.
         width: Of a panel, in pixels.
@@ -20,8 +25,17 @@ class CaptionPanels(Callback):
     def __init__(self, pictures: int = 4, width: int = 900) -> None:
         self.pictures, self.width = pictures, width
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         """Caption and draw, on the first process only."""
+        if batch_idx or dataloader_idx:
+            return
         if not trainer.is_global_zero or not isinstance(pl_module, Task):
             return
         boards = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from host_models import Doubled, Residual, Scaled, net, picture, residual_net
 from torch import nn
+from torch.fx.experimental.optimization import fuse
 
 from visattn.blocks.surgery import bake, insert, remove, unbaked
 from visattn.maps import record
@@ -68,6 +69,30 @@ def test_fx_sees_baked_blocks_and_no_others() -> None:
     with record(traced) as maps:
         traced(x)
     assert len(maps.maps) == 4
+
+
+@pytest.mark.parametrize("at", ["residual", "stage_end"])
+@pytest.mark.parametrize("baked", [False, True])
+def test_a_traced_model_computes_the_same_where_a_hook_is_met_too(at: str, baked: bool) -> None:
+    model, x = residual_net().eval(), picture()
+    insert(model, "cbam", at=at, example=x, init="paper")
+    output = model(x)
+    if baked:
+        bake(model)
+    traced = torch.fx.symbolic_trace(model)
+    assert torch.equal(traced(x), output)
+    nodes = [node.target for node in traced.graph.nodes if str(node.target).endswith(".visattn")]
+    assert len(nodes) == (0 if at == "residual" and not baked else 2)  # a norm is one node
+
+
+def test_folding_norms_drops_hooks_and_keeps_what_is_baked() -> None:
+    model, x = changed(), picture()
+    output = model(x)
+    assert not torch.allclose(fuse(model)(x), output, atol=1e-4)
+    bake(model)
+    folded = fuse(model)
+    assert "visattn" in dict(folded.get_submodule("1.bn2").named_children())
+    torch.testing.assert_close(folded(x), output, rtol=1e-5, atol=1e-6)
 
 
 def test_checkpoints_from_before_load_after() -> None:

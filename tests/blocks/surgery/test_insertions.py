@@ -17,6 +17,7 @@ from torchvision.models import resnet18
 from visattn.blocks.catalogues import create
 from visattn.blocks.channel.squeeze_excitations import SqueezeExcitation
 from visattn.blocks.surgery import insert
+from visattn.blocks.surgery.recipes import Recipe
 from visattn.maps import record
 
 SMALL = ("resnet", "convnext", "nfnet", "byobnet")
@@ -212,6 +213,33 @@ def test_a_report_is_short() -> None:
         "  1.bn2  16 x 20 x 28",
         "  3.bn2  24 x 10 x 14",
     ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        (create("se", 16), "give its name, or a function .* got a SqueezeExcitation ready made"),
+        (["se", nn.ReLU()], "got a ReLU ready made"),
+        (lambda channels: channels, "must return a module for 16 channels, got int"),
+    ],
+)
+def test_a_block_is_made_anew_for_each_site(recipe: Recipe, reason: str) -> None:
+    model = residual_net()
+    with pytest.raises(TypeError, match=reason):
+        insert(model, recipe, at="residual", example=picture())
+    assert not any("visattn" in key for key in model.state_dict())
+
+
+def test_a_block_that_changes_the_shape_is_refused() -> None:
+    model = residual_net()
+    with pytest.raises(ValueError, match=r"must keep the shape .* Conv2d after 1.bn2 made"):
+        insert(model, lambda c: nn.Conv2d(c, c, 3), at="residual", example=picture())
+    assert not any("visattn" in key for key in model.state_dict())
+
+
+def test_a_shape_is_no_example() -> None:
+    with pytest.raises(TypeError, match=r"must be a tensor that .*, got \(1, 3, 20, 28\)"):
+        insert(residual_net(), "se", at="residual", example=(1, 3, 20, 28))
 
 
 def compiled() -> nn.Module:

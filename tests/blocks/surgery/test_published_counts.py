@@ -95,6 +95,43 @@ def test_every_residual_branch(
     assert bare + sum(parameters(made("bam", width)) for width in ends) == bam
 
 
+@pytest.mark.parametrize(
+    ("backbone", "windows", "added"),
+    [
+        # By the formula at 256, 512, 1024 and 2048 channels; at 64, 128, 256 and 512.
+        (resnet50, [5] * 3 + [5] * 4 + [5] * 6 + [7] * 3, 86),
+        (resnet101, [5] * 3 + [5] * 4 + [5] * 23 + [7] * 3, 171),
+        (resnet18, [3] * 2 + [5] * 6, 36),
+    ],
+)
+def test_windows_of_eca_follow_the_widths_of_the_stages(
+    backbone: Callable[[], nn.Module], windows: list[int], added: int
+) -> None:
+    model = hollow(backbone)
+    bare = parameters(model)
+    report = insert(model, "eca", at="residual", example=PICTURE, init="paper")
+    found = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
+    assert found == windows
+    assert parameters(model) - bare == report.parameters == added
+
+
+def test_windows_of_eca_may_be_those_that_were_released() -> None:
+    model = hollow(resnet50)
+    for stage, kernel in enumerate(RELEASED.values(), 1):
+        insert(
+            model,
+            "eca",
+            at="residual",
+            stages=[stage],
+            example=PICTURE,
+            init="paper",
+            kernel=kernel,
+        )
+    found = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
+    assert found == [3] * 3 + [5] * 4 + [5] * 6 + [7] * 3
+    assert parameters(model) == RESNET_50["eca as released"]
+
+
 def test_the_whole_model_counts_what_was_published() -> None:
     model = hollow(resnet50)
     report = insert(model, "cbam", at="residual", example=PICTURE, init="paper")

@@ -115,6 +115,17 @@ def test_stages_that_are_not_there_are_named() -> None:
         insert(residual_net(), "se", at="0", stages=[2], example=picture())
 
 
+def test_each_stage_may_get_a_block_of_its_own() -> None:
+    model, x = residual_net(), picture()
+    for stage, name in ((1, "se"), (2, "cbam")):
+        report = insert(model, name, at="residual", stages=[stage], example=x)
+        assert names(report.sites) == [f"{2 * stage - 1}.bn2"]
+    with pytest.raises(ValueError, match=r"3.bn2: it holds cbam already"):
+        insert(model, "se", at="residual", stages=[2], example=x)
+    with pytest.raises(ValueError, match=r"after 5: it returns \[2, 24\]"):
+        insert(model, "se", at=["1", "5"], stages=[1], example=x)
+
+
 def test_a_head_of_convolutions_is_no_stage() -> None:
     body = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4))
     model = nn.Sequential(body, nn.Conv2d(5, 7, (5, 7)))  # as timm's VGG

@@ -93,6 +93,16 @@ def test_blocks_that_a_model_was_built_with_are_rows_too() -> None:
     assert [row.site for row in table(model, picture()).rows] == ["", "1"]
 
 
+def test_a_model_that_is_one_block_is_counted_once() -> None:
+    block, x = SqueezeExcitation(6, reduction=2), torch.zeros(2, 6, 5, 7)
+    found = table(block, x)
+    rest, whole = found.rows
+    assert (rest.site, rest.parameters, rest.work) == ("", 0, Work())
+    assert (whole.site, whole.blocks) == ("(the model)", "SqueezeExcitation")
+    assert found.work == whole.work == Work(weighted=2 * 6 * 3, gates=6 * 5 * 7)
+    assert found.parameters == sum(p.numel() for p in block.parameters()) == 2 * 6 * 3 + 3 + 6
+
+
 def test_a_table_says_what_it_counts() -> None:
     text = str(table(residual_net(), picture()))
     assert "17,269 = 0.017 x 10^6 = 0.016 x 2^20; 0 of them are identity scales" in text

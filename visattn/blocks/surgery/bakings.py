@@ -83,10 +83,12 @@ def remove(model: nn.Module) -> list[str]:
 def bake(model: nn.Module) -> list[str]:
     """Make the hooks of inserted blocks plain modules, and return the sites that changed.
 
-    `torch.fx` leaves hooks out without a word; after this it sees each site as one node, and so do
-    `torch.export` and exporters that stand on either. A host `a.b` becomes a module that holds it
-    as `a.b.host` and the blocks, as before, as `a.b.visattn`. Checkpoints from before load as they
-    are; `unbaked` brings one from after back. A `Sequential` holds its block as a part anyway.
+    To `torch.fx` a host such as a norm is one node, its hook unseen, and what rewrites the graph
+    (folding norms into convolutions) drops the block without a word. After this each site is a node
+    of its own, for `torch.export` and exporters that stand on either too. A host `a.b` becomes a
+    module that holds it as `a.b.host` and the blocks, as before, as `a.b.visattn`. Checkpoints from
+    before load as they are; `unbaked` brings one from after back. A `Sequential` holds its block as
+    a part anyway.
 
     Raises:
         ValueError: If nothing was inserted.

@@ -41,7 +41,8 @@ class Work:
 def work(model: nn.Module, example: Example, sites: Mapping[str, nn.Module]) -> dict[str, Work]:
     """Return what is computed at sites in one run, and elsewhere, under the name "".
 
-    Any device will do, `meta` among them, on which nothing is computed and all is counted.
+    If the model itself is a site, which then has that name, there is no elsewhere. Any device will
+    do, `meta` among them, on which nothing is computed and all is counted.
 
     Example:
         >>> work(nn.Linear(3, 5), torch.zeros(2, 3), {})

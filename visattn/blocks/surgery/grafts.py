@@ -74,7 +74,7 @@ def scale_name(block: str) -> str:
     return f"{block}_scale"
 
 
-def attend(host: nn.Module, _: Any, output: Tensor) -> Tensor:
+def attend(host: nn.Module, _: Any, output: Tensor | Proxy) -> Tensor | Proxy:
     """Return what a host gave, under the attention of its graft: the hook that all hosts share.
 
     It finds the graft at the host, so that a copy of a model uses its own.

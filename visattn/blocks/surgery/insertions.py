@@ -83,6 +83,7 @@ def insert(
     Raises:
         ValueError: If there is no such site, block or option, if no block can stand at a site, if
             one stands there already, or if the model is compiled, scripted or wrapped.
+        TypeError: If there is no tensor in the example, or if a block is given ready made.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 1))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -25,7 +25,8 @@ def graft_for(site: Site, recipe: Recipe, *, identity: bool, options: dict[str, 
     learn below two zeros.
 
     Raises:
-        ValueError: If there is no such block, or if it takes no such option.
+        ValueError: If there is no such block, or if it takes no such option or changes the shape.
+        TypeError: If it is neither named nor made by a function.
     """
     wanted = [recipe] if isinstance(recipe, str) or callable(recipe) else list(recipe)
     if not wanted:
@@ -35,14 +36,27 @@ def graft_for(site: Site, recipe: Recipe, *, identity: bool, options: dict[str, 
     bare = site.device.type == "meta" and not identity
     with torch.device("meta" if bare else "cpu"):
         for each in wanted:
-            made = (
-                create(each, site.channels, **options)
-                if isinstance(each, str)
-                else each(site.channels, **options)
-            )
+            made = _made(each, site.channels, options)
             blocks[_label(each, made, blocks)] = made
         eased = [name for name, block in blocks.items() if identity and _changes(block, site)]
         return Graft(blocks, eased=eased, last=site.last)
+
+
+def _made(recipe: str | Factory, channels: int, options: dict[str, Any]) -> nn.Module:
+    if isinstance(recipe, str):
+        return create(recipe, channels, **options)
+    if isinstance(recipe, nn.Module):
+        raise TypeError(
+            "each site gets a block of its own: give its name, or a function from a number of "
+            f"channels to a module, such as its class, got a {type(recipe).__name__} ready made"
+        )
+    made = cast("object", recipe(channels, **options))  # people's functions promise nothing
+    if not isinstance(made, nn.Module):
+        raise TypeError(
+            f"a function that makes blocks must return a module for {channels} channels, "
+            f"got {type(made).__name__}"
+        )
+    return made
 
 
 def _label(given: str | Factory, block: nn.Module, taken: dict[str, nn.Module]) -> str:
@@ -54,11 +68,20 @@ def _label(given: str | Factory, block: nn.Module, taken: dict[str, nn.Module]) 
 
 
 def _changes(block: nn.Module, site: Site) -> bool:
-    """Return whether a block gives more than a rounding away from what it was given."""
+    """Return whether a block gives more than a rounding away from what it was given.
+
+    Raises:
+        ValueError: If it gives features of another shape.
+    """
     random = torch.Generator().manual_seed(0)
     x: Float[Tensor, "1 c y x"] = torch.randn(1, site.channels, *site.grid, generator=random)
     training = block.training
     with torch.no_grad():
         y = block.eval()(x)
     block.train(training)
-    return y.shape != x.shape or not torch.allclose(y, x, rtol=1e-5, atol=1e-5)
+    if y.shape != x.shape:
+        raise ValueError(
+            f"a block must keep the shape of what it takes, but {type(block).__name__} after "
+            f"{site.name} made {list(y.shape)} of {list(x.shape)}"
+        )
+    return not torch.allclose(y, x, rtol=1e-5, atol=1e-5)

@@ -58,7 +58,6 @@ def chosen_sites(
     names = _meant(modules, trace, at)
     ran = {name: number for number, name in enumerate(trace.outputs)}
     names = sorted(set(names), key=lambda name: ran.get(name, -1))
-    found = [site_at(modules[name], name, trace) for name in names]
     wanted = None if stages is None else set(stages)
     grids = stage_grids(trace)
     if wanted is not None and (not wanted or not wanted <= set(range(1, len(grids) + 1))):
@@ -67,6 +66,9 @@ def chosen_sites(
             f"stages must be some of those that this model has ({sizes}), got {sorted(wanted)}; "
             "stages of one size are one stage, so see that the example is large enough"
         )
+    if wanted is not None:  # what stands in other stages is none of its business
+        names = [name for name in names if _stage(name, trace) in {None, *wanted}]
+    found = [site_at(modules[name], name, trace) for name in names]
     kept = [site for site in found if wanted is None or site.stage in wanted]
     if not kept:
         raise ValueError(f"there is no site at={at!r} in stages {sorted(wanted or ())}")
@@ -93,16 +95,25 @@ def site_at(host: nn.Module, name: str, trace: Trace) -> Site:
             f"no block can stand after {name}: it runs {len(widths)} times with {widths} channels, "
             "and one block takes one width; choose a module that runs once"
         )
-    grids = stage_grids(trace)
-    stage = grids.index(first.grid) + 1 if first.grid in grids else None
     device = first.device or torch.device("cpu")
+    stage = _stage(name, trace)
     return Site(name, widths[0], first.grid, first.last, stage, len(outputs), device)
+
+
+def _stage(name: str, trace: Trace) -> int | None:
+    """Return the number of the stage in which a module returns features."""
+    outputs, grids = trace.outputs.get(name, []), stage_grids(trace)
+    grid = outputs[0].grid if outputs and len(outputs[0].shape) == 4 else None
+    return grids.index(grid) + 1 if grid in grids else None
 
 
 def _meant(modules: dict[str, nn.Module], trace: Trace, at: Where) -> list[str]:
     if at == "residual":
         names = [addition.branch for addition in trace.additions if addition.branch]
-        reason = "no module's output is the residual branch of an addition"
+        reason = (
+            "no module's output is the residual branch of an addition; say stage_end, or give a "
+            "pattern of names"
+        )
     elif at == "stage_end":
         names, reason = list(stage_ends(trace).values()), ""
     elif isinstance(at, str):
@@ -137,8 +148,8 @@ def _close(name: str, modules: dict[str, nn.Module]) -> str:
     return (
         f"did you mean {' or '.join(close)}?"
         if close
-        else f"modules are named as {', '.join(list(modules)[:3])}, and words are residual and "
-        "stage_end"
+        else f"its modules are named as {', '.join(list(modules)[:3])}, and the words are residual "
+        "and stage_end"
     )
 
 

@@ -10,6 +10,9 @@ from visattn.blocks.surgery.costs import Work, work
 from visattn.blocks.surgery.grafts import CHILD, Graft, modules_of
 from visattn.blocks.surgery.traces import Example
 
+WHOLE = "(the model)"
+"""The site of a model that is one block and nothing else."""
+
 CONVENTION = (
     "MACs are multiplications, each with its addition (twice as many FLOPs), of one picture.\n"
     "conv+linear: with weights. attention: features with features, in batched matrix products and\n"
@@ -91,7 +94,8 @@ def table(model: nn.Module, example: Example) -> Table:
     """Return parameters and multiplications of a model, for each block in it and in all.
 
     Args:
-        model: With inserted blocks, or built with blocks, or with neither; baked or not.
+        model: With inserted blocks, or built with blocks, or with neither; baked or not; or a
+            block itself.
         example: What it takes: a tensor, or a tuple of all arguments; the first axis is the batch.
 
     Example:
@@ -112,7 +116,8 @@ def table(model: nn.Module, example: Example) -> Table:
     batch = shapes[0][0]
     rows = [_row(name, part, _share(counted[name], batch)) for name, part in found.items()]
     rest = sum(p.numel() for p in model.parameters()) - sum(row.parameters for row in rows)
-    bare = Cost("", "", rest, 0, _share(counted[""], batch))
+    elsewhere = Work() if "" in found else counted[""]  # a model that is one block has no rest
+    bare = Cost("", "", rest, 0, _share(elsewhere, batch))
     return Table((bare, *rows), tuple(shapes[0][1:]))
 
 
@@ -129,7 +134,7 @@ def _attention(model: nn.Module) -> dict[str, nn.Module]:
 def _row(name: str, part: nn.Module, share: Work) -> Cost:
     graft = isinstance(part, Graft)
     return Cost(
-        site=name.removesuffix(f".{CHILD}"),
+        site=name.removesuffix(f".{CHILD}") or WHOLE,
         blocks=" + ".join(part.names) if graft else type(part).__name__,
         parameters=sum(p.numel() for p in part.parameters()),
         scales=sum(scale.numel() for scale in part.scales) if graft else 0,

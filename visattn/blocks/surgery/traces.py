@@ -120,8 +120,17 @@ def run(model: nn.Module, example: Example) -> None:
 
 
 def trace(model: nn.Module, example: Example) -> Trace:
-    """Run a model once, in evaluation mode and without gradients, and return what was seen."""
+    """Run a model once, in evaluation mode and without gradients, and return what was seen.
+
+    Raises:
+        TypeError: If there is no tensor in the example.
+    """
     given = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
+    if not given:
+        raise TypeError(
+            "the example must be a tensor that the model takes, such as torch.zeros(1, 3, 224, 224)"
+            f", or a tuple of all its arguments, got {example!r:.60}"
+        )
     picture = next(((x.shape[2], x.shape[3]) for x in given if x.ndim == 4), None)
     watch = _Watch(Trace(picture), example)
     with ExitStack() as stack:
