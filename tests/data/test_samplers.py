@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.data.samplers import EachOnce, LengthBuckets
+from visattn.data.samplers import EachOnce, LengthBuckets, NumberedByEpoch
 
 SIZES = st.tuples(
     st.integers(1, 131), st.integers(1, 7), st.integers(1, 5), st.integers(1, 5)
@@ -95,3 +95,15 @@ def test_each_once_is_each_once(count: int, world: int) -> None:
     assert [len(part) for part in parts] == list(map(len, samplers))
     assert all(part == sorted(part) for part in parts)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@given(sizes=SIZES, epoch=st.integers(0, 99))
+def test_numbers_say_the_epoch_and_the_sample(sizes: tuple[int, int, int, int], epoch: int) -> None:
+    count, batch, pool, world = sizes
+    for rank, plain in enumerate(shares(sizes, epoch=epoch)):
+        order = LengthBuckets(count, length, batch=batch, pool=pool, rank=rank, world=world)
+        numbered = NumberedByEpoch(order)
+        numbered.set_epoch(epoch)
+        assert len(numbered) == len(plain)
+        told = [[divmod(number, count) for number in numbers] for numbers in numbered]
+        assert told == [[(epoch, number) for number in numbers] for numbers in plain]

@@ -2,14 +2,18 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.folders import prepare_folder
 
 if TYPE_CHECKING:  # numpy and torch are loaded when the command runs, not for its help
+    from jaxtyping import UInt8
+    from torch import Tensor
+
     from visattn.data.scenes.datasets import Scenes
+    from visattn.data.scenes.worlds import Thing
 
 _SCENES = """\
 Draw scenes of coloured shapes. Each is DIR/ID.png and a line of DIR/captions.jsonl:
@@ -18,6 +22,20 @@ Draw scenes of coloured shapes. Each is DIR/ID.png and a line of DIR/captions.js
   objects    shape, colour, texture and size of each thing, and its box: left, top, right, bottom
              in pixels of the picture
   shows      for each word of each caption the number of the object it shows, or null"""
+_SHAPES = """\
+Draw scenes of one coloured shape each, as SceneShapes gives them to a classifier. Each is
+DIR/ID.png and a line of DIR/shapes.jsonl:
+  id, file   the picture
+  class      the shape
+  object     as `visattn data scenes` says it"""
+_DIGITS = """\
+Lay MNIST digits on canvases, as CanvasDigits gives them to a classifier. Each is DIR/ID.png and a
+line of DIR/digits.jsonl:
+  id, file   the canvas
+  class      the digit
+  box        where the digit lies: left, top, right, bottom in pixels
+  pieces     the boxes of the pieces of other digits, in the order in which they were laid"""
+_COMBINATIONS = ("sum", "max", "overwrite", "blend")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,13 +44,32 @@ def parser() -> argparse.ArgumentParser:
         prog="visattn data", description="Write a data set as files to look at."
     )
     sets = made.add_subparsers(dest="name", metavar="NAME", required=True)
-    scenes = sets.add_parser(
-        "scenes",
-        help="drawn shapes, with captions that can be checked",
-        description=_SCENES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    scenes.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for files")
+    _add_scenes(sets)
+    _add_shapes(sets)
+    _add_digits(sets)
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a data set; return 0.
+
+    Raises:
+        ValueError: If a number makes no sense.
+        FileNotFoundError: If the folder of the digits does not hold them.
+        OSError: If the folder cannot be written.
+    """
+    asked = parser().parse_args(argv)
+    write: dict[str, Callable[[argparse.Namespace], str]] = {
+        "scenes": _write_scenes,
+        "shapes": _write_shapes,
+        "digits": _write_digits,
+    }
+    print(f"{asked.out}\t{write[asked.name](asked)}")
+    return 0
+
+
+def _add_scenes(sets: Any) -> None:
+    scenes = _added(sets, "scenes", "drawn shapes, with captions that can be checked", _SCENES)
     scenes.add_argument(
         "--split",
         choices=("train", "validation", "test", "novel"),
@@ -46,17 +83,62 @@ def parser() -> argparse.ArgumentParser:
         scenes.add_argument(f"--{name}", nargs="+", metavar="WORD", help=f"only these {name}")
     scenes.add_argument("--fewest", type=int, default=2, help="fewest things on a picture (2)")
     scenes.add_argument("--most", type=int, default=4, help="most things on a picture (4)")
-    return made
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write a data set; return 0.
+def _add_shapes(sets: Any) -> None:
+    shapes = _added(sets, "shapes", "one drawn shape a picture, to be told apart", _SHAPES)
+    _add_split(shapes)
+    shapes.add_argument("--size", type=int, default=64, help="height and width in pixels (64)")
+    shapes.add_argument("--seed", type=int, default=0, help="another seed, other scenes (0)")
 
-    Raises:
-        ValueError: If a number makes no sense.
-        OSError: If the folder cannot be written.
-    """
-    asked = parser().parse_args(argv)
+
+def _add_digits(sets: Any) -> None:
+    digits = _added(sets, "digits", "MNIST on larger canvases, alone or in clutter", _DIGITS)
+    digits.add_argument(
+        "--root", metavar="DIR", required=True, help="folder that holds MNIST/raw, for torchvision"
+    )
+    _add_split(digits)
+    digits.add_argument(
+        "--canvas",
+        type=int,
+        nargs=2,
+        metavar=("HEIGHT", "WIDTH"),
+        default=(60, 60),
+        help="in pixels (60 60)",
+    )
+    digits.add_argument("--pieces", type=int, default=0, help="pieces of other digits (0)")
+    digits.add_argument("--piece", type=int, default=8, help="sides of a piece in pixels (8)")
+    digits.add_argument(
+        "--combine", choices=_COMBINATIONS, default="sum", help="how pieces lie over things (sum)"
+    )
+    digits.add_argument(
+        "--seed", type=int, default=0, help="data.seed and data.split_seed of a config (0)"
+    )
+
+
+def _added(sets: Any, name: str, what: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of a data set."""
+    own: argparse.ArgumentParser = sets.add_parser(
+        name,
+        help=what,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    own.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for files")
+    return own
+
+
+def _add_split(own: argparse.ArgumentParser) -> None:
+    own.add_argument(
+        "--split",
+        choices=("train", "validation", "test"),
+        default="test",
+        help="which pictures (test)",
+    )
+    own.add_argument("--count", type=int, default=8, help="how many (8)")
+
+
+def _write_scenes(asked: argparse.Namespace) -> str:
     from visattn.data.scenes.datasets import Scenes
     from visattn.data.scenes.worlds import Kinds
 
@@ -68,34 +150,97 @@ def main(argv: Sequence[str]) -> int:
     kinds = Kinds(**chosen, count=(asked.fewest, asked.most))
     scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed, kinds=kinds)
     prepare_folder(asked.out)
-    lines = [json.dumps(_write(scenes, index, asked.out)) for index in range(len(scenes))]
-    (asked.out / "captions.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    print(f"{asked.out}\t{len(scenes)} scenes of split {asked.split}, {asked.size} pixels a side")
-    return 0
+    lines = [_scene(scenes, index, asked.out) for index in range(len(scenes))]
+    _write_lines(asked.out / "captions.jsonl", lines)
+    return f"{len(scenes)} scenes of split {asked.split}, {asked.size} pixels a side"
 
 
-def _write(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
+def _scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
     """Write the picture of one scene and return what is to be known of it."""
+    sample = scenes[index]
+    return {
+        **_picture(scenes.picture(index), sample.id, folder),
+        "captions": sample.captions,
+        "objects": [_told(thing, scenes.size) for thing in scenes.world(index).things],
+        "shows": [telling.shows for telling in scenes.tellings(index)],
+    }
+
+
+def _write_shapes(asked: argparse.Namespace) -> str:
+    from visattn.data.scenes.datasets import Scenes
+    from visattn.data.scenes.single_things import LONE, lone_things, lone_world
+
+    scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed, kinds=LONE)
+    prepare_folder(asked.out)
+    lines: list[dict[str, Any]] = []
+    for index, picture in enumerate(lone_things(scenes).pictures):
+        (thing,) = lone_world(scenes, index).things
+        written = _picture(picture, f"{asked.split}-{index}", asked.out)
+        lines.append({**written, "class": thing.shape, "object": _told(thing, asked.size)})
+    _write_lines(asked.out / "shapes.jsonl", lines)
+    return f"{len(scenes)} shapes of split {asked.split}, {asked.size} pixels a side"
+
+
+def _told(thing: "Thing", size: int) -> dict[str, Any]:
+    """Return what is to be known of a thing."""
+    return {
+        "shape": thing.shape,
+        "colour": thing.colour,
+        "texture": thing.texture,
+        "size": thing.size,
+        "box": [round(side * size, 2) for side in thing.box],
+    }
+
+
+def _write_digits(asked: argparse.Namespace) -> str:
+    from visattn.tasks.digit_data import CanvasDigits
+
+    canvas: tuple[int, int] = (asked.canvas[0], asked.canvas[1])
+    data = CanvasDigits(
+        root=asked.root,
+        canvas=canvas,
+        pieces=asked.pieces,
+        piece=asked.piece,
+        combine=asked.combine,
+        split_seed=asked.seed,
+        seed=asked.seed,
+    )
+    laid = data.laid(asked.split)
+    if not 1 <= asked.count <= len(laid):
+        raise ValueError(f"count must be 1 to {len(laid)}, got {asked.count}")
+    numbers = list(range(asked.count))
+    (pictures, labels), placed = laid[numbers], laid.placements(numbers)
+    prepare_folder(asked.out)
+    lines = [
+        {
+            **_picture(picture, f"{asked.split}-{number}", asked.out),
+            "class": data.classes[int(labels[number])],
+            "box": _box(placed.digits[number].tolist(), laid.digits.shape[2:]),
+            "pieces": [
+                _box(corner, (asked.piece,) * 2) for corner in placed.pieces[number].tolist()
+            ],
+        }
+        for number, picture in enumerate(pictures)
+    ]
+    _write_lines(asked.out / "digits.jsonl", lines)
+    said = f"{asked.count} of {len(laid)} canvases of split {asked.split}"
+    return f"{said}, {canvas[0]} x {canvas[1]} pixels, sha256 of all {laid.digest()}"
+
+
+def _box(corner: Sequence[int], size: Sequence[int]) -> list[int]:
+    """Return left, top, right and bottom of what starts at a corner: top, left."""
+    (top, left), (height, width) = corner, size
+    return [left, top, left + width, top + height]
+
+
+def _picture(picture: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> dict[str, Any]:
+    """Write a picture and return its name and that of its file."""
     from PIL import Image
 
-    sample = scenes[index]
-    name = f"{sample.id}.png"
-    Image.fromarray(scenes.picture(index).permute(1, 2, 0).numpy()).save(folder / name)
-    objects = [
-        {
-            "shape": thing.shape,
-            "colour": thing.colour,
-            "texture": thing.texture,
-            "size": thing.size,
-            "box": [round(side * scenes.size, 2) for side in thing.box],
-        }
-        for thing in scenes.world(index).things
-    ]
-    shows = [telling.shows for telling in scenes.tellings(index)]
-    return {
-        "id": sample.id,
-        "file": name,
-        "captions": sample.captions,
-        "objects": objects,
-        "shows": shows,
-    }
+    pixels = picture.expand(3, -1, -1).permute(1, 2, 0).numpy()
+    Image.fromarray(pixels).save(folder / f"{name}.png")
+    return {"id": name, "file": f"{name}.png"}
+
+
+def _write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
+    file.write_text("\n".join([*map(json.dumps, lines), ""]), encoding="utf-8")

@@ -100,3 +100,34 @@ class EachOnce(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.indices)
+
+
+class NumberedByEpoch(Sampler[list[int]]):
+    """Batches whose numbers say the epoch as well: sample i of epoch e is i + e · count.
+
+    So the number alone tells a data set which picture to make, in whatever process it does so.
+
+    Args:
+        order: The batches of an epoch.
+
+    Example:
+        >>> later = NumberedByEpoch(LengthBuckets(3, lambda index: 0, batch=3))
+        >>> later.set_epoch(2)
+        >>> sorted(next(iter(later)))
+        [6, 7, 8]
+    """
+
+    def __init__(self, order: LengthBuckets) -> None:
+        self.order = order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order and the numbers of this epoch."""
+        self.order.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first = self.order.epoch * self.order.count
+        for numbers in self.order:
+            yield [first + number for number in numbers]

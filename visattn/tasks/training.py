@@ -23,9 +23,12 @@ import visattn.tasks.captioning
 import visattn.tasks.class_data
 import visattn.tasks.classification
 import visattn.tasks.crop_panels
+import visattn.tasks.digit_data
+import visattn.tasks.glimpsing
 import visattn.tasks.panels
 import visattn.tasks.scenes_data
-import visattn.tasks.self_critical  # noqa: F401
+import visattn.tasks.self_critical
+import visattn.tasks.shape_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
 from visattn.tasks.checkpoints import read_checkpoint
 from visattn.tasks.parsers import Parser
