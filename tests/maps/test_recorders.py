@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.taps import Tap
+from visattn.blocks.taps import MapKind, Tap
 from visattn.maps.recorders import record
 
 
@@ -95,6 +95,19 @@ def test_a_grid_that_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match=misfit), record(model):
         model(torch.rand(1, 5))
     assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("kind", ["tokens", "words"])
+def test_tokens_without_a_grid_are_no_rows_and_columns(kind: MapKind) -> None:
+    model = nn.Sequential(Tap(kind))
+    gridless = r"at 0, \[2, 3, 5, 7\], run over a row of 7 tokens whose grid .*set tap\.grid"
+    with pytest.raises(ValueError, match=gridless), record(model):
+        model(torch.rand(2, 3, 5, 7).softmax(-1))
+    assert hooks(model) == 0
+    gate = nn.Sequential(Tap("gate"))
+    with record(gate) as seen:
+        gate(torch.rand(2, 3, 5, 7))
+    assert seen.maps[0].values.shape == (2, 3, 5, 7)
 
 
 def test_models_that_skip_hooks_are_refused() -> None:

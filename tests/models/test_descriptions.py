@@ -15,6 +15,7 @@ from visattn.models.encoders import SmallEncoder
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
+from visattn.models.vision_transformers import VisionTransformer
 
 # One of each, with every argument another than the one it has by itself.
 EXAMPLES: dict[str, nn.Module] = {
@@ -66,6 +67,36 @@ EXAMPLES: dict[str, nn.Module] = {
         arguments={"drop_rate": 0.5},
         mean=(0.1, 0.2, 0.3),
         std=(0.5, 0.6, 0.7),
+    ),
+    "VisionTransformer": VisionTransformer(
+        ("cat", "dog", "yak"),
+        size=(24, 40),
+        patch=(8, 4),
+        stem_options={},
+        width=24,
+        depth=3,
+        heads=3,
+        ratio=2.5,
+        feed_forward="swiglu",
+        attend=("window", "shifted", "full"),
+        extent=(2, 3),
+        positions="relative",
+        prefix_positions=False,
+        resample="dino",
+        pool="attention",
+        class_token=True,
+        registers=2,
+        norm_after=True,
+        qkv_bias=False,
+        qk_norm=True,
+        locality=True,
+        layer_scale=0.1,
+        drop_path=0.2,
+        pad=True,
+        checkpointing=True,
+        epsilon=1e-5,
+        mean=(0.1,),
+        std=(0.5,),
     ),
 }
 

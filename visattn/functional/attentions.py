@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from visattn.functional.masks import Alignment, causal_mask
+from visattn.functional.precisions import without_autocast
 
 
 def masked_softmax(
@@ -86,11 +87,40 @@ def attention(
         mask = past if mask is None else past & mask
     if not need_weights:
         return _fused(query, keys, values, mask, bias, kernel_is_causal, factor), None
-    wide = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(wide) * factor) @ keys.to(wide).mT
-    scores = scores if bias is None else scores + bias
-    weights = masked_softmax(scores, mask).to(query.dtype)
+    weights = attention_weights(query, keys, mask=mask, bias=bias, scale=factor)
     return weights @ values, weights
+
+
+def attention_weights(
+    query: Float[Tensor, "*b n d"],
+    keys: Float[Tensor, "*b m d"],
+    *,
+    mask: Bool[Tensor, "*#b #n #m"] | None = None,
+    bias: Float[Tensor, "*#b #n #m"] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n m"]:
+    """Return how much each query takes from each key, found in single precision at least.
+
+    Args:
+        query: What is looked for.
+        keys: What it is compared with.
+        mask: True = may attend.
+        bias: Added to the scaled scores.
+        scale: What scores are multiplied by; 1 / sqrt(d) if not said.
+
+    Raises:
+        TypeError: If the mask is not boolean.
+
+    Example:
+        >>> attention_weights(torch.zeros(1, 2), torch.ones(2, 2))
+        tensor([[0.5000, 0.5000]])
+    """
+    factor: float = query.shape[-1] ** -0.5 if scale is None else scale
+    wide = torch.promote_types(query.dtype, torch.float32)
+    with without_autocast(query.device):
+        scores = (query.to(wide) * factor) @ keys.to(wide).mT
+    scores = scores if bias is None else scores + bias
+    return masked_softmax(scores, mask).to(query.dtype)
 
 
 def _fused(

@@ -115,8 +115,8 @@ def cropped_glimpses(
         >>> picture = torch.arange(12.0).view(1, 1, 3, 4)
         >>> pyramid = glimpse_pyramid(picture, glimpse=2, scales=1)
         >>> cropped_glimpses(pyramid, torch.zeros(1, 2), (3, 4), glimpse=2)[0, 0, 0]
-        tensor([[5., 6.],
-                [9., 10.]])
+        tensor([[ 5.,  6.],
+                [ 9., 10.]])
     """
     which = _pictures_of(pyramid, places, which)
     starts = glimpse_boxes(places, size, glimpse=glimpse, scales=len(pyramid))[..., :2].long()

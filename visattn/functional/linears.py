@@ -52,6 +52,24 @@ def linear_attention(
     return seen.to(values.dtype), weights if weights is None else weights.to(values.dtype)
 
 
+def linear_weights(
+    queries: Float[Tensor, "*b n d"], keys: Float[Tensor, "*b m d"]
+) -> Float[Tensor, "*b n m"]:
+    """Return the weights alone, of as many queries as are wanted.
+
+    Example:
+        >>> linear_weights(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]))
+        tensor([[0.2500, 0.7500]])
+
+    Source:
+        As of `linear_attention`.
+    """
+    asking, offered = _positive(at_least_float32(queries)), _positive(at_least_float32(keys))
+    with without_autocast(queries.device):
+        weights = asking @ offered.mT
+        return (weights / weights.sum(-1, keepdim=True)).to(queries.dtype)
+
+
 def _positive(x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
     """Return elu(x) + 1, which is exp(x) below zero: so written, it keeps its digits there."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

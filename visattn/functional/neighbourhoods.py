@@ -78,15 +78,27 @@ def neighbour_places(
         >>> neighbour_places((1, 4), (1, 3))
         tensor([[0, 1, 2], [0, 1, 2], [1, 2, 3], [1, 2, 3]])
     """
+    check_middle(kernel)
+    rows = _line_of_neighbours(grid[0], kernel[0], device)
+    columns = _line_of_neighbours(grid[1], kernel[1], device)
+    places = rows[:, None, :, None] * grid[1] + columns[None, :, None, :]
+    return places.flatten(2).flatten(0, 1)
+
+
+def check_middle(kernel: tuple[int, int]) -> None:
+    """Let a neighbourhood pass that has a middle.
+
+    Raises:
+        ValueError: If one of its sides is even or below 1.
+
+    Example:
+        >>> check_middle((3, 5))
+    """
     if min(kernel) < 1 or kernel[0] % 2 == 0 or kernel[1] % 2 == 0:
         raise ValueError(
             "both sides of a neighbourhood must be odd, so that it has a middle, "
             f"got {kernel[0]} x {kernel[1]}"
         )
-    rows = _line_of_neighbours(grid[0], kernel[0], device)
-    columns = _line_of_neighbours(grid[1], kernel[1], device)
-    places = rows[:, None, :, None] * grid[1] + columns[None, :, None, :]
-    return places.flatten(2).flatten(0, 1)
 
 
 def _line_of_neighbours(

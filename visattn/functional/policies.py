@@ -162,11 +162,12 @@ def explained_variance(
 ) -> Float[Tensor, ""]:
     """Return the share of the variance of rewards that a baseline foresaw: 1 all, 0 none.
 
-    NaN where there is no variance.
+    Below 0 the baseline adds variance; NaN where there is none to foresee.
 
     Example:
         >>> import torch
         >>> explained_variance(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))
         tensor(1.)
     """
-    return 1 - (true - predicted).var(correction=0) / true.var(correction=0)
+    left = (true - predicted).var(correction=0) / true.var(correction=0)
+    return torch.where(true.amax() > true.amin(), 1 - left, math.nan)  # rounding is no variance

@@ -75,6 +75,48 @@ def relative_position_scores(
     return scores.flatten(-2).flatten(-3, -2)
 
 
+def relative_biases(
+    table: Float[Tensor, "h r s"],
+    asking: Int[Tensor, "*w q"],
+    offered: Int[Tensor, "*w m"],
+    width: int,
+    *,
+    before: int = 0,
+) -> Float[Tensor, "h *w q m"]:
+    """Return the number that a table holds for the offset of each key from its query.
+
+    Args:
+        table: A number for each vertical offset (rows, upwards first) and each horizontal one; an
+            odd number of both. Offsets beyond it read its edge.
+        asking: Tokens that ask; those of the grid are counted row by row.
+        offered: Tokens that they look at.
+        width: Cells in a row of the grid.
+        before: Tokens before the grid, which have no place: their biases are zero, and so are those
+            of tokens below zero.
+
+    Raises:
+        ValueError: If the table has no middle.
+
+    Example:
+        >>> table, tokens = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.arange(2)
+        >>> relative_biases(table, tokens, tokens, 2)
+        tensor([[[2., 3.], [1., 2.]]])
+
+    Source:
+        Liu et al. 2021, arXiv:2103.14030, equation 4.
+    """
+    height, across = table.shape[1:]
+    if height % 2 == 0 or across % 2 == 0:
+        raise ValueError(
+            f"a table of offsets must have odd sides and so a middle, got {height} x {across}"
+        )
+    query, key = (asking - before).unsqueeze(-1), (offered - before).unsqueeze(-2)
+    down = (key // width - query // width).clamp(-(height // 2), height // 2) + height // 2
+    right = (key % width - query % width).clamp(-(across // 2), across // 2) + across // 2
+    found = table.flatten(1).index_select(1, (down * across + right).flatten())
+    return found.reshape(-1, *down.shape) * ((query >= 0) & (key >= 0))
+
+
 def _offset_vectors(size: int, table: Float[Tensor, "r d"]) -> Float[Tensor, "size size d"]:
     if table.shape[0] % 2 == 0:
         raise ValueError(

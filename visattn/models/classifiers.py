@@ -82,8 +82,8 @@ class ImageClassifier(nn.Module, ABC):
                 "normalises them itself, so hand over the pixels as they were read"
             )
         greyed = len(self.mean) == 1 and pictures.shape[1] == 3
-        if tuple(pictures.shape[2:]) != self.size or not (
-            greyed or pictures.shape[1] == len(self.mean)
+        if not (greyed or pictures.shape[1] == len(self.mean)) or not self.takes(
+            pictures.shape[2], pictures.shape[3]
         ):
             raise ValueError(
                 f"pictures must be [batch, {len(self.mean)}, {self.size[0]}, {self.size[1]}], got "
@@ -92,6 +92,10 @@ class ImageClassifier(nn.Module, ABC):
             )
         pixels = (pictures * self.luma).sum(1, keepdim=True) if greyed else pictures
         return (pixels - self.shift) / self.scale
+
+    def takes(self, height: int, width: int) -> bool:
+        """Whether pictures of a size may come in: that which it is made for, if not more."""
+        return (height, width) == self.size
 
     @abstractmethod
     def classify(self, pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:

@@ -16,6 +16,7 @@ from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
+from visattn.models.vision_transformers import VisionTransformer
 
 Description = dict[str, Any]
 
@@ -28,6 +29,7 @@ CLASSES: dict[str, type[nn.Module]] = {
         AttentionResNet,
         TimmClassifier,
         GlimpseModel,
+        VisionTransformer,
     )
 }
 

@@ -185,10 +185,10 @@ class GlimpseModel(ImageClassifier):
             elif step:
                 read = memory[0] if reaching else memory[0].detach()
                 place, action = self.policy(read, off[step])
+            elif start is not None:
+                place, action = start[which], None
             else:
                 place, action = self.policy.begin(off[0])
-                if start is not None:
-                    place, action = start[which], None
             memory = self.memory(self.glimpse_net(self.retina(shown, place, which), place), memory)
             seen.append(Glimpse(place, memory[0], action))
         scores = self.classifier(torch.stack([one.state for one in seen], 1))

@@ -118,10 +118,10 @@ def _plain_cell(inputs: int, width: int) -> nn.RNNCell:
 def _convolutions(planes: int, glimpse: int, what: int) -> nn.Sequential:
     side = (glimpse + 1) // 2
     return nn.Sequential(
-        nn.Conv2d(planes, 32, 3, padding=1),
+        nn.Conv2d(planes, 16, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(64 * side**2, what),
+        nn.Linear(32 * side**2, what),
     )

@@ -1,0 +1,128 @@
+"""Parameters and multiplications of known sizes, exact, on a device that computes nothing."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from visattn.models.vision_transformers import VisionTransformer
+from visattn.models.vit_presets import vit
+
+IMAGENET = tuple(map(str, range(1000)))
+_518: dict[str, Any] = {"patch": 14, "size": (518, 518), "layer_scale": 1e-5}
+_REGISTERS: dict[str, Any] = {**_518, "registers": 4, "prefix_positions": False}
+
+SIZES: list[tuple[str, dict[str, Any], int, int | None]] = [
+    ("tiny", {}, 5_717_416, 1_253_683_200),
+    ("small", {}, 22_050_664, 4_598_882_304),
+    ("base", {}, 86_567_656, 17_563_828_224),
+    ("large", {}, 304_326_632, 61_554_712_576),
+    ("base", {"patch": 32}, 88_224_232, 4_409_186_304),
+    ("tiny", {"size": (384, 384)}, 5_790_376, 4_682_219_520),
+    ("small", {"size": (384, 384)}, 22_196_584, 15_490_351_104),
+    ("base", {"size": (384, 384)}, 86_859_496, 55_484_350_464),
+    ("large", {"size": (384, 384)}, 304_715_752, 191_066_300_416),
+    ("tiny", {"distilled": True}, 5_910_800, 1_261_003_776),
+    ("small", {"distilled": True}, 22_436_432, 4_624_140_288),
+    ("base", {"distilled": True}, 87_338_192, 17_656_811_520),
+    ("huge", {}, 632_045_800, None),
+    ("small", _518, 22_056_192 + 385_000, None),
+    ("small", _REGISTERS, 22_057_344 + 385_000, None),
+    ("base", _REGISTERS, 86_582_016 + 769_000, None),
+]
+CIFAR = [
+    ("cifar_192_12", 5_362_762, 365_107_584),
+    ("cifar_256_7", 5_560_842, 373_757_952),
+    ("cifar_384_7", 12_470_026, 829_006_848),
+    ("cifar_384_12", 21_342_346, 1_420_309_248),
+    ("cifar_512_6", 18_979_338, 1_254_370_304),
+    ("cifar_192_9", 2_697_610, 187_716_864),
+    ("vit_lite_7_4", 3_716_874, None),
+    ("vit_lite_6_4", 3_190_538, None),
+]
+
+
+def parameters(model: VisionTransformer) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def multiplications(model: VisionTransformer) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model.eval().classify(torch.empty(1, len(model.mean), *model.size, device="meta"))
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize(("name", "options", "weights", "macs"), SIZES)
+def test_sizes_for_imagenet(
+    name: str, options: dict[str, Any], weights: int, macs: int | None
+) -> None:
+    with torch.device("meta"):
+        model = vit(name, IMAGENET, **options)
+    assert parameters(model) == weights
+    if macs is not None:
+        assert multiplications(model) == macs
+
+
+@pytest.mark.parametrize(("name", "weights", "macs"), CIFAR)
+def test_sizes_for_small_pictures(name: str, weights: int, macs: int | None) -> None:
+    with torch.device("meta"):
+        model = vit(name, IMAGENET[:10])
+    assert parameters(model) == weights
+    assert macs is None or multiplications(model) == macs
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    heads=st.integers(1, 3),
+    depth=st.integers(1, 3),
+    patch=st.integers(1, 5),
+    grid=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    classes=st.integers(2, 7),
+    ratio=st.sampled_from([1, 2, 4]),
+    distilled=st.booleans(),
+    bias=st.booleans(),
+    scaled=st.booleans(),
+)
+def test_the_closed_forms_hold_for_all_sizes(
+    heads: int,
+    depth: int,
+    patch: int,
+    grid: tuple[int, int],
+    classes: int,
+    ratio: int,
+    distilled: bool,
+    bias: bool,
+    scaled: bool,
+) -> None:
+    width = 4 * heads
+    with torch.device("meta"):
+        model = VisionTransformer(
+            IMAGENET[:classes],
+            size=(grid[0] * patch, grid[1] * patch),
+            patch=patch,
+            width=width,
+            depth=depth,
+            heads=heads,
+            ratio=ratio,
+            distilled=distilled,
+            qkv_bias=bias,
+            layer_scale=1e-5 if scaled else None,
+        )
+    before = 1 + distilled
+    tokens = grid[0] * grid[1] + before
+    layer = (4 + 2 * ratio) * width**2 + (9 + ratio) * width - 3 * width * (not bias)
+    weights = width * (3 * patch**2 + 1) + before * width + tokens * width + 2 * width
+    weights += depth * (layer + 2 * width * scaled) + before * classes * (width + 1)
+    assert parameters(model) == weights
+    macs = (tokens - before) * 3 * patch**2 * width + before * width * classes
+    macs += depth * ((4 + 2 * ratio) * tokens * width**2 + 2 * tokens**2 * width)
+    assert multiplications(model) == macs
+
+
+def test_a_misspelt_preset_gets_close_matches() -> None:
+    with pytest.raises(ValueError, match=r"no preset 'smal'; there are small"):
+        vit("smal", IMAGENET)

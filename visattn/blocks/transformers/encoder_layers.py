@@ -1,0 +1,56 @@
+"""One layer of a transformer: among the tokens, then for each by itself."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.blocks.transformers.drop_paths import DropPath
+from visattn.blocks.transformers.layer_scales import LayerScale
+from visattn.blocks.transformers.token_attentions import TokenAttention
+from visattn.blocks.transformers.token_layouts import TokenLayout
+
+
+class EncoderLayer(nn.Module):
+    """Add to the tokens what attention makes of their norm, then what a feed-forward layer does.
+
+    Args:
+        width: Of a token.
+        attention: Takes tokens and their layout.
+        feed_forward: Takes tokens.
+        layer_scale: What the scales of both branches are at first; None for no scales.
+        drop_path: How likely each branch is left out in training.
+        epsilon: Added to variances in the norms.
+
+    Example:
+        >>> import torch
+        >>> from visattn.blocks.transformers.feed_forwards import FeedForward
+        >>> layer = EncoderLayer(8, TokenAttention(8, heads=2), FeedForward(8, 16))
+        >>> layer(torch.zeros(1, 6, 8), TokenLayout((2, 3))).shape
+        torch.Size([1, 6, 8])
+
+    Source:
+        Dosovitskiy et al. 2020, arXiv:2010.11929, equations 2 and 3; named as in timm.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        attention: TokenAttention,
+        feed_forward: nn.Module,
+        *,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+        epsilon: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, epsilon)
+        self.attn = attention
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+        self.norm2 = nn.LayerNorm(width, epsilon)
+        self.mlp = feed_forward
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> Float[Tensor, "b n c"]:
+        """Return the tokens, changed."""
+        x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), layout)))
+        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
