@@ -18,6 +18,7 @@ COMMANDS = {
     "validate": ("score a checkpoint on the validation split", "visattn.tasks.entrances"),
     "test": ("score a checkpoint on the test split", "visattn.tasks.entrances"),
     "caption": ("say what is on pictures, and where each word looked", "visattn.commands.caption"),
+    "glimpse": ("say what pictures show, and follow the eye", "visattn.commands.glimpse"),
     "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
     "score": ("score captions against those of people", "visattn.commands.score"),
     "blocks": ("list attention blocks, or tell all about one", "visattn.commands.blocks"),

@@ -13,6 +13,7 @@ from PIL import Image
 import visattn
 from visattn.cli import main
 from visattn.commands import caption as command
+from visattn.commands.progresses import progress_bar
 from visattn.models.captioners import SPECIALS
 from visattn.models.encoders import SmallEncoder
 from visattn.models.soft_attention import SoftAttentionCaptioner
@@ -449,7 +450,7 @@ def test_progress_shows_only_where_it_helps(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: err)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: out)
-    with command._progress(count) as progress:
+    with progress_bar(count) as progress:
         assert (progress is not None) is shown
 
 

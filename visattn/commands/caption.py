@@ -9,12 +9,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.devices import move_to_device
 from visattn.commands.folders import file_names
 from visattn.commands.galleries import SUFFIXES, Gallery
+from visattn.commands.progresses import progress_bar
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
-    from rich.progress import Progress
-
     from visattn.data.phrases import Phrase
     from visattn.data.pictures import Picture
     from visattn.models.captioners import Captioner
@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     model = _captioner(asked.weights, asked.device)
     bad: list[str] = []
     lost: list[str] = []
-    with gallery or nullcontext(), _progress(len(names)) as progress:
+    with gallery or nullcontext(), progress_bar(len(names)) as progress:
         shown = progress.track(names) if progress else names
         for batch in _batches(shown, names, asked.batch, bad, strict=asked.strict):
             lost += _caption(model, batch, asked, gallery)
@@ -178,8 +178,6 @@ def _regions(file: Path | None, names: Iterable[Path]) -> "dict[str, tuple[Phras
 
 def _captioner(weights: Path, device: str) -> "Captioner":
     """Return the model in `weights`, ready to look, on `device`."""
-    import torch
-
     from visattn.models.captioners import Captioner
     from visattn.seeing import load
 
@@ -187,21 +185,8 @@ def _captioner(weights: Path, device: str) -> "Captioner":
     if not isinstance(model, Captioner):
         kind = type(model).__name__
         raise ValueError(f"{weights} holds a {kind}, which says no words")  # noqa: TRY004 (a file's fault)
-    try:
-        return model.eval().to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"--device {device} cannot be used here: {reason}") from error
-
-
-def _progress(count: int) -> "Progress | nullcontext[None]":
-    """Return a bar on stderr; none where nobody sees it or the captions themselves go by."""
-    if count < 2 or not sys.stderr.isatty() or sys.stdout.isatty():
-        return nullcontext()
-    from rich.console import Console
-    from rich.progress import Progress
-
-    return Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)
+    move_to_device(model, device)
+    return model
 
 
 def _batches(

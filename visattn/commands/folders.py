@@ -52,11 +52,15 @@ def write_whole(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def file_names(paths: Sequence[Path]) -> dict[Path, str]:
+def file_names(paths: Sequence[Path], *, taken: str = "index") -> dict[Path, str]:
     """Return a name for each file, without suffix, that no other has.
 
     Files of the same name are told apart by their folders; where these do not help (a.jpg beside
-    a.png, or names that only differ in capitals), by a number. None is called `index`.
+    a.png, or names that only differ in capitals), by a number.
+
+    Args:
+        paths: Files, wherever they lie.
+        taken: A name that none of them may have.
 
     Example:
         >>> list(file_names([Path("a/dog.jpg"), Path("b/dog.jpg"), Path("b/index.jpg")]).values())
@@ -68,13 +72,13 @@ def file_names(paths: Sequence[Path]) -> dict[Path, str]:
         for path in _shared(names):
             folders = [part for part in whole[path].parts[1:-1] if part != ".."][-depth:]
             names[path] = "_".join(map(_plain, [*folders, whole[path].stem]))
-    taken = {"index"}
+    used = {taken}
     for path, name in names.items():
         numbered = (f"{name}_{number}" for number in itertools.count(2))
         names[path] = next(
-            new for new in itertools.chain([name], numbered) if new.casefold() not in taken
+            new for new in itertools.chain([name], numbered) if new.casefold() not in used
         )
-        taken.add(names[path].casefold())
+        used.add(names[path].casefold())
     return names
 
 

@@ -1,7 +1,5 @@
 """A caption as a picture that moves: word after word, and where the model looked for it."""
 
-import io
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -9,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.viz.gifs import encoded_gif
 from visattn.viz.legends import INK, PAPER, SOFT
 from visattn.viz.letters import shortened, typeface
 from visattn.viz.overlays import Style, overlay
@@ -18,17 +17,6 @@ FIRST, WORD, LAST = 1200, 750, 2600  # milliseconds: the photo, each word, all w
 _MARGIN, _LETTERS, _LINE, _LINES = 12, 17, 28, 4
 _SMALLEST = 160  # pixels wide: below, nothing could be read
 _TALLEST = 2.0  # a picture's height, in widths of the frame
-_SAMPLE = 20_000  # pixels from which the palette is made: more take long and change little
-_CLEAR = 255  # the last colour of the palette is none
-
-
-def _between(one: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return colours from one to another, as the edges of letters have them."""
-    steps = np.linspace(one, other, 5).round().astype(int)
-    return [tuple(map(int, step)) for step in steps]
-
-
-_INKS = list(dict.fromkeys([*_between(PAPER, INK), *_between(PAPER, SOFT)]))
 
 
 def caption_animation(
@@ -67,20 +55,21 @@ def caption_animation(
         >>> moving = caption_animation(
         ...     np.zeros((30, 40, 3), np.uint8), ["a", "dog"], np.zeros((2, 30, 40)), high=1.0
         ... )
-        >>> moving[:6], Image.open(io.BytesIO(moving)).n_frames
-        (b'GIF89a', 4)
+        >>> moving[:6]
+        b'GIF89a'
     """
     if not words or len(words) != len(maps):
         raise ValueError(f"maps must be one for each word, got {len(maps)} for {len(words)} words")
     if width < _SMALLEST:
         raise ValueError(f"an animation must be at least {_SMALLEST} pixels wide, got {width}")
     draw = partial(overlay, high=high, colours=colours, opacity=opacity, style=style)
+    times = [FIRST, *[WORD] * len(words), LAST]
     while True:
         size = frame_size(picture.shape[:2], width)
         small = resized_picture(picture, size)
         shown = [resized_map(one, size) for one in (*maps, np.mean(maps, axis=0))]
         seen = [small, *(draw(small, one) for one in shown)]
-        moving = _encoded(_titled(seen, words, width), size[0])
+        moving = encoded_gif(_titled(seen, words, width), times, size[0])
         if len(moving) <= max_bytes or width == _SMALLEST:
             return moving
         width = max(_SMALLEST, int(width * 0.95 * (max_bytes / len(moving)) ** 0.5))
@@ -145,42 +134,3 @@ def _places(words: Sequence[str], width: int) -> tuple[list[tuple[str, float, in
             places.append((word, x, _MARGIN + number * _LINE, x + long))
             x += long + blank
     return places, 2 * _MARGIN + min(len(lines), _LINES) * _LINE - 6
-
-
-def _encoded(frames: Sequence[Image.Image], height: int) -> bytes:
-    """Return frames as a GIF with one palette; above `height` they show pictures, below text."""
-    palette = _palette([frame.crop((0, 0, frame.width, height)) for frame in frames])
-    flat = []
-    for frame in frames:
-        # Between few colours attention would show steps: they are mixed, but not in the text.
-        drawn = frame.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
-        text = frame.crop((0, height, *frame.size))
-        drawn.paste(text.quantize(palette=palette, dither=Image.Dither.NONE), (0, height))
-        flat.append(drawn)
-    buffer = io.BytesIO()
-    times = [FIRST, *[WORD] * (len(frames) - 2), LAST]
-    flat[0].save(
-        buffer,
-        "gif",
-        save_all=True,
-        append_images=flat[1:],
-        duration=times,
-        loop=0,
-        disposal=1,
-        palette=bytes(palette.getpalette() or []),  # named, or each frame would bring its own
-        transparency=_CLEAR,  # for what stays as it was in the frame before
-        optimize=True,
-    )
-    return buffer.getvalue()
-
-
-def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Return the colours of pictures as a palette, beside them those of the text and `_CLEAR`."""
-    share = max(1, round(math.sqrt(sum(one.width * one.height for one in pictures) / _SAMPLE)))
-    sample = np.concatenate([np.asarray(one)[::share, ::share] for one in pictures])
-    count = _CLEAR - len(_INKS)
-    found = Image.fromarray(sample).quantize(count, kmeans=_SAMPLE // 100).getpalette() or []
-    padded = (found + 3 * count * [0])[: 3 * count]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([*padded, *(part for ink in _INKS for part in ink)])
-    return palette

@@ -1,0 +1,115 @@
+"""Eyes that move together, from a checkout, from the command line."""
+
+import importlib.util
+import io
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from class_miniatures import write_digits
+from PIL import Image
+
+import visattn
+from visattn.models.encoders import SmallEncoder
+from visattn.models.glimpse_models import GlimpseModel
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "animate_glimpses.py"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("animate_glimpses", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(4)
+    model = GlimpseModel(tuple("0123456789"), (31, 41), (0.1,), (0.3,), glimpses=3, width=11)
+    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
+    visattn.save(model, path)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for index in range(3):
+        pixels = np.random.default_rng(index).integers(0, 256, (37, 53, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "in" / f"{index}.png")
+    return tmp_path / "in"
+
+
+def frames(path: Path) -> int:
+    with Image.open(io.BytesIO(path.read_bytes())) as opened:
+        return getattr(opened, "n_frames", 1)
+
+
+def test_pictures_move_together_or_each_by_itself(
+    tool: ModuleType,
+    weights: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wall, words = tmp_path / "all.gif", ["--weights", str(weights), "--side", "40"]
+    assert tool.main([str(photos), *words, "--out", str(wall), "--columns", "2"]) == 0
+    assert frames(wall) == 5
+    with Image.open(wall) as opened:
+        assert opened.width == 2 * 14 + 2 * 52 - 12
+    assert tool.main([str(photos), *words, "--out", str(tmp_path / "each"), "--count", "2"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [str(wall), *(str(tmp_path / "each" / f"0{number}.gif") for number in (1, 2))]
+    assert all(frames(Path(line)) == 5 for line in said)
+
+
+def test_digits_of_the_test_set_move(tool: ModuleType, weights: Path, tmp_path: Path) -> None:
+    write_digits(tmp_path, train=5003)  # of which 5000 are for validation
+    words = ["--digits", str(tmp_path), "--weights", str(weights), "--side", "40", "--count", "4"]
+    assert tool.main([*words, "--pieces", "2", "--out", str(tmp_path / "a.gif")]) == 0
+    assert frames(tmp_path / "a.gif") == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--weights", "none.safetensors"], "either pictures or --digits"),
+        (["in", "--digits", "x", "--weights", "none.safetensors"], "either pictures or --digits"),
+        (["in", "--weights", "none.safetensors"], "no model at none.safetensors"),
+        (["in", "--weights", "other.safetensors"], "holds a SmallEncoder"),
+        (["in", "--weights", "W", "--count", "0"], "must be at least 1"),
+        (["none", "--weights", "W"], "none does not exist"),
+        (["in", "--weights", "W", "--out", "a.mp4"], "must be a .gif file or a folder"),
+    ],
+)
+def test_mistakes_end_with_a_sentence(
+    words: list[str],
+    reason: str,
+    tool: ModuleType,
+    weights: Path,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(photos.parent)
+    visattn.save(SmallEncoder((24, 24)), "other.safetensors")
+    given = [str(weights) if word == "W" else word for word in words]
+    with pytest.raises(SystemExit, match="2"):
+        tool.main(["--out", "out.gif", *given])
+    assert reason in capsys.readouterr().err
+
+
+def test_it_runs_from_anywhere(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, str(SCRIPT), "--help"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.returncode == 0
+    assert "--digits" in ran.stdout

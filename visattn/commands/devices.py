@@ -1,0 +1,25 @@
+"""Models on the device that a command line names."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
+    from torch.nn import Module
+
+
+def move_to_device(model: "Module", device: str) -> None:
+    """Move a model to a device, ready to look.
+
+    Args:
+        model: Is set to evaluation.
+        device: As torch names it: `cpu`, `cuda`, `cuda:1`, `mps`.
+
+    Raises:
+        ValueError: If there is no such device here.
+    """
+    import torch
+
+    try:
+        model.eval().to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {device} cannot be used here: {reason}") from error

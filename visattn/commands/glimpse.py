@@ -1,0 +1,224 @@
+"""`visattn glimpse`: what pictures show, and the way the eye took to find out."""
+
+import argparse
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from visattn.commands.devices import move_to_device
+from visattn.commands.folders import file_names, prepare_folder, write_whole
+from visattn.commands.progresses import progress_bar
+
+if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    import numpy as np
+
+    from visattn.data.pictures import Picture
+    from visattn.models.glimpse_models import GlimpseModel
+    from visattn.seeing import Coverage, ScanPath
+
+_NO_WEIGHTS = """\
+--weights is missing: glimpses come from a trained model. Make one:
+  in a few minutes    visattn fit --config configs/ram_scenes.yaml
+  then                visattn export CHECKPOINT --out M.safetensors"""
+
+_EPILOG = """\
+A picture gives a line on stdout: its name, a tab, its class, a tab, the probability. With --out it
+also gives
+  DIR/NAME.png    the path of the eye on the picture, what was seen, and what was thought
+  DIR/NAME.gif    the same as it went on
+  DIR/NAME.json   places, boxes in pixels of the picture, and probabilities after each glimpse
+and several pictures give DIR/coverage.png: where the eye was on all of them together. The boxes
+show what the network really saw, the first glimpse included.
+Pictures that cannot be read are passed over and listed at the end; the exit code is then 1."""
+
+_SUFFIXES = (".png", ".gif", ".json")
+_COVERAGE = "coverage"
+_LARGEST_SEED = 2**31 - 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the options of the command."""
+    made = argparse.ArgumentParser(
+        prog="visattn glimpse",
+        description="Say what pictures show, and show where a glimpse model looked to find out.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "pictures", nargs="+", type=Path, metavar="PICTURE_OR_FOLDER", help="folders are searched"
+    )
+    made.add_argument(
+        "--weights", type=Path, metavar="FILE", help="model, as visattn export writes it"
+    )
+    made.add_argument("--out", type=Path, metavar="DIR", help="folder for pictures and numbers")
+    made.add_argument(
+        "--policy",
+        choices=("mean", "sampled", "random", "raster", "saliency"),
+        default="mean",
+        help="who leads the eye: the model at its mean or sampled, or, to compare, nobody, a grid, "
+        "what stands out (mean)",
+    )
+    made.add_argument(
+        "--seed", type=_seed, default=0, help="of a random start and of what is sampled (0)"
+    )
+    made.add_argument(
+        "--fit",
+        choices=("crop", "squash", "pad"),
+        default="crop",
+        help="what the network sees of a long picture: its middle, all of it out of shape, "
+        "all of it with margins (crop)",
+    )
+    made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
+    made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Look at pictures; return 0, or 1 if some of them could not be read or written.
+
+    Raises:
+        FileNotFoundError: If a picture, a folder or the weights do not exist.
+        ValueError: If the weights are no glimpse model of ours, the device is not there, a file
+            would overwrite a picture, or, with `--strict`, a picture cannot be read.
+        OSError: If the output folder cannot be written.
+    """
+    options = parser()
+    asked = options.parse_args(argv)
+    if asked.weights is None:
+        options.error(_NO_WEIGHTS)
+    from visattn.data.pictures import find_pictures
+    from visattn.seeing import Coverage
+
+    names = file_names(find_pictures(asked.pictures), taken=_COVERAGE)
+    if asked.out is not None:
+        _prepare(asked.out, names)
+    model = _glimpse_model(asked.weights, asked.device)
+    coverage = Coverage(f"{asked.policy} policy")
+    bad: list[str] = []
+    lost: list[str] = []
+    with progress_bar(len(names)) as progress:
+        shown = progress.track(names.items(), len(names)) if progress else names.items()
+        for name, picture in _read(shown, bad, strict=asked.strict):
+            lost += _look(model, name, picture, asked, coverage)
+    if asked.out is not None and coverage.count > 1:
+        write_whole(asked.out / f"{_COVERAGE}.png", _png(coverage.panel()))
+    return _report(bad, lost, len(names))
+
+
+def _seed(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    if not 0 <= value <= _LARGEST_SEED:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from 0 to {_LARGEST_SEED}, got {text!r}"
+        )
+    return value
+
+
+def _prepare(folder: Path, names: Mapping[Path, str]) -> None:
+    """Make the output folder, unless a file would take a picture's place."""
+    pictures = {path.resolve() for path in names}
+    written = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
+    for file in (*written, f"{_COVERAGE}.png"):
+        if (folder / file).resolve() in pictures:
+            raise ValueError(
+                f"--out {folder} would put a file in place of the picture {file}; "
+                "choose another folder"
+            )
+    prepare_folder(folder)
+
+
+def _glimpse_model(weights: Path, device: str) -> "GlimpseModel":
+    """Return the model in `weights`, ready to look, on `device`."""
+    from visattn.models.glimpse_models import GlimpseModel
+    from visattn.seeing import load
+
+    model = load(weights)
+    if not isinstance(model, GlimpseModel):
+        kind = type(model).__name__
+        raise ValueError(f"{weights} holds a {kind}, which takes no glimpses")  # noqa: TRY004 (a file's fault)
+    move_to_device(model, device)
+    return model
+
+
+def _read(
+    names: Iterable[tuple[Path, str]], bad: list[str], *, strict: bool
+) -> "Iterator[tuple[str, Picture]]":
+    """Read pictures one by one, noting in `bad` those that cannot be read."""
+    from visattn.data.pictures import PictureError, read_picture
+
+    for path, name in names:
+        try:
+            picture = read_picture(path)
+        except PictureError as error:
+            if strict:
+                raise
+            bad.append(str(error))
+        else:
+            yield name, picture
+
+
+def _look(
+    model: "GlimpseModel",
+    name: str,
+    picture: "Picture",
+    asked: argparse.Namespace,
+    coverage: "Coverage",
+) -> list[str]:
+    """Look at one picture, print its line and write its files; return what was not written."""
+    from visattn.seeing import glimpse_animation, glimpse_panel, glimpses
+
+    [scan] = glimpses(model, picture, policy=asked.policy, seed=asked.seed, fit=asked.fit)
+    print(f"{name}\t{scan.answer}\t{scan.probability:.3f}", flush=True)
+    if asked.out is None:
+        return []
+    coverage.add(scan)
+    panel = _png(glimpse_panel(picture, scan, name=Path(picture.name).name))
+    try:
+        write_whole(asked.out / f"{name}.png", panel)
+        write_whole(asked.out / f"{name}.gif", glimpse_animation(picture, scan))
+        write_whole(asked.out / f"{name}.json", _json(picture, scan))
+    except OSError as error:
+        return [f"{picture.name}: {error}"]
+    return []
+
+
+def _png(drawn: "np.ndarray") -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(drawn).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def _json(picture: "Picture", scan: "ScanPath") -> bytes:
+    """Return a scan as JSON: all that is needed to draw it again."""
+    geometry = scan.maps.geometry
+    told = {
+        "picture": picture.name,
+        "class": scan.answer,
+        "probability": scan.probability,
+        "classes": list(scan.classes),
+        **scan.maps.made,
+        "glimpse": scan.patches.shape[-1],
+        "scales": scan.patches.shape[1],
+        "places": scan.places.tolist(),
+        "boxes": scan.boxes.tolist(),
+        "probabilities": scan.probabilities.tolist(),
+        "geometry": None if geometry is None else geometry.to_dict(),
+    }
+    return json.dumps(told, allow_nan=False).encode() + b"\n"
+
+
+def _report(bad: list[str], lost: list[str], count: int) -> int:
+    """Say on stderr what went wrong; return the exit code."""
+    for reason in bad:
+        print(f"visattn: skipped {reason}", file=sys.stderr)
+    for reason in lost:
+        print(f"visattn: not written: {reason}", file=sys.stderr)
+    for some, what in ((bad, "pictures skipped"), (lost, "pictures not written")):
+        if some:
+            print(f"visattn: {len(some)} of {count} {what}", file=sys.stderr)
+    return 1 if bad or lost else 0

@@ -1,0 +1,22 @@
+"""How far a command has come, for those who wait."""
+
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+def progress_bar(count: int) -> "Progress | nullcontext[None]":
+    """Return a bar on stderr; none where nobody sees it or the results themselves go by.
+
+    Args:
+        count: Of the pictures; one alone needs no bar.
+    """
+    if count < 2 or not sys.stderr.isatty() or sys.stdout.isatty():
+        return nullcontext()
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)
