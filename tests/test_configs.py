@@ -1,6 +1,7 @@
 """Every file of configs/ says what it is, parses, and trains."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -23,16 +24,24 @@ SMALL = {
     "ScenesData": "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3"
     " --data.workers=0",
     "CaptionData": "--data.batch=2 --data.min_count=1 --data.cache=features",
-    "TorchvisionData": "--data.batch=2 --data.validation=3",
-    "FolderData": "--data.batch=2",
+    "TorchvisionData": "--data.batch=2 --data.validation=3 --data.workers=0",
+    "FolderData": "--data.batch=2 --data.workers=0",
+    "CanvasDigits": "--data.batch=2 --data.validation=3",
+    "SceneShapes": "--data.train=4 --data.validation=3 --data.test=3 --data.batch=2",
 }
-# What a test of each kind of data must say, at the least.
-OF_CLASSES = {f"test/{name}" for name in ("accuracy", "balanced", "worst", "calibration")}
+# What a machine needs besides that has one processor and little time.
+ALONE = {
+    "vit_imagenet": "--trainer.accelerator=cpu --trainer.devices=1 --trainer.strategy=auto"
+    " --model.classifier.depth=2"
+}
+# What a test must say, at the least, by task or, for captions, by data.
 SCORED = {
     "ScenesData": {"test/truth", "novel/truth", "shuffled/truth", "untrained/truth"},
     "CaptionData": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "given/lift"},
-    "TorchvisionData": OF_CLASSES,
-    "FolderData": OF_CLASSES,
+    "ClassificationTask": {
+        f"test/{name}" for name in ("accuracy", "balanced", "worst", "calibration")
+    },
+    "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
 }
 SEARCHED = {"ScenesData", "CaptionData"}
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
@@ -56,7 +65,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "weights").mkdir()
     write_digits(folder)
     write_cifar(folder)
-    write_photo_folders(folder / "flowers", train=2, val=1)
+    for name in ("flowers", "imagenet"):
+        write_photo_folders(folder / name, train=2, val=1)
     weights = timm.create_model("mobilenetv2_100", pad_type="same").state_dict()
     save_file(weights, folder / "weights" / "mobilenetv2_100.safetensors")
     return folder
@@ -70,8 +80,13 @@ def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path) -
     monkeypatch.chdir(tmp_path)
 
 
-def kind(config: Path) -> str:
-    return yaml.safe_load(config.read_text())["data"]["class_path"]
+def kind(config: Path, part: str = "data") -> str:
+    return yaml.safe_load(config.read_text())[part]["class_path"]
+
+
+def small(config: Path) -> list[str]:
+    options = f"{SMALL[kind(config)]} {ALONE.get(config.stem, '')}"
+    return ["--config", str(config), *options.split(), *QUIET]
 
 
 def test_there_are_configs() -> None:
@@ -92,6 +107,24 @@ def test_the_cifar_configs_differ_in_the_block_alone() -> None:
     assert all(asked == plain["none"] for asked in plain.values())
 
 
+def test_transformers_for_small_pictures_differ_in_what_their_heads_say() -> None:
+    asked = {name: settings(name) for name in ("vit_mnist", "vit_mnist_conv", "vit_cifar10")}
+    asked["slvit"] = settings("vit_cifar10_slvit")
+    changes: dict[str, dict[str, object]] = {
+        "vit_mnist_conv": {"stem": "conv"},
+        "slvit": {"stem": "shifted", "locality": True},
+    }
+    for plain, other in (("vit_mnist", "vit_mnist_conv"), ("vit_cifar10", "slvit")):
+        arguments = asked[plain]["model"]["init_args"]["classifier"]["init_args"]
+        arguments.update(changes[other])
+        assert asked[plain] == asked[other]
+
+
+def settings(name: str) -> Any:
+    (path,) = (config for config in CONFIGS if config.stem == name)
+    return yaml.safe_load(path.read_text())
+
+
 @each
 def test_a_config_says_what_it_is_and_how_it_is_run(config: Path) -> None:
     what, how, *_ = config.read_text().splitlines()
@@ -102,15 +135,14 @@ def test_a_config_says_what_it_is_and_how_it_is_run(config: Path) -> None:
 
 @each
 def test_a_config_runs_one_batch(config: Path, tmp_path: Path) -> None:
-    words = ["fit", "--config", str(config), *SMALL[kind(config)].split(), *QUIET]
-    assert main([*words, "--trainer.fast_dev_run", "1"]) == 0
+    assert main(["fit", *small(config), "--trainer.fast_dev_run", "1"]) == 0
     assert {path.name for path in tmp_path.iterdir()} <= {"features"}  # it leaves nothing else
 
 
 @each
 def test_a_config_is_scored_with_the_words_that_trained_it(config: Path, tmp_path: Path) -> None:
     """Two steps, then test: averaged weights are what is kept, and what comes back."""
-    words = ["--config", str(config), *SMALL[kind(config)].split(), *QUIET]
+    words = small(config)
     steps = "--trainer.max_steps 2 --trainer.val_check_interval 1 --trainer.log_every_n_steps 1"
     assert main(["fit", *words, *steps.split(), "--run", str(tmp_path / "run")]) == 0
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -125,4 +157,5 @@ def test_a_config_is_scored_with_the_words_that_trained_it(config: Path, tmp_pat
     beam = ["--model.beam", "1"] if kind(config) in SEARCHED else []
     assert main(["test", *words, "--ckpt_path", str(last), *beam]) == 0
     scores = yaml.safe_load((tmp_path / "run" / "test.json").read_text())
-    assert SCORED[kind(config)] <= set(scores)
+    task = kind(config, "model")
+    assert SCORED[task if task in SCORED else kind(config)] <= set(scores)

@@ -4,6 +4,7 @@
     python tools/benchmark.py training        one of them
     python tools/benchmark.py blocks          every block, against timm's and a plain one; hours
     python tools/benchmark.py blocks --only se cbam --table docs/blocks_speed.md
+    python tools/benchmark.py glimpses        the retina, and an epoch of 60,000 digits; minutes
 
 Machines are noisy: read the ratio of the medians, and its spread over the rounds; the seconds
 belong to this machine and this hour. Each comparison also checks that both ways give the same.
@@ -177,10 +178,13 @@ def options() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}, or blocks")
+    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}, blocks, glimpses")
     add("--rounds", type=int, default=7, help="times that each way runs (7)")
     add("--threads", type=int, default=2, help="of torch (2)")
     add("--out", type=Path, metavar="FILE", help="write the figures as JSON")
+    glimpses = parser.add_argument_group("glimpses")
+    glimpses.add_argument("--digits", type=int, default=60_000, metavar="N",
+                           help="of the epoch, timed less often (60000; 0: none)")  # fmt: skip
     blocks = parser.add_argument_group("blocks")
     blocks.add_argument("--only", nargs="+", metavar="BLOCK", help="these (all)")
     blocks.add_argument("--shapes", nargs="+", type=shape, metavar="BxCxYxX",
@@ -223,20 +227,38 @@ def time_blocks(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> i
     return 0
 
 
+def time_glimpses(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Time the retina and an epoch of training; what was found is written after each."""
+    from benchmarks.glimpse_speeds import BATCH, glimpse_speeds
+
+    if asked.digits and asked.digits < BATCH:
+        parser.error(f"digits must be 0 or at least {BATCH}, a batch; got {asked.digits}")
+    found = []
+    for speed in glimpse_speeds(rounds=asked.rounds, digits=asked.digits):
+        found.append(speed._asdict())
+        print(speed, flush=True)
+        if asked.out:
+            asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+ALONE = {"blocks": time_blocks, "glimpses": time_glimpses}
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the comparisons that are asked for."""
     parser = options()
     asked = parser.parse_args(argv)
-    if wrong := [name for name in asked.names if name not in (*COMPARISONS, "blocks")]:
-        parser.error(
-            f"no comparison {', '.join(wrong)}; there are {', '.join(COMPARISONS)}, blocks"
-        )
-    if "blocks" in asked.names and len(asked.names) > 1:
-        parser.error("blocks are timed alone, without other comparisons")
+    known = (*COMPARISONS, *ALONE)
+    if wrong := [name for name in asked.names if name not in known]:
+        parser.error(f"no comparison {', '.join(wrong)}; there are {', '.join(known)}")
+    alone = next((name for name in asked.names if name in ALONE), None)
+    if alone and len(asked.names) > 1:
+        parser.error(f"{alone} are timed alone, without other comparisons")
     torch.set_num_threads(asked.threads)
     print(f"torch {torch.__version__}, {asked.threads} threads, {platform.machine()}")
-    if asked.names == ["blocks"]:
-        return time_blocks(asked, parser)
+    if alone:
+        return ALONE[alone](asked, parser)
     figures = []
     for name in asked.names or COMPARISONS:
         figure = timed(COMPARISONS[name](), asked.rounds)

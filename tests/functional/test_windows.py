@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from visattn.functional.attentions import attention
-from visattn.functional.windows import window_attention, window_places
+from visattn.functional.windows import (
+    filled_windows,
+    slots_of_places,
+    window_attention,
+    window_places,
+)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -111,3 +116,50 @@ def test_windows_must_hold_something() -> None:
         window_attention(q, k, v, window=(2, 3), shift=(2, 0))
     with pytest.raises(ValueError, match="got window 3 and shift -1"):
         window_attention(q, k, v, window=(2, 3), shift=(0, -1))
+
+
+def filled_line(size: int, window: int, shift: int) -> tuple[list[list[int]], list[list[bool]]]:
+    """A line turned, then filled up, then cut; and which of its slots are the last ones."""
+    turned = [*range(shift % size, size), *range(shift % size)]
+    turned += [-1] * (-size % window)
+    last = [slot >= len(turned) - shift for slot in range(len(turned))]
+    starts = range(0, len(turned), window)
+    return [turned[s : s + window] for s in starts], [last[s : s + window] for s in starts]
+
+
+@given(
+    size=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    window=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    moved=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+def test_windows_are_filled_up_after_the_grid_is_turned(
+    size: tuple[int, int], window: tuple[int, int], moved: tuple[int, int]
+) -> None:
+    shift = (moved[0] % window[0], moved[1] % window[1])
+    places, mask = filled_windows(size, window, shift)
+    rows, columns = (filled_line(*line) for line in zip(size, window, shift, strict=True))
+    number = 0
+    for row, low in zip(*rows, strict=True):
+        for column, right in zip(*columns, strict=True):
+            cells = [y * size[1] + x if min(y, x) >= 0 else -1 for y in row for x in column]
+            assert places[number].tolist() == cells
+            part = [(a, b) if min(y, x) >= 0 else None
+                    for y, a in zip(row, low, strict=True)
+                    for x, b in zip(column, right, strict=True)]  # fmt: skip
+            for n, one in enumerate(part):
+                for m, other in enumerate(part):
+                    if one is not None and other is not None:
+                        assert mask is None or bool(mask[number, n, m]) == (one == other)
+            number += 1
+    assert (mask is None) == (shift == (0, 0))
+    slots = slots_of_places(places, size[0] * size[1])
+    assert torch.equal(places.flatten()[slots], torch.arange(size[0] * size[1]))
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (1, 2), (0, 3)])
+def test_on_grids_that_windows_tile_nothing_is_filled_up(shift: tuple[int, int]) -> None:
+    found, wanted = (make((6, 10), (3, 5), shift) for make in (filled_windows, window_places))
+    assert torch.equal(found[0], wanted[0])
+    assert (found[1] is None) == (wanted[1] is None)
+    if found[1] is not None and wanted[1] is not None:
+        assert torch.equal(found[1], wanted[1])

@@ -117,8 +117,10 @@ def test_ways_are_timed_in_turn_and_beside_ours(tool: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bloks"], "no comparison bloks; there are training, search, blocks"),
+        (["bloks"], "no comparison bloks; there are training, search, blocks, glimpses"),
         (["blocks", "search"], "blocks are timed alone"),
+        (["search", "glimpses"], "glimpses are timed alone"),
+        (["glimpses", "--digits", "-1"], "digits must be 0 or at least 128, a batch; got -1"),
         (["blocks", "--only", "sse", "see"], "no block see; there are se, "),
         (["blocks", "--shapes", "32x56x56"], "must be like 32x256x56x56, got '32x56x56'"),
     ],
