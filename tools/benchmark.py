@@ -5,6 +5,8 @@
     python tools/benchmark.py blocks          every block, against timm's and a plain one; hours
     python tools/benchmark.py blocks --only se cbam --table docs/blocks_speed.md
     python tools/benchmark.py glimpses        the retina, and an epoch of 60,000 digits; minutes
+    python tools/benchmark.py transformers    Vision Transformers against others'; minutes
+    python tools/benchmark.py transformers --only growth --table docs/attention_growth.md
 
 Machines are noisy: read the ratio of the medians, and its spread over the rounds; the seconds
 belong to this machine and this hour. Each comparison also checks that both ways give the same.
@@ -178,20 +180,22 @@ def options() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}, blocks, glimpses")
+    add("names", nargs="*", metavar="NAME", help=f"of {', '.join((*COMPARISONS, *ALONE))}")
     add("--rounds", type=int, default=7, help="times that each way runs (7)")
     add("--threads", type=int, default=2, help="of torch (2)")
     add("--out", type=Path, metavar="FILE", help="write the figures as JSON")
     glimpses = parser.add_argument_group("glimpses")
     glimpses.add_argument("--digits", type=int, default=60_000, metavar="N",
                            help="of the epoch, timed less often (60000; 0: none)")  # fmt: skip
+    add("--only", nargs="+", metavar="PART",
+        help="these blocks, or of transformers speed, memory, rows, growth (all)")  # fmt: skip
+    add("--table", type=Path, metavar="FILE", help="write a page of Markdown; of transformers, "
+        "that of the growth and its picture")  # fmt: skip
     blocks = parser.add_argument_group("blocks")
-    blocks.add_argument("--only", nargs="+", metavar="BLOCK", help="these (all)")
     blocks.add_argument("--shapes", nargs="+", type=shape, metavar="BxCxYxX",
                         help="of the features (32x256x56x56 8x64x112x112)")  # fmt: skip
     blocks.add_argument("--memory", type=float, default=6.0, metavar="GB",
                         help="what the weights of all pairs of places may take (6)")  # fmt: skip
-    blocks.add_argument("--table", type=Path, metavar="FILE", help="write a page of Markdown")
     return parser
 
 
@@ -229,12 +233,12 @@ def time_blocks(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> i
 
 def time_glimpses(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Time the retina and an epoch of training; what was found is written after each."""
-    from benchmarks.glimpse_speeds import BATCH, glimpse_speeds
+    from benchmarks.glimpse_speeds import BATCH, timed_glimpses
 
     if asked.digits and asked.digits < BATCH:
         parser.error(f"digits must be 0 or at least {BATCH}, a batch; got {asked.digits}")
     found = []
-    for speed in glimpse_speeds(rounds=asked.rounds, digits=asked.digits):
+    for speed in timed_glimpses(rounds=asked.rounds, digits=asked.digits):
         found.append(speed._asdict())
         print(speed, flush=True)
         if asked.out:
@@ -242,7 +246,23 @@ def time_glimpses(asked: argparse.Namespace, parser: argparse.ArgumentParser) ->
     return 0
 
 
-ALONE = {"blocks": time_blocks, "glimpses": time_glimpses}
+def time_transformers(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Measure Vision Transformers; what was found is written after each."""
+    from benchmarks.transformer_speeds import PARTS, figures
+
+    parts = asked.only or PARTS
+    if wrong := [part for part in parts if part not in PARTS]:
+        parser.error(f"no part {', '.join(wrong)}; there are {', '.join(PARTS)}")
+    found = []
+    for figure in figures(parts, rounds=asked.rounds, page=asked.table):
+        found.append(figure._asdict())
+        print(figure, flush=True)
+        if asked.out:
+            asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+ALONE = {"blocks": time_blocks, "glimpses": time_glimpses, "transformers": time_transformers}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -150,6 +150,8 @@ def _runner(module: nn.Module, x: Tensor, slope: Tensor, *, learning: bool) -> C
 
 def markdown(found: Sequence[Speed], *, rounds: int) -> str:
     """Return a page with a table for each shape and pass."""
+    timed = list(dict.fromkeys(one.block for one in found))
+    only = "" if timed == list(names()) else f" --only {' '.join(timed)}"
     lines = [
         "# How fast the blocks are",
         "",
@@ -160,7 +162,7 @@ def markdown(found: Sequence[Speed], *, rounds: int) -> str:
         "gradient. Plain: the equation as one writes it first, with the same weights and the same "
         "result. timm: its block set to the same widths.",
         "",
-        "`python tools/benchmark.py blocks --table docs/blocks_speed.md`",
+        f"`python tools/benchmark.py blocks --rounds {rounds}{only} --table docs/blocks_speed.md`",
     ]
     for shape, passed in dict.fromkeys((one.shape, one.passed) for one in found):
         lines += ["", f"## {passed.capitalize()}, {_shape(shape)}", ""]

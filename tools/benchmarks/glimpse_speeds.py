@@ -91,7 +91,7 @@ class MadeUpDigits(ClassData):
         return HeldPictures(self.digits[: len(labels)], labels)
 
 
-def glimpse_speeds(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpeed]:
+def timed_glimpses(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpeed]:
     """Time the retina at three sizes, then an epoch of so many digits; of none if 0."""
     for case in RETINAS:
         plain, ours = retina_ways(case)

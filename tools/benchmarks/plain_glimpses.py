@@ -12,7 +12,7 @@ from torchvision.transforms.functional import normalize, to_tensor
 from visattn.models.glimpse_models import GlimpseModel
 
 
-def plain_glimpses(
+def looped_glimpses(
     pictures: Tensor, places: Tensor, *, glimpse: int, scales: int, background: float = 0.0
 ) -> Tensor:
     """Return what is seen at one place of each picture, [b s c g g]."""
@@ -36,7 +36,7 @@ def plain_retina(
     """Return what is seen along a path, [b·m t 2], the pictures copied for each rollout."""
     copies = pictures.repeat_interleave(rollouts, 0)
     return [
-        plain_glimpses(copies, places, glimpse=glimpse, scales=scales) for places in path.unbind(1)
+        looped_glimpses(copies, places, glimpse=glimpse, scales=scales) for places in path.unbind(1)
     ]
 
 
@@ -65,7 +65,7 @@ def plain_loss(
             density = -away.square() / 2 - model.policy.spread.log() - math.log(2 * math.pi) / 2
             chances.append(density.sum(1))
             place = sample.clamp(-1, 1)
-        seen = plain_glimpses(
+        seen = looped_glimpses(
             pictures, place, glimpse=model.glimpse, scales=model.scales, background=background
         )
         (state,) = model.memory(model.glimpse_net(seen, place), (state,))
