@@ -108,6 +108,26 @@ def test_transforms_of_torchvision_are_drawn_for_each_picture() -> None:
     assert len(firsts) > 5
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"RandAugment": {"num_ops": 2, "magnitude": 9, "num_magnitude_bins": 11}},
+        "TrivialAugmentWide",
+        {"RandomErasing": {"p": 1.0, "value": [124]}},
+    ],
+)
+def test_policies_of_torchvision_take_grey_pictures_and_colours(spec: Any, channels: int) -> None:
+    pictures, kept = noise(53, channels, 13, 11), noise(53, channels, 13, 11)
+    torch.manual_seed(0)
+    changed = augmentation(spec)(pictures)
+    assert changed.dtype == torch.uint8
+    assert changed.shape == pictures.shape
+    assert torch.equal(pictures, kept)
+    same = (changed == pictures).flatten(1).all(1)
+    assert same.float().mean() < 0.5
+
+
 def test_what_gives_no_bytes_is_refused() -> None:
     made = EachAlone(v2.ToDtype(torch.float32, scale=True))
     with pytest.raises(TypeError, match=r"ToDtype gives torch\.float32 where bytes must come out"):

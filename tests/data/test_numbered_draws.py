@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.data.numbered_draws import numbered_draws
+from visattn.data.numbered_draws import numbered_uniforms
 
 WORD = 2**64
 
@@ -36,7 +36,7 @@ def test_the_generator_that_judges_is_the_published_one() -> None:
 def test_each_sample_has_a_split_mix_of_its_own(seed: int, number: int) -> None:
     start = stirred((stirred(seed) + number) % WORD)
     exact = [(value >> 11) / 2**53 for value in split_mix(start, 5)]
-    assert numbered_draws(seed, [number], 5)[0].tolist() == exact
+    assert numbered_uniforms(seed, [number], 5)[0].tolist() == exact
 
 
 @given(
@@ -47,15 +47,15 @@ def test_each_sample_has_a_split_mix_of_its_own(seed: int, number: int) -> None:
 def test_a_sample_gets_the_same_alone_and_among_others(
     numbers: list[int], seed: int, count: int
 ) -> None:
-    together = numbered_draws(seed, numbers, count)
+    together = numbered_uniforms(seed, numbers, count)
     assert together.shape == (len(numbers), count)
     for number, drawn in zip(numbers, together, strict=True):
-        assert torch.equal(numbered_draws(seed, [number], count + 2)[0, :count], drawn)
+        assert torch.equal(numbered_uniforms(seed, [number], count + 2)[0, :count], drawn)
 
 
 def test_draws_are_even_and_know_nothing_of_each_other() -> None:
-    drawn = numbered_draws(3, range(20_000), 4)
-    later = numbered_draws(4, range(20_000), 4)
+    drawn = numbered_uniforms(3, range(20_000), 4)
+    later = numbered_uniforms(4, range(20_000), 4)
     assert bool(((drawn >= 0) & (drawn < 1)).all())
     assert (drawn.mean(0) - 1 / 2).abs().max() < 4 * (1 / 12 / 20_000) ** 0.5
     together = torch.cat([drawn, later, drawn.roll(1, 0)], 1)  # of seeds, of neighbours, of turns
@@ -66,4 +66,4 @@ def test_draws_are_even_and_know_nothing_of_each_other() -> None:
 @pytest.mark.parametrize(("seed", "number"), [(-1, 3), (3, -1)])
 def test_nothing_below_nought(seed: int, number: int) -> None:
     with pytest.raises(ValueError, match="seed and numbers must be at least 0, got seed"):
-        numbered_draws(seed, [5, number], 2)
+        numbered_uniforms(seed, [5, number], 2)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.conspicuities import conspicuities, opponents, singled_out
+from visattn.functional.conspicuities import conspicuity_maps, opponents, singled_out
 
 
 def one(*rows: list[float]) -> Tensor:
@@ -108,7 +108,7 @@ def test_the_dark_has_no_hue() -> None:
 def test_small_pictures_are_seen_on_finer_levels(
     size: tuple[int, int], grid: tuple[int, int]
 ) -> None:
-    assert tuple(conspicuities(torch.zeros(1, 3, *size)).shape) == (1, 3, *grid)
+    assert tuple(conspicuity_maps(torch.zeros(1, 3, *size)).shape) == (1, 3, *grid)
 
 
 @pytest.mark.parametrize("channel", range(3))
@@ -122,6 +122,6 @@ def test_each_map_sees_its_own_feature(channel: int) -> None:
             colour = [0.5, 0.3, 0.4] if odd and channel == 1 else [0.3, 0.5, 0.4]
             bar = torch.tensor(colour)[:, None, None] * (2.0 if odd and channel == 0 else 1.0)
             picture[0, :, y - tall : y + tall, x - wide : x + wide] = bar
-    found = conspicuities(picture)[0, channel]
+    found = conspicuity_maps(picture)[0, channel]
     strongest = divmod(int(found.argmax()), found.shape[1])
     assert [int((place + 0.5) / len(found) * 5) for place in strongest] == [2, 1]

@@ -43,6 +43,6 @@ class RunDiary(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.tolist() for name, value in pl_module.model.state_dict().items()}
+        weights = {name: value.tolist() for name, value in pl_module.state_dict().items()}
         told = {**self.told, "weights": weights, "seed": torch.initial_seed()}
         (self.folder / f"{trainer.global_rank}.json").write_text(json.dumps(told))

@@ -27,9 +27,30 @@ class Means(ImageClassifier):
         return self.fc(self.block(pictures).mean((2, 3)))
 
 
+class Questions(nn.Module):
+    """A part that names one of its two matrices as not to be decayed."""
+
+    UNDECAYED = ("asked", "absent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.other = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))
+        self.absent = None
+
+
 def noise(*shape: int) -> Tensor:
     random = torch.Generator().manual_seed(3)
     return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+def test_single_axes_and_what_a_part_names_are_not_decayed() -> None:
+    model = Means()
+    model.questions = Questions()
+    spared = {id(weight) for weight in model.undecayed()}
+    names = {name for name, weight in model.named_parameters() if id(weight) in spared}
+    single = {name for name, weight in model.named_parameters() if weight.ndim < 2}
+    assert names == single | {"questions.asked"}
+    assert {"fc.bias"} < single
 
 
 def test_bytes_become_numbers_around_zero() -> None:

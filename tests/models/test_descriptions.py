@@ -12,6 +12,8 @@ from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.captioners import SPECIALS
 from visattn.models.descriptions import CLASSES, build, describe
 from visattn.models.encoders import SmallEncoder
+from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.hierarchical_transformers import HierarchicalTransformer
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
@@ -95,6 +97,24 @@ EXAMPLES: dict[str, nn.Module] = {
         pad=True,
         checkpointing=True,
         epsilon=1e-5,
+        mean=(0.1,),
+        std=(0.5,),
+    ),
+    "GlimpseModel": GlimpseModel(("0", "1"), (28, 28), [0.1], [0.3], glimpses=2),
+    "HierarchicalTransformer": HierarchicalTransformer(
+        ("cat", "dog", "yak"),
+        size=(24, 40),
+        patch=(2, 4),
+        width=12,
+        depths=(1, 2, 1),
+        heads=(2, 3, 4),
+        window=(3, 2),
+        ratio=2.5,
+        qkv_bias=False,
+        drop_path=0.2,
+        pad=True,
+        checkpointing=True,
+        epsilon=1e-6,
         mean=(0.1,),
         std=(0.5,),
     ),

@@ -6,8 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from visattn.blocks.transformers.sequence_pools import SequencePool
+from visattn.blocks.transformers.shifted_patches import ShiftedPatchEmbedding
+from visattn.maps import record
 from visattn.models.vision_transformers import VisionTransformer
 from visattn.models.vit_presets import vit
 
@@ -40,8 +44,20 @@ CIFAR = [
     ("cifar_384_12", 21_342_346, 1_420_309_248),
     ("cifar_512_6", 18_979_338, 1_254_370_304),
     ("cifar_192_9", 2_697_610, 187_716_864),
+    ("sl_vit", 2_735_062, 190_076_160),
     ("vit_lite_7_4", 3_716_874, None),
     ("vit_lite_6_4", 3_190_538, None),
+    ("cct_7_3x1", 3_760_139, None),
+    ("cct_6_3x1", 3_168_267, None),
+    ("cct_2_3x2", 283_723, None),
+]
+# In units of 10⁹, as published: without products of queries with keys and of weights with values.
+PUBLISHED = [
+    ("vit_lite_7_4", 0.239),
+    ("vit_lite_6_4", 0.205),
+    ("cct_7_3x1", 0.947),
+    ("cct_6_3x1", 0.813),
+    ("cct_2_3x2", 0.033),
 ]
 
 
@@ -73,6 +89,40 @@ def test_sizes_for_small_pictures(name: str, weights: int, macs: int | None) -> 
         model = vit(name, IMAGENET[:10])
     assert parameters(model) == weights
     assert macs is None or multiplications(model) == macs
+
+
+@pytest.mark.parametrize(("name", "published"), PUBLISHED)
+def test_the_linear_part_of_compact_transformers_is_as_published(
+    name: str, published: float
+) -> None:
+    with torch.device("meta"):
+        model = vit(name, IMAGENET[:10])
+    tokens = model.grid[0] * model.grid[1] + len(model.roles)
+    linear = multiplications(model) - 2 * model.depth * tokens**2 * model.width
+    assert round(linear / 1e9, 3) == published
+
+
+def test_compact_convolutional_transformers_are_the_authors() -> None:
+    with torch.device("meta"):
+        seven, two = vit("cct_7_3x1", IMAGENET[:10]), vit("cct_2_3x2", IMAGENET[:10])
+    assert (seven.grid, two.grid) == ((16, 16), (8, 8))
+    assert seven.roles == two.roles == ()
+    assert parameters(seven) - parameters(vit("cct_7_3x1", IMAGENET[:10], depth=6)) == 526_336
+    assert isinstance(two.attn_pool, SequencePool)
+    convolutions = [m.kernel_size for m in two.modules() if isinstance(m, nn.Conv2d)]
+    assert convolutions == [(3, 3), (3, 3)]
+
+
+def test_sl_vit_sees_half_of_the_neighbours_and_never_itself() -> None:
+    model = vit("sl_vit", IMAGENET[:10], depth=1).eval()
+    pictures = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    with record(model) as seen:
+        model(pictures)
+    assert not seen.weights[0].diagonal(dim1=-2, dim2=-1).any()
+    assert isinstance(model.patch_embed, ShiftedPatchEmbedding)
+    assert model.patch_embed.proj.in_features == 5 * 3 * 4 * 4
+    temperature = model.get_parameter("blocks.0.attn.temperature")
+    assert temperature.flatten().tolist() == [0.25] * 12  # heads are 16 wide
 
 
 @settings(max_examples=8, deadline=None)

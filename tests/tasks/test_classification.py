@@ -1,6 +1,7 @@
 """Training a classifier: rates of its parts, mixed pictures, scores, what a checkpoint keeps."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from class_miniatures import write_digits
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from visattn.cli import main
 from visattn.data.labelled_pictures import LabelledBatch
 from visattn.models.attention_resnets import AttentionResNet
+from visattn.models.vision_transformers import VisionTransformer
 from visattn.seeing import load
 from visattn.tasks.checkpoints import read_model
 from visattn.tasks.classification import ClassificationTask
@@ -81,6 +84,32 @@ def test_each_part_has_its_rate_and_only_matrices_decay() -> None:
             assert group["initial_lr"] == pytest.approx(rates[name])
         assert group["weight_decay"] == (5e-4 if parameter.ndim > 1 else 0)
     assert not found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"distilled": True, "registers": 2, "locality": True, "layer_scale": 0.1},
+        {"pool": "attention", "positions": "relative", "qk_norm": True, "stem": "conv"},
+    ],
+)
+def test_only_the_maps_of_a_transformer_decay(options: dict[str, Any]) -> None:
+    def classifier(classes: list[str]) -> VisionTransformer:
+        sizes: dict[str, Any] = {"size": (8, 8), "patch": 4, "width": 8, "depth": 2, "heads": 2}
+        return VisionTransformer(classes, **sizes, **options)
+
+    made = ClassificationTask(
+        classifier,
+        {"classes": list(DIGITS)},
+        optimizer=partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.05),
+    )
+    groups = optimized(made)["optimizer"].param_groups
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    decayed = {name for name, p in made.model.named_parameters() if decay.pop(id(p))}
+    assert not decay
+    maps = (nn.Linear, nn.Conv2d)
+    wanted = {name for name, module in made.model.named_modules() if isinstance(module, maps)}
+    assert decayed == {f"{name}.weight" for name in wanted}
 
 
 @pytest.mark.parametrize(

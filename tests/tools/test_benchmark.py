@@ -117,7 +117,11 @@ def test_ways_are_timed_in_turn_and_beside_ours(tool: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bloks"], "no comparison bloks; there are training, search, blocks, glimpses"),
+        (
+            ["bloks"],
+            "no comparison bloks; there are training, search, blocks, glimpses, transformers",
+        ),
+        (["transformers", "--only", "sped"], "no part sped; there are speed, memory, rows, growth"),
         (["blocks", "search"], "blocks are timed alone"),
         (["search", "glimpses"], "glimpses are timed alone"),
         (["glimpses", "--digits", "-1"], "digits must be 0 or at least 128, a batch; got -1"),

@@ -100,9 +100,9 @@ def markdown(found: Sequence[Growth], *, rounds: int, picture: str) -> str:
         f"Milliseconds of one attention layer on one picture, projections included: width {WIDTH}, "
         f"{HEADS} heads, windows and neighbourhoods of {EXTENT} x {EXTENT}. Forward, evaluation "
         f"mode; medians over {rounds} or more interleaved rounds; torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads, {platform.machine()}, float32. Slope: the power of the "
-        "number of tokens by which milliseconds grow, by least squares over all sizes, and between "
-        "the last two.",
+        f"{torch.get_num_threads()} threads, {platform.machine()}, float32. Slope: the power of "
+        "the number of tokens by which milliseconds grow, by least squares over all sizes, and "
+        "between the last two.",
         "",
         f"![Milliseconds over tokens, both by powers of ten]({picture})",
         "",

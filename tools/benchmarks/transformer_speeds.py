@@ -65,7 +65,8 @@ def figures(parts: Sequence[str], *, rounds: int, page: Path | None) -> Iterator
         for growth in found:
             spent = dict(zip(map(str, growth.tokens), growth.seconds, strict=True))
             title = f"seconds by tokens, {growth.kind} attention; slope"
-            yield Figure(title, spent, *[growth.slope] * 3, growth.meant)
+            slope = growth.slope
+            yield Figure(title, spent, slope, slope, slope, growth.meant)
 
 
 def speeds(rounds: int) -> Iterator[Figure]:

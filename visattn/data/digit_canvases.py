@@ -11,7 +11,7 @@ from torch import Tensor
 
 from visattn.data.augmentations import Augmentation
 from visattn.data.labelled_pictures import LabelledBatch, LabelledPictures
-from visattn.data.numbered_draws import numbered_draws
+from visattn.data.numbered_draws import numbered_uniforms
 
 Combine = Literal["sum", "max", "overwrite", "blend"]
 
@@ -143,7 +143,7 @@ class LaidDigits(LabelledPictures):
     def placements(self, numbers: Sequence[int]) -> Placements:
         """Return where everything on the canvases with these numbers lies."""
         pieces, piece = self.plan.pieces, self.plan.piece
-        drawn = numbered_draws(self.seed, numbers, 2 + 5 * pieces)
+        drawn = numbered_uniforms(self.seed, numbers, 2 + 5 * pieces)
         of_pieces = drawn[:, 2:].view(len(numbers), pieces, 5)
         canvas = torch.tensor(self.plan.size)
         digit = torch.tensor(self.digits.shape[2:])

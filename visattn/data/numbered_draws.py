@@ -10,7 +10,7 @@ from torch import Tensor
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, made odd
 
 
-def numbered_draws(seed: int, numbers: Sequence[int], count: int) -> Float[Tensor, "n {count}"]:
+def numbered_uniforms(seed: int, numbers: Sequence[int], count: int) -> Float[Tensor, "n {count}"]:
     """Return `count` random numbers for each sample, even in [0, 1), in float64.
 
     They depend on the seed and the sample's own number alone: not on the batch it comes in, the
@@ -25,8 +25,8 @@ def numbered_draws(seed: int, numbers: Sequence[int], count: int) -> Float[Tenso
         ValueError: If the seed or a number is below 0.
 
     Example:
-        >>> drawn = numbered_draws(0, [7, 3], 2)
-        >>> bool((drawn[1] == numbered_draws(0, [3, 5, 11], 2)[0]).all())
+        >>> drawn = numbered_uniforms(0, [7, 3], 2)
+        >>> bool((drawn[1] == numbered_uniforms(0, [3, 5, 11], 2)[0]).all())
         True
 
     Source:

@@ -82,7 +82,7 @@ def opponents(pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
     return torch.stack((bright[:, 0], red - green, blue - yellow), 1)
 
 
-def conspicuities(pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w"]:
+def conspicuity_maps(pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w"]:
     """Return how far each place stands out by its brightness, its colour and its stripes, 0 to 1.
 
     Each map is on a coarse grid: a sixteenth of the picture's sides, and down to a quarter for
@@ -95,7 +95,7 @@ def conspicuities(pictures: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w"
     Example:
         >>> dot = torch.zeros(1, 3, 64, 48)
         >>> dot[:, 0, 40, 8] = 1.0
-        >>> maps = conspicuities(dot)
+        >>> maps = conspicuity_maps(dot)
         >>> maps.shape, [divmod(int(of.argmax()), 12) for of in maps[0, :2]]
         (torch.Size([1, 3, 16, 12]), [(10, 2), (10, 2)])
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from visattn.functional.conspicuities import conspicuities
+from visattn.functional.conspicuities import conspicuity_maps
 from visattn.functional.gaussian_pyramids import resized
 from visattn.functional.precisions import at_least_float32, without_autocast
 
@@ -33,7 +33,7 @@ def saliency(pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
 
     Source:
         Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
-        Analysis", equation 8; the deviations are noted at `conspicuities`, `singled_out`,
+        Analysis", equation 8; the deviations are noted at `conspicuity_maps`, `singled_out`,
         `orientation_energies` and `gaussian_pyramid`.
     """
     if pictures.shape[1] not in (1, 3):
@@ -46,7 +46,7 @@ def saliency(pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     height, width = pictures.shape[2:]
     colours = at_least_float32(pictures).expand(-1, 3, -1, -1)
     with without_autocast(pictures.device):
-        mean = conspicuities(colours).mean(1, keepdim=True)
+        mean = conspicuity_maps(colours).mean(1, keepdim=True)
         return resized(mean, (height, width))[:, 0]
 
 

@@ -59,7 +59,7 @@ def window_attention(
         scale=scale,
         need_weights=need_weights,
     )
-    slots = _slots_of_places(places, grid[0] * grid[1])
+    slots = slots_of_places(places, grid[0] * grid[1])
     seen = seen.flatten(-3, -2)[..., slots, :].reshape(values.shape)
     if weights is None:
         return seen, None
@@ -98,15 +98,71 @@ def window_places(
     """
     rows, bands = _line_of_windows(grid[0], window[0], shift[0], device)
     columns, strips = _line_of_windows(grid[1], window[1], shift[1], device)
-    real = (rows >= 0)[:, None, :, None] & (columns >= 0)[None, :, None, :]
-    places = rows[:, None, :, None] * grid[1] + columns[None, :, None, :]
-    places = torch.where(real, places, -1).flatten(2).flatten(0, 1)
+    places = _crossed(rows, columns, grid[1])
     if places.numel() == grid[0] * grid[1] and shift == (0, 0):
         return places, None
-    parts = bands[:, None, :, None] * (grid[1] + 1) + strips[None, :, None, :]
-    parts = parts.expand_as(real).flatten(2).flatten(0, 1)
-    same = parts.unsqueeze(-1) == parts.unsqueeze(-2)
+    pieces = _crossed(bands, strips, grid[1] + 1)
+    same = pieces.unsqueeze(-1) == pieces.unsqueeze(-2)
     return places, same & (places >= 0).unsqueeze(-2)
+
+
+def filled_windows(
+    grid: tuple[int, int],
+    window: tuple[int, int],
+    shift: tuple[int, int] = (0, 0),
+    *,
+    device: torch.device | None = None,
+) -> tuple[Int[Tensor, "w p"], Bool[Tensor, "w p p"] | None]:
+    """Return the places of windows that are filled up with empty slots, which may be seen too.
+
+    The grid is first turned by the shift, so that its first rows and columns come last, then filled
+    up behind them, then cut into windows. In the last windows of a row or a column the last `shift`
+    slots are kept apart from those before: these are the places that came round, or, where slots
+    are empty, some of them only. On grids that windows tile this is `window_places`.
+
+    Args:
+        grid: Height and width of the grid.
+        window: Height and width of a window, which may be larger than the grid.
+        shift: By how much windows are moved down and to the right.
+        device: Where the numbers are needed.
+
+    Returns:
+        Places counted row by row, -1 for an empty slot, and the mask (True = may attend), or None
+        if all slots of a window may see each other.
+
+    Raises:
+        ValueError: If a window has no places, or a shift is negative or not below its window.
+
+    Example:
+        >>> places, mask = filled_windows((1, 3), (1, 2), (0, 1))
+        >>> places, mask[1]
+        (tensor([[ 1,  2], [ 0, -1]]), tensor([[ True, False], [False,  True]]))
+
+    Source:
+        Liu et al. 2021, arXiv:2103.14030, section 3.2 and figure 4; in what order a grid is turned
+        and filled up, and where it is parted then, the paper leaves open: as in timm.
+    """
+    rows, bands = _filled_line(grid[0], window[0], shift[0], device)
+    columns, strips = _filled_line(grid[1], window[1], shift[1], device)
+    places = _crossed(rows, columns, grid[1])
+    if shift == (0, 0):
+        return places, None
+    pieces = _crossed(bands, strips, 2)
+    return places, pieces.unsqueeze(-1) == pieces.unsqueeze(-2)
+
+
+def slots_of_places(places: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {count}"]:
+    """Return the slot, counted window by window, in which each place of the grid lies.
+
+    Args:
+        places: Those that the slots of each window hold, each once; -1 for none.
+        count: How many places there are.
+
+    Example:
+        >>> slots_of_places(window_places((1, 3), (1, 2), (0, 1))[0], 3)
+        tensor([3, 0, 1])
+    """
+    return places.flatten().argsort()[places.numel() - count :]
 
 
 def weights_over_keys(
@@ -127,15 +183,27 @@ def weights_over_keys(
     return empty.scatter_add(-1, places.clamp(min=0).expand(weights.shape), weights)
 
 
-def _line_of_windows(
-    size: int, window: int, shift: int, device: torch.device | None
-) -> tuple[Int[Tensor, "w p"], Int[Tensor, "w p"]]:
-    """Return the places of a line in its windows, -1 for none, and the piece each belongs to."""
+def check_window(window: int, shift: int) -> None:
+    """Let a side of a window pass that has places and is moved by less than its size.
+
+    Raises:
+        ValueError: If it has no places, or the shift is negative or not below it.
+
+    Example:
+        >>> check_window(3, 2)
+    """
     if window < 1 or not 0 <= shift < window:
         raise ValueError(
             "a window must have at least one place and be moved by less than its size and not "
             f"backwards, got window {window} and shift {shift}"
         )
+
+
+def _line_of_windows(
+    size: int, window: int, shift: int, device: torch.device | None
+) -> tuple[Int[Tensor, "w p"], Int[Tensor, "w p"]]:
+    """Return the places of a line in its windows, -1 for none, and the piece each belongs to."""
+    check_window(window, shift)
     if window >= size:
         window, shift = size, 0
     filled = -(-size // window) * window
@@ -145,6 +213,22 @@ def _line_of_windows(
     return places.reshape(-1, window), pieces.reshape(-1, window)
 
 
-def _slots_of_places(places: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {count}"]:
-    """Return the slot, counted window by window, in which each place of the grid lies."""
-    return places.flatten().argsort()[places.numel() - count :]
+def _filled_line(
+    size: int, window: int, shift: int, device: torch.device | None
+) -> tuple[Int[Tensor, "w p"], Int[Tensor, "w p"]]:
+    """Return the places of a line that is filled up when turned, and 1 for its last `shift`."""
+    check_window(window, shift)
+    filled = -(-size // window) * window
+    slots = torch.arange(filled, device=device)
+    places = torch.where(slots < size, (slots + shift) % size, -1)
+    last = (slots >= filled - shift).long()
+    return places.reshape(-1, window), last.reshape(-1, window)
+
+
+def _crossed(
+    rows: Int[Tensor, "v q"], columns: Int[Tensor, "u r"], step: int
+) -> Int[Tensor, "v*u q*r"]:
+    """Return numbers of rows and columns as those of cells, -1 where one of the two has none."""
+    down, right = rows[:, None, :, None], columns[None, :, None, :]
+    cells = torch.where((down >= 0) & (right >= 0), down * step + right, -1)
+    return cells.flatten(2).flatten(0, 1)

@@ -126,6 +126,20 @@ class ImageClassifier(nn.Module, ABC):
             )
         return found
 
+    def undecayed(self) -> list[nn.Parameter]:
+        """Return the parameters that weight decay is to leave as they are.
+
+        They are those with a single axis (biases, norms, scales), and those that a part of the
+        network names in a class attribute `UNDECAYED`: learnt tokens, positions and temperatures,
+        for which nothing speaks for zero.
+        """
+        named = {
+            id(getattr(part, name))
+            for part in self.modules()
+            for name in getattr(part, "UNDECAYED", ())
+        }
+        return [weight for weight in self.parameters() if weight.ndim < 2 or id(weight) in named]
+
 
 def block_name(name: str | None) -> str | None:
     """Return the name of a block, None where there is to be none.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.encoders import SmallEncoder
 from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.hierarchical_transformers import HierarchicalTransformer
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
@@ -30,6 +31,7 @@ CLASSES: dict[str, type[nn.Module]] = {
         TimmClassifier,
         GlimpseModel,
         VisionTransformer,
+        HierarchicalTransformer,
     )
 }
 

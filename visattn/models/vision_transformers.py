@@ -94,6 +94,8 @@ class VisionTransformer(ExchangeableClassifier):
         (distilled); Darcet et al. 2023, arXiv:2309.16588 (registers).
     """
 
+    UNDECAYED = ("cls_token", "dist_token", "reg_token", "pos_embed")
+
     def __init__(
         self,
         classes: Sequence[str],

@@ -6,7 +6,19 @@ from typing import Any
 
 from visattn.models.vision_transformers import VisionTransformer
 
-_CIFAR = {"size": (32, 32), "patch": 4}
+_CIFAR: Mapping[str, Any] = {"size": (32, 32), "patch": 4}
+_COMPACT: Mapping[str, Any] = {"width": 256, "heads": 4, "ratio": 2.0, "qkv_bias": False}
+
+
+def _overlapping(layers: int) -> dict[str, Any]:
+    """Return what compact convolutional transformers have, with so many convolutions."""
+    return {
+        "size": (32, 32),
+        "stem": "overlapping",
+        "stem_options": {"layers": layers, "kernel": 3},
+        "pool": "sequence",
+    }
+
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"width": 192, "depth": 12, "heads": 3},
@@ -20,27 +32,35 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cifar_384_12": {**_CIFAR, "width": 384, "depth": 12, "heads": 6},
     "cifar_512_6": {**_CIFAR, "width": 512, "depth": 6, "heads": 8},
     "cifar_192_9": {**_CIFAR, "width": 192, "depth": 9, "heads": 12, "ratio": 2.0},
-    "vit_lite_7_4": {
+    "sl_vit": {
         **_CIFAR,
-        "width": 256,
-        "depth": 7,
-        "heads": 4,
+        "width": 192,
+        "depth": 9,
+        "heads": 12,
         "ratio": 2.0,
-        "qkv_bias": False,
+        "stem": "shifted",
+        "locality": True,
     },
-    "vit_lite_6_4": {
-        **_CIFAR,
-        "width": 256,
-        "depth": 6,
-        "heads": 4,
-        "ratio": 2.0,
-        "qkv_bias": False,
+    "vit_lite_7_4": {**_CIFAR, **_COMPACT, "depth": 7},
+    "vit_lite_6_4": {**_CIFAR, **_COMPACT, "depth": 6},
+    "cct_7_3x1": {**_COMPACT, **_overlapping(1), "depth": 7},
+    "cct_6_3x1": {**_COMPACT, **_overlapping(1), "depth": 6, "positions": "sine"},
+    "cct_2_3x2": {
+        **_COMPACT,
+        **_overlapping(2),
+        "width": 128,
+        "depth": 2,
+        "heads": 2,
+        "ratio": 1.0,
     },
 }
 """What differs from the defaults of `VisionTransformer`. `tiny` to `huge` are those of the papers,
 for patches of 16 (`huge`: 14) on 224 pixels; `cifar_WIDTH_DEPTH` have patches of 4 on 32 pixels,
-`cifar_192_9` being the ViT of the paper on small data sets; `vit_lite_LAYERS_PATCH` are those of
-the paper on compact transformers."""
+`cifar_192_9` being the ViT of the paper on small data sets and `sl_vit` the same with shifted
+patches and locality; `vit_lite_LAYERS_PATCH` and `cct_LAYERS_KERNELxCONVOLUTIONS` are those of the
+paper on compact transformers. `cct_6_3x1` has the size that is published with positions that are
+not learnt. The authors' are sines along the row of tokens, ours in both directions; their layers go
+on from the norm of the tokens, ours from the tokens."""
 
 
 def vit(name: str, classes: Sequence[str], **options: Any) -> VisionTransformer:
@@ -61,8 +81,8 @@ def vit(name: str, classes: Sequence[str], **options: Any) -> VisionTransformer:
 
     Source:
         Touvron et al. 2020, arXiv:2012.12877, table 1 (tiny, small); Dosovitskiy et al. 2020,
-        arXiv:2010.11929, table 1; Lee et al. 2021, arXiv:2112.13492 (cifar_192_9); Hassani et al.
-        2021, arXiv:2104.05704 (vit_lite).
+        arXiv:2010.11929, table 1; Lee et al. 2021, arXiv:2112.13492 (cifar_192_9, sl_vit); Hassani
+        et al. 2021, arXiv:2104.05704 (vit_lite, cct).
     """
     if name not in PRESETS:
         close = get_close_matches(name, PRESETS, n=3) or list(PRESETS)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -25,7 +26,7 @@ _SGD = partial(SGD, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
 class ClassificationTask(Task):
     """Train a classifier on pictures with classes.
 
-    Weights with a single axis (biases, norms, scales) are not decayed.
+    Weights are decayed except for those that the classifier says are `undecayed`.
 
     Args:
         classifier: The classifier; it gets the names of its classes from the data.
@@ -97,13 +98,23 @@ class ClassificationTask(Task):
                 f"{list(saved)[:5]}, the data {list(self.model.classes)[:5]}"
             )
 
+    def on_fit_start(self) -> None:
+        """Let each process draw numbers of its own: with the same ones all would mix alike."""
+        if self.global_rank:
+            torch.manual_seed(torch.initial_seed() + self.global_rank)
+
     def configure_optimizers(self) -> Any:
         """Return the optimizer, each part of the network at its own rate, and the schedule."""
+        spared = {id(weight) for weight in self.model.undecayed()}
         groups = [
             {"params": chosen, "rate": self.rates[part], **({} if decayed else {"weight_decay": 0})}
             for part, parameters in self.model.parts().items()
             for decayed in (True, False)
-            if (chosen := [p for p in parameters if p.requires_grad and (p.ndim > 1) == decayed])
+            if (
+                chosen := [
+                    p for p in parameters if p.requires_grad and (id(p) in spared) != decayed
+                ]
+            )
         ]
         optimizer = self.optimizer(groups)
         for group in optimizer.param_groups:

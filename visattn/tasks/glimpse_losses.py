@@ -47,7 +47,7 @@ class GlimpseLosses:
         return self.answer + self.policy + self.baseline
 
 
-def glimpse_losses(
+def losses_of_looks(
     looks: Looks,
     labels: Int[Tensor, " b"],
     *,

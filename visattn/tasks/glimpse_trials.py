@@ -21,11 +21,25 @@ class Trials:
             if the model always starts at the same place.
         samples: Rollouts whose probabilities are averaged; 0 leaves out what is sampled.
         seed: Of starts, random paths and samples.
+
+    Raises:
+        ValueError: If there is no start, or a number below 0.
+
+    Example:
+        >>> Trials(samples=10).names()
+        ('mean', 'random', 'raster', 'sampled', 'averaged')
     """
 
     starts: int = 1
     samples: int = 0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.starts < 1 or self.samples < 0:
+            raise ValueError(
+                f"starts must be at least 1 and samples at least 0, got {self.starts} and "
+                f"{self.samples}"
+            )
 
     def names(self) -> tuple[str, ...]:
         """Return the ways: the policy's means come first."""

@@ -20,7 +20,8 @@ from visattn.models.looks import Looks
 from visattn.tasks.bases import Task
 from visattn.tasks.critics import Critic
 from visattn.tasks.glimpse_diagnostics import gradient_norms, policy_figures
-from visattn.tasks.glimpse_losses import GlimpseLosses, glimpse_losses
+from visattn.tasks.glimpse_losses import GlimpseLosses, losses_of_looks
+from visattn.tasks.glimpse_options import check_options
 from visattn.tasks.glimpse_scores import ErrorPerGlimpse
 from visattn.tasks.glimpse_trials import Trials
 from visattn.tasks.ratios import Ratio
@@ -70,7 +71,8 @@ class GlimpseTask(Task):
         schedule: How the learning rate falls to nothing: as a `cosine`, or in a `line`.
         warm: Steps in which it rises before.
         starts: From how many starts the test looks at each picture.
-        samples: Rollouts that the test draws from the policy, to average their probabilities.
+        samples: Rollouts that the test draws from the policy, to average their probabilities; 0
+            leaves them out.
 
     Raises:
         ValueError: If a number makes no sense, or rollouts are to be compared and there is one.
@@ -102,23 +104,6 @@ class GlimpseTask(Task):
         starts: int = 5,
         samples: int = 10,
     ) -> None:
-        least = min(
-            policy_weight, every_glimpse, entropy, policy_rate, baseline_rate, random_epochs
-        )
-        if least < 0 or not 0 <= smoothing < 1 or min(rollouts, starts, samples) < 1:
-            raise ValueError(
-                "weights, rates and random_epochs must be at least 0, smoothing in [0, 1), "
-                f"rollouts, starts and samples at least 1; got {policy_weight}, {every_glimpse}, "
-                f"{entropy}, {policy_rate}, {baseline_rate}, {random_epochs}, {smoothing}, "
-                f"{rollouts}, {starts} and {samples}"
-            )
-        if last_spread is not None and not last_spread > 0:
-            raise ValueError(f"last_spread must be above 0, got {last_spread}")
-        if baseline == "leave_one_out" and rollouts < 2:
-            raise ValueError(
-                "leave_one_out compares the rollouts of a picture: say rollouts of 2 or more, or "
-                f"another baseline; got rollouts={rollouts}"
-            )
         super().__init__(model(data_info["classes"]))
         self.rollouts, self.normalise, self.reaching = rollouts, normalise, reaching
         self.policy_weight = policy_weight
@@ -129,6 +114,7 @@ class GlimpseTask(Task):
         self.optimizer = optimizer or _ADAM
         self.policy_rate, self.baseline_rate, self.warm = policy_rate, baseline_rate, warm
         self.schedule: Schedule = schedule
+        check_options(vars(self))
         chance = 1 / len(self.model.classes)
         self.critic = (
             Critic(self.model.width, value=chance, informed=baseline == "informed")
@@ -182,16 +168,22 @@ class GlimpseTask(Task):
         """Remember the seed of the run."""
         self.seed = torch.initial_seed() if self.seed is None else self.seed
 
+    def on_train_epoch_start(self) -> None:
+        """Draw as this epoch does: its first pictures are changed before the first step."""
+        self._draw(-1 - self.current_epoch)
+
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Draw as this step does, and narrow the policy as far as it wants it."""
-        batches = self.trainer.fit_loop.epoch_loop.total_batch_idx
-        drawn = batches * self.trainer.world_size + self.global_rank
-        torch.manual_seed(((self.seed or 0) * 1_000_003 + drawn) % 2**63)
+        self._draw(self.trainer.fit_loop.epoch_loop.total_batch_idx)
         if self.last_spread is not None:
             done = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
             first, last = math.log(self.model.spread), math.log(self.last_spread)
             with torch.no_grad():
                 self.model.policy.log_spread.fill_(first + min(1.0, done) * (last - first))
+
+    def _draw(self, number: int) -> None:
+        drawn = number * self.trainer.world_size + self.global_rank
+        torch.manual_seed(((self.seed or 0) * 1_000_003 + drawn) % 2**63)
 
     def training_step(self, batch: LabelledBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
@@ -209,7 +201,7 @@ class GlimpseTask(Task):
 
     def losses(self, looks: Looks, labels: Int[Tensor, " b"]) -> GlimpseLosses:
         """Return what is learned from rollouts."""
-        losses = glimpse_losses(
+        losses = losses_of_looks(
             looks,
             labels,
             spread=self.model.policy.spread,

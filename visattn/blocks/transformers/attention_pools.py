@@ -34,6 +34,8 @@ class AttentionPool(nn.Module):
         Zhai et al. 2021, arXiv:2106.04560, section 3.4 (MAP head); named as in timm.
     """
 
+    UNDECAYED = ("latent",)
+
     def __init__(self, width: int, *, heads: int, hidden: int, epsilon: float = 1e-6) -> None:
         super().__init__()
         if heads < 1 or width % heads:

@@ -1,12 +1,18 @@
 """One layer of a transformer: among the tokens, then for each by itself."""
 
+from collections.abc import Iterable
+from typing import cast
+
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from visattn.blocks.transformers.drop_paths import DropPath
 from visattn.blocks.transformers.layer_scales import LayerScale
 from visattn.blocks.transformers.token_attentions import TokenAttention
 from visattn.blocks.transformers.token_layouts import TokenLayout
+from visattn.blocks.transformers.window_attentions import WindowAttention
 
 
 class EncoderLayer(nn.Module):
@@ -21,7 +27,6 @@ class EncoderLayer(nn.Module):
         epsilon: Added to variances in the norms.
 
     Example:
-        >>> import torch
         >>> from visattn.blocks.transformers.feed_forwards import FeedForward
         >>> layer = EncoderLayer(8, TokenAttention(8, heads=2), FeedForward(8, 16))
         >>> layer(torch.zeros(1, 6, 8), TokenLayout((2, 3))).shape
@@ -34,7 +39,7 @@ class EncoderLayer(nn.Module):
     def __init__(
         self,
         width: int,
-        attention: TokenAttention,
+        attention: TokenAttention | WindowAttention,
         feed_forward: nn.Module,
         *,
         layer_scale: float | None = None,
@@ -54,3 +59,32 @@ class EncoderLayer(nn.Module):
         """Return the tokens, changed."""
         x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), layout)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+
+
+def through_layers(
+    layers: Iterable[nn.Module],
+    x: Float[Tensor, "b n c"],
+    layout: TokenLayout,
+    *,
+    again: bool = False,
+) -> Float[Tensor, "b n c"]:
+    """Return the tokens behind several layers.
+
+    Args:
+        layers: Each an `EncoderLayer`.
+        x: Tokens.
+        layout: How they lie.
+        again: Whether to compute layers again for their gradients and keep less in memory. A layer
+            whose weights somebody records is computed once, since it would be seen twice.
+
+    Example:
+        >>> through_layers((), torch.ones(1, 6, 2), TokenLayout((2, 3))).shape
+        torch.Size([1, 6, 2])
+    """
+    again = again and torch.is_grad_enabled()
+    for layer in layers:
+        if again and not cast("EncoderLayer", layer).attn.tap.wanted:
+            x = cast("Tensor", checkpoint(layer, x, layout, use_reentrant=False))
+        else:
+            x = layer(x, layout)
+    return x

@@ -74,6 +74,8 @@ class TokenAttention(nn.Module):
         locality: Lee et al. 2021, arXiv:2112.13492, section 3.2. Named as in timm.
     """
 
+    UNDECAYED = ("temperature", "biases")
+
     def __init__(
         self,
         width: int,

@@ -1,0 +1,127 @@
+"""How a model is tried: the same each time, each way at places of its own."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from visattn.functional.scan_paths import raster_paths
+from visattn.models.gaze_policies import Start
+from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.looks import Looks
+from visattn.tasks.glimpse_trials import Trials
+
+
+def model(start: Start = "random") -> GlimpseModel:
+    torch.manual_seed(0)
+    made = GlimpseModel(
+        "abc", (9, 11), [0.5], [0.3], glimpse=3, glimpses=4, width=11, what=7, where=5,
+        start=start, spread=0.4,
+    )  # fmt: skip
+    nn.init.normal_(made.policy.mean.weight, std=0.3)
+    nn.init.constant_(made.policy.first, 0.25)
+    return made.eval()
+
+
+def pictures() -> Tensor:
+    random = torch.Generator().manual_seed(2)
+    return torch.randint(256, (300, 1, 9, 11), dtype=torch.uint8, generator=random)
+
+
+def tried(made: GlimpseModel, trials: Trials, batch: int = 0) -> list[tuple[str, Tensor]]:
+    return list(trials.run(made, pictures(), batch))
+
+
+def watched(made: GlimpseModel, trials: Trials, monkeypatch: Any, batch: int = 0) -> list[Looks]:
+    """Where the model looked in each rollout of the trials."""
+    kept: list[Looks] = []
+    roll_out = made.roll_out
+
+    def keep(*given: Any, **options: Any) -> Looks:
+        kept.append(roll_out(*given, **options))
+        return kept[-1]
+
+    monkeypatch.setattr(made, "roll_out", keep)
+    tried(made, trials, batch)
+    monkeypatch.undo()
+    return kept
+
+
+def test_the_ways_have_names_and_come_in_this_order() -> None:
+    assert Trials().names() == ("mean", "random", "raster")
+    assert [name for name, _ in tried(model(), Trials())] == ["mean", "random", "raster"]
+    assert [name for name, _ in tried(model("centre"), Trials(starts=3))][:2] == ["mean", "random"]
+    trials = Trials(starts=3, samples=2)
+    names = [name for name, _ in tried(model(), trials)]
+    assert names == ["mean"] * 3 + ["random", "raster", "sampled", "averaged"]
+    assert tuple(dict.fromkeys(names)) == trials.names()
+
+
+@pytest.mark.parametrize("start", ["random", "centre", "learned"])
+def test_the_same_batch_is_tried_in_the_same_way_each_time(start: Start) -> None:
+    made, trials = model(start), Trials(starts=2, samples=3)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = tried(made, trials)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing else is disturbed
+    torch.manual_seed(2)
+    for (_, one), (_, other) in zip(first, tried(made, trials), strict=True):
+        assert torch.equal(one, other)
+        assert not one.requires_grad
+        assert one.shape == (300, 4, 3)
+
+
+def test_other_batches_and_seeds_are_tried_from_other_places() -> None:
+    made = model()
+    for other in (tried(made, Trials(), 1), tried(made, Trials(seed=1))):
+        for (name, one), (_, two) in zip(tried(made, Trials()), other, strict=True):
+            assert torch.equal(one, two) == (name == "raster")
+
+
+def test_every_way_looks_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model()
+    one, two, anywhere, raster, *sampled = watched(made, Trials(2, 3), monkeypatch)
+    for looks in (one, two):
+        assert torch.equal(looks.samples, looks.means)
+    assert not torch.equal(one.places[:, 0, 0], two.places[:, 0, 0])
+    firsts = torch.cat([looks.places[:, 0, 0] for looks in (one, two, anywhere, *sampled)])
+    for places in (firsts, anywhere.places.flatten(0, 2)):
+        assert abs(float(places.mean())) < 0.1
+        assert float(places.std()) == pytest.approx(3**-0.5, rel=0.1)
+    assert torch.equal(raster.places[:, 0], raster_paths(300, 4))
+    assert anywhere.means.shape[2] == raster.means.shape[2] == 0
+    assert len(sampled) == 3
+    for looks in sampled:
+        off = (looks.samples - looks.means) / 0.4
+        assert abs(float(off.mean())) < 0.1
+        assert float(off.std()) == pytest.approx(1, rel=0.1)
+    assert not torch.equal(sampled[0].places, sampled[1].places)
+
+
+def test_a_place_that_is_learned_is_meant_by_the_mean_and_sampled_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mean, _, _, sampled = watched(model("learned"), Trials(samples=1), monkeypatch)
+    assert torch.equal(mean.places[:, 0, 0], torch.full((300, 2), 0.25))
+    assert float(sampled.samples[:, 0, 0].std()) == pytest.approx(0.4, rel=0.15)
+    assert torch.equal(sampled.places[:, 0], sampled.samples[:, 0].clamp(-1, 1))
+
+
+def test_probabilities_are_averaged_and_not_their_logarithms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two rollouts lean to the first class, one is sure of the second: the first wins."""
+    made, chances = model("centre"), iter([1e-6, 0.8, 0.8])
+
+    def say(shown: Tensor, **_: Any) -> Looks:
+        chance = next(chances) if _.get("sampled") else 0.5
+        scores = torch.tensor([chance, 1 - chance]).log().expand(len(shown), 1, 4, 2)
+        nothing = torch.zeros(len(shown), 1, 4, 2)
+        return Looks(nothing, scores, nothing, nothing, nothing)
+
+    monkeypatch.setattr(made, "roll_out", say)
+    given = dict(tried(made, Trials(samples=3)))
+    said = given["averaged"][0, -1]
+    assert said.tolist() == pytest.approx([1.6 / 3, 1.4 / 3], abs=1e-5)
+    assert given["sampled"][0, -1].argmax() == 1
