@@ -338,25 +338,24 @@ def test_a_run_with_a_break_is_the_run_without_to_the_bit(tmp_path: Path) -> Non
     def moving() -> Patches:
         return Patches(augment=[{"Shift": {"pixels": 2}}])
 
-    def built() -> GlimpseTask:
-        return task(
+    def built(seed: int) -> GlimpseTask:
+        made = task(
             {"dropout": 0.3, "core": "gru"}, rollouts=2, baseline="average", last_spread=0.05,
             warm=2, every_glimpse=0.5,
         )  # fmt: skip
+        seed_everything(seed)
+        return made
 
-    seed_everything(5)
-    whole = built()
+    whole = built(5)
     trainer(tmp_path, WeightAverage(0.7), max_epochs=2).fit(whole, moving())
-    seed_everything(5)
     saver = ModelCheckpoint(
         tmp_path, "last", enable_version_counter=False, save_on_train_epoch_end=False
     )
     with pytest.raises(SystemExit):
-        trainer(tmp_path, WeightAverage(0.7), saver, Break(), max_epochs=2).fit(built(), moving())
+        trainer(tmp_path, WeightAverage(0.7), saver, Break(), max_epochs=2).fit(built(5), moving())
     path = tmp_path / "last.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == 4
-    seed_everything(99)  # what the next process draws first has no part
-    again = built()
+    again = built(99)  # what the next process draws first has no part
     trainer(tmp_path, WeightAverage(0.7), max_epochs=2).fit(again, moving(), ckpt_path=path)
     assert again.trainer.global_step == whole.trainer.global_step == 8
     ours, theirs = whole.state_dict(), again.state_dict()

@@ -32,7 +32,11 @@ def peak_memory(hand: str, case: TransformerCase) -> float | None:
     paths = [tools, os.environ.get("PYTHONPATH", "")]
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.peak_memories", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "MALLOC_MMAP_THRESHOLD_": "65536",  # what is freed goes back: figures repeat
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -70,7 +70,7 @@ class GlimpseTask(Task):
         baseline_rate: The same for a learned baseline.
         schedule: How the learning rate falls to nothing: as a `cosine`, or in a `line`.
         warm: Steps in which it rises before.
-        starts: From how many starts the test looks at each picture.
+        starts: From how many starts `validate` and `test` look at each picture.
         samples: Rollouts that the test draws from the policy, to average their probabilities; 0
             leaves them out.
 
@@ -122,7 +122,11 @@ class GlimpseTask(Task):
             else None
         )
         self.register_buffer("average", torch.tensor(chance))
-        self.trials = {"val": Trials(), "test": Trials(starts=starts, samples=samples)}
+        self.trials = {
+            "fit": Trials(),
+            "validate": Trials(starts=starts),
+            "test": Trials(starts=starts, samples=samples),
+        }
         errors = {
             name: ErrorPerGlimpse(self.model.glimpses) for name in self.trials["test"].names()
         }
@@ -238,11 +242,11 @@ class GlimpseTask(Task):
 
     def validation_step(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Look at a batch in every way."""
-        self._try(batch, batch_idx, "val")
+        self._try(batch, batch_idx)
 
     def test_step(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Look at a batch in every way."""
-        self._try(batch, batch_idx, "test")
+        self._try(batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
         """Log the errors on the validation pictures."""
@@ -257,6 +261,10 @@ class GlimpseTask(Task):
         """Whether this step's diagnostics are logged."""
         return (self.global_step + 1) % max(1, self.trainer.log_every_n_steps) == 0  # type: ignore[attr-defined]
 
+    @property
+    def _trials(self) -> Trials:
+        return self.trials[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
+
     def _log_training(self, looks: Looks, losses: GlimpseLosses) -> None:
         size = len(looks.places)
         self.log("train/loss", losses.answer.detach(), prog_bar=True, batch_size=size)
@@ -266,8 +274,8 @@ class GlimpseTask(Task):
                 bar = name == "reward"
                 self.log(f"policy/{name}", value.detach(), prog_bar=bar, batch_size=size)
 
-    def _try(self, batch: LabelledBatch, number: int, split: str) -> None:
-        for name, scores in self.trials[split].run(self.model, batch.pictures, number):
+    def _try(self, batch: LabelledBatch, number: int) -> None:
+        for name, scores in self._trials.run(self.model, batch.pictures, number):
             self.errors[name].update(scores, batch.labels)  # type: ignore[operator]
             if name == "mean":
                 loss = cross_entropy(scores[:, -1], batch.labels, reduction="sum")
@@ -275,7 +283,7 @@ class GlimpseTask(Task):
 
     def _tell(self, split: str) -> None:
         """Log the errors after the last glimpse, and note those after each."""
-        trials, after = self.trials[split], {}
+        trials, after = self._trials, {}
         for name in trials.names():
             errors = self.errors[name].compute()  # type: ignore[operator]
             self.errors[name].reset()  # type: ignore[operator]
