@@ -178,6 +178,7 @@ def test_a_moving_average_follows_the_rewards() -> None:
     made = task(baseline="average")
     looks = made.model.roll_out(torch.zeros(5, 1, 9, 7), sampled=True)
     first = made.average.item()
+    assert first == pytest.approx(1 / 3)  # as by chance
     losses = made.losses(looks, torch.arange(5) % 3)
     torch.testing.assert_close(losses.expected, torch.full((5, 1, 3), first))
     reward = losses.rewards.mean().item()
