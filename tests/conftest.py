@@ -1,10 +1,11 @@
-"""Golden pictures: what was drawn once and looked at stays as it was."""
+"""What tests share: golden pictures, and a compiler that starts afresh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -50,3 +51,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
             _compare(GOLDEN / f"{name}.png", drawn)
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Forget compiled graphs between tests that compile.
+
+    Functions with shapes in their signature share one wrapper, so torch takes all of them for one
+    function that is compiled again and again, and gives up at the ninth.
+    """
+    yield
+    if request.node.get_closest_marker("compile"):
+        torch.compiler.reset()
