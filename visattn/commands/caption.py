@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -13,6 +12,7 @@ from visattn.commands.devices import move_to_device
 from visattn.commands.folders import file_names
 from visattn.commands.galleries import SUFFIXES, Gallery
 from visattn.commands.progresses import progress_bar
+from visattn.commands.readings import readable, report
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.phrases import Phrase
@@ -117,14 +117,7 @@ def main(argv: Sequence[str]) -> int:
         shown = progress.track(names) if progress else names
         for batch in _batches(shown, names, asked.batch, bad, strict=asked.strict):
             lost += _caption(model, batch, asked, gallery)
-    for reason in bad:
-        print(f"visattn: skipped {reason}", file=sys.stderr)
-    for reason in lost:
-        print(f"visattn: not written: {reason}", file=sys.stderr)
-    for some, what in ((bad, "pictures skipped"), (lost, "pictures not written")):
-        if some:
-            print(f"visattn: {len(some)} of {len(names)} {what}", file=sys.stderr)
-    return 1 if bad or lost else 0
+    return report(bad, lost, len(names))
 
 
 def _check(options: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
@@ -193,16 +186,9 @@ def _batches(
     paths: Iterable[Path], names: dict[Path, str], size: int, bad: list[str], *, strict: bool
 ) -> Iterator[list[tuple[str, "Picture"]]]:
     """Read pictures and hand them on by the batch, noting in `bad` those that cannot be read."""
-    from visattn.data.pictures import PictureError, read_picture
-
     batch: list[tuple[str, Picture]] = []
-    for path in paths:
-        try:
-            batch.append((names[path], read_picture(path)))
-        except PictureError as error:
-            if strict:
-                raise
-            bad.append(str(error))
+    for path, picture in readable(paths, bad, strict=strict):
+        batch.append((names[path], picture))
         pixels = sum(picture.size[0] * picture.size[1] for _, picture in batch)
         if len(batch) == size or pixels >= _PIXELS_PER_BATCH:
             yield batch

@@ -3,14 +3,14 @@
 import argparse
 import io
 import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.devices import move_to_device
 from visattn.commands.folders import file_names, prepare_folder, write_whole
 from visattn.commands.progresses import progress_bar
+from visattn.commands.readings import readable, report
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     import numpy as np
@@ -100,12 +100,12 @@ def main(argv: Sequence[str]) -> int:
     bad: list[str] = []
     lost: list[str] = []
     with progress_bar(len(names)) as progress:
-        shown = progress.track(names.items(), len(names)) if progress else names.items()
-        for name, picture in _read(shown, bad, strict=asked.strict):
-            lost += _look(model, name, picture, asked, coverage)
+        shown = progress.track(names) if progress else names
+        for path, picture in readable(shown, bad, strict=asked.strict):
+            lost += _look(model, names[path], picture, asked, coverage)
     if asked.out is not None and coverage.count > 1:
         write_whole(asked.out / f"{_COVERAGE}.png", _png(coverage.panel()))
-    return _report(bad, lost, len(names))
+    return report(bad, lost, len(names))
 
 
 def _seed(text: str) -> int:
@@ -141,23 +141,6 @@ def _glimpse_model(weights: Path, device: str) -> "GlimpseModel":
         raise ValueError(f"{weights} holds a {kind}, which takes no glimpses")  # noqa: TRY004 (a file's fault)
     move_to_device(model, device)
     return model
-
-
-def _read(
-    names: Iterable[tuple[Path, str]], bad: list[str], *, strict: bool
-) -> "Iterator[tuple[str, Picture]]":
-    """Read pictures one by one, noting in `bad` those that cannot be read."""
-    from visattn.data.pictures import PictureError, read_picture
-
-    for path, name in names:
-        try:
-            picture = read_picture(path)
-        except PictureError as error:
-            if strict:
-                raise
-            bad.append(str(error))
-        else:
-            yield name, picture
 
 
 def _look(
@@ -210,15 +193,3 @@ def _json(picture: "Picture", scan: "ScanPath") -> bytes:
         "geometry": None if geometry is None else geometry.to_dict(),
     }
     return json.dumps(told, allow_nan=False).encode() + b"\n"
-
-
-def _report(bad: list[str], lost: list[str], count: int) -> int:
-    """Say on stderr what went wrong; return the exit code."""
-    for reason in bad:
-        print(f"visattn: skipped {reason}", file=sys.stderr)
-    for reason in lost:
-        print(f"visattn: not written: {reason}", file=sys.stderr)
-    for some, what in ((bad, "pictures skipped"), (lost, "pictures not written")):
-        if some:
-            print(f"visattn: {len(some)} of {count} {what}", file=sys.stderr)
-    return 1 if bad or lost else 0

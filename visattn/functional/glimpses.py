@@ -39,8 +39,7 @@ def glimpse_boxes(
                 [22.,  6., 38., 22.]])
     """
     wide = glimpse * 2 ** torch.arange(scales, device=places.device)
-    middle = (places.unsqueeze(-2) + 1) / 2 * places.new_tensor([size[1], size[0]])
-    start = (middle - wide[:, None] / 2 + 0.5).floor()
+    start = (_middles(places, size).unsqueeze(-2) - wide[:, None] / 2 + 0.5).floor()
     return torch.cat([start, start + wide[:, None]], -1)
 
 
@@ -160,7 +159,7 @@ def sampled_glimpses(
     """
     which = _pictures_of(pyramid, places, which)
     before, _ = _margins(glimpse, len(pyramid))
-    middle = (places + 1) / 2 * places.new_tensor([size[1], size[0]]) + before
+    middle = _middles(places, size) + before
     seen: list[Tensor] = []
     for scale, level in enumerate(pyramid):
         start = middle - glimpse * 2**scale / 2
@@ -172,6 +171,11 @@ def sampled_glimpses(
         lower = torch.lerp(windows[which, y + 1, x], windows[which, y + 1, x + 1], right)
         seen.append(torch.lerp(upper, lower, down))
     return torch.stack(seen, 1)
+
+
+def _middles(places: Float[Tensor, "*n 2"], size: Size) -> Float[Tensor, "*n 2"]:
+    """Return x and y of places in pixels."""
+    return (places + 1) / 2 * places.new_tensor([size[1], size[0]])
 
 
 def _margins(glimpse: int, scales: int) -> Size:

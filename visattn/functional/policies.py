@@ -120,6 +120,26 @@ def gaussian_entropy(spread: Float[Tensor, ""], directions: int = 2) -> Float[Te
     return directions * (spread.log() + math.log(2 * math.pi * math.e) / 2)
 
 
+def truth_told(
+    scores: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"]
+) -> Float[Tensor, "b m t_and_1"]:
+    """Return the log probability of the true class before all glimpses and after each, in nats.
+
+    Before them all classes are held to be as probable.
+
+    Args:
+        scores: Of the classes after each glimpse, before softmax.
+        labels: The true classes.
+
+    Example:
+        >>> truth_told(torch.zeros(1, 1, 2, 4), torch.tensor([3])).exp()
+        tensor([[[0.2500, 0.2500, 0.2500]]])
+    """
+    true = labels.view(-1, 1, 1, 1).expand(*scores.shape[:3], 1)
+    told = scores.log_softmax(-1).gather(-1, true).squeeze(-1)
+    return torch.cat([torch.full_like(told[..., :1], -math.log(scores.shape[-1])), told], -1)
+
+
 @torch.no_grad()
 def rewards_to_go(
     scores: Float[Tensor, "b m t k"],
@@ -144,17 +164,15 @@ def rewards_to_go(
         >>> rewards_to_go(torch.tensor([[[[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]]]]), torch.tensor([1]))
         tensor([[[1., 1.]]])
     """
-    glimpses, classes = scores.shape[2:]
+    glimpses = scores.shape[2]
     actions = glimpses - 1 if actions is None else actions
     if kind == "correct":
         right = scores[:, :, -1].argmax(-1) == labels[:, None]
         return right.to(scores.dtype).unsqueeze(-1).expand(-1, -1, actions)
-    true = labels.view(-1, 1, 1, 1).expand(*scores.shape[:3], 1)
-    told = scores.log_softmax(-1).gather(-1, true).squeeze(-1)
+    told = truth_told(scores, labels)
     if kind == "log_probability":
         return told[..., -1:].expand(-1, -1, actions)
-    before = torch.cat([torch.full_like(told[..., :1], -math.log(classes)), told[..., :-1]], -1)
-    return told[..., -1:].exp() - before[..., glimpses - actions :].exp()
+    return told[..., -1:].exp() - told[..., glimpses - actions : glimpses].exp()
 
 
 def explained_variance(

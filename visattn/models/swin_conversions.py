@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import timm
 from timm.layers.drop import DropPath
 from timm.layers.patch_embed import PatchEmbed
 from timm.models.swin_transformer import SwinTransformer as TimmSwin
@@ -14,7 +13,14 @@ from torchvision.models.swin_transformer import PatchMerging, ShiftedWindowAtten
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
 from visattn.blocks.transformers.window_stages import fitted_window
-from visattn.models.weight_carriers import Parts, State, head_names, renamed, weights_of
+from visattn.models.weight_carriers import (
+    Parts,
+    State,
+    head_names,
+    renamed,
+    timm_network,
+    weights_of,
+)
 
 _TABLE = ".relative_position_bias_table"
 _FROM_TIMM = {r"patch_embed\.norm\.(\w+)": r"patch_norm.\1", r"head\.fc\.(\w+)": r"head.\1"}
@@ -38,11 +44,7 @@ def timm_swin_parts(
         ValueError: If the name is unknown, the model has no head and no classes are said, or it has
             an option that ours lacks: all of these are named.
     """
-    pretrained = options.pop("pretrained", False)
-    if isinstance(model, str):
-        if not timm.is_model(model):
-            raise ValueError(f"timm knows no model {model!r}")
-        model = timm.create_model(model, pretrained=pretrained)
+    model = timm_network(model, pretrained=options.pop("pretrained", False))
     if type(model) is not TimmSwin:
         raise ValueError(
             f"only timm's SwinTransformer goes over, got {type(model).__name__}; TimmClassifier "

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import timm
 from timm.layers.attention import Attention
 from timm.layers.attention_pool import AttentionPoolLatent
 from timm.layers.drop import DropPath
@@ -16,7 +15,13 @@ from timm.models.vision_transformer import Block
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import nn
 
-from visattn.models.weight_carriers import Parts, check_options, head_names, weights_of
+from visattn.models.weight_carriers import (
+    Parts,
+    check_options,
+    head_names,
+    timm_network,
+    weights_of,
+)
 
 _POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 
@@ -41,12 +46,7 @@ def timm_parts(
         ValueError: If the name is unknown, the model has no head and no classes are said, or it has
             an option that ours lacks: all of these are named.
     """
-    pretrained = options.pop("pretrained", False)
-    if isinstance(model, str):
-        if not timm.is_model(model):
-            raise ValueError(f"timm knows no model {model!r}")
-        model = timm.create_model(model, pretrained=pretrained)
-    theirs: Any = _checked(model)
+    theirs: Any = _checked(timm_network(model, pretrained=options.pop("pretrained", False)))
     named, state = head_names(weights_of(theirs), classes, theirs.num_classes)
     return {"classes": named, **_arguments(theirs), **options}, state
 

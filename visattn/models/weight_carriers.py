@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import timm
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
@@ -27,6 +28,19 @@ def filled(kind: type[Made], arguments: Mapping[str, Any], state: Mapping[str, T
             f"{found.unexpected_keys[:3]}"
         )
     return model
+
+
+def timm_network(model: nn.Module | str, *, pretrained: bool) -> nn.Module:
+    """Return a model of timm, built if it is named.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    if not isinstance(model, str):
+        return model
+    if not timm.is_model(model):
+        raise ValueError(f"timm knows no model {model!r}")
+    return timm.create_model(model, pretrained=pretrained)
 
 
 def weights_of(model: nn.Module) -> State:

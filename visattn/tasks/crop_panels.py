@@ -1,26 +1,22 @@
 """What a Spatial Transformer cuts out of its pictures, in the log while it learns."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
+from torch import Tensor, nn
 
 from visattn.blocks.spatial.spatial_transformers import SpatialTransformer
 from visattn.functional.affine_samplers import affine_sampled, sampled_corners
 from visattn.models.classifiers import ImageClassifier
-from visattn.tasks.bases import Data, Task
+from visattn.tasks.bases import Data
+from visattn.tasks.drawn_panels import DrawnPanels
 from visattn.viz.crops import crop_panel
 
 
-class CropPanels(Callback):
+class CropPanels(DrawnPanels):
     """Log the first validation pictures with the frame of what is cut out of each, and the piece.
-
-    It draws before the first batch, when averaged weights stand in for those that are trained: from
-    the start of a validation to its end, whichever callback comes first in the config.
 
     Args:
         pictures: How many.
@@ -30,30 +26,11 @@ class CropPanels(Callback):
     def __init__(self, pictures: int = 16, height: int = 96) -> None:
         self.pictures, self.height = pictures, height
 
-    def on_validation_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Look and draw, on the first process only."""
-        if batch_idx or dataloader_idx:
-            return
-        if not trainer.is_global_zero or not isinstance(pl_module, Task):
-            return
-        boards = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        if not boards or not isinstance(pl_module.model, ImageClassifier):
-            return
-        if not isinstance(data, Data):
-            return
-        panel = torch.from_numpy(
-            drawn_crops(pl_module.model, np.stack(data.examples(self.pictures)), height=self.height)
-        )
-        for board in boards:
-            board.experiment.add_image("crops", panel, trainer.global_step, dataformats="HWC")
+    def panels(self, model: nn.Module, data: Data) -> Iterator[tuple[str, np.ndarray]]:
+        """Give one panel of all pictures, if the model is a classifier."""
+        if isinstance(model, ImageClassifier):
+            pictures = np.stack(data.examples(self.pictures))
+            yield "crops", drawn_crops(model, pictures, height=self.height)
 
 
 @torch.no_grad()

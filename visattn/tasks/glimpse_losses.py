@@ -1,6 +1,5 @@
 """What a glimpse model learns from: answers, luck, and what luck was to be expected."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from visattn.functional.policies import (
     leave_one_out,
     rewards_to_go,
     rollout_loss,
+    truth_told,
 )
 from visattn.models.looks import Looks
 from visattn.tasks.critics import Critic
@@ -122,14 +122,8 @@ def _expected(
     if not isinstance(baseline, Critic):
         value = 0.0 if baseline is None else baseline
         return torch.zeros_like(looks.means[..., 0]) + value
-    states, told = looks.states.detach(), _told(looks.scores.detach(), labels)
-    before = torch.cat([torch.zeros_like(states[:, :, :1]), states[:, :, :-1]], 2)
-    unsure = torch.full_like(told[:, :, :1], -math.log(looks.scores.shape[-1]))
-    first = states.shape[2] - actions
-    return baseline(before[:, :, first:], torch.cat([unsure, told[:, :, :-1]], 2)[:, :, first:])
-
-
-def _told(scores: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"]) -> Float[Tensor, "b m t"]:
-    """Return the log probability of the true class after each glimpse."""
-    true = labels.view(-1, 1, 1, 1).expand(*scores.shape[:3], 1)
-    return scores.log_softmax(-1).gather(-1, true).squeeze(-1)
+    states, told = looks.states.detach(), truth_told(looks.scores.detach(), labels)
+    glimpses = states.shape[2]
+    known = torch.cat([torch.zeros_like(states[:, :, :1]), states], 2)  # before the first: nothing
+    before = slice(glimpses - actions, glimpses)
+    return baseline(known[:, :, before], told[:, :, before])

@@ -1,0 +1,57 @@
+"""Pictures as commands read them, and what they say of those that went wrong."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from visattn.data.pictures import Picture
+
+
+def readable(
+    paths: Iterable[Path], bad: list[str], *, strict: bool
+) -> "Iterator[tuple[Path, Picture]]":
+    """Read pictures one by one, noting in `bad` those that cannot be read.
+
+    Args:
+        paths: Files.
+        bad: Where the reasons go.
+        strict: Stop at the first one instead.
+
+    Raises:
+        PictureError: If, with `strict`, a picture cannot be read.
+    """
+    from visattn.data.pictures import PictureError, read_picture
+
+    for path in paths:
+        try:
+            picture = read_picture(path)
+        except PictureError as error:
+            if strict:
+                raise
+            bad.append(str(error))
+        else:
+            yield path, picture
+
+
+def report(bad: list[str], lost: list[str], count: int) -> int:
+    """Say on stderr what went wrong; return the exit code.
+
+    Args:
+        bad: Why pictures were skipped.
+        lost: Why files were not written.
+        count: Of the pictures in all.
+
+    Example:
+        >>> report([], [], 3)
+        0
+    """
+    for reason in bad:
+        print(f"visattn: skipped {reason}", file=sys.stderr)
+    for reason in lost:
+        print(f"visattn: not written: {reason}", file=sys.stderr)
+    for some, what in ((bad, "pictures skipped"), (lost, "pictures not written")):
+        if some:
+            print(f"visattn: {len(some)} of {count} {what}", file=sys.stderr)
+    return 1 if bad or lost else 0
