@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+_TURN = 0.02
+
 
 class Timing(NamedTuple):
     """How long one way took, beside ours.
@@ -28,10 +30,11 @@ def in_turn(
     """Run each way once to warm up, then all of them in each round; one is called `ours`.
 
     Short ways get more rounds, up to ten times as many, until the seconds are spent: a median
-    over few runs of some milliseconds says more about the machine than about the way.
+    over few runs of some milliseconds says more about the machine than about the way. In each
+    turn a way is called so often that the fastest has 20 milliseconds, all of them equally often.
     """
-    for run in ways.values():
-        run()
+    fastest = min([_spent(run, 1) for _ in range(2) for run in ways.values()])
+    calls = max(1, round(_TURN / max(fastest, 1e-6)))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     started = time.perf_counter()
     for turn in range(10 * rounds):
@@ -39,12 +42,18 @@ def in_turn(
             break
         names = list(ways) if turn % 2 else list(ways)[::-1]  # nobody is always the first
         for name in names:
-            begin = time.perf_counter()
-            ways[name]()
-            seconds[name].append(time.perf_counter() - begin)
+            seconds[name].append(_spent(ways[name], calls))
     timings = {}
     for name, spent in seconds.items():
         ratios = [one / ours for one, ours in zip(spent, seconds["ours"], strict=True)]
         middle, ratio = statistics.median(spent), statistics.median(ratios)
         timings[name] = Timing(middle, ratio, min(ratios), max(ratios))
     return timings
+
+
+def _spent(run: Callable[[], object], calls: int) -> float:
+    """Return the seconds of one call, by some in a row."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - begin) / calls

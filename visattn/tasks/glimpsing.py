@@ -19,6 +19,7 @@ from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.looks import Looks
 from visattn.tasks.bases import Task
 from visattn.tasks.critics import Critic
+from visattn.tasks.draws import reseed
 from visattn.tasks.glimpse_diagnostics import gradient_norms, policy_figures
 from visattn.tasks.glimpse_losses import GlimpseLosses, losses_of_looks
 from visattn.tasks.glimpse_options import check_options
@@ -29,7 +30,7 @@ from visattn.tasks.schedules import cosine, trapezoid
 
 Baseline = Literal["none", "average", "learned", "informed", "leave_one_out"]
 Schedule = Literal["cosine", "line"]
-_ADAM = partial(Adam, lr=1e-3)
+_ADAM = partial(Adam, lr=1e-3, fused=True)
 
 
 class GlimpseTask(Task):
@@ -186,8 +187,7 @@ class GlimpseTask(Task):
                 self.model.policy.log_spread.fill_(first + min(1.0, done) * (last - first))
 
     def _draw(self, number: int) -> None:
-        drawn = number * self.trainer.world_size + self.global_rank
-        torch.manual_seed(((self.seed or 0) * 1_000_003 + drawn) % 2**63)
+        reseed(self.seed or 0, number * self.trainer.world_size + self.global_rank, self.device)
 
     def training_step(self, batch: LabelledBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
@@ -266,13 +266,13 @@ class GlimpseTask(Task):
         return self.trials[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
 
     def _log_training(self, looks: Looks, losses: GlimpseLosses) -> None:
+        if not self._tells:
+            return
         size = len(looks.places)
         self.log("train/loss", losses.answer.detach(), prog_bar=True, batch_size=size)
-        if self._tells:
-            told = policy_figures(looks, losses, self.model.policy.spread)
-            for name, value in {**told, "baseline_loss": losses.baseline.detach()}.items():
-                bar = name == "reward"
-                self.log(f"policy/{name}", value.detach(), prog_bar=bar, batch_size=size)
+        told = policy_figures(looks, losses, self.model.policy.spread)
+        for name, value in {**told, "baseline_loss": losses.baseline.detach()}.items():
+            self.log(f"policy/{name}", value.detach(), prog_bar=name == "reward", batch_size=size)
 
     def _try(self, batch: LabelledBatch, number: int) -> None:
         for name, scores in self._trials.run(self.model, batch.pictures, number):
