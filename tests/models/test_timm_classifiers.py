@@ -87,3 +87,35 @@ def test_a_trained_model_is_built_again_without_its_file(file: Path, pictures: T
 def test_weights_come_from_one_place(file: Path) -> None:
     with pytest.raises(ValueError, match="weights come from timm or from a file, not both"):
         TimmClassifier(CLASSES, NAME, pretrained=True, weights=str(file))
+
+
+@pytest.mark.parametrize("block", [None, "bam"])
+def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
+    file: Path, pictures: Tensor, block: str | None
+) -> None:
+    model = TimmClassifier(CLASSES, NAME, weights=str(file), block=block, fixed_norms=True, **SIZE)
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    model.train()
+    model(pictures)
+    changed = [
+        name
+        for name, value in model.named_buffers()
+        if name.endswith("running_mean") and not torch.equal(value, before[name])
+    ]
+    own = {id(buffer) for part in model.attention for buffer in part.buffers()}
+    names = [name for name, value in model.named_buffers() if id(value) in own]
+    assert bool(changed) == (block is not None)
+    assert set(changed) <= set(names)
+
+
+def test_without_blocks_fixed_norms_train_as_they_evaluate(file: Path, pictures: Tensor) -> None:
+    model = TimmClassifier(CLASSES, NAME, weights=str(file), fixed_norms=True, **SIZE)
+    torch.testing.assert_close(model.train()(pictures), model.eval()(pictures))
+
+
+def test_norms_that_were_folded_away_are_to_be_fixed(tmp_path: Path) -> None:
+    path = tmp_path / "folded.safetensors"
+    save_file(timm.create_model(NAME).state_dict(), path)  # a fresh network looks alike
+    with pytest.raises(ValueError, match=r"folded into the convolutions.*say fixed_norms=True"):
+        TimmClassifier(CLASSES, NAME, weights=str(path), **SIZE)
+    assert TimmClassifier(CLASSES, NAME, weights=str(path), fixed_norms=True, **SIZE).fixed_norms

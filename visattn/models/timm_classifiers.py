@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from visattn.blocks.surgery import insert
 from visattn.models.backbones import load_backbone, timm_backbone
@@ -32,13 +33,16 @@ class TimmClassifier(ImageClassifier):
         size: Height and width, in pixels, of the pictures it is made for.
         pretrained: Whether to start from timm's own weights, which are downloaded.
         weights: Or a safetensors file to start from.
+        fixed_norms: Whether batch norms of the network keep the means and variances that they came
+            with, also in training. Those of the blocks do not.
         arguments: More arguments of `timm.create_model`.
         mean: Mean of each colour channel, in [0, 1]; None for the network's own.
         std: Spread of each colour channel, in [0, 1]; None for the network's own.
 
     Raises:
         ValueError: If the name, the block, a site or an argument is unknown, if weights are asked
-            for twice, or if the file does not fit the network.
+            for twice, if the file does not fit the network, or if its batch norms were folded into
+            its convolutions and are not fixed.
         FileNotFoundError: If there is no such file.
 
     Example:
@@ -60,6 +64,7 @@ class TimmClassifier(ImageClassifier):
         size: tuple[int, int] = (224, 224),
         pretrained: bool = False,
         weights: str | None = None,
+        fixed_norms: bool = False,
         arguments: Mapping[str, Any] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -71,6 +76,8 @@ class TimmClassifier(ImageClassifier):
         super().__init__(classes, size, mean or config["mean"], std or config["std"])
         if weights:
             load_backbone(model, Path(weights))
+            if not fixed_norms and _norms(model):
+                _check_norms(model, weights)
         cast("Any", model).reset_classifier(len(self.classes))
         self.name, self.block, self.at = name, block_name(block), at
         self.stages = None if stages is None else tuple(stages)
@@ -78,6 +85,8 @@ class TimmClassifier(ImageClassifier):
         self.options, self.arguments = dict(options or {}), dict(arguments or {})
         # A model that is built again from its description gets its weights from its own file.
         self.pretrained, self.weights = False, None
+        self.fixed_norms = fixed_norms
+        self._norms = tuple(_norms(model))  # before blocks bring their own
         if self.block:
             example = torch.zeros(1, 3, *self.size)
             insert(
@@ -91,6 +100,13 @@ class TimmClassifier(ImageClassifier):
             )
         self.backbone = model
 
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training mode, all but norms that are fixed."""
+        super().train(mode)
+        for norm in self._norms if self.fixed_norms else ():
+            norm.training = False  # train() would reach the blocks that hang on it
+        return self
+
     @property
     def head(self) -> nn.Module:
         """The last layer, the one that knows the classes."""
@@ -99,3 +115,20 @@ class TimmClassifier(ImageClassifier):
     def classify(self, pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the score of each class, before softmax, for normalised pictures."""
         return self.backbone(pictures)
+
+
+def _norms(model: nn.Module) -> list[_BatchNorm]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+
+
+def _check_norms(model: nn.Module, file: str) -> None:
+    """Refuse to train norms that were folded into the convolutions before them."""
+    for norm in _norms(model):
+        mean, variance = norm.running_mean, norm.running_var
+        if mean is None or variance is None or (mean != 0).any() or (variance != 1).any():
+            return
+    raise ValueError(
+        f"the batch norms in {file} have means of 0 and variances of 1 throughout: they were "
+        "folded into the convolutions, and with the means of a batch in their place the network "
+        "forgets all that it knows; say fixed_norms=True"
+    )
