@@ -95,8 +95,8 @@ def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
 ) -> None:
     model = TimmClassifier(CLASSES, NAME, weights=str(file), block=block, fixed_norms=True, **SIZE)
     before = {name: value.clone() for name, value in model.named_buffers()}
-    model.train()
-    model(pictures)
+    model(pictures)  # trainers take a new model's mode as they find it
+    model.train()(pictures)
     changed = [
         name
         for name, value in model.named_buffers()
@@ -110,7 +110,7 @@ def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
 
 def test_without_blocks_fixed_norms_train_as_they_evaluate(file: Path, pictures: Tensor) -> None:
     model = TimmClassifier(CLASSES, NAME, weights=str(file), fixed_norms=True, **SIZE)
-    torch.testing.assert_close(model.train()(pictures), model.eval()(pictures))
+    torch.testing.assert_close(model(pictures), model.eval()(pictures))
 
 
 def test_norms_that_were_folded_away_are_to_be_fixed(tmp_path: Path) -> None:

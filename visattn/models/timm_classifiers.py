@@ -99,6 +99,7 @@ class TimmClassifier(ImageClassifier):
                 **self.options,
             )
         self.backbone = model
+        self.train()  # trainers take modes as they find them
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training mode, all but norms that are fixed."""
