@@ -7,6 +7,7 @@
     python tools/benchmark.py glimpses        the retina, and an epoch of 60,000 digits; minutes
     python tools/benchmark.py transformers    Vision Transformers against others'; minutes
     python tools/benchmark.py transformers --only growth --table docs/attention_growth.md
+    python tools/benchmark.py maps            Grad-CAM, recording, overlays; minutes
 
 Machines are noisy: read the ratio of the medians, and its spread over the rounds; the seconds
 belong to this machine and this hour. Each comparison also checks that both ways give the same.
@@ -19,139 +20,12 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
-from visattn.functional.captions import caption_loss
-from visattn.functional.search import Rules, beam_search
-from visattn.models.captioners import END, PAD, SPECIALS, START, UNKNOWN
-from visattn.models.encoders import ImageEncoder
-from visattn.models.soft_attention import SoftAttentionCaptioner
-
-
-class Comparison(NamedTuple):
-    """Two ways to the same result, and how much faster ours is meant to be."""
-
-    title: str
-    plain: Callable[[], object]
-    ours: Callable[[], object]
-    floor: float
-
-
-class GivenFeatures(ImageEncoder):
-    """Stands where an encoder would: the features themselves are made up."""
-
-    def __init__(self, channels: int, grid: tuple[int, int]) -> None:
-        super().__init__((32, 32), (0.5,) * 3, (0.5,) * 3)
-        self.channels, self.grid = channels, grid
-
-    def features(self, pictures: Tensor) -> tuple[Tensor, ...]:
-        """Refuse: nobody asks."""
-        raise NotImplementedError("features are given, not computed")
-
-
-def captioner(channels: int, side: int, vocabulary: int) -> SoftAttentionCaptioner:
-    """Return a captioner of the usual size over side x side regions."""
-    words = [*SPECIALS, *(f"word{index}" for index in range(vocabulary - len(SPECIALS)))]
-    encoder = GivenFeatures(channels, (side, side))
-    return SoftAttentionCaptioner(
-        words, encoder, word_width=512, hidden=512, attention=512, dropout=0.0
-    )
-
-
-# ------------------------------------------------------------------ one training step
-
-
-def training() -> Comparison:
-    """16 captions of 10 to 20 words, 196 regions of 2048 features, 8000 words."""
-    torch.manual_seed(0)
-    model = captioner(2048, 14, 8000)
-    features = torch.randn(16, 2048, 14, 14)
-    lengths = torch.randint(10, 21, (16,)).sort(descending=True).values
-    lengths[0] = 20
-    captions = torch.randint(len(SPECIALS), 8000, (16, 21))
-    captions[:, 0] = START
-
-    def ours() -> Tensor:
-        model.zero_grad()
-        read = model.unroll(features, captions[:, :-1], lengths)
-        targets = captions[read.rows, read.steps + 1]
-        loss = caption_loss(read.logits, targets, len(lengths), reduction="mean")
-        loss.backward()
-        return loss.detach()
-
-    def plain() -> Tensor:
-        model.zero_grad()
-        loss = stepwise_loss(model, features, captions, lengths)
-        loss.backward()
-        return loss.detach()
-
-    torch.testing.assert_close(ours(), plain(), atol=1e-5, rtol=1e-5)
-    return Comparison("training step, 16 x 196 x 2048, <= 20 words", plain, ours, 3.0)
-
-
-def stepwise_loss(
-    model: SoftAttentionCaptioner, features: Tensor, captions: Tensor, lengths: Tensor
-) -> Tensor:
-    """The loop that one writes first: everything anew at each step, on rows of full length."""
-    annotations = features.flatten(2).transpose(1, 2).contiguous()
-    mean = annotations.mean(1)
-    hidden, cell = model.first_hidden(mean), model.first_cell(mean)
-    logits = []
-    for step in range(int(lengths.max())):
-        keys = model.look.key(annotations)
-        scores = torch.tanh(keys + model.look.query(hidden)[:, None]) @ model.look.vector
-        weights = scores.softmax(1)
-        seen = torch.sigmoid(model.gate(hidden)) * (weights[..., None] * annotations).sum(1)
-        word = model.embed(captions[:, step])
-        hidden, cell = model.cell(torch.cat((word, seen), 1), (hidden, cell))
-        told = torch.tanh(model.tell_hidden(hidden) + word + model.tell_seen(seen))
-        logits.append(model.tell(told))
-    said = torch.stack(logits, 1)
-    inside = torch.arange(said.shape[1]) < lengths[:, None]
-    return cross_entropy(said[inside], captions[:, 1 : said.shape[1] + 1][inside])
-
-
-# ------------------------------------------------------------------ beam search
-
-
-def search() -> Comparison:
-    """64 pictures, 49 regions of 1280 features, 8000 words, beam 5."""
-    torch.manual_seed(0)
-    model = captioner(1280, 7, 8000).eval()
-    features = torch.randn(64, 1280, 7, 7)
-    with torch.no_grad():
-        model.tell.bias[END] += 6.0  # an untrained model would hardly ever stop
-        model.tell.weight.mul_(4.0)
-    rules = Rules(END, 20, 5, 0.0, (PAD, START, UNKNOWN))
-
-    @torch.no_grad()
-    def found(some: Tensor) -> list[list[int]]:
-        best = beam_search(
-            model.step, model.start(some), pictures=len(some), start=START, rules=rules, beam=5
-        )
-        pairs = zip(best.tokens[:, 0], best.lengths[:, 0], strict=True)
-        return [tokens[:length].tolist() for tokens, length in pairs]
-
-    def ours() -> list[list[int]]:
-        return found(features)
-
-    def plain() -> list[list[int]]:
-        return [found(one[None])[0] for one in features]
-
-    if ours() != plain():
-        raise SystemExit("search: the batch and the single pictures give different captions")
-    return Comparison("beam search, 64 x 49 x 1280, beam 5", plain, ours, 3.0)
-
-
-# ------------------------------------------------------------------ the clock
-
-COMPARISONS: dict[str, Callable[[], Comparison]] = {"training": training, "search": search}
+from benchmarks.caption_speeds import COMPARISONS, Comparison
 
 
 def timed(comparison: Comparison, rounds: int) -> dict[str, object]:
@@ -188,7 +62,8 @@ def options() -> argparse.ArgumentParser:
     glimpses.add_argument("--digits", type=int, default=60_000, metavar="N",
                            help="of the epoch, timed less often (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
-        help="these blocks, or of transformers speed, memory, rows, growth (all)")  # fmt: skip
+        help="these blocks; of transformers speed, memory, rows, growth; of maps gradcam, rows, "
+        "extraction, overlay (all)")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a page of Markdown; of transformers, "
         "that of the growth and its picture")  # fmt: skip
     blocks = parser.add_argument_group("blocks")
@@ -237,32 +112,50 @@ def time_glimpses(asked: argparse.Namespace, parser: argparse.ArgumentParser) ->
 
     if asked.digits and asked.digits < BATCH:
         parser.error(f"digits must be 0 or at least {BATCH}, a batch; got {asked.digits}")
-    found = []
-    for speed in timed_glimpses(rounds=asked.rounds, digits=asked.digits):
-        found.append(speed._asdict())
-        print(speed, flush=True)
-        if asked.out:
-            asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return 0
+    return told(timed_glimpses(rounds=asked.rounds, digits=asked.digits), asked.out)
 
 
 def time_transformers(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Measure Vision Transformers; what was found is written after each."""
+    """Measure Vision Transformers."""
     from benchmarks.transformer_speeds import PARTS, figures
 
-    parts = asked.only or PARTS
-    if wrong := [part for part in parts if part not in PARTS]:
-        parser.error(f"no part {', '.join(wrong)}; there are {', '.join(PARTS)}")
+    parts = asked_parts(asked, parser, PARTS)
+    return told(figures(parts, rounds=asked.rounds, page=asked.table), asked.out)
+
+
+def time_maps(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Measure how maps come about and onto photos."""
+    from benchmarks.map_speeds import PARTS, map_figures
+
+    return told(map_figures(asked_parts(asked, parser, PARTS), rounds=asked.rounds), asked.out)
+
+
+def asked_parts(
+    asked: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
+) -> Sequence[str]:
+    """Return the parts of a comparison that are asked for, or all."""
+    if wrong := [part for part in asked.only or () if part not in known]:
+        parser.error(f"no part {', '.join(wrong)}; there are {', '.join(known)}")
+    return asked.only or known
+
+
+def told(figures: Iterable[Any], out: Path | None) -> int:
+    """Say each figure as it is found, and write down what was found so far."""
     found = []
-    for figure in figures(parts, rounds=asked.rounds, page=asked.table):
+    for figure in figures:
         found.append(figure._asdict())
         print(figure, flush=True)
-        if asked.out:
-            asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        if out:
+            out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
-ALONE = {"blocks": time_blocks, "glimpses": time_glimpses, "transformers": time_transformers}
+ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] = {
+    "blocks": time_blocks,
+    "glimpses": time_glimpses,
+    "transformers": time_transformers,
+    "maps": time_maps,
+}
 
 
 def main(argv: Sequence[str]) -> int:

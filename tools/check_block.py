@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from visattn.blocks.conformance.subjects import Subject
+    from visattn.blocks.conformance.subjects import Candidate
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,9 +90,9 @@ def _size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-def _subjects(asked: argparse.Namespace) -> "list[Subject]":
+def _subjects(asked: argparse.Namespace) -> "list[Candidate]":
     from visattn.blocks.catalogues import create, info, names
-    from visattn.blocks.conformance.subjects import Subject
+    from visattn.blocks.conformance.subjects import Candidate
 
     makers: dict[str, Callable[..., Any]] = {}
     for block in asked.blocks or names():
@@ -108,7 +108,7 @@ def _subjects(asked: argparse.Namespace) -> "list[Subject]":
     for name, maker in makers.items():
         _check_made(name, maker, asked.by, options, asked.channels)
         make = _make(maker, asked.by, options)
-        subjects.append(Subject(name, make, asked.channels, asked.size, tuple(asked.widths)))
+        subjects.append(Candidate(name, make, asked.channels, asked.size, tuple(asked.widths)))
     return subjects
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from visattn.maps.attention_maps import AttentionMap
     from visattn.maps.geometries import Geometry
     from visattn.maps.recorders import record
-    from visattn.seeing import caption, load, overlay, save
+    from visattn.seeing import caption, explain, load, overlay, save
 
     __version__: str
 
@@ -32,6 +32,7 @@ __all__ = [
     "bake",
     "caption",
     "create",
+    "explain",
     "info",
     "insert",
     "load",
@@ -52,6 +53,7 @@ _HOMES = {
     "bake": "visattn.blocks.surgery",
     "caption": "visattn.seeing",
     "create": "visattn.blocks.catalogues",
+    "explain": "visattn.seeing",
     "info": "visattn.blocks.catalogues",
     "insert": "visattn.blocks.surgery",
     "load": "visattn.seeing",

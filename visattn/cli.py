@@ -18,9 +18,10 @@ COMMANDS = {
     "validate": ("score a checkpoint on the validation split", "visattn.tasks.entrances"),
     "test": ("score a checkpoint on the test split", "visattn.tasks.entrances"),
     "caption": ("say what is on pictures, and where each word looked", "visattn.commands.caption"),
+    "overlay": ("show where any model looked, on the photos", "visattn.commands.overlay"),
     "glimpse": ("say what pictures show, and follow the eye", "visattn.commands.glimpse"),
     "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
-    "score": ("score captions against those of people", "visattn.commands.score"),
+    "score": ("score captions or maps against what is known", "visattn.commands.score"),
     "blocks": ("list attention blocks, or tell all about one", "visattn.commands.blocks"),
     "data": ("write a data set as files to look at", "visattn.commands.data"),
 }

@@ -17,6 +17,7 @@ HELPS = [
     [],
     *([word, "--help"] for word in ("blocks", "caption", "export", "data", "score")),
     ["score", "captions", "--help"],
+    ["score", "maps", "--help"],
 ]
 
 

@@ -35,7 +35,8 @@ def test_only_what_is_wanted_is_made() -> None:
     assert torch.equal(seen.maps[0].values, WEIGHTS[:, [3, 0], :1, 1:].unflatten(-1, (2, 3)))
     assert torch.equal(seen.weights[0], WEIGHTS[:, [3, 0], :1])
     assert dict(seen.maps[0].made) == {
-        "call": 0, "kind": "test", "before": ("class",), "queries": "class", "heads": (3, 0)
+        "call": 0, "layer": 0, "kind": "test", "before": ("class",),
+        "queries": "class", "heads": (3, 0),
     }  # fmt: skip
     rows = model[0]
     assert isinstance(rows, Rows)

@@ -25,13 +25,22 @@ def peak_memory(hand: str, case: TransformerCase) -> float | None:
     Raises:
         RuntimeError: If the process failed.
     """
+    words = [hand, case.title, str(case.batch), str(torch.get_num_threads())]
+    return printed_memory("benchmarks.peak_memories", words)
+
+
+def printed_memory(module: str, words: Sequence[str]) -> float | None:
+    """Return the megabytes that a program prints; None where the machine keeps no account.
+
+    Raises:
+        RuntimeError: If the process failed.
+    """
     if not STATUS.exists():
         return None
-    words = [hand, case.title, str(case.batch), str(torch.get_num_threads())]
     tools = str(Path(__file__).resolve().parents[1])
     paths = [tools, os.environ.get("PYTHONPATH", "")]
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.peak_memories", *words],
+        [sys.executable, "-m", module, *words],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -51,12 +60,13 @@ def step_memory(hand: str, case: TransformerCase) -> float:
     torch.manual_seed(0)
     forward = forward_of(made(hand, case).train())
     pictures = torch.randn(case.batch, 3, 224, 224)
-    before = _megabytes("VmRSS")
+    before = megabytes("VmRSS")
     forward(pictures).square().mean().backward()
-    return _megabytes("VmHWM") - before
+    return megabytes("VmHWM") - before
 
 
-def _megabytes(entry: str) -> float:
+def megabytes(entry: str) -> float:
+    """Return what this process holds (`VmRSS`), or held at most (`VmHWM`)."""
     lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
     return int(lines[entry].split()[0]) / 1024
 

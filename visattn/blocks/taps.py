@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 from jaxtyping import Float
 from torch import Tensor, nn
 
-MapKind = Literal["gate", "tokens", "words", "glimpse", "gradient", "channel"]
+MapKind = Literal["gate", "tokens", "words", "glimpse", "gradient", "saliency", "channel"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class Wish:
             some role (`class`, `distillation`, `register`), or of those with these numbers, the
             tokens before the patches counted first.
         heads: Numbers of the heads; None for all.
+        woven: Whether the block is to compute with the weights that it shows, so that gradients
+            with respect to them can be taken; all rows and heads are shown then.
 
     Example:
         >>> Wish("register").rows(("class", "register", "register"), 9)
@@ -27,6 +29,12 @@ class Wish:
 
     queries: str | tuple[int, ...] = "all"
     heads: tuple[int, ...] | None = None
+    woven: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows of all heads are wanted."""
+        return self.queries == "all" and self.heads is None
 
     def rows(self, roles: Sequence[str], count: int) -> slice | list[int]:
         """Return which of the tokens are meant.
@@ -72,7 +80,8 @@ class Tap(nn.Module):
     """Pass attention weights through unchanged, so that a recorder can listen to them.
 
     A block that can also run without computing its weights asks `wanted` first. One that can
-    compute single rows or heads follows `wish`, and says so in `shown`.
+    compute single rows or heads follows `wish`, and says so in `shown`. If the tap is `woven`, the
+    block goes on with the weights that the tap gives back, all of them.
 
     Args:
         kind: What the weights are: a `gate` per pixel, a row of `tokens`, one map per word, ...
@@ -106,7 +115,12 @@ class Tap(nn.Module):
     def wish(self) -> Wish:
         """What to show: what all listeners want, or everything if they want different things."""
         wanted = set(self.wishes)
-        return wanted.pop() if len(wanted) == 1 else Wish()
+        return wanted.pop() if len(wanted) == 1 else Wish(woven=self.woven)
+
+    @property
+    def woven(self) -> bool:
+        """Whether the block is to compute with what the tap gives back."""
+        return any(wish.woven for wish in self.wishes)
 
     @property
     def wanted(self) -> bool:

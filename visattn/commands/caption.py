@@ -12,7 +12,7 @@ from visattn.commands.devices import move_to_device
 from visattn.commands.folders import file_names
 from visattn.commands.galleries import SUFFIXES, Gallery
 from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import readable, report
+from visattn.commands.readings import PIXELS_PER_BATCH, batched, readable, report
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.phrases import Phrase
@@ -36,8 +36,7 @@ Pictures that cannot be read are passed over and listed at the end; the exit cod
 
 _BEST = 5  # captions that a page offers, if nobody says how many
 
-# Pictures wait decoded until their batch is full: at most about this many pixels at a time.
-_PIXELS_PER_BATCH = 64_000_000
+_PIXELS_PER_BATCH = PIXELS_PER_BATCH
 
 
 def parser() -> argparse.ArgumentParser:
@@ -186,15 +185,8 @@ def _batches(
     paths: Iterable[Path], names: dict[Path, str], size: int, bad: list[str], *, strict: bool
 ) -> Iterator[list[tuple[str, "Picture"]]]:
     """Read pictures and hand them on by the batch, noting in `bad` those that cannot be read."""
-    batch: list[tuple[str, Picture]] = []
-    for path, picture in readable(paths, bad, strict=strict):
-        batch.append((names[path], picture))
-        pixels = sum(picture.size[0] * picture.size[1] for _, picture in batch)
-        if len(batch) == size or pixels >= _PIXELS_PER_BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    named = ((names[path], picture) for path, picture in readable(paths, bad, strict=strict))
+    return batched(named, size, pixels=_PIXELS_PER_BATCH)
 
 
 def _caption(

@@ -52,7 +52,7 @@ class Gallery:
     ) -> None:
         self.folder, self.moving, self.regions = folder, moving, regions
         prepare_folder(folder)
-        self._entries = {entry.page: entry for entry in _earlier(folder / INDEX)}
+        self._entries = {entry.page: entry for entry in earlier_entries(folder / INDEX)}
         self._due, self._news = 0.0, False
 
     def __enter__(self) -> "Gallery":
@@ -112,8 +112,16 @@ class Gallery:
         self._due = end + (end - start) / _SHARE
 
 
-def _earlier(index: Path) -> "list[IndexEntry]":
-    """Return the entries of an index whose pages are still there."""
+def earlier_entries(index: Path) -> "list[IndexEntry]":
+    """Return the entries of an index whose pages are still there.
+
+    Raises:
+        ValueError: If something else made the index.
+
+    Example:
+        >>> earlier_entries(Path("no_such_folder", "index.html"))
+        []
+    """
     if not index.exists():
         return []
     from visattn.viz.indexes import index_entries

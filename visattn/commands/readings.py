@@ -3,10 +3,15 @@
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from visattn.data.pictures import Picture
+
+Key = TypeVar("Key")
+
+# Pictures wait decoded until their batch is full: at most about this many pixels at a time.
+PIXELS_PER_BATCH = 64_000_000
 
 
 def readable(
@@ -33,6 +38,33 @@ def readable(
             bad.append(str(error))
         else:
             yield path, picture
+
+
+def batched(
+    pictures: "Iterable[tuple[Key, Picture]]", size: int, *, pixels: int = PIXELS_PER_BATCH
+) -> "Iterator[list[tuple[Key, Picture]]]":
+    """Hand pictures on by the batch.
+
+    Args:
+        pictures: Each with something that it is known by.
+        size: Of a batch.
+        pixels: A batch with so many is full, too.
+
+    Example:
+        >>> from visattn.data.pictures import Picture
+        >>> dots = [(name, Picture(np.zeros((1, 1, 3), np.uint8))) for name in "abc"]
+        >>> [[name for name, _ in batch] for batch in batched(dots, 2)]
+        [['a', 'b'], ['c']]
+    """
+    batch: list[tuple[Key, Picture]] = []
+    for name, picture in pictures:
+        batch.append((name, picture))
+        held = sum(picture.size[0] * picture.size[1] for _, picture in batch)
+        if len(batch) == size or held >= pixels:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def report(bad: list[str], lost: list[str], count: int) -> int:

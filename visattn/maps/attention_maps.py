@@ -23,7 +23,8 @@ class AttentionMap:
         values: Weights `[..., y, x]`; `[..., c]` if the kind is `channel`.
         site: Where in the model they were made, as a path of attributes.
         kind: What they are: a `gate`, a softmax over `tokens`, one map per word (`words`), a
-            `glimpse`, a `gradient`, or a gate per `channel`, which has no place on the picture.
+            `glimpse`, made from scores and their `gradient`, from the picture alone (`saliency`),
+            or a gate per `channel`, which has no place on the picture.
         geometry: The way to the picture; None if it is not known (yet).
         made: How they were made, in plain values.
         labels: A name for each map of the first axis, or none.
@@ -158,7 +159,7 @@ class AttentionMap:
             down, along = (y - y0) / yy * grid_y / height, (x - x0) / xx * grid_x / width
         values = _sampled(values, along, -1, smooth=smooth)
         values = _sampled(values, down, -2, smooth=smooth)
-        return values.masked_fill(~seen.to(values.device), torch.nan)
+        return values.masked_fill_(~seen.to(values.device), torch.nan)  # ours: sampled above
 
 
 def _centres(count: int, length: int) -> Float[Tensor, " n"]:
@@ -177,9 +178,8 @@ def _sampled(
     before = at.floor().long().clamp(max=max(last - 1, 0))
     share = (at - before).to(values)
     share = share if axis == -1 else share[:, None]
-    return torch.lerp(
-        _taken(values, before, axis), _taken(values, (before + 1).clamp(max=last), axis), share
-    )
+    after = _taken(values, (before + 1).clamp(max=last), axis)
+    return _taken(values, before, axis).lerp_(after, share)
 
 
 def _taken(

@@ -75,6 +75,30 @@ class Geometry:
             )
 
     @classmethod
+    def of(cls, transform: object, size: tuple[int, int], orientation: int = 1) -> "Geometry":
+        """Return the geometry of a picture that goes through a transform of torchvision or timm.
+
+        Args:
+            transform: A step, or several as `Compose`, `nn.Sequential` or list. Steps that change
+                colours only are passed over.
+            size: Height and width of the upright picture.
+            orientation: EXIF code of the picture's file.
+
+        Raises:
+            ValueError: If a step is unknown, or moves pictures by chance: then run the picture
+                through `visattn.maps.transform_walks.followed`.
+
+        Example:
+            >>> from torchvision.transforms import CenterCrop, Compose, Resize
+            >>> seen = Geometry.of(Compose([Resize(256), CenterCrop(224)]), (480, 640)).seen()
+            >>> [round(edge, 2) for edge in seen]
+            [108.86, 30.0, 529.27, 450.0]
+        """
+        from visattn.maps.transform_walks import geometry_of  # which is made of geometries
+
+        return geometry_of(transform, size, orientation)
+
+    @classmethod
     def identity(cls, size: tuple[int, int], orientation: int = 1) -> "Geometry":
         """Return the geometry of a network that sees the upright picture as it is."""
         height, width = size
@@ -112,9 +136,12 @@ class Geometry:
             raise ValueError(f"a canvas {size} does not hold {y} x {x} pixels at ({top}, {left})")
         return self._after(1.0, -float(left), 1.0, -float(top), size)
 
-    def flipped(self) -> "Geometry":
-        """Return the geometry after the input was mirrored, left for right."""
-        return self._after(-1.0, float(self.input_size[1]), 1.0, 0.0, self.input_size)
+    def flipped(self, *, vertical: bool = False) -> "Geometry":
+        """Return the geometry after the input was mirrored, left for right or top for bottom."""
+        height, width = self.input_size
+        if vertical:
+            return self._after(1.0, 0.0, -1.0, float(height), self.input_size)
+        return self._after(-1.0, float(width), 1.0, 0.0, self.input_size)
 
     def to_picture(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """Return points (x, y) of the network's input as points of the upright picture."""

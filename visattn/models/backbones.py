@@ -48,25 +48,41 @@ def load_backbone(model: nn.Module, file: Path) -> None:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no safetensors file, or does not fit.
     """
+    config = cast("dict[str, Any]", model.pretrained_cfg)
+    named = config.get("classifier") or "classifier"
+    heads = tuple(f"{head}." for head in ((named,) if isinstance(named, str) else named))
+    load_weights(model, file, without=heads)
+
+
+def load_weights(model: nn.Module, file: Path, *, without: tuple[str, ...] = ()) -> None:
+    """Load the weights of a network from a safetensors file that holds nothing else.
+
+    Args:
+        model: What is filled.
+        file: Weights by name; counters of batches may be left out.
+        without: Beginnings of names in the file that are passed over.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no safetensors file, or does not fit.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"weights {file} do not exist")
     try:
         weights = load_file(file)
     except SafetensorError as error:
         raise ValueError(f"{file} is not a safetensors file: {error}") from error
-    config = cast("dict[str, Any]", model.pretrained_cfg)
-    named = config.get("classifier") or "classifier"
-    heads = tuple(f"{head}." for head in ((named,) if isinstance(named, str) else named))
-    weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
+    weights = {key: value for key, value in weights.items() if not key.startswith(without)}
     wanted = model.state_dict()
     counters = {key for key in wanted if key.endswith("num_batches_tracked")}  # often left out
     missing = sorted(set(wanted) - set(weights) - counters)
     spare = sorted(set(weights) - set(wanted))
     other = [key for key in wanted if key in weights and wanted[key].shape != weights[key].shape]
     if missing or spare or other:
+        config = cast("dict[str, Any]", getattr(model, "pretrained_cfg", {}))
         raise ValueError(
-            f"{file} does not fit {config.get('architecture')}: {len(missing)} tensors missing "
-            f"{missing[:2]}, {len(spare)} left over {spare[:2]}, {len(other)} of another shape "
-            f"{other[:2]}; check the name and the arguments"
+            f"{file} does not fit {config.get('architecture', type(model).__name__)}: "
+            f"{len(missing)} tensors missing {missing[:2]}, {len(spare)} left over {spare[:2]}, "
+            f"{len(other)} of another shape {other[:2]}; check the name and the arguments"
         )
     model.load_state_dict(weights, strict=False)

@@ -9,6 +9,7 @@ from PIL import Image
 from visattn.data.pictures import read_picture
 from visattn.maps import AttentionMap
 from visattn.seeing.captions import Caption, PictureLike
+from visattn.seeing.map_scales import map_scale
 from visattn.viz.contours import outlined
 from visattn.viz.layouts import tile_size
 from visattn.viz.overlays import overlay as draw_overlay
@@ -29,8 +30,8 @@ def overlay(
     Args:
         picture: The original picture.
         attention_map: One map, placed on it.
-        high: The value that shows in full; by default `attention_map.scale()`. For words of one
-            caption take the scale of all its maps together.
+        high: The value that shows in full; by default as `visattn.seeing.map_scales.map_scale`
+            chooses it. For words of one caption take the scale of all its maps together.
         smooth: Whether to blend between cells, or to show each as it is.
         outline: Draw a line where attention reaches this share of `high`; None draws none.
         options: `low`, `colours`, `opacity` and more, as `visattn.viz.overlays.overlay`
@@ -59,7 +60,9 @@ def overlay(
             f"but {read.name} has {read.size}; hand over the original"
         )
     placed = attention_map.on_picture(smooth=smooth).numpy()
-    high = attention_map.scale()[1] if high is None else high
+    scale = map_scale([attention_map])
+    options = {"low": scale.low if high is None else 0.0, "signed": scale.signed, **options}
+    high = scale.high if high is None else high
     drawn = draw_overlay(read.pixels, placed, high=high, **options)
     if outline is not None:
         drawn = outlined(drawn, placed, outline * high)

@@ -25,6 +25,8 @@ def draw_legend(
     clipped: bool = False,
     unseen: bool = False,
     gates: bool = False,
+    ends: tuple[str, str] | None = None,
+    name: str = "attention",
 ) -> None:
     """Draw the scale on a page, and what else stands on it.
 
@@ -36,6 +38,8 @@ def draw_legend(
         clipped: Whether there are larger values than the scale has.
         unseen: Whether the page shows what was not seen.
         gates: Whether the page shows gates.
+        ends: Stand at the ends of the scale in place of its numbers.
+        name: Of what the colours show.
 
     Example:
         >>> page = Image.new("RGB", (400, HEIGHT), PAPER)
@@ -47,11 +51,10 @@ def draw_legend(
     pen, font = ImageDraw.Draw(page), typeface(SMALL)
     ramp = np.tile(np.linspace(low, high, _BAR), (_THICK, 1))
     page.paste(Image.fromarray(shown(_grey(_BAR), ramp)), place)
-    for share, anchor in ((0.0, "la"), (0.5, "ma"), (1.0, "ra")):
-        more = "\N{GREATER-THAN OR EQUAL TO} " if clipped and share == 1 else ""
-        text = f"{more}{low + share * (high - low):.2g}"
+    for share, text in _marks(low, high, ends, clipped=clipped):
+        anchor = {0.0: "la", 0.5: "ma", 1.0: "ra"}[share]
         pen.text((x + share * _BAR, y + 18), text, SOFT, font, anchor=anchor)
-    x = _named(pen, "attention", x + _BAR, y)
+    x = _named(pen, name, x + _BAR, y)
     if unseen:
         blank = np.full((_THICK, _SWATCH), np.nan)
         page.paste(Image.fromarray(shown(_grey(_SWATCH), blank)), (x, y))
@@ -59,6 +62,16 @@ def draw_legend(
     if gates:
         pen.rounded_rectangle((x, y + 4, x + _SWATCH, y + 8), 2, GATE)
         _named(pen, "gate \N{GREEK SMALL LETTER BETA}", x + _SWATCH, y)
+
+
+def _marks(
+    low: float, high: float, ends: tuple[str, str] | None, *, clipped: bool
+) -> list[tuple[float, str]]:
+    """Return what stands below the bar, and at which share of it."""
+    if ends is not None:
+        return [(0.0, ends[0]), (1.0, ends[1])]
+    more = "\N{GREATER-THAN OR EQUAL TO} " if clipped else ""
+    return [(0.0, f"{low:.2g}"), (0.5, f"{(low + high) / 2:.2g}"), (1.0, f"{more}{high:.2g}")]
 
 
 def _grey(width: int) -> np.ndarray:

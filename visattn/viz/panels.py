@@ -3,20 +3,20 @@
 import math
 from collections.abc import Sequence, Sized
 from functools import partial
-from itertools import product
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.layouts import GAP, MARGIN, TileGrid, tile_grid
-from visattn.viz.legends import GATE, HEIGHT, INK, PAPER, SMALL, SOFT, TRACK, draw_legend
-from visattn.viz.letters import shortened, typeface, wrapped
+from visattn.viz.layouts import MARGIN, tile_grid
+from visattn.viz.legends import GATE, HEIGHT, INK, SMALL, SOFT, TRACK, draw_legend
+from visattn.viz.letters import shortened, typeface
 from visattn.viz.overlays import Style, overlay
 from visattn.viz.rasters import resized_map, resized_picture
+from visattn.viz.titled_pages import titled_page
 
 _NARROWEST = 480  # the legend needs as much
-_TITLE, _TITLE_LINE, _WORD = 25, 36, 17  # heights in pixels
+_WORD = 17  # height in pixels
 _BETA = "\N{GREEK SMALL LETTER BETA}"
 
 
@@ -69,7 +69,8 @@ def caption_panel(
     grid = tile_grid((picture.shape[0], picture.shape[1]), len(words) + 1, width)
     small = resized_picture(picture, grid.tile)
     tiles = [small, *(shown(small, resized_map(one, grid.tile)) for one in maps)]
-    page, places = _titled_page(" ".join(words), grid, width, 38 if gates is None else 58)
+    text = 38 if gates is None else 58
+    page, places = titled_page(" ".join(words), grid, width, text, HEIGHT)
     pen = ImageDraw.Draw(page)
     for index, (tile, (x, y)) in enumerate(zip(tiles, places, strict=False)):
         page.paste(Image.fromarray(tile), (x, y))
@@ -81,9 +82,17 @@ def caption_panel(
         _write_word(pen, below, grid.cell, words[word], chance)
         if gates is not None:
             _draw_gate(pen, below, grid.cell, gates[word])
-    seen = {"unseen": bool(np.isnan(maps).any()), "gates": gates is not None}
+    unseen = bool(np.isnan(maps).any())
     place = (MARGIN, page.height - HEIGHT)
-    draw_legend(page, place, shown, (low, top), clipped=max(peaks) > top, **seen)
+    draw_legend(
+        page,
+        place,
+        shown,
+        (low, top),
+        clipped=max(peaks) > top,
+        unseen=unseen,
+        gates=gates is not None,
+    )
     return np.array(page)
 
 
@@ -107,21 +116,6 @@ def _peaks(maps: Float[np.ndarray, "t y x"], low: float) -> list[float]:
 def _middle(peaks: list[float], low: float) -> float:
     middle = sorted(peaks)[len(peaks) // 2]
     return middle if middle > low else low + 1.0
-
-
-def _titled_page(
-    title: str, grid: TileGrid, width: int, text_height: int
-) -> tuple[Image.Image, list[tuple[int, int]]]:
-    """Return an empty page under its title, and the corner of each cell."""
-    lines = wrapped(title, typeface(_TITLE), float(width - 2 * MARGIN), lines=3)
-    top = MARGIN + len(lines) * _TITLE_LINE + 10
-    across, down = grid.cell + GAP, grid.tile[0] + text_height + GAP
-    page = Image.new("RGB", (width, top + grid.rows * down + HEIGHT), PAPER)
-    pen = ImageDraw.Draw(page)
-    for number, line in enumerate(lines):
-        pen.text((MARGIN, MARGIN - 6 + number * _TITLE_LINE), line, INK, typeface(_TITLE))
-    cells = product(range(grid.rows), range(grid.columns))
-    return page, [(MARGIN + column * across, top + row * down) for row, column in cells]
 
 
 def _write_size(

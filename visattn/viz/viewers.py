@@ -12,7 +12,10 @@ from jaxtyping import Float, UInt8
 from visattn.viz.documents import file_address, picture_address, sealed_document
 from visattn.viz.overlays import Style, glowing_colours
 
-_VIEWER = ("overlays.js", "photo.js", "words.js", "readouts.js", "viewer.js")
+_VIEWER = (
+    "overlays.js", "photo.js", "choices.js", "facts.js", "ramps.js", "words.js", "readouts.js",
+    "viewer.js",
+)  # fmt: skip
 _LONGEST = 1280  # pixels; a page is to stay small enough to be sent
 _PLACE = ("matrix", "input_size", "picture_size", "region")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.conformance.subjects import Subject
+from visattn.blocks.conformance.subjects import Candidate
 from visattn.blocks.conformance.suites import CHECKS, examine, examine_all, listed, tabled
 
 Make = Callable[[int], nn.Module]
@@ -128,14 +128,14 @@ TRAPS: list[tuple[str, Make, str]] = [
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # a hidden layer of none
 @pytest.mark.parametrize(("check", "make", "said"), TRAPS)
 def test_a_trap_is_caught(check: str, make: Make, said: str) -> None:
-    finding = examine(Subject("trap", make), check)
+    finding = examine(Candidate("trap", make), check)
     assert not finding.passed, finding.said
     assert re.match(said, finding.said), finding.said
 
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check not in TRACED])
 def test_what_does_nothing_wrong_passes(check: str) -> None:
-    finding = examine(Subject("sigmoid", lambda _: nn.SiLU()), check)
+    finding = examine(Candidate("sigmoid", lambda _: nn.SiLU()), check)
     assert finding.passed, finding.said
 
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_traced_is_caught(check: str) -> None:
     def branching(_: nn.Module, x: Tensor) -> Tensor:
         return x * 2 if x.sum() > 1 else x
 
-    caught = not examine(Subject("branching", of(branching)), check).passed
+    caught = not examine(Candidate("branching", of(branching)), check).passed
     assert caught == (check != "fx")  # to fx an inserted block is one node
 
 
@@ -155,7 +155,7 @@ def test_a_refusal_in_words_is_no_failure() -> None:
             raise ValueError("needs a batch of at least 2 to train, got 1")
         return x * 1
 
-    finding = examine(Subject("refusing", of(refusing)), "batch 1")
+    finding = examine(Candidate("refusing", of(refusing)), "batch 1")
     assert (finding.passed, finding.said) == (True, "refuses 11x13, 7x7, 1x1, in words")
     assert tabled({"one": {"batch 1": finding}}).splitlines()[2:] == [
         "| one | refuses |",
@@ -175,7 +175,7 @@ def test_a_layer_norm_over_two_channels_is_no_gate() -> None:
         return Function(lambda block, x: x * block.part0(x), gate)
 
     two, four = (
-        examine(Subject("norm", lambda c, many=many: normed(c, many), widths=(24,)), "gate")
+        examine(Candidate("norm", lambda c, many=many: normed(c, many), widths=(24,)), "gate")
         for many in (2, 4)
     )
     assert not two.passed
@@ -189,14 +189,14 @@ def test_sizes_can_be_those_that_a_block_takes() -> None:
             raise ValueError(f"sides must be multiples of 8, got {list(x.shape[2:])}")
         return x * x.sigmoid()
 
-    subject = Subject("eighths", of(eighths), size=(8, 16))
+    subject = Candidate("eighths", of(eighths), size=(8, 16))
     found = examine_all(subject, [check for check in CHECKS if check not in TRACED])
     failed = {check for check, finding in found.items() if not finding.passed}
     assert failed == {"size"}
 
 
 def test_tables_can_be_read() -> None:
-    found = examine_all(Subject("norm", nn.BatchNorm2d, widths=(4,)), ["size", "batch 1", "gate"])
+    found = examine_all(Candidate("norm", nn.BatchNorm2d, widths=(4,)), ["size", "batch 1", "gate"])
     assert listed(found).splitlines()[0] == "size    ok    32x32 20x33 7x7 5x3 1x9 1x1"
     assert [line[:12] for line in listed(found).splitlines()[1:]] == [
         "batch 1 FAIL",

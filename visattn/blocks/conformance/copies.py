@@ -8,8 +8,8 @@ from torch import nn
 
 from visattn.blocks.conformance.habits import awakened
 from visattn.blocks.conformance.subjects import (
+    Candidate,
     Finding,
-    Subject,
     answered,
     distance,
     facing,
@@ -23,11 +23,11 @@ CLOSE = 1e-5
 _OTHERS = ((1, (7, 7)), (3, (9, 8)), (2, (16, 16)))
 
 
-def copies_whole(subject: Subject) -> Finding:
+def copies_whole(subject: Candidate) -> Finding:
     """Say whether a deep copy, and a new block with the same state, give exactly the same.
 
     Example:
-        >>> copies_whole(Subject("batch norm", nn.BatchNorm2d)).passed
+        >>> copies_whole(Candidate("batch norm", nn.BatchNorm2d)).passed
         True
     """
     block, x = awakened(subject).eval(), subject.features()
@@ -44,7 +44,7 @@ def copies_whole(subject: Subject) -> Finding:
     return stood("deepcopy, state_dict")
 
 
-def stays_on_device(subject: Subject) -> Finding:
+def stays_on_device(subject: Candidate) -> Finding:
     """Say whether a block that was moved away makes nothing on the CPU while it runs.
 
     Nothing is computed there: the device is `meta`, which every machine has.
@@ -53,7 +53,7 @@ def stays_on_device(subject: Subject) -> Finding:
         >>> class Masked(nn.Module):
         ...     def forward(self, x):
         ...         return x * torch.ones(x.shape[2:])
-        >>> stays_on_device(Subject("sigmoid", lambda channels: nn.Sigmoid())).passed
+        >>> stays_on_device(Candidate("sigmoid", lambda channels: nn.Sigmoid())).passed
         True
     """
     x = subject.features().to("meta")
@@ -64,11 +64,11 @@ def stays_on_device(subject: Subject) -> Finding:
     return stood("meta")
 
 
-def exports(subject: Subject) -> Finding:
+def exports(subject: Candidate) -> Finding:
     """Say whether `torch.export` takes the block with free batch and size, and keeps what it does.
 
     Example:
-        >>> exports(Subject("sigmoid", lambda channels: nn.Sigmoid())).passed
+        >>> exports(Candidate("sigmoid", lambda channels: nn.Sigmoid())).passed
         True
     """
     block = awakened(subject).eval()
@@ -79,11 +79,11 @@ def exports(subject: Subject) -> Finding:
     return _does_the_same(subject, program.module(), block, "exported")
 
 
-def traces(subject: Subject) -> Finding:
+def traces(subject: Candidate) -> Finding:
     """Say whether `torch.fx` sees the block in a model that it was inserted into and baked.
 
     Example:
-        >>> traces(Subject("sigmoid", lambda channels: nn.Sigmoid())).passed
+        >>> traces(Candidate("sigmoid", lambda channels: nn.Sigmoid())).passed
         True
     """
     model = nn.Sequential(nn.Identity(), nn.Identity()).eval()
@@ -100,7 +100,7 @@ def traces(subject: Subject) -> Finding:
     return _does_the_same(subject, traced, awake, "traced")
 
 
-def compiles(subject: Subject) -> Finding:
+def compiles(subject: Candidate) -> Finding:
     """Say whether `torch.compile` takes the block as one graph, and keeps what it does.
 
     The checks of shapes cannot be traced: they must be off.
@@ -113,8 +113,8 @@ def compiles(subject: Subject) -> Finding:
     return finding
 
 
-def _does_the_same(subject: Subject, other: nn.Module, block: nn.Module, how: str) -> Finding:
-    sizes = _OTHERS if subject.size == Subject.size else ((1, subject.size), (3, subject.size))
+def _does_the_same(subject: Candidate, other: nn.Module, block: nn.Module, how: str) -> Finding:
+    sizes = _OTHERS if subject.size == Candidate.size else ((1, subject.size), (3, subject.size))
     worst = 0.0
     with torch.no_grad():
         for batch, (height, width) in sizes:

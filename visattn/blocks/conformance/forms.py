@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from visattn.blocks.conformance.subjects import (
+    Candidate,
     Finding,
-    Subject,
     answered,
     failed,
     learn,
@@ -15,11 +15,11 @@ SIZES = ((32, 32), (20, 33), (7, 7), (5, 3), (1, 9), (1, 1))
 _TORCHS_OWN = "Expected more than 1 value per channel"
 
 
-def keeps_shape(subject: Subject) -> Finding:
+def keeps_shape(subject: Candidate) -> Finding:
     """Say whether features of any size come back in the same shape, in use and in training.
 
     Example:
-        >>> keeps_shape(Subject("batch norm", torch.nn.BatchNorm2d)).passed
+        >>> keeps_shape(Candidate("batch norm", torch.nn.BatchNorm2d)).passed
         True
     """
     for mode, training in (("in use", False), ("in training", True)):
@@ -30,11 +30,11 @@ def keeps_shape(subject: Subject) -> Finding:
     return stood(" ".join(f"{height}x{width}" for height, width in SIZES))
 
 
-def takes_widths(subject: Subject) -> Finding:
+def takes_widths(subject: Candidate) -> Finding:
     """Say whether the block can be made and trained at every width, the narrowest included.
 
     Example:
-        >>> takes_widths(Subject("sigmoid", lambda channels: torch.nn.Sigmoid()))
+        >>> takes_widths(Candidate("sigmoid", lambda channels: torch.nn.Sigmoid()))
         Finding(passed=True, said='C = 1, 4, 8, 16, 24')
     """
     for channels in subject.widths:
@@ -44,11 +44,11 @@ def takes_widths(subject: Subject) -> Finding:
     return stood(f"C = {', '.join(map(str, subject.widths))}")
 
 
-def trains_alone(subject: Subject) -> Finding:
+def trains_alone(subject: Candidate) -> Finding:
     """Say whether the block trains on a batch of one, or says what to do instead.
 
     Example:
-        >>> trains_alone(Subject("sigmoid", lambda channels: torch.nn.Sigmoid())).passed
+        >>> trains_alone(Candidate("sigmoid", lambda channels: torch.nn.Sigmoid())).passed
         True
     """
     refused: list[str] = []

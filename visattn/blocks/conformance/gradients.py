@@ -5,8 +5,8 @@ from torch import nn
 
 from visattn.blocks.conformance.habits import awakened
 from visattn.blocks.conformance.subjects import (
+    Candidate,
     Finding,
-    Subject,
     answered,
     facing,
     failed,
@@ -15,7 +15,7 @@ from visattn.blocks.conformance.subjects import (
 )
 
 
-def learns_everywhere(subject: Subject) -> Finding:
+def learns_everywhere(subject: Candidate) -> Finding:
     """Say whether every parameter gets a gradient within two steps, and none comes or goes.
 
     Two, since a block that begins as the identity holds most of itself back in the first.
@@ -24,7 +24,7 @@ def learns_everywhere(subject: Subject) -> Finding:
         >>> class Idle(nn.Conv2d):
         ...     def forward(self, input):
         ...         return input * self.bias.sum()
-        >>> learns_everywhere(Subject("idle", lambda channels: Idle(channels, channels, 1)))
+        >>> learns_everywhere(Candidate("idle", lambda channels: Idle(channels, channels, 1)))
         Finding(passed=False, said='no gradient in two steps for weight')
     """
     block = subject.block().train()
@@ -53,11 +53,11 @@ def _step(block: nn.Module) -> None:
                 parameter.sub_(parameter.grad, alpha=0.1)
 
 
-def has_right_slopes(subject: Subject) -> Finding:
+def has_right_slopes(subject: Candidate) -> Finding:
     """Say whether the gradient of the features is that of finite differences, in float64.
 
     Example:
-        >>> has_right_slopes(Subject("sigmoid", lambda channels: nn.Sigmoid()))
+        >>> has_right_slopes(Candidate("sigmoid", lambda channels: nn.Sigmoid()))
         Finding(passed=True, said='as finite differences')
     """
     block = awakened(subject).double().eval()

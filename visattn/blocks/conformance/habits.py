@@ -3,16 +3,23 @@
 import torch
 from torch import nn
 
-from visattn.blocks.conformance.subjects import Finding, Subject, answered, distance, failed, stood
+from visattn.blocks.conformance.subjects import (
+    Candidate,
+    Finding,
+    answered,
+    distance,
+    failed,
+    stood,
+)
 
 CLOSE = 1e-5
 
 
-def sees_each_alone(subject: Subject) -> Finding:
+def sees_each_alone(subject: Candidate) -> Finding:
     """Say whether a picture comes back the same alone and among others.
 
     Example:
-        >>> sees_each_alone(Subject("softmax over the batch", lambda channels: nn.Softmax(0)))
+        >>> sees_each_alone(Candidate("softmax over the batch", lambda channels: nn.Softmax(0)))
         Finding(passed=False, said='alone and in a batch differ by ...')
     """
     block, x = awakened(subject).eval(), subject.features(3)
@@ -25,14 +32,14 @@ def sees_each_alone(subject: Subject) -> Finding:
     return stood(f"differs by {off:.0e}")
 
 
-def repeats_itself(subject: Subject) -> Finding:
+def repeats_itself(subject: Candidate) -> Finding:
     """Say whether the same features give exactly the same again, and leave no trace in the block.
 
     Example:
         >>> class Coin(nn.Dropout):
         ...     def forward(self, input):
         ...         return nn.functional.dropout(input)
-        >>> repeats_itself(Subject("coin", lambda channels: Coin())).passed
+        >>> repeats_itself(Candidate("coin", lambda channels: Coin())).passed
         False
     """
     block, x = awakened(subject).eval(), subject.features()
@@ -48,11 +55,11 @@ def repeats_itself(subject: Subject) -> Finding:
     return stood("exactly")
 
 
-def leaves_input(subject: Subject) -> Finding:
+def leaves_input(subject: Candidate) -> Finding:
     """Say whether the features that are handed in stay what they were.
 
     Example:
-        >>> leaves_input(Subject("in place", lambda channels: nn.ReLU(inplace=True)))
+        >>> leaves_input(Candidate("in place", lambda channels: nn.ReLU(inplace=True)))
         Finding(passed=False, said='in use, 100% of rows of the input are written over')
     """
     for mode, training in (("in use", False), ("in training", True)):
@@ -65,11 +72,11 @@ def leaves_input(subject: Subject) -> Finding:
     return stood("untouched")
 
 
-def ignores_layout(subject: Subject) -> Finding:
+def ignores_layout(subject: Candidate) -> Finding:
     """Say whether channels-last and cut-out features give what contiguous ones give.
 
     Example:
-        >>> ignores_layout(Subject("sigmoid", lambda channels: nn.Sigmoid()))
+        >>> ignores_layout(Candidate("sigmoid", lambda channels: nn.Sigmoid()))
         Finding(passed=True, said='channels last, cut out')
     """
     block, x = awakened(subject).eval(), subject.features()
@@ -88,11 +95,11 @@ def ignores_layout(subject: Subject) -> Finding:
     return stood(", ".join(layouts))
 
 
-def awakened(subject: Subject, *, channels: int | None = None, seed: int = 0) -> nn.Module:
+def awakened(subject: Candidate, *, channels: int | None = None, seed: int = 0) -> nn.Module:
     """Return a block none of whose parameters is zero any more, as if it had been trained.
 
     Example:
-        >>> awakened(Subject("norm", nn.BatchNorm2d), channels=2).bias
+        >>> awakened(Candidate("norm", nn.BatchNorm2d), channels=2).bias
         Parameter containing:
         tensor([..., ...], requires_grad=True)
     """

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from visattn.blocks.conformance.habits import awakened
 from visattn.blocks.conformance.subjects import (
+    Candidate,
     Finding,
-    Subject,
     answered,
     distance,
     facing,
@@ -24,11 +24,11 @@ LARGE = (40, 48)
 SCALES = (1e-4, 1e-2, 1e2, 1e4)
 
 
-def works_in_half(subject: Subject) -> Finding:
+def works_in_half(subject: Candidate) -> Finding:
     """Say whether half precision gives nearly what float32 gives from the same numbers.
 
     Example:
-        >>> works_in_half(Subject("sigmoid", lambda channels: torch.nn.Sigmoid())).passed
+        >>> works_in_half(Candidate("sigmoid", lambda channels: torch.nn.Sigmoid())).passed
         True
     """
     worst: dict[str, float] = {}
@@ -48,7 +48,7 @@ def works_in_half(subject: Subject) -> Finding:
     return _under_autocast(subject, ", ".join(f"{name} {off:.1e}" for name, off in worst.items()))
 
 
-def _halves(subject: Subject, kind: torch.dtype) -> list[tuple[tuple[int, int], float, str]]:
+def _halves(subject: Candidate, kind: torch.dtype) -> list[tuple[tuple[int, int], float, str]]:
     """Return sizes and loudness; bfloat16 has float32's range, and nothing to fear from it."""
     height, width = LARGE
     small = (subject.size, 1.0, f"{subject.size[0]}x{subject.size[1]}")
@@ -56,7 +56,7 @@ def _halves(subject: Subject, kind: torch.dtype) -> list[tuple[tuple[int, int], 
     return [small, loud] if kind == torch.float16 else [small]
 
 
-def _under_autocast(subject: Subject, measured: str) -> Finding:
+def _under_autocast(subject: Candidate, measured: str) -> Finding:
     block, x = subject.block().train(), subject.features().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16), facing("autocast to bfloat16"):
         y: Tensor = block(x)
@@ -66,11 +66,11 @@ def _under_autocast(subject: Subject, measured: str) -> Finding:
     return stood(measured)
 
 
-def stays_finite(subject: Subject) -> Finding:
+def stays_finite(subject: Candidate) -> Finding:
     """Say whether features and gradients stay finite, from x times 1e-4 to x times 1e4.
 
     Example:
-        >>> stays_finite(Subject("sigmoid", lambda channels: torch.nn.Sigmoid()))
+        >>> stays_finite(Candidate("sigmoid", lambda channels: torch.nn.Sigmoid()))
         Finding(passed=True, said='x 1e-4 to 1e4')
     """
     for mode, training in (("in use", False), ("in training", True)):

@@ -47,7 +47,7 @@ def failed(said: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Candidate:
     """A block that can be made at any width.
 
     Args:
@@ -58,7 +58,7 @@ class Subject:
         widths: At which the block must run, and its gate must know its input.
 
     Example:
-        >>> Subject("batch norm", nn.BatchNorm2d).block(3)
+        >>> Candidate("batch norm", nn.BatchNorm2d).block(3)
         BatchNorm2d(3, ...)
     """
 
@@ -96,7 +96,7 @@ class Subject:
         return levels + torch.randn(batch, many, height, width, generator=random)
 
 
-def catalogued(name: str) -> Subject:
+def catalogued(name: str) -> Candidate:
     """Return a block of the catalogue as a subject.
 
     Raises:
@@ -108,7 +108,7 @@ def catalogued(name: str) -> Subject:
           4
           ...
     """
-    return Subject(name, lambda channels: create(name, channels))
+    return Candidate(name, lambda channels: create(name, channels))
 
 
 @contextmanager

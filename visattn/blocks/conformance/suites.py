@@ -18,10 +18,10 @@ from visattn.blocks.conformance.habits import (
     sees_each_alone,
 )
 from visattn.blocks.conformance.precisions import stays_finite, works_in_half
-from visattn.blocks.conformance.subjects import Finding, Subject, failed
+from visattn.blocks.conformance.subjects import Candidate, Finding, failed
 from visattn.blocks.conformance.variations import looks_at_input
 
-CHECKS: dict[str, Callable[[Subject], Finding]] = {
+CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "size": keeps_shape,
     "width": takes_widths,
     "batch 1": trains_alone,
@@ -45,7 +45,7 @@ CHECKS: dict[str, Callable[[Subject], Finding]] = {
 Findings = Mapping[str, Finding]
 
 
-def examine(subject: Subject, check: str) -> Finding:
+def examine(subject: Candidate, check: str) -> Finding:
     """Return what one check finds; a block that fails in it has not passed it.
 
     Args:
@@ -54,7 +54,7 @@ def examine(subject: Subject, check: str) -> Finding:
 
     Example:
         >>> from torch import nn
-        >>> examine(Subject("pooling", lambda channels: nn.AvgPool2d(2)), "size")
+        >>> examine(Candidate("pooling", lambda channels: nn.AvgPool2d(2)), "size")
         Finding(passed=False, said='32x32, in use: gives [3, 32, 16, 16] for [3, 32, 32, 32]')
     """
     try:
@@ -63,12 +63,12 @@ def examine(subject: Subject, check: str) -> Finding:
         return failed((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
-def examine_all(subject: Subject, checks: Iterable[str] = tuple(CHECKS)) -> dict[str, Finding]:
+def examine_all(subject: Candidate, checks: Iterable[str] = tuple(CHECKS)) -> dict[str, Finding]:
     """Return what each check finds.
 
     Example:
         >>> from torch import nn
-        >>> list(examine_all(Subject("batch norm", nn.BatchNorm2d), ["size", "input"]))
+        >>> list(examine_all(Candidate("batch norm", nn.BatchNorm2d), ["size", "input"]))
         ['size', 'input']
     """
     return {check: examine(subject, check) for check in checks}

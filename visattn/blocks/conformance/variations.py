@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.conformance.habits import awakened
-from visattn.blocks.conformance.subjects import Finding, Subject, facing, failed, stood
+from visattn.blocks.conformance.subjects import Candidate, Finding, facing, failed, stood
 from visattn.blocks.taps import Tap
 
 STEP = 0.03
@@ -17,7 +17,7 @@ LEAST = 1e-2
 _SEEDS = 8
 
 
-def looks_at_input(subject: Subject) -> Finding:
+def looks_at_input(subject: Candidate) -> Finding:
     """Say whether the gate moves with its input, at every width.
 
     Features are moved a little, for four pictures and eight sets of weights, and what passes each
@@ -27,7 +27,7 @@ def looks_at_input(subject: Subject) -> Finding:
     (So a rectifier among the features themselves hides a constant gate.)
 
     Example:
-        >>> looks_at_input(Subject("a convolution", lambda c: nn.Conv2d(c, c, 1), widths=(4,)))
+        >>> looks_at_input(Candidate("a convolution", lambda c: nn.Conv2d(c, c, 1), widths=(4,)))
         Finding(passed=False, said='C=4: the gate stays (...e-... of the move in the output)')
     """
     still: list[str] = []
@@ -44,7 +44,7 @@ def looks_at_input(subject: Subject) -> Finding:
     return failed("; ".join(still)) if still else stood(f"moves by {least:.2g} or more")
 
 
-def _moves(subject: Subject, channels: int, loudness: float) -> dict[str, float]:
+def _moves(subject: Candidate, channels: int, loudness: float) -> dict[str, float]:
     """Return how much each gate moves beside the features, where three of four move less."""
     found: dict[str, list[Tensor]] = {}
     for seed in range(_SEEDS):

@@ -55,9 +55,12 @@ class AttentionPool(nn.Module):
         query = self.q(self.latent).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         query = query.expand(x.shape[0], -1, -1, -1)
         keys, values = self.kv(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        if self.tap.wanted:
-            self._show(query, keys, layout)
-        taken = self.proj(attention(query, keys, values)[0].transpose(1, 2).flatten(2))
+        shown = self._show(query, keys, layout) if self.tap.wanted else None
+        if shown is not None and self.tap.woven:
+            seen = shown.unsqueeze(2) @ values
+        else:
+            seen = attention(query, keys, values)[0]
+        taken = self.proj(seen.transpose(1, 2).flatten(2))
         return (taken + self.mlp(self.norm(taken))).squeeze(1)
 
     def _show(
@@ -65,9 +68,10 @@ class AttentionPool(nn.Module):
         query: Float[Tensor, "b h 1 d"],
         keys: Float[Tensor, "b h n d"],
         layout: TokenLayout,
-    ) -> None:
+    ) -> Float[Tensor, "b h m"]:
+        layout.check_woven(woven=self.tap.woven)
         weights = attention_weights(query, keys).squeeze(2)
         if layout.kept is not None:
             weights = weights_in_place(weights, layout.kept, count=layout.tokens - layout.before)
         self.tap.grid, self.tap.notes = layout.grid, {**layout.notes, "pool": "attention"}
-        self.tap(weights)
+        return self.tap(weights)

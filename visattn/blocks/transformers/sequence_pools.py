@@ -34,9 +34,11 @@ class SequencePool(nn.Module):
         """Return one vector for each picture; the tokens are those of the grid alone."""
         weights = self.score(x).mT.softmax(-1)
         if self.tap.wanted:
+            layout.check_woven(woven=self.tap.woven)
             shown = weights.squeeze(1)
             if layout.kept is not None:
                 shown = weights_in_place(shown, layout.kept, count=layout.tokens - layout.before)
             self.tap.grid, self.tap.notes = layout.grid, {**layout.notes, "pool": "sequence"}
-            self.tap(shown)
+            shown = self.tap(shown)
+            weights = shown.unsqueeze(1) if self.tap.woven else weights
         return (weights @ x).squeeze(1)

@@ -38,8 +38,9 @@ class _Heads(NamedTuple):
 class TokenAttention(nn.Module):
     """Let each token take from the others what several heads find fitting.
 
-    The values always come from a fused kernel. Rows that somebody wants to see are computed aside,
-    and only these: a row costs as many numbers as there are tokens. Tokens before the grid attend
+    The values come from a fused kernel. Rows that somebody wants to see are computed aside, and
+    only these: a row costs as many numbers as there are tokens. Who wants gradients of the weights
+    gets values that are computed with these. Tokens before the grid attend
     to all, and all attend to them, whatever the kind.
 
     Args:
@@ -116,9 +117,12 @@ class TokenAttention(nn.Module):
     def forward(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> Float[Tensor, "b n c"]:
         """Return what each token takes."""
         heads = self._projected(x, layout)
-        if self.tap.wanted:
-            self._show(heads, layout)
-        return self.proj(self._taken(heads, layout).transpose(1, 2).flatten(2))
+        shown = self._show(heads, layout) if self.tap.wanted else None
+        if shown is not None and self.tap.woven:
+            taken = shown @ heads.values
+        else:
+            taken = self._taken(heads, layout)
+        return self.proj(taken.transpose(1, 2).flatten(2))
 
     def _projected(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> _Heads:
         """Return queries, keys and values, and who may look at whom."""
@@ -166,8 +170,9 @@ class TokenAttention(nn.Module):
             bias = self._bias(tokens, tokens, layout)
         return attention(queries, keys, values, mask=mask, bias=bias, scale=self._scale)[0]
 
-    def _show(self, heads: _Heads, layout: TokenLayout) -> None:
+    def _show(self, heads: _Heads, layout: TokenLayout) -> Float[Tensor, "b h r n"]:
         """Pass the rows that are wanted through the tap."""
+        layout.check_woven(woven=self.tap.woven)
         wish, count = self.tap.wish, heads.queries.shape[2]
         chosen, rows = wish.chosen_heads(self.heads), wish.rows(layout.roles, layout.tokens)
         tokens = torch.arange(count, device=heads.queries.device)
@@ -182,7 +187,7 @@ class TokenAttention(nn.Module):
             weights = weights[:, :, rows]
         self.tap.grid, self.tap.roles, self.tap.shown = layout.grid, layout.roles, wish
         self.tap.notes = {**layout.notes, "attention": self.kind}
-        self.tap(weights)
+        return self.tap(weights)
 
     def _rows(
         self, heads: _Heads, rows: Tensor, chosen: slice | list[int], layout: TokenLayout

@@ -35,3 +35,15 @@ class TokenLayout(NamedTuple):
     def tokens(self) -> int:
         """Tokens in all, those that were left out among them."""
         return len(self.roles) + self.grid[0] * self.grid[1]
+
+    def check_woven(self, *, woven: bool) -> None:
+        """Let weights pass that a layer can compute with as they are shown.
+
+        Raises:
+            ValueError: If it is to do so and some of the tokens were left out.
+        """
+        if woven and self.kept is not None:
+            raise ValueError(
+                "weights that gradients are wanted of need all tokens of the grid, and some were "
+                "left out: call model.eval(), or set patch_drop to 0"
+            )

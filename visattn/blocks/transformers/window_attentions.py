@@ -11,12 +11,8 @@ from visattn.blocks.taps import Tap
 from visattn.blocks.transformers.token_layouts import TokenLayout
 from visattn.functional.attentions import attention, attention_weights
 from visattn.functional.positions import relative_biases
-from visattn.functional.windows import (
-    check_window,
-    filled_windows,
-    slots_of_places,
-    weights_over_keys,
-)
+from visattn.functional.window_unrollings import rolled_windows, unrolled_windows
+from visattn.functional.windows import check_window, filled_windows, slots_of_places
 
 
 class _Windows(NamedTuple):
@@ -37,7 +33,8 @@ class WindowAttention(nn.Module):
     of zeros would be, so that the rows of their windows sum to less than 1 over the grid: what is
     missing went to empty slots, whose value is the bias of the values.
 
-    The values come from a fused kernel; rows that somebody wants to see are computed aside.
+    The values come from a fused kernel; rows that somebody wants to see are computed aside, and
+    who wants gradients of them gets values that are computed with these.
 
     Args:
         width: Of a token.
@@ -89,10 +86,13 @@ class WindowAttention(nn.Module):
     def forward(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> Float[Tensor, "b n c"]:
         """Return what each token takes; all tokens are of the grid."""
         windows = self._windows(x, layout)
-        if self.tap.wanted:
-            self._show(windows, layout)
+        shown = self._show(windows, layout) if self.tap.wanted else None
+        if shown is not None and self.tap.woven:
+            taken = (shown @ windows.values).permute(0, 2, 3, 1, 4).flatten(3)
+        else:
+            taken = self._taken(windows)
         slots = slots_of_places(windows.places, x.shape[1])
-        return self.proj(self._taken(windows).flatten(1, 2).index_select(1, slots))
+        return self.proj(taken.flatten(1, 2).index_select(1, slots))
 
     def _windows(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> _Windows:
         """Return the parts of the tokens, window by window."""
@@ -122,8 +122,8 @@ class WindowAttention(nn.Module):
         parts = seen.reshape(-1, self.heads, count, seen.shape[2], seen.shape[3])
         return parts.permute(0, 2, 3, 1, 4).flatten(3)
 
-    def _show(self, windows: _Windows, layout: TokenLayout) -> None:
-        """Pass the rows that are wanted through the tap."""
+    def _show(self, windows: _Windows, layout: TokenLayout) -> Float[Tensor, "b h w p p"] | None:
+        """Pass the rows that are wanted through the tap, and take them back into their windows."""
         wish, places = self.tap.wish, windows.places
         chosen, rows = wish.chosen_heads(self.heads), wish.rows(layout.roles, layout.tokens)
         weights = attention_weights(
@@ -132,13 +132,11 @@ class WindowAttention(nn.Module):
             mask=windows.mask,
             bias=self._biases()[chosen].unsqueeze(1),
         )
-        weights = weights.masked_fill((places < 0).unsqueeze(1), 0.0)
-        slots = slots_of_places(places, layout.tokens)[rows]
-        own = weights.flatten(2, 3)[:, :, slots]
         self.tap.grid, self.tap.roles, self.tap.shown = layout.grid, layout.roles, wish
         told = {"attention": self.kind, "window": self.window, "shift": self.shift}
         self.tap.notes = {**layout.notes, **told}
-        self.tap(weights_over_keys(own, places[slots // places.shape[1]], layout.tokens))
+        shown = self.tap(unrolled_windows(weights, places, layout.tokens, rows))
+        return rolled_windows(shown, weights, places) if self.tap.woven else None
 
     def extra_repr(self) -> str:
         """Return what is printed of it beside its parts."""

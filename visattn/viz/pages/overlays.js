@@ -96,16 +96,18 @@ function mixed(bright, quiet, strength) {
 /** Draws grids of values on one picture (RGBA bytes), which may be painted again and again. */
 class Painter {
   constructor(photo, height, width, glow) {
-    Object.assign(this, { photo, height, width, glow, quiet: {}, image: new ImageData(width, height) });
+    // The cold twin of the colours, for what speaks against: red and blue exchanged.
+    const cold = glow.map((_, at) => glow[at - (at % 3) + 2 - (at % 3)]);
+    Object.assign(this, { photo, height, width, glow, cold, quiet: {}, image: new ImageData(width, height) });
     const distance = Math.max(6, Math.round(Math.min(height, width) / 26));
     this.line = (row, column) => (row + column) % distance < Math.max(1, Math.floor(distance / 8));
   }
 
   /** Return the picture with `values` on it, as `place` lays them. */
-  paint(values, place, { low, high, opacity, style }) {
+  paint(values, place, { low, high, opacity, style, signed = false }) {
     const quiet = (this.quiet[style] ??= quieted(this.photo, style));
     const strength = strengths(style === "heat" ? opacity : 1);
-    const { photo, glow, width, image: { data } } = this;
+    const { photo, glow, cold, width, image: { data } } = this;
     const fill = sampler(values, place), row = new Float32Array(width), step = 255 / (high - low);
     for (let y = 0, at = 0; y < this.height; y++) {
       fill(y, row);
@@ -114,10 +116,11 @@ class Painter {
           const dark = Math.round(0.38 * grey(photo, at)) + (this.line(y, x) ? 54 : 14);
           data[at] = data[at + 1] = data[at + 2] = dark;
         } else {
-          const level = Math.min(Math.max((row[x] - low) * step + 0.5, 0), 255) | 0;
+          const size = signed ? Math.abs(row[x]) : row[x], colours = signed && row[x] < 0 ? cold : glow;
+          const level = Math.min(Math.max((size - low) * step + 0.5, 0), 255) | 0;
           const cover = strength[level];
           for (let channel = 0; channel < 3; channel++) {
-            const bright = style === "heat" ? glow[level * 3 + channel] : photo[at + channel];
+            const bright = style === "heat" ? colours[level * 3 + channel] : photo[at + channel];
             data[at + channel] = mixed(bright, quiet[at + channel], cover);
           }
         }

@@ -44,9 +44,10 @@ class Stage {
     this.shown = null;
   }
 
-  place(smooth) {
+  /** How a grid lies on the canvas. */
+  place(smooth, grid = told.grid) {
     const { height, width } = this.painter;
-    return (this.places[smooth] ??= placement(told.geometry, told.grid, height, width, smooth));
+    return (this.places[`${smooth} ${grid}`] ??= placement(told.geometry, grid, height, width, smooth));
   }
 
   /** Show a map, or the photo alone where there is none. */
@@ -55,7 +56,7 @@ class Stage {
     this.canvas.hidden = !values;
     const from = this.shown;
     if (!values) return void (this.shown = null);
-    if (calm.matches || !from || from === values) return this.draw(values, options);
+    if (calm.matches || !from || from === values || from.length !== values.length) return this.draw(values, options);
     const start = performance.now(), between = new Float32Array(values.length);
     const move = (now) => {
       const share = Math.min(1, (now - start) / MORPH);
@@ -70,7 +71,7 @@ class Stage {
 
   draw(values, options) {
     this.shown = values;
-    this.pen.putImageData(this.painter.paint(values, this.place(options.smooth), options), 0, 0);
+    this.pen.putImageData(this.painter.paint(values, this.place(options.smooth, options.grid), options), 0, 0);
   }
 
   /** Draw boxes, given as shares of the picture. */

@@ -54,20 +54,10 @@ function forward() {
   pin(MEAN);
 }
 
-/** The ramp of the scale, painted as the photo is: it looks like what it explains. */
-function drawLegend({ low, high, ...options }) {
-  const canvas = $("ramp"), { width, height } = canvas, cells = told.grid[0] * told.grid[1];
+function drawLegend(options) {
   const [bottom, top] = told.scale;
-  const painter = (drawLegend.painter ??= new Painter(
-    Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, glow));
-  const geometry = { matrix: [[1, 0, 0], [0, 1, 0]], input_size: [height, width],
-    picture_size: [height, width], region: [0, 0, width, height] };
-  const ramp = Float32Array.from({ length: width }, (_, x) => bottom + ((x + 0.5) / width) * (top - bottom));
-  const place = placement(geometry, [1, width], height, width, true);
-  canvas.getContext("2d").putImageData(painter.paint(ramp, place, { low, high, ...options }), 0, 0);
-  $("low").textContent = bottom.toPrecision(1) === "0" ? "0" : bottom.toPrecision(2);
-  $("high").textContent = (told.clipped ? "\u2265 " : "") + top.toPrecision(2);
-  $("even").style.left = `${(100 * (1 / cells - bottom)) / (top - bottom)}%`;
+  paintRamp(told.scale, told.clipped, options);
+  $("even").style.left = `${(100 * (1 / (told.grid[0] * told.grid[1]) - bottom)) / (top - bottom)}%`;
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
@@ -132,15 +122,6 @@ function set(changes) {
   show();
 }
 
-function segmented(id, names, key, now) {
-  const group = new Choice($(id), (index) => {
-    group.mark(index);
-    set({ [key]: names[index] });
-  });
-  group.buttons = [...$(id).querySelectorAll("button")];
-  group.mark(names.indexOf(now));
-}
-
 /** The word to begin with: one whose boxes are known, or else that with the clearest map. */
 function telling({ words: said, phrases, ...rest }) {
   if (phrases.length) return phrases[0].first + phrases[0].words - 1; // mostly the noun
@@ -155,8 +136,8 @@ async function start() {
   words = new Choice($("words"), (index) => { play(false); pin(index); });
   candidates = new Choice($("candidates"), (index) => { play(false); chooseCandidate(index); });
   candidates.fill(candidateButtons(told.captions));
-  segmented("style", ["heat", "light"], "style", state.style);
-  segmented("cells", [true, false], "smooth", state.smooth);
+  segmented("style", ["heat", "light"], state.style, (style) => set({ style }));
+  segmented("cells", [true, false], state.smooth, (smooth) => set({ smooth }));
   state.pinned = telling(caption());
   $("others").hidden = told.captions.length < 2;
   $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);

@@ -1,0 +1,182 @@
+"""From models and pictures of any size to placed maps that say how they were made."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import nn
+
+import visattn as va
+from visattn.maps.methods import METHODS
+from visattn.models.attention_resnets import AttentionResNet
+from visattn.models.captioners import SPECIALS, Captioner
+from visattn.models.encoders import SmallEncoder
+from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.vision_transformers import VisionTransformer
+from visattn.seeing.explanations import explain, methods_for
+
+CLASSES = ("cat", "dog", "cow")
+QUICK: dict[str, dict[str, Any]] = {
+    "rise": {"masks": 3},
+    "smoothgrad": {"samples": 2},
+    "integrated_gradients": {"steps": 3},
+    "occlusion": {"window": 24},
+}
+
+
+def photo(rows: int = 61, columns: int = 83, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), dtype=np.uint8)
+
+
+def cnn() -> AttentionResNet:
+    torch.manual_seed(0)
+    return AttentionResNet(CLASSES, depth=8, width=8, size=(32, 48))
+
+
+def vit() -> VisionTransformer:
+    torch.manual_seed(0)
+    return VisionTransformer(CLASSES, size=(24, 40), patch=8, width=16, depth=2, heads=2)
+
+
+def captioner() -> Captioner[Any]:
+    torch.manual_seed(0)
+    words = (*SPECIALS, "red", "blue", "dog")
+    return SoftAttentionCaptioner(words, SmallEncoder((24, 40), channels=8), hidden=11)
+
+
+@pytest.mark.parametrize("make", [cnn, vit])
+def test_all_that_fits_a_model_gives_a_placed_map(make: Any) -> None:
+    model, picture = make(), photo()
+    names = methods_for(model)
+    assert len(names) >= 10
+    for name in names:
+        [found] = explain(model, picture, name, keep_empty=True, **QUICK.get(name, {}))
+        assert found.values.ndim == 2
+        assert found.geometry is not None
+        assert found.geometry.picture_size == (61, 83)
+        assert found.geometry.input_size == model.size
+        assert found.kind == METHODS[name].kind
+        assert found.made["signed"] == METHODS[name].signed
+        assert (found.made["method"], found.made["model"]) == (name, type(model).__name__)
+        assert found.on_picture().shape == (61, 83)
+
+
+def test_what_was_explained_is_noted() -> None:
+    model = cnn()
+    one, other = explain(model, [photo(), photo(seed=1)], "input_gradient", ["dog", 2])
+    assert (one.made["class"], one.made["target"]) == ("dog", 1)
+    assert (other.made["class"], other.made["target"]) == ("cow", 2)
+    assert one.made["options"] == {"signed": False}
+    [best] = explain(model, photo(), "input_gradient", signed=True)
+    assert best.made["signed"]
+    with torch.no_grad():
+        framed = torch.from_numpy(_seen(photo(), best)).permute(2, 0, 1)[None]
+        scores = model.eval()(framed)[0]
+    assert best.made["target"] == int(scores.argmax())
+    assert best.made["score"] == pytest.approx(float(scores.max()), abs=1e-5)
+
+
+def _seen(picture: np.ndarray, found: va.AttentionMap) -> np.ndarray:
+    from visattn.data.framings import Framing, frame
+    from visattn.data.pictures import Picture
+
+    assert found.geometry is not None
+    return frame(Picture(picture), Framing(found.geometry.input_size))[0].permute(1, 2, 0).numpy()
+
+
+def test_a_batch_is_its_pictures_one_by_one() -> None:
+    model = vit()
+    pictures = [photo(61 + 7 * seed, 83 - 5 * seed, seed) for seed in range(5)]
+    together = explain(model, pictures, "relevance", [0, 1, 2, 1, 0], batch=2)
+    for number, (found, picture) in enumerate(zip(together, pictures, strict=True)):
+        [alone] = explain(model, picture, "relevance", [0, 1, 2, 1, 0][number])
+        torch.testing.assert_close(found.values, alone.values, atol=1e-6, rtol=1e-4)
+        assert found.geometry == alone.geometry
+
+
+def test_the_model_comes_back_as_it_was() -> None:
+    model = vit().train()
+    state = torch.get_rng_state()
+    for name in ("rollout", "relevance", "smoothgrad"):
+        explain(model, photo(), name, **QUICK.get(name, {}))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in model.modules())
+    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+
+
+def test_models_of_timm_are_explained_on_the_middle_that_they_saw() -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit", num_classes=5)
+    [found] = explain(model, photo(200, 300), "rollout", 3)
+    assert (found.made["target"], found.made["class"]) == (3, "")
+    shown = found.on_picture()
+    assert shown.isnan().any()
+    assert shown[100, 150].isfinite()
+
+
+def test_pictures_may_come_through_a_transform() -> None:
+    from torchvision.transforms import v2
+
+    steps = [v2.ToImage(), v2.Resize((32, 48)), v2.ToDtype(torch.float32, scale=True)]
+    [found] = explain(cnn(), photo(), "input_gradient", transform=v2.Compose(steps))
+    assert found.geometry is not None
+    assert found.geometry.seen() == (0, 0, 83, 61)
+
+
+def test_captioners_are_explained_word_by_word() -> None:
+    model = captioner()
+    assert methods_for(model) == ["words", "word_gradcam"]
+    [told] = va.caption(model, photo(), max_length=3)
+    for name in methods_for(model):
+        [found] = explain(model, photo(), name, max_length=3)
+        assert found.labels == told.words
+        assert found.values.shape == (len(told.words), 3, 5)
+        assert found.geometry == told.maps.geometry
+        assert found.made["caption"] == told.text
+    with pytest.raises(ValueError, match=r"rollout does not fit a SoftAtt.*; what fits is words"):
+        explain(model, photo())
+
+
+def test_glimpse_models_show_their_glimpses_too() -> None:
+    model = GlimpseModel(CLASSES, (24, 24), (0.5,), (0.5,), glimpse=5, glimpses=3)
+    assert methods_for(model)[0] == "glimpses"
+    [found] = explain(model, photo(), "glimpses", policy="raster")
+    assert found.values.shape == (3, 24, 24)
+    assert found.made["policy"] == "raster"
+    [pixels] = explain(model, photo(), "input_gradient", keep_empty=True)
+    assert pixels.values.shape == (24, 24)
+
+
+def test_maps_of_nothing_are_errors_or_kept_with_the_reason() -> None:
+    model = cnn()
+    nn.init.zeros_(model.fc.weight)
+    with pytest.raises(ValueError, match=r"nothing to see on 2 of 2 pictures; .* zero everywhere"):
+        explain(model, [photo(), photo()], "gradcam")
+    kept = explain(model, photo(), "gradcam", keep_empty=True)
+    assert "zero everywhere" in kept[0].made["empty"]
+    nn.init.constant_(model.fc.weight, torch.nan)
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        explain(model, photo(), "gradcam", 0)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    model = cnn()
+    with pytest.raises(ValueError, match=r"no method 'gradcan'; did you mean .*gradcam"):
+        explain(model, photo(), "gradcan")
+    with pytest.raises(ValueError, match=r"rollout does not fit .*; what fits is gradcam, "):
+        explain(model, photo())
+    with pytest.raises(ValueError, match="words does not fit a AttentionResNet"):
+        explain(model, photo(), "words")
+    with pytest.raises(ValueError, match="has no option 'leyer'; it takes layer=-1"):
+        explain(model, photo(), "gradcam", leyer=2)
+    with pytest.raises(ValueError, match="one for each of the 1 pictures, got 2"):
+        explain(model, photo(), "gradcam", [0, 1])
+    with pytest.raises(ValueError, match="counted from 0 to 2, got target 3"):
+        explain(model, photo(), "gradcam", 3)
+    with pytest.raises(ValueError, match="got batch=0"):
+        explain(model, photo(), "gradcam", batch=0)
+    with pytest.raises(ValueError, match="takes neither target nor transform"):
+        explain(captioner(), photo(), "words", 3)

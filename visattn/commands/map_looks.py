@@ -1,0 +1,171 @@
+"""The maps that a command line asks of a model, each a method with its options."""
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.model_options import chosen_model
+
+if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    from visattn.data.pictures import Picture
+    from visattn.maps.attention_maps import AttentionMap
+    from visattn.maps.model_cards import ModelCard
+
+
+@dataclass(frozen=True)
+class MapLook:
+    """One way to look.
+
+    Args:
+        key: Stands in names of files.
+        title: Stands on pages.
+        method: By name.
+        options: Of the method.
+    """
+
+    key: str
+    title: str
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Looker:
+    """A model, and the ways in which it is to be looked at.
+
+    Args:
+        asked: What the command line says.
+
+    Raises:
+        FileNotFoundError: If weights do not exist.
+        ValueError: If there is no such model, method, option or class, or a method does not fit.
+    """
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        import torch
+
+        from visattn.maps.targets import target_of
+
+        torch.manual_seed(0)  # weights that are random are the same in every run
+        self.named, self.subject = chosen_model(asked)
+        card = self.subject.card
+        self.looks = _looks(asked, card)
+        self.fit, self.transform = asked.fit, None if asked.fit else self.named.transform
+        self.batch, self.layers, self.heads = asked.batch, asked.layers, asked.heads
+        named = asked.target
+        wanted = int(named) if named is not None and named.isdecimal() else named
+        self.target = target_of(wanted, self.subject)
+        self.wall = bool(card.layers) and not card.refusal
+        if asked.grid and not self.wall:
+            reason = card.refusal or "it has no attention among tokens"
+            raise ValueError(f"--grid shows heads, and {card.name} has none to show: {reason}")
+
+    def maps(self, pictures: "Sequence[Picture]") -> "list[list[AttentionMap]]":
+        """Return the maps of each picture, one for each look.
+
+        All looks explain the same class of a picture: the one that is asked for, or the likeliest.
+
+        Raises:
+            ValueError: If there is no such class, layer or head.
+        """
+        from visattn.seeing.explanations import explain
+
+        numbers, chances = self._answers(pictures)
+        found: list[list[AttentionMap]] = [[] for _ in pictures]
+        for look in self.looks:
+            explained = explain(
+                self.named.model,
+                pictures,
+                look.method,
+                numbers,
+                transform=self.transform,
+                fit=self.fit,
+                batch=self.batch,
+                keep_empty=True,
+                **look.options,
+            )
+            for maps, one, number, chance in zip(found, explained, numbers, chances, strict=True):
+                known = number < len(self.subject.classes)
+                told = {
+                    "title": look.title,
+                    "class": self.subject.classes[number] if known else "",
+                    "probability": chance,
+                }
+                maps.append(replace(one, made={**one.made, **told}))
+        return found
+
+    def _answers(self, pictures: "Sequence[Picture]") -> tuple[list[int], list[float]]:
+        """Return the class of each picture that is explained, and how likely the model finds it."""
+        import torch
+
+        from visattn.maps.targets import ClassTarget
+        from visattn.seeing.preparations import prepared
+
+        ready = prepared(self.subject, pictures, transform=self.transform, fit=self.fit)
+        with torch.no_grad():
+            scores = self.subject.scores(ready.inputs).float().cpu()
+        asked = self.target.numbers
+        chosen = ClassTarget(asked)
+        chosen(scores)
+        numbers = [int(one) for one in chosen.numbers or ()]
+        numbers = numbers * len(pictures) if len(numbers) == 1 else numbers
+        shares = scores.softmax(1)
+        return numbers, [float(shares[at, number]) for at, number in enumerate(numbers)]
+
+
+def _looks(asked: argparse.Namespace, card: "ModelCard") -> list[MapLook]:
+    """Return what is to be made of a model, after a look whether it can be."""
+    from visattn.maps.methods import METHODS, fitting, method_of, refusal_of
+
+    fit = fitting(card)
+    names = asked.method or ["rollout" if "rollout" in fit else "gradcam"]
+    names = fit if names == ["all"] else list(dict.fromkeys(names))
+    methods = [method_of(name) for name in names]
+    for method in methods:
+        if reason := refusal_of(method, card):
+            raise ValueError(
+                f"{method.name} does not fit {card.name}: {reason}; what fits is {', '.join(fit)}"
+            )
+    given = dict(asked.option)
+    known = {name for method in methods for name in method.options}
+    if wrong := sorted(set(given) - known):
+        raise ValueError(
+            f"none of {', '.join(names)} has an option {wrong[0]!r}; there are "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
+    _check_taken(asked, known)
+    found: list[MapLook] = []
+    for name in names:
+        options = {key: given[key] for key in METHODS[name].options if key in given}
+        if asked.heads and "heads" in METHODS[name].options:
+            options["heads"] = list(asked.heads)
+        found += _by_layer(name, METHODS[name].title, METHODS[name].options, options, asked.layers)
+    return found
+
+
+def _check_taken(asked: argparse.Namespace, known: Iterable[str]) -> None:
+    """Refuse layers and heads that nothing takes."""
+    for name, option in (("layers", "layer"), ("heads", "heads")):
+        if getattr(asked, name) and option not in known and not (asked.grid or asked.explorer):
+            raise ValueError(
+                f"--{name} is for attention, for methods that look at one layer, for --grid and "
+                "for --explorer; nothing that is asked for takes it"
+            )
+
+
+def _by_layer(
+    name: str,
+    title: str,
+    takes: Mapping[str, Any],
+    options: Mapping[str, Any],
+    layers: Sequence[int] | None,
+) -> list[MapLook]:
+    """Return a look for each layer, of a method that looks at one."""
+    if not layers or "layer" not in takes:
+        return [MapLook(name, title, name, options)]
+    if len(layers) == 1:
+        return [MapLook(name, title, name, {**options, "layer": layers[0]})]
+    return [
+        MapLook(f"{name}.layer{at}", f"{title}, layer {at}", name, {**options, "layer": at})
+        for at in layers
+    ]

@@ -1,0 +1,187 @@
+"""Files of maps: numbers and how they came about, so that a run can go on where it was."""
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.folders import prepare_folder, write_whole
+
+if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    import numpy as np
+
+    from visattn.maps.attention_maps import AttentionMap
+
+PICTURES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
+_PAGES = (".methods.png", ".heads.png", ".html")
+_DIGEST = 16  # letters of a hash that tell two files apart
+
+
+class MapFolder:
+    """A folder in which each map has an array, a record, and pictures.
+
+    A map that is there and whose record says that it was made from the same picture in the same
+    way is not made again.
+
+    Args:
+        folder: Is made if it is not there.
+        names: Of the files of each picture, without suffix.
+        keys: Of the maps of each picture.
+
+    Raises:
+        OSError: If the folder cannot be written.
+        ValueError: If a file would take a picture's place.
+    """
+
+    def __init__(self, folder: Path, names: Mapping[Path, str], keys: Sequence[str]) -> None:
+        pictures = {path.resolve() for path in names}
+        endings = [f".{key}{end}" for key in keys for end in (*PICTURES.values(), ".npy", ".json")]
+        for name in names.values():
+            for ending in (*endings, *_PAGES):
+                if (folder / f"{name}{ending}").resolve() in pictures:
+                    raise ValueError(
+                        f"--out {folder} would put a file in place of the picture {name}{ending}; "
+                        "choose another folder"
+                    )
+        prepare_folder(folder)
+        self.folder = folder
+
+    def record(self, name: str, key: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what is known of a map that was made as it is asked for now, if it is there.
+
+        Args:
+            name: Of the picture's files.
+            key: Of the map.
+            asked: How it is to be made, and from what.
+        """
+        path = self.folder / f"{name}.{key}.json"
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            same = all(told[part] == _plain(value) for part, value in asked.items())
+        except (OSError, ValueError, KeyError, TypeError):  # not there, cut short, or another's
+            return None
+        return told if same and path.with_suffix(".npy").is_file() else None
+
+    def load(self, name: str, key: str, told: Mapping[str, Any]) -> "AttentionMap":
+        """Return a map from its files.
+
+        Args:
+            name: Of the picture's files.
+            key: Of the map.
+            told: Its record.
+        """
+        import numpy as np
+        import torch
+
+        from visattn.maps import AttentionMap, Geometry
+
+        values = np.load(self.folder / f"{name}.{key}.npy", allow_pickle=False)
+        geometry = Geometry.from_dict(told["geometry"])
+        return AttentionMap(
+            torch.from_numpy(values), told["site"], told["kind"], geometry, told["made"]
+        )
+
+    def save(self, name: str, key: str, one: "AttentionMap", told: Mapping[str, Any]) -> None:
+        """Write array and record of a map.
+
+        Args:
+            name: Of the picture's files.
+            key: Of the map.
+            one: The map.
+            told: More for the record; plain values.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        import numpy as np
+
+        buffer = io.BytesIO()
+        np.save(buffer, one.values.numpy())
+        self.write(f"{name}.{key}.npy", buffer.getvalue())
+        record = {
+            **told,
+            "kind": one.kind,
+            "site": one.site,
+            "grid": list(one.values.shape),
+            "geometry": None if one.geometry is None else one.geometry.to_dict(),
+            "made": _plain(one.made),
+            "values": _summary(one),
+        }
+        content = json.dumps(record, indent=1, sort_keys=True, allow_nan=False)
+        self.write(f"{name}.{key}.json", content.encode() + b"\n")
+
+    def has(self, names: Sequence[str]) -> bool:
+        """Whether all of these files are there."""
+        return all((self.folder / name).is_file() for name in names)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file at once.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        write_whole(self.folder / name, content)
+
+
+def png(drawn: "np.ndarray") -> bytes:
+    """Return a picture as PNG: grey with 16 bits, RGB or RGBA with 8.
+
+    Example:
+        >>> png(np.zeros((2, 3), np.uint16))[1:4]
+        b'PNG'
+    """
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(drawn).save(buffer, "png", compress_level=4)
+    return buffer.getvalue()
+
+
+def digest(path: Path) -> str:
+    """Return what tells the content of a file from that of others.
+
+    Raises:
+        OSError: If it cannot be read.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a"
+        >>> file.write_bytes(b"abc")
+        3
+        >>> digest(file)
+        'ba7816bf8f01cfea'
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it comes back from JSON; what JSON has not becomes a text."""
+    return json.loads(json.dumps(_finite(value), default=str))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    return value
+
+
+def _summary(one: "AttentionMap") -> dict[str, Any]:
+    """Return the range of a map, and where on the picture its highest value lies."""
+    import torch
+
+    values = one.values
+    if not bool(torch.isfinite(values).all()) or one.geometry is None:
+        return {}
+    row, column = divmod(int(values.argmax()), values.shape[-1])
+    height, width = one.geometry.input_size
+    cell = torch.tensor([[column + 0.5, row + 0.5]], dtype=torch.float64)
+    cell *= torch.tensor([width / values.shape[-1], height / values.shape[-2]])
+    [[x, y]] = one.geometry.to_picture(cell).tolist()
+    ends = {"lowest": float(values.min()), "highest": float(values.max())}
+    return {**ends, "mean": float(values.mean()), "peak": [round(x, 2), round(y, 2)]}

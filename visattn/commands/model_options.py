@@ -1,0 +1,102 @@
+"""Any model that a command line names, as methods take it."""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.devices import move_to_device
+
+if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
+    from visattn.maps.model_cards import Subject
+    from visattn.models.library_models import NamedModel
+
+_CHANNELS = ("mean", "std")
+
+
+def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add what names a model and says how it is to be built.
+
+    Args:
+        parser: Of the command.
+        required: Whether there must be a model.
+    """
+    parser.add_argument(
+        "--model",
+        required=required,
+        metavar="SPEC",
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, or a file that visattn export wrote",
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="safetensors for timm:NAME, torchvision:NAME"
+    )
+    parser.add_argument(
+        "--pretrained", action="store_true", help="the library's own weights, by download"
+    )
+    parser.add_argument(
+        "--argument",
+        action="append",
+        default=[],
+        type=_argument,
+        metavar="NAME=VALUE",
+        help="of the library's constructor, such as pad_type=same; for timm also mean=, std=",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
+
+
+def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
+    """Return the model that was named, on its device, and how methods see it.
+
+    Args:
+        asked: Options of `add_model_options`.
+
+    Raises:
+        FileNotFoundError: If a file or directory does not exist.
+        ValueError: If the name, an argument, the weights or the device cannot be used, or the model
+            is a captioner.
+    """
+    from visattn.maps.subjects import subject_of
+    from visattn.models.captioners import Captioner
+    from visattn.seeing.named_models import named_model
+
+    named = named_model(
+        asked.model,
+        weights=asked.weights,
+        pretrained=asked.pretrained,
+        arguments=dict(asked.argument) or None,
+    )
+    if isinstance(named.model, Captioner):
+        kind = type(named.model).__name__
+        raise ValueError(  # noqa: TRY004 (a file's fault)
+            f"{asked.model} holds a {kind}, which has no classes: visattn caption shows where its "
+            "words looked"
+        )
+    move_to_device(named.model, asked.device)
+    subject = subject_of(named.model)
+    return named, subject if subject.classes else replace(subject, classes=named.classes)
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    """Return a name and a value: a number, true, false, null, a list, or else the text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    plain = _plain(value)
+    if name in _CHANNELS and isinstance(plain, int | float):
+        plain = (plain,) * 3
+    if name in _CHANNELS and isinstance(plain, str):
+        raise argparse.ArgumentTypeError(
+            f"{name} must be a number, or one for each channel as in 0.5,0.5,0.5; got {value!r}"
+        )
+    return name, tuple(plain) if isinstance(plain, list) else plain
+
+
+def _plain(value: str) -> Any:
+    """Return what a text says: JSON, the inside of a list in JSON, or the text itself."""
+    for form in (value, f"[{value}]") if "," in value else (value,):
+        try:
+            return json.loads(form)
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,180 @@
+"""`visattn overlay`: where any model looked, on the photos themselves."""
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from visattn.commands.model_options import add_model_options
+
+_NOTHING = """\
+say whose maps these are, with --model SPEC or --maps FILE:
+  visattn overlay dog.jpg --model timm:resnet50 --pretrained --method gradcam --out maps
+  visattn overlay photos --model timm:deit_tiny_patch16_224 --pretrained --method rollout --out maps
+  visattn overlay dog.jpg --maps maps.npy --out dog_maps.png"""
+
+_EPILOG = """\
+A picture and a method give a line on stdout: names of both, the class that is explained, its
+probability, the two ends of the scale; and, with NAME.METHOD for a beginning,
+  .png          the picture with the map on it, at the picture's own size
+  .rgba.png     the map alone, transparent where there is nothing
+  .16bit.png    the map in grey: 0 and 65535 are the ends of the scale
+  .npy          the map as the method made it, on its own grid
+  .json         how it was made: model, class, options, scale, and where it lies on the picture
+and NAME.methods.png, all methods side by side, if there are several. --grid adds NAME.heads.png,
+--explorer NAME.html, to be opened in a browser, and an index of these.
+What the network did not see, as beside a crop, is hatched or transparent.
+A run that was interrupted goes on where it was: what is there and was made in the same way stays.
+
+With --maps, FILE (.npy, .npz, .json) holds one map [y, x] or several [t, y, x] of one photo; the
+JSON of visattn caption also knows words and place. --out is then FILE.png or a folder."""
+
+_STYLES = ("heat", "light", "blur", "contour")
+_PICTURES = ("overlay", "rgba", "16bit")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the options of the command."""
+    made = argparse.ArgumentParser(
+        prog="visattn overlay",
+        description="Show where a model looked, or what its answer rests on, on the photos.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "pictures", nargs="+", type=Path, metavar="PICTURE_OR_FOLDER", help="folders are searched"
+    )
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
+    add_model_options(made, required=False)
+    _add_methods(made)
+    _add_drawing(made)
+    _add_given(made)
+    made.add_argument("--batch", type=_positive, default=16, help="pictures at once (16)")
+    made.add_argument("--again", action="store_true", help="make anew what is there already")
+    made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
+    return made
+
+
+def _add_methods(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--method",
+        nargs="+",
+        metavar="METHOD",
+        help="one or several, such as attention, rollout, relevance, gradcam, layercam, rise; or "
+        "all that fit the model (rollout where it fits, else gradcam)",
+    )
+    made.add_argument(
+        "--target", metavar="CLASS", help="what is explained, by name or number (the prediction)"
+    )
+    made.add_argument(
+        "--layers", nargs="+", type=int, metavar="N", help="only these, from 0; -1 is the last"
+    )
+    made.add_argument(
+        "--heads", nargs="+", type=int, metavar="N", help="only these, counted from 0"
+    )
+    made.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=_option,
+        metavar="NAME=VALUE",
+        help="of a method, such as masks=4000 for rise",
+    )
+    made.add_argument(
+        "--fit",
+        choices=("crop", "squash", "pad"),
+        help="what the network sees of a long picture: its middle, all of it out of shape, all of "
+        "it with margins (as the model is used to)",
+    )
+
+
+def _add_drawing(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--scale",
+        choices=("picture", "global", "percentile"),
+        help="what shows in full: the highest value of each map, of a method on all pictures, or "
+        "all but a hundredth of the values (picture; with --maps global)",
+    )
+    shape = made.add_mutually_exclusive_group()
+    shape.add_argument(
+        "--smooth", dest="cells", action="store_false", default=False, help="soft hills (this)"
+    )
+    shape.add_argument("--cells", action="store_true", help="the cells of the grid as they are")
+    made.add_argument("--style", choices=_STYLES, default="heat", help="colours (heat), the light "
+                      "of the photo, its sharpness, or lines")  # fmt: skip
+    made.add_argument("--colours", default="magma", help="a colour map of matplotlib (magma)")
+    made.add_argument("--opacity", type=float, default=0.7, help="of the colours in full (0.7)")
+    made.add_argument(
+        "--files", dest="kinds", nargs="+", choices=_PICTURES, default=list(_PICTURES),
+        help="which PNGs of each map (all)",
+    )  # fmt: skip
+    made.add_argument("--grid", action="store_true", help="also all heads of all layers")
+    made.add_argument("--explorer", action="store_true", help="also a page to look around in")
+
+
+def _add_given(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--maps", type=Path, metavar="FILE", help="maps of the photo, in place of a model"
+    )
+    made.add_argument("--size", type=_sides, metavar="N|YxX", help="what the network took (224)")
+    made.add_argument("--shorter", type=int, metavar="N", help="the short side before a crop")
+    made.add_argument("--map-grid", type=_sides, metavar="N|YxX", help="the last axis is this grid")
+    made.add_argument("--words", nargs="+", default=[], metavar="WORD", help="one for each map")
+    made.add_argument("--low", type=float, default=0.0, help="the value that begins to show (0)")
+    made.add_argument("--high", type=float, help="the value that shows in full (by --scale)")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Draw maps on pictures; return 0, or 1 if some of them could not be read, made or written.
+
+    Raises:
+        FileNotFoundError: If a picture, a folder, weights or maps do not exist.
+        ValueError: If there is no such model, method, layer, head or class, a method does not fit
+            the model, a file would overwrite a picture, or, with `--strict`, a picture cannot be
+            read.
+        OSError: If the output folder cannot be written.
+    """
+    options = parser()
+    asked = options.parse_args(argv)
+    if (asked.model is None) == (asked.maps is None):
+        options.error(_NOTHING)
+    asked.scale = asked.scale or ("picture" if asked.maps is None else "global")
+    if asked.maps is None:
+        from visattn.commands.overlay_runs import draw_folder
+
+        return draw_folder(asked)
+    if len(asked.pictures) > 1:
+        options.error(f"--maps belong to one photo, got {len(asked.pictures)} of them")
+    from visattn.commands.given_maps import draw_given_maps
+
+    for path in draw_given_maps(asked):
+        print(path)
+    return 0
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    return value
+
+
+def _sides(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
+    y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if min(y, x) < 1:
+        raise argparse.ArgumentTypeError(f"must be N or HEIGHTxWIDTH, got {text!r}")
+    return y, x
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Return a name and a value: a number, true, false, null, a list, or else the text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

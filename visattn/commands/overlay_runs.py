@@ -1,0 +1,255 @@
+"""Maps of a model on many pictures: made, kept, drawn."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.folders import file_names
+from visattn.commands.map_looks import Looker, MapLook
+from visattn.commands.map_records import PICTURES, MapFolder, digest, png
+from visattn.commands.overlay_pages import OverlayPages
+from visattn.commands.progresses import progress_bar
+from visattn.commands.readings import batched, readable, report
+
+if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    from visattn.data.pictures import Picture
+    from visattn.maps.attention_maps import AttentionMap
+    from visattn.seeing.map_scales import MapScale
+
+
+def draw_folder(asked: argparse.Namespace) -> int:
+    """Make maps of a model on pictures and draw them; return the exit code.
+
+    Args:
+        asked: What the command line says.
+
+    Raises:
+        FileNotFoundError: If a picture or a file of the model does not exist.
+        ValueError: If what is asked cannot be done with this model, or a file would overwrite a
+            picture.
+        OSError: If the folder cannot be written.
+    """
+    from visattn.data.pictures import find_pictures
+
+    names = file_names(find_pictures(asked.pictures))
+    _check_drawing(asked)
+    looker = Looker(asked)
+    if looker.named.weights == "random":
+        print("visattn: the weights are random, so these maps say nothing", file=sys.stderr)
+    folder = MapFolder(asked.out, names, [look.key for look in looker.looks])
+    with OverlayPages(asked, looker, folder) as pages:
+        run = _Run(asked, looker, folder, pages, names)
+        with progress_bar(len(names)) as progress:
+            run.go(progress.track(names) if progress else names)
+    return report(run.bad, run.lost, len(names))
+
+
+def _check_drawing(asked: argparse.Namespace) -> None:
+    """Refuse colours and opacities that there are not, before the work begins."""
+    from visattn.viz.colours import colour_table
+
+    colour_table(asked.colours)
+    if not 0 <= asked.opacity <= 1:
+        raise ValueError(f"--opacity must lie between 0 and 1, got {asked.opacity}")
+
+
+class _Run:
+    """What a run knows: the pictures, what is to be done, and what went wrong."""
+
+    def __init__(
+        self,
+        asked: argparse.Namespace,
+        looker: Looker,
+        folder: MapFolder,
+        pages: OverlayPages,
+        names: Mapping[Path, str],
+    ) -> None:
+        self.asked, self.looker, self.folder, self.pages = asked, looker, folder, pages
+        self.names = names
+        self.bad: list[str] = []
+        self.lost: list[str] = []
+        self.model = {
+            "model": asked.model,
+            "weights": asked.weights
+            and {"file": asked.weights.name, "sha256": digest(asked.weights)},
+            "pretrained": asked.pretrained,
+            "arguments": dict(asked.argument),
+            "target": asked.target,
+            "fit": asked.fit,
+        }
+        self.drawing = {
+            "rule": asked.scale,
+            "style": asked.style,
+            "colours": asked.colours,
+            "opacity": asked.opacity,
+            "smooth": not asked.cells,
+        }
+
+    def go(self, paths: Iterable[Path]) -> None:
+        """Make what is missing and draw it; with one scale for all, draw when all are made."""
+        later = self.asked.scale == "global"
+        for batch in batched(self._unfinished(paths, later=later), self.asked.batch):
+            made = self.looker.maps([picture for _, picture in batch])
+            for (path, picture), maps in zip(batch, made, strict=True):
+                with self._kept_from_harm(picture.name):
+                    self._keep(path, maps)
+                    if not later:
+                        self._draw(path, picture, maps, self._scales(maps))
+        if later:
+            self._draw_all()
+
+    def _unfinished(
+        self, paths: Iterable[Path], *, later: bool
+    ) -> "Iterator[tuple[Path, Picture]]":
+        """Read the pictures whose files are not all there; of others say again what is known."""
+        left = (
+            path for path in paths if not (later and self._known(path)) and not self._done(path)
+        )
+        return readable(left, self.bad, strict=self.asked.strict)
+
+    def _wanted(self, path: Path, look: MapLook) -> dict[str, Any]:
+        """Return what the record of a map must say, or the map is not the one that is asked for."""
+        return {
+            **self.model,
+            "method": look.method,
+            "options": dict(look.options),
+            "picture_sha256": digest(path),
+        }
+
+    def _known(self, path: Path) -> list[dict[str, Any]] | None:
+        """Return the records of all maps of a picture, if they are there."""
+        if self.asked.again:
+            return None
+        found: list[dict[str, Any]] = []
+        for look in self.looker.looks:
+            told = self.folder.record(self.names[path], look.key, self._wanted(path, look))
+            if told is None:
+                return None
+            found.append(told)
+        return found
+
+    def _done(self, path: Path) -> bool:
+        """Whether all files of a picture are there; then its lines are printed again."""
+        told = self._known(path) if path.is_file() else None
+        if told is None or any(one.get("drawn") != self.drawing for one in told):
+            return False
+        name = self.names[path]
+        shown = [one["key"] for one in told if not one["made"].get("empty")]
+        files = [f"{name}.{key}{PICTURES[kind]}" for key in shown for kind in self.asked.kinds]
+        if not self.folder.has([*files, *self.pages.files(name)]):
+            return False
+        if self.asked.scale != "global":
+            for one in told:
+                self._tell(name, one["key"], one["made"], one["scale"])
+        return True
+
+    def _scales(self, maps: "Sequence[AttentionMap]") -> "list[MapScale]":
+        from visattn.seeing.map_scales import map_scale
+
+        return [map_scale([one], self.asked.scale) for one in maps]
+
+    def _keep(
+        self,
+        path: Path,
+        maps: "Sequence[AttentionMap]",
+        scales: "Sequence[MapScale] | None" = None,
+    ) -> None:
+        """Write arrays and records; without scales, which are not known yet, records say so."""
+        name = self.names[path]
+        for at, (look, one) in enumerate(zip(self.looker.looks, maps, strict=True)):
+            told = {
+                **self._wanted(path, look),
+                "key": look.key,
+                "picture": str(path),
+                "scale": scales[at].to_dict() if scales else None,
+                "drawn": self.drawing if scales else None,
+                **_versions(),
+            }
+            self.folder.save(name, look.key, one, told)
+
+    def _draw(
+        self,
+        path: Path,
+        picture: "Picture",
+        maps: "Sequence[AttentionMap]",
+        scales: "Sequence[MapScale]",
+    ) -> None:
+        """Draw the maps of a picture, say what they are, and write last that all is done."""
+        from visattn.seeing.map_drawings import drawn_map
+
+        name = self.names[path]
+        shapes = {key: self.drawing[key] for key in ("style", "colours", "opacity", "smooth")}
+        for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
+            if one.made.get("empty"):
+                continue
+            drawn = drawn_map(picture, one, scale, **shapes)
+            forms = {"overlay": drawn.overlay, "rgba": drawn.alone, "16bit": drawn.grey}
+            for kind in self.asked.kinds:
+                self.folder.write(f"{name}.{look.key}{PICTURES[kind]}", png(forms[kind]))
+        self.pages.add(name, picture, maps, scales)
+        self._keep(path, maps, scales)
+        for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
+            self._tell(name, look.key, one.made, scale.to_dict())
+
+    def _draw_all(self) -> None:
+        """Draw all pictures on one scale for each method."""
+        from visattn.seeing.map_scales import map_scale
+
+        known = {
+            path: told for path in self.names if path.is_file() and (told := self._again(path))
+        }
+        loaded = {
+            path: [self.folder.load(self.names[path], one["key"], one) for one in told]
+            for path, told in known.items()
+        }
+        columns = [
+            [one for one in column if not one.made.get("empty")] or list(column)
+            for column in zip(*loaded.values(), strict=True)
+        ]
+        scales = [map_scale(column, "global") for column in columns]
+        wanted = [scale.to_dict() for scale in scales]
+        for path, told in known.items():
+            same = [one["scale"] for one in told] == wanted
+            if same and not self.asked.again and self._done(path):
+                for one in told:
+                    self._tell(self.names[path], one["key"], one["made"], one["scale"])
+                continue
+            for _, picture in readable([path], self.bad, strict=self.asked.strict):
+                with self._kept_from_harm(picture.name):
+                    self._draw(path, picture, loaded[path], scales)
+
+    def _again(self, path: Path) -> list[dict[str, Any]] | None:
+        """Return the records that the first half of the run has left, also of one begun anew."""
+        records = [
+            self.folder.record(self.names[path], look.key, self._wanted(path, look))
+            for look in self.looker.looks
+        ]
+        found = [one for one in records if one is not None]
+        return found if len(found) == len(records) else None
+
+    def _tell(self, name: str, key: str, made: Mapping[str, Any], scale: Mapping[str, Any]) -> None:
+        """Print the line of a map, or note why there is none."""
+        if made.get("empty"):
+            self.lost.append(f"{name}.{key}: {made['empty']}")
+            return
+        first = -scale["high"] if scale["signed"] else scale["low"]
+        about = made.get("class") or made.get("target")
+        chance = f"{made['probability']:.3f}"
+        print(f"{name}\t{key}\t{about}\t{chance}\t{first:.3g} to {scale['high']:.3g}", flush=True)
+
+    @contextlib.contextmanager
+    def _kept_from_harm(self, name: str) -> Iterator[None]:
+        """Note that the files of one picture could not be written; the others go on."""
+        try:
+            yield
+        except OSError as error:
+            self.lost.append(f"{name}: {error}")
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {"visattn": version("visattn"), "torch": version("torch")}

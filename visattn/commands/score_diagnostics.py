@@ -1,0 +1,74 @@
+"""What the attention of a model is like, as numbers and as a plot."""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from visattn.commands.folders import write_whole
+
+if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    from visattn.maps.attention_diagnostics import LayerDiagnostics
+    from visattn.maps.model_cards import Subject
+    from visattn.seeing.map_trials import MapTrials
+
+
+def write_diagnostics(
+    trials: "MapTrials", pictures: Sequence[Path], folder: Path, batch: int
+) -> list[str]:
+    """Write diagnostics.json and diagnostics.png; return a table to print.
+
+    Args:
+        trials: With the model and how pictures come into it.
+        pictures: Files.
+        folder: To write into.
+        batch: Pictures at a time.
+
+    Raises:
+        ValueError: If the model has no attention that could be seen.
+        OSError: If a file cannot be written.
+    """
+    from PIL import Image
+
+    from visattn.maps.attention_diagnostics import diagnosed_layers
+    from visattn.seeing.preparations import prepared
+    from visattn.viz.diagnostic_plots import diagnostic_plot
+
+    starts = range(0, len(pictures), batch)
+    inputs = (
+        prepared(
+            trials.subject,
+            pictures[start : start + batch],
+            transform=trials.transform,
+            fit=trials.fit,
+        ).inputs
+        for start in starts
+    )
+    layers = diagnosed_layers(trials.subject, inputs)
+    told = {"pictures": len(pictures), "layers": [layer.to_dict() for layer in layers]}
+    content = json.dumps(told, indent=1, allow_nan=False).encode() + b"\n"
+    write_whole(folder / "diagnostics.json", content)
+    measures = [
+        {name: values.cpu().numpy() for name, values in layer.measures().items()}
+        for layer in layers
+    ]
+    buffer = io.BytesIO()
+    Image.fromarray(diagnostic_plot(measures)).save(buffer, "png")
+    write_whole(folder / "diagnostics.png", buffer.getvalue())
+    return list(_table(layers, trials.subject))
+
+
+def _table(layers: "Sequence[LayerDiagnostics]", subject: "Subject") -> Iterator[str]:
+    """Yield a line for each layer, with means over its heads."""
+    names = list(dict.fromkeys(name for layer in layers for name in layer.measures()))
+    width = max(len(layer.site) for layer in layers) + 1
+    yield f"attention of {subject.card.name}, means over heads"
+    yield " " * width + "".join(f"{name:>13}" for name in names)
+    for layer in layers:
+        found = layer.measures()
+        cells = (
+            f"{float(found[name].mean()):13.3f}" if name in found else f"{'-':>13}"
+            for name in names
+        )
+        yield f"{layer.site:{width}}" + "".join(cells)

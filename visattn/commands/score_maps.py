@@ -1,0 +1,257 @@
+"""`visattn score maps`: how good maps are, on objects whose place is known."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.folders import prepare_folder, write_whole
+from visattn.commands.model_options import add_model_options, chosen_model
+from visattn.commands.progresses import progress_bar
+from visattn.commands.score_diagnostics import write_diagnostics
+from visattn.commands.score_rows import ScoreRows
+
+if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    from visattn.data.pictures import Picture
+    from visattn.seeing.map_trials import MapTrials
+    from visattn.seeing.sought_objects import Sought
+
+_DESCRIPTION = """\
+Score maps of a model: whether they lie on the objects they are about, and whether the model needs
+the pixels that they point at. Maps that know nothing of the model are always scored beside them."""
+
+_EPILOG = """\
+DATA is a file instances_NAME.json as COCO writes them, a folder that holds it in annotations/ and
+the pictures in NAME/, or a folder of pictures with a folder of masks (light inside) of their names.
+
+  point    the peak lies on the object, or within 15 pixels (--tolerance); in box: in the box
+           around it; hard: on objects below a quarter of a picture that shows something else too
+  energy   share of the map on the object; lift: over the object's share of what was seen
+  IoU      of the object and where the map is above its mean (--threshold: above a share)
+  insert   area under the probability while pixels come into a blur, the highest first: high is good
+  delete   the same while they go: low is good
+  ROAD     probability left without the lowest pixels, less that without the highest, which are
+           made up from those around: high is good
+random, centre (a Gaussian) and edges are what knows nothing of the model.
+
+A category is asked for by the class of it that the model finds likeliest; of a model with 1000
+classes those of ImageNet. Categories that it has no class of are left out and counted.
+
+With --out, DIR holds rows.jsonl (a line for each picture and method; a run that was interrupted
+goes on there), scores.json, and with --diagnostics diagnostics.json and diagnostics.png."""
+
+_PARTS = ("location", "removal", "road")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the options of the command, to be put below `visattn score`."""
+    made = argparse.ArgumentParser(
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    add_model_options(made)
+    made.add_argument("--data", type=Path, required=True, metavar="DATA", help="see below")
+    made.add_argument("--pictures", type=Path, metavar="DIR", help="where DATA's pictures are")
+    made.add_argument("--masks", type=Path, metavar="DIR", help="masks of the pictures in DATA")
+    made.add_argument("--limit", type=_count, metavar="N", help="only the first N pictures")
+    made.add_argument(
+        "--methods", nargs="+", required=True, metavar="METHOD", help="such as gradcam, rollout"
+    )
+    made.add_argument(
+        "--scores",
+        nargs="+",
+        choices=_PARTS,
+        default=list(_PARTS),
+        help="which: on the objects, insertion and deletion, ROAD (all)",
+    )
+    made.add_argument(
+        "--target",
+        choices=("category", "predicted"),
+        help="ask for each category on a picture, or for the model's answer, for which all objects "
+        "count (category, where there are some)",
+    )
+    _add_rules(made)
+    made.add_argument("--out", type=Path, metavar="DIR", help="folder for rows and scores")
+    made.add_argument("--again", action="store_true", help="begin anew instead of going on")
+    return made
+
+
+def _add_rules(made: argparse.ArgumentParser) -> None:
+    """Add what changes the numbers."""
+    made.add_argument(
+        "--tolerance", type=float, default=15.0, metavar="PX", help="a peak may miss by (15)"
+    )
+    made.add_argument(
+        "--threshold", type=float, metavar="SHARE", help="of the range, for IoU (the map's mean)"
+    )
+    made.add_argument("--steps", type=_count, default=16, help="of insertion and deletion (16)")
+    made.add_argument(
+        "--checks", type=_count, metavar="N", help="shuffle the weights for the first N objects"
+    )
+    made.add_argument(
+        "--diagnostics", type=_count, metavar="N", help="attention itself, over N pictures"
+    )
+    made.add_argument("--batch", type=_count, default=16, help="pictures at a time (16)")
+    made.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
+
+
+def score(asked: argparse.Namespace) -> int:
+    """Score maps and print a table; return 0, or 1 if some pictures could not be read.
+
+    Raises:
+        FileNotFoundError: If the data or the weights do not exist.
+        ValueError: If a method or the data does not fit the model, or nothing is left to score.
+        OSError: If `--out` cannot be written.
+    """
+    from visattn.data.located_pictures import read_located
+    from visattn.maps.baselines import BASELINES
+    from visattn.seeing.sought_objects import class_count, sought_things
+
+    if asked.diagnostics and asked.out is None:
+        raise ValueError("--diagnostics are files: say where to with --out DIR")
+    pictures = read_located(asked.data, pictures=asked.pictures, masks=asked.masks)[: asked.limit]
+    predicted = asked.target == "predicted" or (
+        asked.target is None and not any(any(one.categories) for one in pictures)
+    )
+    if asked.out is not None:
+        prepare_folder(asked.out)
+    trials, weights = _trials(asked)
+    methods = list(dict.fromkeys([*asked.methods, *BASELINES]))
+    trials.check_methods(methods)
+    count = class_count(trials.subject)
+    sought, lacking = sought_things(pictures, trials.subject.classes, count, predicted=predicted)
+    if not sought:
+        raise ValueError(
+            f"the model has no class of {', '.join(lacking)}; "
+            "score its own answers with --target predicted"
+        )
+    settings = _settings(asked, predicted=predicted, weights=weights)
+    path = None if asked.out is None else asked.out / "rows.jsonl"
+    bad: dict[str, str] = {}
+    with ScoreRows(path, settings, again=asked.again) as rows:
+        _run(trials, sought, methods, rows, bad, asked)
+    _conclude(asked, settings, rows, lacking, bad)
+    if asked.diagnostics and asked.out is not None:
+        paths = [one.path for one in pictures if one.path.name not in bad]
+        lines = write_diagnostics(trials, paths[: asked.diagnostics], asked.out, asked.batch)
+        print("\n".join(["", *lines]))
+    for reason in bad.values():
+        print(f"visattn: skipped {reason}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _trials(asked: argparse.Namespace) -> "tuple[MapTrials, str]":
+    """Return what scores maps of the model that was named, and whose weights it has."""
+    from visattn.maps.faithfulness_scores import RemovalPlan
+    from visattn.maps.location_scores import LocationRule
+    from visattn.seeing.map_trials import MapTrials
+
+    rule = LocationRule(asked.tolerance, asked.threshold)
+    plan = RemovalPlan(steps=asked.steps)
+    named, subject = chosen_model(asked)
+    if named.weights == "random":
+        print("visattn: the weights are random, so these scores say nothing", file=sys.stderr)
+    trials = MapTrials(subject, asked.scores, rule, plan, asked.seed, transform=named.transform)
+    return trials, named.weights
+
+
+def _settings(asked: argparse.Namespace, *, predicted: bool, weights: str) -> dict[str, Any]:
+    """Return all that changes the numbers, in plain values."""
+    from importlib.metadata import version
+
+    return {
+        "model": asked.model,
+        "weights": Path(weights).name,
+        "arguments": dict(asked.argument),
+        "data": asked.data.name,
+        "target": "predicted" if predicted else "category",
+        "scores": list(asked.scores),
+        "tolerance": asked.tolerance,
+        "threshold": asked.threshold,
+        "steps": asked.steps,
+        "seed": asked.seed,
+        "visattn": version("visattn"),
+    }
+
+
+def _run(
+    trials: "MapTrials",
+    sought: "Sequence[Sought]",
+    methods: Sequence[str],
+    rows: ScoreRows,
+    bad: dict[str, str],
+    asked: argparse.Namespace,
+) -> None:
+    """Score what is not known yet, always in the same batches, so that a rerun is the same."""
+    work = [("score", batch) for batch in _batches(sought, asked.batch)]
+    work += [("check", batch) for batch in _batches(sought[: asked.checks or 0], asked.batch)]
+    with progress_bar(len(work)) as progress:
+        for kind, batch in progress.track(work) if progress else work:
+            names = [(one.picture.path.name, one.category) for one in batch]
+            left = [
+                method
+                for method in methods
+                if not all(rows.known(kind, *name, method) for name in names)
+            ]
+            if not left:
+                continue
+            pairs = list(_readable(batch, bad))
+            if not pairs:
+                continue
+            readable, read = zip(*pairs, strict=True)
+            make = trials.rows if kind == "score" else trials.checks
+            for row in make(readable, read, left):
+                rows.add(row)
+
+
+def _batches(sought: "Sequence[Sought]", count: int) -> "Iterator[Sequence[Sought]]":
+    return (sought[start : start + count] for start in range(0, len(sought), count))
+
+
+def _readable(batch: "Sequence[Sought]", bad: dict[str, str]) -> "Iterator[tuple[Sought, Picture]]":
+    """Yield what is sought with its picture, noting in `bad` what cannot be used."""
+    from visattn.data.pictures import PictureError, read_picture
+
+    last: tuple[Path, Picture] | None = None
+    for one in batch:
+        path, size = one.picture.path, one.picture.size
+        try:
+            picture = last[1] if last and last[0] == path else read_picture(path)
+            one.picture.regions(one.category)
+        except (PictureError, ValueError) as error:
+            bad[path.name] = str(error)
+            continue
+        last = path, picture
+        if picture.size == size:
+            yield one, picture
+        else:
+            there, told = ("{1} x {0}".format(*both) for both in (picture.size, size))
+            bad[path.name] = f"{path}: it is {there} pixels, its annotations are of {told}"
+
+
+def _conclude(
+    asked: argparse.Namespace,
+    settings: dict[str, Any],
+    rows: ScoreRows,
+    lacking: dict[str, int],
+    bad: dict[str, str],
+) -> None:
+    """Print what was found, and write it."""
+    from visattn.commands.score_reports import report_lines, report_numbers
+
+    print("\n".join(report_lines(rows.rows, settings, lacking)))
+    if asked.out is None:
+        return
+    told = report_numbers(rows.rows) | {"lacking": lacking, "skipped": sorted(bad)}
+    content = json.dumps({"settings": settings, **told}, indent=1, allow_nan=False)
+    write_whole(asked.out / "scores.json", content.encode() + b"\n")

@@ -1,0 +1,259 @@
+"""Pictures whose objects are known, each with its outline: COCO's, or a folder with masks."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from visattn.data.instance_masks import boxes_mask, segmentation_mask
+from visattn.data.pictures import find_pictures, read_picture, read_size
+from visattn.maps.geometries import Box
+
+
+@dataclass(frozen=True)
+class LocatedObject:
+    """One object on a picture.
+
+    Args:
+        category: What it is; "" if nobody said.
+        outline: COCO's polygons or run lengths, or the file of a mask, which is inside where it is
+            brighter than half of its brightest pixel.
+        box: Left, top, right, bottom in pixels; None for the tightest around the mask.
+    """
+
+    category: str
+    outline: Any
+    box: Box | None = None
+
+
+@dataclass(frozen=True)
+class LocatedPicture:
+    """A picture and its objects.
+
+    Args:
+        path: Of the file.
+        size: Height and width of the upright picture, which the outlines refer to.
+        objects: On it.
+    """
+
+    path: Path
+    size: tuple[int, int]
+    objects: tuple[LocatedObject, ...]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """What is on it, each once, in alphabetical order."""
+        return tuple(sorted({one.category for one in self.objects}))
+
+    def regions(
+        self, category: str | None = None
+    ) -> tuple[Bool[np.ndarray, "y x"], Bool[np.ndarray, "y x"]]:
+        """Return where the objects of a category are, and where the boxes around them are.
+
+        Args:
+            category: Of the objects; None for all.
+
+        Raises:
+            ValueError: If there are none, or an outline cannot be understood; the file is named.
+        """
+        chosen = [one for one in self.objects if category in (None, one.category)]
+        if not chosen:
+            raise ValueError(f"{self.path} has no {category or 'object'}")
+        mask, boxes = np.zeros(self.size, dtype=bool), np.zeros(self.size, dtype=bool)
+        for one in chosen:
+            try:
+                own = _outline(one.outline, self.size)
+            except ValueError as error:
+                raise ValueError(f"{self.path}, {one.category or 'mask'}: {error}") from error
+            mask |= own
+            around = _tightest(own) if one.box is None else one.box
+            boxes |= boxes_mask([around] if around is not None else [], self.size)
+        return mask, boxes
+
+
+def read_located(
+    data: str | os.PathLike[str],
+    *,
+    pictures: str | os.PathLike[str] | None = None,
+    masks: str | os.PathLike[str] | None = None,
+) -> list[LocatedPicture]:
+    """Return pictures with objects, in the order of their names.
+
+    Args:
+        data: COCO's instances as JSON; a folder with `annotations/instances_NAME.json` and the
+            pictures in `NAME`; or a folder of pictures, whose masks are in `masks`.
+        pictures: Where the pictures are, if not there.
+        masks: A folder of masks as pictures, light inside, each named and sized as its own
+            picture; `masks` beside or in the folder of pictures if left out.
+
+    Raises:
+        FileNotFoundError: If a file or a folder does not exist.
+        ValueError: If the annotations cannot be understood, or there is nothing to be found.
+    """
+    source = Path(data)
+    if not source.exists():
+        raise FileNotFoundError(f"{source} does not exist; give instances as JSON, or a folder")
+    if source.is_dir() and masks is None:
+        files = sorted((source / "annotations").glob("instances_*.json"))
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
+            raise ValueError(f"{source / 'annotations'} has several sets: give one of {names}")
+        source = files[0] if files else source
+    if source.is_file():
+        return read_instances(source, pictures)
+    folder = Path(pictures) if pictures is not None else source
+    if masks is None:
+        places = (folder / "masks", folder.parent / "masks")
+        masks = next((place for place in places if place.is_dir()), None)
+    if masks is None:
+        raise FileNotFoundError(
+            f"{source} has neither annotations/instances_*.json nor a folder masks; "
+            "say where the masks are"
+        )
+    return read_masked(folder, masks)
+
+
+def read_instances(
+    file: str | os.PathLike[str], pictures: str | os.PathLike[str] | None = None
+) -> list[LocatedPicture]:
+    """Return the pictures of COCO's instances that have objects.
+
+    Args:
+        file: JSON with `images`, `annotations` and `categories`.
+        pictures: Folder of the pictures; by default that beside the folder of the file which its
+            name says: of `annotations/instances_val2017.json`, `val2017`.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder, or a picture is not in it.
+        ValueError: If the file does not hold what it should.
+
+    Example:
+        >>> from PIL import Image
+        >>> folder = getfixture("tmp_path")
+        >>> Image.new("RGB", (4, 3)).save(folder / "a.png")
+        >>> ball = {"image_id": 1, "category_id": 7, "bbox": [0, 0, 2, 1]}
+        >>> ball["segmentation"] = [[0, 0, 2, 0, 2, 1, 0, 1]]
+        >>> told = {"images": [{"id": 1, "file_name": "a.png", "height": 3, "width": 4}]}
+        >>> told |= {"annotations": [ball], "categories": [{"id": 7, "name": "ball"}]}
+        >>> _ = (folder / "some.json").write_text(json.dumps(told))
+        >>> [picture] = read_instances(folder / "some.json", folder)
+        >>> picture.categories, picture.regions("ball")[0].sum()
+        (('ball',), np.int64(2))
+
+    Source:
+        Lin et al. 2014, arXiv:1405.0312 (COCO), whose annotations come so.
+    """
+    path = Path(file)
+    told = _json(path)
+    folder = Path(pictures) if pictures is not None else _beside(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder of pictures at {folder}; say where they are")
+    try:
+        names = {one["id"]: str(one["name"]) for one in told["categories"]}
+        objects: dict[Any, list[LocatedObject]] = {one["id"]: [] for one in told["images"]}
+        for one in told["annotations"]:
+            x, y, width, height = map(float, one["bbox"])
+            known = LocatedObject(
+                names[one["category_id"]], one["segmentation"], (x, y, x + width, y + height)
+            )
+            objects[one["image_id"]].append(known)
+        found = [
+            LocatedPicture(
+                folder / str(one["file_name"]),
+                (int(one["height"]), int(one["width"])),
+                tuple(objects[one["id"]]),
+            )
+            for one in told["images"]
+            if objects[one["id"]]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no instances as COCO writes them: {error!r}") from error
+    if not found:
+        raise ValueError(f"{path} knows no object on any picture")
+    _check_files(found)
+    return sorted(found, key=lambda one: one.path.name)
+
+
+def read_masked(
+    pictures: str | os.PathLike[str], masks: str | os.PathLike[str]
+) -> list[LocatedPicture]:
+    """Return pictures with one object each, whose mask is a picture of the same name.
+
+    Args:
+        pictures: Folder; it is searched with all that it holds.
+        masks: Folder, in which masks lie as the pictures do in theirs; endings may differ.
+
+    Raises:
+        FileNotFoundError: If a folder does not exist, or a picture has no mask.
+
+    Example:
+        >>> from PIL import Image
+        >>> folder = getfixture("tmp_path")
+        >>> for name in ("seen", "masks"):
+        ...     (folder / name).mkdir()
+        ...     Image.new("L", (4, 3), 255).save(folder / name / "a.png")
+        >>> read_masked(folder / "seen", folder / "masks")[0].regions()[0].all()
+        np.True_
+    """
+    folder, inside = Path(pictures), Path(masks)
+    if not inside.is_dir():
+        raise FileNotFoundError(f"no folder of masks at {inside}")
+    known = {path.relative_to(inside).with_suffix(""): path for path in find_pictures(inside)}
+    found: list[LocatedPicture] = []
+    for path in find_pictures(folder):
+        if path.is_relative_to(inside):
+            continue
+        mask = known.get(path.relative_to(folder).with_suffix(""))
+        if mask is None:
+            raise FileNotFoundError(f"{path} has no mask of its name in {inside}")
+        found.append(LocatedPicture(path, read_size(path)[0], (LocatedObject("", mask),)))
+    return sorted(found, key=lambda one: one.path)
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file of instances at {path}")
+    try:
+        told = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise ValueError(f"{path} must hold an object, it holds a {type(told).__name__}")  # noqa: TRY004 (a file's fault)
+    return told
+
+
+def _beside(path: Path) -> Path:
+    """Return the folder of pictures that goes with a file of instances."""
+    name = path.stem.removeprefix("instances_")
+    places = (path.parent.parent / name, path.parent.parent / "images" / name, path.parent / name)
+    return next((place for place in places if place.is_dir()), places[0])
+
+
+def _check_files(found: Sequence[LocatedPicture]) -> None:
+    lost = [one.path.name for one in found if not one.path.is_file()]
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise FileNotFoundError(f"no picture {lost[0]}{more} in {found[0].path.parent}")
+
+
+def _outline(outline: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
+    if not isinstance(outline, Path):
+        return segmentation_mask(outline, size)
+    light = read_picture(outline).pixels.max(2)
+    mask = light > light.max() / 2
+    if mask.shape != tuple(size):
+        raise ValueError(f"the mask {outline} is {mask.shape}, the upright picture {tuple(size)}")
+    return mask
+
+
+def _tightest(mask: Bool[np.ndarray, "y x"]) -> Box | None:
+    """Return the box around a mask, or None if there is nothing in it."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    if not len(rows):
+        return None
+    return float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)

@@ -1,0 +1,128 @@
+"""Maps that somebody else made, in a file: nothing in it is executed."""
+
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+_LARGEST = 2**30  # bytes
+
+
+@dataclass
+class MapFile:
+    """What a file of maps holds: the array, and what is said about it.
+
+    Args:
+        maps: As they stand there.
+        words: One for each map, if they are known.
+        geometry: Where they lie on the picture, as `Geometry.to_dict` writes it, if it is known.
+        gates: One for each map.
+        log_probabilities: One for each map.
+    """
+
+    maps: Shaped[np.ndarray, "..."]
+    words: list[str] = field(default_factory=list)
+    geometry: dict[str, Any] | None = None
+    gates: list[float] | None = None
+    log_probabilities: list[float] | None = None
+
+
+def read_maps(path: Path) -> MapFile:
+    """Return what a file of maps holds.
+
+    It is an array in a .npy or .npz file, or nested lists in a .json file; or the JSON that
+    `visattn caption` writes, where words and place are known.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is of another kind, too long, damaged, or without maps.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "maps.npy"
+        >>> np.save(file, np.zeros((2, 7, 7)))
+        >>> read_maps(file).maps.shape
+        (2, 7, 7)
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file of maps")
+    if path.stat().st_size > _LARGEST:
+        raise ValueError(f"{path} is longer than {_LARGEST:,} bytes")
+    readers = {".npy": _read_numpy, ".npz": _read_numpy, ".json": _read_json}
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"maps must be a .npy, .npz or .json file, got {path.name}")
+    try:
+        return readers[path.suffix.lower()](path)
+    except (ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def shaped_maps(
+    maps: Shaped[np.ndarray, "..."], *, words: int = 0, grid: tuple[int, int] | None = None
+) -> Float[np.ndarray, "t y x"]:
+    """Return an array of maps in 32 bits, whatever its shape was.
+
+    Args:
+        maps: `[y, x]`, `[t, y, x]`, or `[t, n]` where the last axis runs over a grid.
+        words: How many words there are; as many rows of a square number of cells are so many maps.
+        grid: Of the last axis.
+
+    Raises:
+        ValueError: If it is no array of maps, or not finite.
+
+    Example:
+        >>> shaped_maps(np.ones((2, 15)), grid=(3, 5)).shape
+        (2, 3, 5)
+    """
+    if not (np.issubdtype(maps.dtype, np.number) or maps.dtype == np.bool_) or not maps.size:
+        raise ValueError(f"maps must be numbers, got {maps.dtype} {maps.shape}")
+    if grid is None and maps.ndim == 2 and words == len(maps) > 1:
+        side = math.isqrt(maps.shape[1])
+        grid = (side, side) if side * side == maps.shape[1] else None
+    if grid is not None:
+        if maps.ndim < 1 or maps.shape[-1] != grid[0] * grid[1]:
+            raise ValueError(f"a grid of {grid[0]} x {grid[1]} does not fill {maps.shape}")
+        maps = maps.reshape(*maps.shape[:-1], *grid)
+    if maps.ndim not in (2, 3):
+        raise ValueError(
+            f"maps must be [y, x], [t, y, x], or [t, n] and the grid of n, got {maps.shape}"
+        )
+    maps = maps.reshape(-1, *maps.shape[-2:]).astype(np.float32)
+    if not np.isfinite(maps).all():
+        raise ValueError("maps must be finite, got NaN or infinity")
+    return maps
+
+
+def _read_numpy(path: Path) -> MapFile:
+    with path.open("rb") as file:  # closed also where what it holds is damaged
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return MapFile(loaded)
+        name = "maps" if "maps" in loaded.files else loaded.files[0] if loaded.files else ""
+        if len(loaded.files) != 1 and name != "maps":
+            raise ValueError(f"must hold one array, or one called maps, got {loaded.files}")
+        return MapFile(loaded[name])
+
+
+def _read_json(path: Path) -> MapFile:
+    loaded = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(loaded, list):
+        return MapFile(np.array(loaded, dtype=np.float64))
+    if not isinstance(loaded, dict) or "maps" not in loaded:
+        raise ValueError("must be nested lists, or hold them under the key maps")
+    return MapFile(
+        np.array(loaded["maps"], dtype=np.float64),
+        _texts(loaded.get("words") or loaded.get("tokens")),
+        loaded.get("geometry"),
+        loaded.get("gates"),
+        loaded.get("log_probabilities"),
+    )
+
+
+def _texts(words: Sequence[Any] | None) -> list[str]:
+    return [str(word) for word in words or []]

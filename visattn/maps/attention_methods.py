@@ -1,0 +1,247 @@
+"""Attention among tokens as one map: of a layer, through all layers, weighed by gradients."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from visattn.functional.relevances import relevance_rows, rising_means, rising_weights
+from visattn.functional.rollouts import Fusion, fused_heads, rollout_rows, without_weakest
+from visattn.maps.attention_rows import (
+    LayerWeights,
+    asking_rows,
+    chosen_layer,
+    one_grid_refusal,
+    pooled_rows,
+    weights_and_gradients,
+    weights_of,
+)
+from visattn.maps.model_cards import Subject
+from visattn.maps.targets import Target
+
+Heads = Fusion | int | Sequence[int]
+
+
+def attention(
+    subject: Subject,
+    pictures: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layer: int | str = -1,
+    heads: Heads = "mean",
+    queries: str | Sequence[int] | None = None,
+) -> Float[Tensor, "b gy gx"]:
+    """Return the attention of one layer, of those tokens that the scores are made of.
+
+    Args:
+        subject: The model.
+        pictures: Normalised.
+        target: Only noted: attention knows no class.
+        layer: Which of the card's layers, by number or by the path of the module.
+        heads: The `mean`, `max` or `min` of all heads, or the mean of some, by number.
+        queries: Whose rows, as `record` takes them; by default those that the model pools: of the
+            class token, of it and the distillation token, or of the patches.
+
+    Raises:
+        ValueError: If there is no such layer, head or token.
+    """
+    number = chosen_layer(subject.card, layer)
+    wanted = asking_rows(subject.card, number) if queries is None else queries
+    [shown] = weights_of(subject, pictures, target, [number], queries=wanted)
+    rows = _fused(shown.weights, heads).mean(1)
+    return shown.on_grid(rows)
+
+
+def rollout(
+    subject: Subject,
+    pictures: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    heads: Heads = "mean",
+    discard: float = 0.0,
+    start_layer: int = 0,
+    residual: float = 0.5,
+) -> Float[Tensor, "b gy gx"]:
+    """Return the attention through all layers of those tokens that the scores are made of.
+
+    Args:
+        subject: The model.
+        pictures: Normalised.
+        target: Only noted: attention knows no class.
+        heads: The `mean`, `max` or `min` of all heads, or the mean of some, by number.
+        discard: Share of each layer's weights, the weakest, that are left out.
+        start_layer: The first layer that counts.
+        residual: Share of the skip connection in each layer.
+
+    Raises:
+        ValueError: If the model's tokens do not keep one grid, or a number is out of range.
+
+    Source:
+        Abnar and Zuidema 2020, arXiv:2005.00928.
+    """
+    numbers = _layers_from(subject, start_layer, "rollout")
+    shown = weights_of(subject, pictures, target, numbers, queries="all")
+
+    def carried(of: LayerWeights) -> Tensor:
+        return without_weakest(_fused(of.weights, heads), discard, kept=len(of.roles))
+
+    def rolled(layers: list[Tensor], rows: Tensor) -> Tensor:
+        return rollout_rows(layers, rows, residual=residual)
+
+    return _through(subject, shown, carried, rolled)
+
+
+def gradient_attention(
+    subject: Subject,
+    pictures: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layer: int | str = -1,
+) -> Float[Tensor, "b gy gx"]:
+    """Return the attention of one layer times its gradient, where that is positive, over all heads.
+
+    Args:
+        subject: The model.
+        pictures: Normalised.
+        target: What is to be explained.
+        layer: Which of the card's layers, by number or by the path of the module.
+
+    Raises:
+        ValueError: If there is no such layer, or the target does not depend on it.
+
+    Source:
+        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, of one layer.
+    """
+    number = chosen_layer(subject.card, layer)
+    [(shown, gradients)] = weights_and_gradients(subject, pictures, target, [number])
+    weighed = rising_weights(shown.weights, gradients)
+    return shown.on_grid(pooled_rows(subject.card, shown, weighed).mean(1))
+
+
+def gradient_rollout(
+    subject: Subject,
+    pictures: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    discard: float = 0.0,
+    start_layer: int = 0,
+    residual: float = 0.5,
+) -> Float[Tensor, "b gy gx"]:
+    """Return rollout of attention times gradient, each layer's weights with its own gradient.
+
+    Args:
+        subject: The model.
+        pictures: Normalised.
+        target: What is to be explained.
+        discard: Share of each layer's products, the weakest, that are left out.
+        start_layer: The first layer that counts.
+        residual: Share of the skip connection in each layer.
+
+    Raises:
+        ValueError: If the model's tokens do not keep one grid, or a number is out of range.
+
+    Source:
+        Gildenblat 2020, "Exploring Explainability for Vision Transformers", with the layers paired.
+    """
+    numbers = _layers_from(subject, start_layer, "gradient_rollout")
+    found = weights_and_gradients(subject, pictures, target, numbers)
+    gradients = {id(shown): gradient for shown, gradient in found}
+
+    def carried(of: LayerWeights) -> Tensor:
+        weighed = rising_means(of.weights, gradients[id(of)])
+        return without_weakest(weighed, discard, kept=len(of.roles))
+
+    def rolled(layers: list[Tensor], rows: Tensor) -> Tensor:
+        return rollout_rows(layers, rows, residual=residual)
+
+    return _through(subject, [shown for shown, _ in found], carried, rolled)
+
+
+def relevance(
+    subject: Subject,
+    pictures: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    start_layer: int = 0,
+) -> Float[Tensor, "b gy gx"]:
+    """Return how much each patch counts, through all layers, by attention times gradient.
+
+    Args:
+        subject: The model.
+        pictures: Normalised.
+        target: What is to be explained.
+        start_layer: The first layer that counts; later ones give sharper maps.
+
+    Raises:
+        ValueError: If the model's tokens do not keep one grid, or there is no such layer.
+
+    Source:
+        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: what tokens are
+        to themselves, the identity to begin with, is left out: it is the same for all patches.
+    """
+    numbers = _layers_from(subject, start_layer, "relevance")
+    found = weights_and_gradients(subject, pictures, target, numbers)
+    gradients = {id(shown): gradient for shown, gradient in found}
+
+    def carried(of: LayerWeights) -> Tensor:
+        return rising_weights(of.weights, gradients[id(of)])
+
+    def added(layers: list[Tensor], rows: Tensor) -> Tensor:
+        own = not found[-1][0].lone
+        return relevance_rows(layers, rows) - (rows if own else 0)
+
+    return _through(subject, [shown for shown, _ in found], carried, added)
+
+
+def _layers_from(subject: Subject, start: int, method: str) -> list[int]:
+    """Return the numbers of the layers that count, of a model through which one can go."""
+    count = len(subject.card.layers)
+    if reason := one_grid_refusal(subject.card):
+        raise ValueError(f"{method} does not fit {subject.card.name}: {reason}")
+    if not -count <= start < count:
+        raise ValueError(
+            f"start_layer counts the {count} layers of {subject.card.name} from 0, got {start}"
+        )
+    return list(range(start % count, count))
+
+
+def _through(
+    subject: Subject,
+    shown: Sequence[LayerWeights],
+    carried: Callable[[LayerWeights], Tensor],
+    combined: Callable[[list[Tensor], Tensor], Tensor],
+) -> Float[Tensor, "b gy gx"]:
+    """Return what reaches the input from what the scores are made of.
+
+    Args:
+        subject: The model.
+        shown: Its layers.
+        carried: The matrix of a layer.
+        combined: The rows that all matrices make of those to begin with.
+    """
+    *below, last = shown
+    layers = [carried(one) for one in ([*below] if last.lone else shown)]
+    first = below[0] if below else last
+    if last.lone:
+        rows = carried(last)
+        missing = len(first.roles) - len(
+            last.roles
+        )  # below 0 where the pool has a token of its own
+        rows = pad(rows, (missing, 0))
+    else:
+        identity = torch.eye(layers[-1].shape[1]).to(layers[-1]).expand_as(layers[-1])
+        rows = pooled_rows(subject.card, last, identity).mean(1, keepdim=True)
+    return first.on_grid(combined(layers, rows).mean(1))
+
+
+def _fused(weights: Float[Tensor, "b h n m"], heads: Heads) -> Float[Tensor, "b n m"]:
+    if isinstance(heads, str):
+        return fused_heads(weights, heads)
+    numbers, count = [heads] if isinstance(heads, int) else list(heads), weights.shape[1]
+    if not numbers or any(not -count <= number < count for number in numbers):
+        raise ValueError(
+            f"heads are mean, max, min or numbers; there are {count}, counted from 0, got {heads}"
+        )
+    return weights[:, numbers].mean(1)

@@ -1,0 +1,216 @@
+"""Recorded attention of a model, and which of its rows the scores are made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from visattn.maps.attention_maps import AttentionMap
+from visattn.maps.frozen_models import asked, frozen
+from visattn.maps.model_cards import ModelCard, Subject
+from visattn.maps.recorders import Recording, record
+from visattn.maps.targets import Target
+
+_READ = {"class": ("class",), "distilled": ("class", "distillation")}
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """Attention of one layer.
+
+    Args:
+        weights: With the columns of the tokens before the grid; of a pool one row.
+        roles: Of those tokens.
+        grid: Rows and columns of the others.
+        lone: Whether it is a pool, with a query of its own.
+    """
+
+    weights: Float[Tensor, "b h n m"]
+    roles: tuple[str, ...]
+    grid: tuple[int, int]
+    lone: bool = False
+
+    def on_grid(self, rows: Float[Tensor, "b m"]) -> Float[Tensor, "b gy gx"]:
+        """Return numbers of tokens as a map, without those before the grid."""
+        return rows[:, len(self.roles) :].unflatten(1, self.grid)
+
+
+def chosen_layer(card: ModelCard, layer: int | str) -> int:
+    """Return the number of a layer of attention.
+
+    Args:
+        card: Of the model.
+        layer: Its number, -1 for the last, or the path of the module.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    _check_tokens(card)
+    count = len(card.layers)
+    if isinstance(layer, int) and -count <= layer < count:
+        return layer % count
+    sites = [one.site for one in card.layers]
+    if layer in sites:
+        return sites.index(str(layer))
+    raise ValueError(
+        f"{card.name} has {count} layers of attention, {sites[0]} to {sites[-1]}; got {layer!r}"
+    )
+
+
+def asking_rows(card: ModelCard, number: int) -> str | tuple[int, ...]:
+    """Return whose rows of a layer the scores are made of, as `record` takes them.
+
+    Args:
+        card: Of the model.
+        number: Of the layer.
+
+    Example:
+        >>> from visattn.maps.model_cards import AttentionLayer
+        >>> layer = AttentionLayer("blocks.0.attn", (3, 5), 2, ("class", "distillation"))
+        >>> card = ModelCard("tiny", "timm", (6, 10), (0.5,), (0.5,), "distilled", (layer,))
+        >>> asking_rows(card, 0)
+        (0, 1)
+    """
+    read = _READ.get(card.pooling, ())
+    rows = tuple(at for at, role in enumerate(card.layers[number].roles) if role in read)
+    return rows or "patches"
+
+
+def one_grid_refusal(card: ModelCard) -> str:
+    """Return why one cannot go through all layers of a model; "" if one can.
+
+    Args:
+        card: Of the model.
+
+    Example:
+        >>> one_grid_refusal(ModelCard("net", "timm", (6, 10), (0.5,), (0.5,), "none"))
+        'it has no attention among tokens'
+    """
+    if card.refusal or not card.layers:
+        return card.refusal or "it has no attention among tokens"
+    grids = dict.fromkeys(grid for one in card.layers for grid in (one.grid, one.keys or one.grid))
+    if len(grids) > 1:
+        listed = ", ".join(f"{rows} x {columns}" for rows, columns in grids)
+        return (
+            f"its layers have several grids of tokens ({listed}), so that their attention cannot "
+            "be multiplied; show single layers by attention"
+        )
+    if card.refused:
+        return f"{card.refused[0][0]}, which is on the way, cannot be shown: {card.refused[0][1]}"
+    if any(one.lone for one in card.layers[:-1]):
+        return "several layers have a single query, and not only the last one that pools"
+    return ""
+
+
+def pooled_rows(
+    card: ModelCard, shown: LayerWeights, matrix: Float[Tensor, "b n m"]
+) -> Float[Tensor, "b r m"]:
+    """Return those rows of a layer that the scores are made of.
+
+    Args:
+        card: Of the model.
+        shown: The layer.
+        matrix: All its rows.
+    """
+    if shown.lone:
+        return matrix
+    read = _READ.get(card.pooling, ())
+    rows = [at for at, role in enumerate(shown.roles) if role in read]
+    return matrix[:, rows] if rows else matrix[:, len(shown.roles) :]
+
+
+def weights_of(
+    subject: Subject,
+    pictures: Float[Tensor, "b c y x"],
+    target: Target,
+    numbers: Sequence[int],
+    *,
+    queries: str | Sequence[int],
+) -> list[LayerWeights]:
+    """Return the attention of some layers.
+
+    Args:
+        subject: The model.
+        pictures: Normalised.
+        target: Sees the scores.
+        numbers: Of the layers.
+        queries: Whose rows.
+
+    Raises:
+        ValueError: If the attention of this model cannot be shown, or a layer runs several times.
+    """
+    _check_tokens(subject.card)
+    with (
+        frozen(subject.model),
+        torch.no_grad(),
+        record(subject.model, queries=queries, layers=_sites(subject, numbers)) as seen,
+    ):
+        target(subject.scores(pictures))
+    _check_once(subject.card, seen, numbers)
+    return [_layer(subject.card, *one) for one in zip(seen.maps, seen.weights, strict=True)]
+
+
+def weights_and_gradients(
+    subject: Subject,
+    pictures: Float[Tensor, "b c y x"],
+    target: Target,
+    numbers: Sequence[int],
+) -> list[tuple[LayerWeights, Float[Tensor, "b h n m"]]]:
+    """Return the attention of some layers, each with the target's gradient with respect to it.
+
+    Args:
+        subject: The model.
+        pictures: Normalised.
+        target: What is to be explained.
+        numbers: Of the layers.
+
+    Raises:
+        ValueError: If the attention of this model cannot be shown, a layer runs several times, or
+            the target does not depend on one.
+    """
+    _check_tokens(subject.card)
+    with frozen(subject.model):
+        with record(subject.model, layers=_sites(subject, numbers), differentiable=True) as seen:
+            values = target(subject.scores(asked(pictures)))
+        _check_once(subject.card, seen, numbers)
+        gradients = torch.autograd.grad(values.sum(), seen.weights, allow_unused=True)
+    for one, gradient in zip(seen.maps, gradients, strict=True):
+        if gradient is None:
+            raise ValueError(
+                f"the target does not depend on the attention at {one.site}; choose another layer "
+                "or start_layer"
+            )
+    found: list[tuple[LayerWeights, Tensor]] = []
+    for one, weights, gradient in zip(seen.maps, seen.weights, gradients, strict=True):
+        layer = _layer(subject.card, one, weights.detach())
+        found.append((layer, gradient.view_as(layer.weights)))
+    return found
+
+
+def _sites(subject: Subject, numbers: Sequence[int]) -> list[str]:
+    return [subject.card.layers[number].site for number in numbers]
+
+
+def _check_once(card: ModelCard, seen: Recording, numbers: Sequence[int]) -> None:
+    if len(seen.maps) != len(numbers):
+        told = ", ".join(one.site for one in seen.maps)
+        raise ValueError(
+            f"each of {len(numbers)} layers of {card.name} must run once, but {len(seen.maps)} "
+            f"maps were made: {told}; record the model and combine them yourself"
+        )
+
+
+def _layer(card: ModelCard, shown: AttentionMap, weights: Tensor) -> LayerWeights:
+    """Return what was recorded, of a pool with an axis for its one query."""
+    grid = (shown.values.shape[-2], shown.values.shape[-1])
+    whole = weights.unsqueeze(2) if weights.ndim == 3 else weights
+    lone = any(one.lone for one in card.layers if one.site == shown.site)
+    return LayerWeights(whole, tuple(shown.made.get("before", ())), grid, lone)
+
+
+def _check_tokens(card: ModelCard) -> None:
+    if card.refusal or not card.layers:
+        reason = card.refusal or "it has no attention among tokens"
+        raise ValueError(f"the attention of {card.name} cannot be shown: {reason}")

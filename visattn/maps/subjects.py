@@ -1,0 +1,190 @@
+"""Any model, as the methods see it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+
+from visattn.maps.model_cards import ModelCard, Pooling, Source, Subject
+from visattn.maps.model_readings import ModelReading
+from visattn.maps.reading_caches import Classifying, forward_of, reading_of, roles_of
+from visattn.maps.site_choices import check_runs_hooks
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_USUAL = (224, 224)
+_POOLS: dict[str, Pooling] = {
+    "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
+    "attention": "attention", "sequence": "attention", "prr": "attention",
+}  # fmt: skip
+_CARDS: WeakKeyDictionary[nn.Module, dict[Any, tuple[ModelReading, ModelCard]]] = (
+    WeakKeyDictionary()
+)
+
+
+def subject_of(model: nn.Module, size: tuple[int, int] | None = None) -> Subject:
+    """Return a model with all that can be found out about it.
+
+    The model runs once on pictures of zeros, in evaluation mode, and comes back as it was; what was
+    found out is kept as long as the model lives and its parts stay the same.
+
+    Args:
+        model: A classifier of this package, or a network of timm, torchvision or Hugging Face, or
+            any other that takes pictures and gives scores.
+        size: Height and width of its pictures; None for what it is made for.
+
+    Raises:
+        ValueError: If it cannot be run on pictures of that size, or its attention runs where
+            nobody can listen.
+
+    Example:
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(3, 5, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(75, 2))
+        >>> print(subject_of(model, (6, 10)).card)
+        Sequential (other)
+          input      6 x 10, mean 0.485 0.456 0.406, std 0.229 0.224 0.225
+          pooling    none
+          attention  not shown: it has no attention among tokens
+          features   1 layer
+            1  3 x 5, [b c y x]
+    """
+    check_runs_hooks(model)
+    family = _family(model)
+    asked = size or family.size
+    reading = reading_of(model, asked, len(family.mean))
+    if reading.failure:
+        raise ValueError(
+            f"{family.name} could not be run on zeros of {asked[0]} x {asked[1]} pixels "
+            f"({reading.failure}); say the size that it takes: subject_of(model, size=(h, w))"
+        )
+    kept = _CARDS.setdefault(model, {})
+    key = (asked, family)
+    if key not in kept or kept[key][0] is not reading:
+        kept[key] = (reading, _card(model, family, asked, reading))
+    return Subject(model, kept[key][1], _scores(model, family), family.classes)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What is known of a model without running it."""
+
+    name: str
+    source: Source
+    size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...] = ()
+
+
+def _card(
+    model: nn.Module, family: _Family, size: tuple[int, int], reading: ModelReading
+) -> ModelCard:
+    layers, refused = tuple(reading.layers), tuple(reading.refused)
+    refusal = ""
+    if not layers:
+        refusal = "it has no attention among tokens"
+        if refused:
+            refusal = f"{refused[0][0] or 'the model'}: {refused[0][1]}"
+    pooling = _pooling(model, reading)
+    return ModelCard(
+        family.name,
+        family.source,
+        size,
+        family.mean,
+        family.std,
+        pooling,
+        layers,
+        reading.features,
+        refusal,
+        refused,
+    )
+
+
+def _pooling(model: nn.Module, reading: ModelReading) -> Pooling:
+    """Return what the scores are made of."""
+    if not reading.layers:
+        return "none"
+    roles = roles_of(model)
+    for part in (model, getattr(model, "backbone", None)):
+        told = getattr(part, "global_pool", None) or getattr(part, "pool", None)
+        if isinstance(told, str) and told in _POOLS:
+            found = _POOLS[told]
+            return "distilled" if found == "class" and "distillation" in roles else found
+    if any(layer.lone and "class" not in layer.roles for layer in reading.layers):
+        return "attention"
+    if "class" not in roles:
+        return "mean"
+    told = type(model).__name__
+    plain = "distillation" not in roles or told == "DeiTForImageClassification"
+    return "class" if plain else "distilled"
+
+
+def _scores(model: nn.Module, family: _Family) -> Callable[[Tensor], Tensor]:
+    run = forward_of(model)
+    if family.source != "transformers":
+        return run
+
+    def logits(pictures: Tensor) -> Tensor:
+        return run(pictures).logits
+
+    return logits
+
+
+def _family(model: nn.Module) -> _Family:
+    if isinstance(model, Classifying):
+        told = cast("Classifying", model)
+        name = str(getattr(model, "name", None) or type(model).__name__)
+        return _Family(name, "visattn", told.size, told.mean, told.std, told.classes)
+    room = type(model).__module__.split(".")[0]
+    source: Source = cast("Source", room) if room in get_args(Source) else "other"
+    if source == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
+        return _of_timm(model)
+    if source == "transformers":
+        return _of_transformers(model)
+    size = getattr(model, "image_size", None)
+    size = (size, size) if isinstance(size, int) else (299, 299) if _is_inception(model) else _USUAL
+    channels = _channels(model)
+    colours = _IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
+    return _Family(type(model).__name__, source, size, *colours)
+
+
+def _is_inception(model: nn.Module) -> bool:
+    return type(model).__name__ == "Inception3"
+
+
+def _channels(model: nn.Module) -> int:
+    """Return how many channels the pictures have, by the first convolution."""
+    first = (part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d))
+    found = next(first, 3)
+    return found if found in (1, 3) else 3
+
+
+def _of_timm(model: nn.Module) -> _Family:
+    config = cast("dict[str, Any]", model.pretrained_cfg)
+    name = str(config.get("architecture") or type(model).__name__)
+    told = (getattr(part, "img_size", None) for part in model.modules())
+    made_for = next((size for size in told if size), None)
+    size = made_for or tuple(config.get("input_size") or (3, *_USUAL))[1:]
+    size = (size, size) if isinstance(size, int) else size
+    mean, std = (tuple(config.get(key) or _IMAGENET[at]) for at, key in enumerate(("mean", "std")))
+    channels = _channels(model)
+    if channels != len(mean):
+        mean, std = mean[:channels], std[:channels]
+    return _Family(name, "timm", (int(size[0]), int(size[1])), mean, std)
+
+
+def _of_transformers(model: nn.Module) -> _Family:
+    config = cast("Any", model.config)
+    size = getattr(config, "image_size", _USUAL)
+    size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    mean, std = _HALVES if config.model_type == "vit" else _IMAGENET
+    channels = int(getattr(config, "num_channels", 3))
+    labels = getattr(config, "id2label", None) or {}
+    names = tuple(str(labels[number]) for number in sorted(labels))
+    told = all(not name.startswith("LABEL_") for name in names)
+    return _Family(
+        config.model_type, "transformers", size, mean[:channels], std[:channels],
+        names if told else (),
+    )  # fmt: skip

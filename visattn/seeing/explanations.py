@@ -1,0 +1,260 @@
+"""From a model and pictures to maps of any method, placed on the original pictures."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor, nn
+
+from visattn.data.pictures import Picture
+from visattn.maps import AttentionMap
+from visattn.maps.methods import METHODS, Method, close_names, fitting, refusal_of
+from visattn.maps.model_cards import Subject
+from visattn.maps.subjects import subject_of
+from visattn.maps.targets import CalledTarget, ClassTarget, Wanted, target_of
+from visattn.models.captioners import Captioner
+from visattn.models.glimpse_models import GlimpseModel
+from visattn.seeing.captions import Fit, PictureLike
+from visattn.seeing.preparations import Prepared, prepared
+from visattn.seeing.scans import glimpses
+from visattn.seeing.word_explanations import WORD_METHODS
+
+
+def explain(
+    model: nn.Module,
+    pictures: Iterable[PictureLike] | PictureLike,
+    method: str = "rollout",
+    target: Wanted = None,
+    *,
+    transform: Any = None,
+    fit: Fit | None = None,
+    batch: int = 16,
+    keep_empty: bool = False,
+    **options: Any,
+) -> list[AttentionMap]:
+    """Say where a model looked on pictures, or which places its scores rest on.
+
+    Any classifier will do, of visattn, timm, torchvision, Hugging Face or one's own; which methods
+    fit it is said by `methods_for`. It comes back in the mode in which it was, with its gradients,
+    and so does the random state.
+
+    A captioner is asked by `words`, where it looked for each word, or `word_gradcam`, which places
+    each word rests on; a glimpse model also by `glimpses`. These give one map per word or glimpse.
+
+    Args:
+        model: Whose map it is.
+        pictures: One picture or several: files, bytes, PIL images or RGB arrays, of any size.
+        method: How it is made: `attention`, `rollout`, `gradient_rollout`, `relevance`, `gradcam`
+            and others that `visattn.maps.methods.METHODS` lists.
+        target: What is to be explained: a class by its number or name, or one for each picture;
+            what makes a number for each picture of the scores; None for the best class.
+        transform: The preprocessing of the model, made of steps of torchvision or timm; by default
+            the one that it was made for.
+        fit: How pictures that are not of the model's shape are made to fit: their middle (`crop`),
+            all of it out of shape (`squash`), or all of it with margins (`pad`).
+        batch: Pictures that are in memory at once.
+        keep_empty: Return maps that are zero everywhere or no numbers, with the reason in
+            `made["empty"]`, instead of raising an error.
+        options: As the method takes them.
+
+    Returns:
+        A map `[y, x]` for each picture; `made` holds method, options, target (the number of the
+        class), class (its name), score, model, whether values are `signed`, and `empty`.
+
+    Raises:
+        PictureError: If a picture cannot be read.
+        ValueError: If there is no such method, option or class, the method does not fit the model,
+            or a map is empty.
+
+    Example:
+        >>> from visattn.models.attention_resnets import AttentionResNet
+        >>> model = AttentionResNet(("cat", "dog"), depth=8, width=4)
+        >>> [found] = explain(model, np.full((60, 80, 3), 90, np.uint8), "input_gradient", "dog")
+        >>> found.values.shape, found.geometry.picture_size, found.made["class"]
+        (torch.Size([32, 32]), (60, 80), 'dog')
+
+    Source:
+        That of each method is said in `METHODS`.
+    """
+    given = _listed(pictures)
+    if batch < 1:
+        raise ValueError(f"there must be at least 1 picture at once, got batch={batch}")
+    if method in _own_methods(model):
+        _check_plain(method, target, transform)
+        return _own_maps(model, given, method, {} if fit is None else {"fit": fit}, options)
+    _check_name(method, model)
+    subject, chosen = subject_of(model), METHODS[method]
+    _check_fits(chosen, subject, model)
+    _check_options(chosen, options)
+    targets = _apart(target, len(given))
+    found: list[AttentionMap] = []
+    for first in range(0, len(given), batch):
+        some = slice(first, first + batch)
+        ready = prepared(subject, given[some], transform=transform, fit=fit)
+        size = (ready.inputs.shape[2], ready.inputs.shape[3])
+        fits = size == subject.card.size
+        found += _placed(
+            subject if fits else subject_of(model, size),
+            ready,
+            chosen,
+            target if targets is None else targets[some],
+            options,
+        )
+    empty = [] if keep_empty else [one for one in found if one.made["empty"]]
+    if empty:
+        raise ValueError(
+            f"{method} gives nothing to see on {len(empty)} of {len(found)} pictures; the first, "
+            f"{empty[0].made['picture']}: {empty[0].made['empty']}; try another layer, target or "
+            "method, or keep_empty=True"
+        )
+    return found
+
+
+def methods_for(model: nn.Module) -> list[str]:
+    """Return the names of the methods that fit a model.
+
+    Args:
+        model: To be explained.
+
+    Example:
+        >>> from visattn.models.attention_resnets import AttentionResNet
+        >>> methods_for(AttentionResNet(("cat", "dog"), depth=8, width=4))[:3]
+        ['gradcam', 'gradcam++', 'layercam']
+    """
+    if isinstance(model, Captioner):
+        return _own_methods(model)
+    return [*_own_methods(model), *fitting(subject_of(model).card)]
+
+
+def _own_methods(model: nn.Module) -> list[str]:
+    """Return the methods of captioners and glimpse models, which give several maps per picture."""
+    if isinstance(model, Captioner):
+        return list(WORD_METHODS)
+    return ["glimpses"] if isinstance(model, GlimpseModel) else []
+
+
+def _own_maps(
+    model: nn.Module,
+    pictures: list[PictureLike],
+    method: str,
+    fit: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> list[AttentionMap]:
+    if isinstance(model, Captioner):
+        found = WORD_METHODS[method](model, pictures, **fit, **options)
+    else:
+        found = [scan.maps for scan in glimpses(model, pictures, **fit, **options)]
+    noted = {"method": method, "options": dict(options), "signed": False}
+    return [
+        replace(one, made={**one.made, **noted, "empty": _emptiness(one.values)}) for one in found
+    ]
+
+
+def _check_name(name: str, model: nn.Module) -> None:
+    every = [*METHODS, *WORD_METHODS, "glimpses"]
+    if name not in every:
+        raise ValueError(f"there is no method {name!r}; {close_names(name, every)}")
+    if isinstance(model, Captioner) or name not in METHODS:
+        raise ValueError(
+            f"{name} does not fit a {type(model).__name__}; what fits is "
+            f"{', '.join(methods_for(model))}"
+        )
+
+
+def _check_fits(method: Method, subject: Subject, model: nn.Module) -> None:
+    if reason := refusal_of(method, subject.card):
+        raise ValueError(
+            f"{method.name} does not fit {subject.card.name}: {reason}; what fits is "
+            f"{', '.join(methods_for(model))}"
+        )
+
+
+def _check_options(method: Method, options: Mapping[str, Any]) -> None:
+    known = method.options
+    if wrong := sorted(set(options) - set(known)):
+        listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        raise ValueError(
+            f"{method.name} has no option {wrong[0]!r}; it takes {listed or 'no options'}"
+        )
+
+
+def _check_plain(method: str, target: Wanted, transform: Any) -> None:
+    if target is not None or transform is not None:
+        raise ValueError(
+            f"{method} explains what the model said of pictures that it prepares itself: it takes "
+            "neither target nor transform"
+        )
+
+
+def _placed(
+    subject: Subject,
+    ready: Prepared,
+    method: Method,
+    target: Wanted,
+    options: Mapping[str, Any],
+) -> list[AttentionMap]:
+    """Return the maps of one batch, each with its place and how it was made."""
+    chosen = target_of(target, subject)
+    values = method.function(subject, ready.inputs, chosen, **options).detach().float().cpu()
+    signed = bool({"signed": method.signed, **method.options, **options}["signed"])
+    noted = {
+        "method": method.name,
+        "options": {**method.options, **options},
+        "model": subject.card.name,
+        "signed": signed,
+    }
+    return [
+        AttentionMap(
+            one.clone(),
+            str(options.get("layer", "")) or method.name,
+            method.kind,
+            geometry,
+            {
+                **noted,
+                **_noted_target(chosen, subject, at),
+                "picture": read.name,
+                "empty": _emptiness(one),
+            },
+        )
+        for at, (one, geometry, read) in enumerate(
+            zip(values, ready.geometries, ready.read, strict=True)
+        )
+    ]
+
+
+def _noted_target(target: ClassTarget | CalledTarget, subject: Subject, at: int) -> dict[str, Any]:
+    """Return which class was explained of a picture and its score, as far as anybody asked."""
+    numbers, names = target.numbers or (), subject.classes
+    number = numbers[at if len(numbers) > 1 else 0] if numbers else None
+    return {
+        "target": number,
+        "class": names[number] if number is not None and number < len(names) else "",
+        "score": target.first[at] if target.first else None,
+    }
+
+
+def _emptiness(values: Tensor) -> str:
+    """Return why a map shows nothing; "" if it shows something."""
+    if not bool(values.isfinite().all()):
+        return "the map holds NaN or infinity: are the weights of the model damaged?"
+    if not bool(values.any()):
+        return "the map is zero everywhere: nothing there speaks for the target"
+    return ""
+
+
+def _apart(target: Wanted, count: int) -> list[int | str] | None:
+    """Return the targets if there is one for each picture."""
+    if not isinstance(target, Sequence) or isinstance(target, str):
+        return None
+    if len(target) != count:
+        raise ValueError(f"targets must be one for each of the {count} pictures, got {len(target)}")
+    return list(target)
+
+
+def _listed(pictures: Iterable[PictureLike] | PictureLike) -> list[PictureLike]:
+    if isinstance(pictures, (str, os.PathLike, bytes, Image.Image, np.ndarray, Picture)):
+        return [pictures]
+    return list(pictures)

@@ -1,0 +1,175 @@
+"""Placed maps as pictures: on the photo, alone, as numbers in grey; several side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8, UInt16
+
+from visattn.data.pictures import read_picture
+from visattn.maps.attention_maps import AttentionMap
+from visattn.maps.methods import METHODS
+from visattn.seeing.captions import PictureLike
+from visattn.seeing.map_scales import MapScale, blankness, map_scale
+from visattn.viz.layouts import tile_size
+from visattn.viz.method_comparisons import ComparedMap, comparison_panel
+from visattn.viz.overlays import Style, coloured_map, overlay
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnMap:
+    """A map at the size of its photo, in three forms.
+
+    Args:
+        overlay: On the photo.
+        alone: In colours that let through where there is no attention.
+        grey: From `low`, 0, to `high`, 65535; of a signed map from minus `high`. Where the network
+            did not look it is 0 too.
+    """
+
+    overlay: UInt8[np.ndarray, "y x 3"]
+    alone: UInt8[np.ndarray, "y x 4"]
+    grey: UInt16[np.ndarray, "y x"]
+
+
+def drawn_map(
+    picture: PictureLike,
+    attention_map: AttentionMap,
+    scale: MapScale,
+    *,
+    style: Style = "heat",
+    colours: str = "magma",
+    opacity: float = 0.7,
+    smooth: bool = True,
+) -> DrawnMap:
+    """Return a map at the size of its photo, in three forms.
+
+    Args:
+        picture: The original picture.
+        attention_map: One map, placed on it.
+        scale: As `map_scale` makes it.
+        style: See `visattn.viz.overlays.overlay`.
+        colours: See `visattn.viz.overlays.overlay`.
+        opacity: See `visattn.viz.overlays.overlay`.
+        smooth: Whether to blend between cells, or to show each as it is.
+
+    Raises:
+        ValueError: If the map lies on a picture of another size, or has no place.
+
+    Example:
+        >>> from visattn.maps import Geometry
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
+        >>> drawn = drawn_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot]))
+        >>> drawn.grey.shape, drawn.grey.max()
+        ((30, 40), np.uint16(65535))
+    """
+    pixels = read_picture(picture).pixels
+    values = attention_map.on_picture(smooth=smooth).numpy()
+    ends: dict[str, Any] = {"low": scale.low, "high": scale.high, "signed": scale.signed}
+    shown = overlay(pixels, values, style=style, colours=colours, opacity=opacity, **ends)
+    alone = coloured_map(values, colours=colours, **ends)
+    return DrawnMap(shown, alone, _sixteen_bits(values, scale))
+
+
+def comparison(
+    picture: PictureLike,
+    maps: Sequence[AttentionMap],
+    *,
+    scales: Sequence[MapScale] | None = None,
+    title: str | None = None,
+    subtitle: str = "",
+    width: int = 1200,
+    **options: Any,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a page with the picture and what each method shows on it, side by side.
+
+    Args:
+        picture: The original picture.
+        maps: Of the methods, placed on the picture, as `visattn.explain` returns them.
+        scales: One for each map; by default from 0 to the highest value of each.
+        title: Of the page; by default the class that is explained, and its probability.
+        subtitle: In small print.
+        width: Of the page, in pixels.
+        options: As `visattn.viz.method_comparisons.comparison_panel` takes them.
+
+    Raises:
+        ValueError: If there is no map, or one lies on a picture of another size.
+
+    Example:
+        >>> from visattn.maps import Geometry
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
+        >>> comparison(np.zeros((30, 40, 3), np.uint8), [spot], width=600).shape[1]
+        600
+    """
+    read = read_picture(picture)
+    chosen = scales or [map_scale([one]) for one in maps]
+    tile = tile_size(read.size, len(maps), width=width)
+    compared = [_compared(one, scale, tile) for one, scale in zip(maps, chosen, strict=True)]
+    if title is None:
+        title = next(filter(None, map(subject_line, maps)), "Where it looked")
+    return comparison_panel(
+        read.pixels, compared, title=title, subtitle=subtitle, width=width, **options
+    )
+
+
+def subject_line(attention_map: AttentionMap) -> str:
+    """Return what a map is about: the class, or its number, and how the model found it.
+
+    Example:
+        >>> made = {"class": "tench", "target": 0, "score": 7.25}
+        >>> subject_line(AttentionMap(torch.eye(2), "x", "gradient", made=made))
+        'tench, score 7.2'
+        >>> made["probability"] = 0.913
+        >>> subject_line(AttentionMap(torch.eye(2), "x", "gradient", made=made))
+        'tench, 91 %'
+    """
+    made = attention_map.made
+    if made.get("target") is None and not made.get("class"):
+        return ""
+    name = made.get("class") or f"class {made['target']}"
+    score, share = made.get("score"), made.get("probability")
+    if share is not None:
+        return f"{name}, {100 * share:.0f} %" if share >= 0.01 else f"{name}, below 1 %"
+    if score is None:
+        return str(name)
+    number = f"{score:.2g}".replace("-", "\N{MINUS SIGN}")
+    return f"{name}, score {number}"
+
+
+def method_title(attention_map: AttentionMap) -> str:
+    """Return the name of the method that made a map, as people write it.
+
+    Example:
+        >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", made={"method": "gradcam"}))
+        'Grad-CAM'
+    """
+    made = attention_map.made
+    name = str(made.get("method") or attention_map.site)
+    return str(made.get("title") or (METHODS[name].title if name in METHODS else name))
+
+
+def _compared(one: AttentionMap, scale: MapScale, tile: tuple[int, int]) -> ComparedMap:
+    name = method_title(one)
+    if reason := one.made.get("empty") or blankness(one.values):
+        return ComparedMap(name, None, note=reason)
+    values = one.on_picture(_fine_size(one, tile)).numpy()
+    return ComparedMap(name, values, scale.low, scale.high, scale.signed)
+
+
+def _fine_size(one: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:
+    """Return a size at which no cell of a map is passed over, for it to be averaged to a tile."""
+    if one.geometry is None:
+        return tile
+    (top, left), (height, width) = one.values.shape, one.geometry.input_size
+    (xx, xy, _), (yx, yy, _), _ = one.geometry.matrix
+    tall, wide = one.geometry.picture_size
+    down = tall / (abs(yy or yx) * (height / top if yy else width / left))
+    along = wide / (abs(xx or xy) * (width / left if xx else height / top))
+    return max(tile[0], round(down)), max(tile[1], round(along))
+
+
+def _sixteen_bits(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]:
+    first = -scale.high if scale.signed else scale.low
+    steps = (values - first) * (65535 / (scale.high - first))
+    return np.rint(np.clip(np.nan_to_num(steps), 0, 65535)).astype(np.uint16)

@@ -1,0 +1,167 @@
+"""Pictures of any size as a model wants them, each with the way back to the original."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
+from torch import Tensor
+
+from visattn.data.framings import Framing, frame
+from visattn.data.pictures import Picture, read_picture
+from visattn.maps.geometries import Geometry
+from visattn.maps.model_cards import Subject
+from visattn.maps.transform_walks import followed
+from visattn.models.captioners import Captioner
+from visattn.models.classifiers import ImageClassifier
+from visattn.models.encoders import ImageEncoder
+from visattn.seeing.captions import Fit, PictureLike
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Pictures on their way into a model.
+
+    Args:
+        inputs: Normalised, on the device of the model.
+        geometries: Where each lies on its original.
+        read: The originals, upright.
+    """
+
+    inputs: Float[Tensor, "b c y x"]
+    geometries: tuple[Geometry, ...]
+    read: tuple[Picture, ...]
+
+
+def prepared(
+    subject: Subject,
+    pictures: Iterable[PictureLike] | PictureLike,
+    *,
+    transform: Any = None,
+    fit: Fit | None = None,
+) -> Prepared:
+    """Return pictures as a model wants them, each with the way back to the original.
+
+    A model of visattn's normalises pictures itself, one of timm brings its own preprocessing.
+    For others the shorter side is resized, the middle cut out, and colours normalised as the card
+    says; of torchvision's the shorter side is first 8/7 as long, as with most of its weights.
+
+    Args:
+        subject: The model and its card.
+        pictures: One picture or several: files, bytes, PIL images or RGB arrays, of any size.
+        transform: The preprocessing to take in place of the model's: steps of torchvision or timm,
+            which end in normalised tensors.
+        fit: How pictures are made to fit in place of the model's own way: their middle (`crop`),
+            all of it out of shape (`squash`), or all of it with margins (`pad`).
+
+    Raises:
+        PictureError: If a picture cannot be read.
+        ValueError: If there is no picture, both a transform and a fit are given, a step of the
+            transform is unknown, or what it gives is no tensor of one size for all.
+
+    Example:
+        >>> from visattn.maps.model_cards import ModelCard
+        >>> card = ModelCard("net", "other", (32, 48), (0.5,) * 3, (0.5,) * 3, "none")
+        >>> subject = Subject(torch.nn.Identity(), card, lambda pictures: pictures.mean((2, 3)))
+        >>> made = prepared(subject, np.full((64, 64, 3), 255, np.uint8), fit="pad")
+        >>> made.inputs.shape, made.inputs.amax().item(), made.geometries[0].input_size
+        (torch.Size([1, 3, 32, 48]), 1.0, (32, 48))
+    """
+    one = isinstance(pictures, (str, os.PathLike, bytes, Image.Image, np.ndarray, Picture))
+    read = tuple(read_picture(picture) for picture in ([pictures] if one else pictures))
+    if not read:
+        raise ValueError("there must be at least one picture, got none")
+    if transform is not None and fit is not None:
+        raise ValueError(
+            f"a transform says itself how pictures come to fit, got fit={fit!r} too: drop one"
+        )
+    if transform is None and fit is None and subject.card.source == "timm":
+        transform = _timm_transform(subject)
+    if transform is None:
+        inputs, geometries = _framed(subject, read, fit)
+    else:
+        inputs, geometries = _transformed(transform, read)
+    weight = next(subject.model.parameters(), None)
+    if weight is not None:
+        inputs = inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
+    return Prepared(inputs, geometries, read)
+
+
+def _timm_transform(subject: Subject) -> Any:
+    """Return timm's preprocessing for evaluation, with the size and colours of the card."""
+    card = subject.card
+    config = resolve_model_data_config(subject.model)
+    config.update(input_size=(len(card.mean), *card.size), mean=card.mean, std=card.std)
+    return create_transform(**config)
+
+
+def _transformed(
+    transform: Any, read: tuple[Picture, ...]
+) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
+    """Run a transform on each picture."""
+    made: list[Tensor] = []
+    geometries: list[Geometry] = []
+    for picture in read:
+        output, geometry = followed(transform, Image.fromarray(picture.pixels), picture.orientation)
+        if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
+            given = f"{output.dtype} " if isinstance(output, Tensor) else ""
+            raise ValueError(
+                "the transform must end in tensors of floats [c, y, x], got "
+                f"{given}{type(output).__name__}; add ToTensor() and Normalize(mean, std)"
+            )
+        if made and output.shape != made[0].shape:
+            raise ValueError(
+                f"the transform must give one size for all, got {tuple(made[0].shape)} and "
+                f"{tuple(output.shape)} of {picture.name}; end it in CenterCrop(size) or "
+                "Resize((height, width)), or hand over one picture at a time"
+            )
+        made.append(output.as_subclass(Tensor))
+        geometries.append(geometry)
+    return torch.stack(made), tuple(geometries)
+
+
+def _framed(
+    subject: Subject, read: tuple[Picture, ...], fit: Fit | None
+) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
+    """Fit pictures into the frame of the card, and normalise their colours."""
+    card, model = subject.card, subject.model
+    network = model.encoder if isinstance(model, Captioner) else model
+    ours = network if isinstance(network, ImageClassifier | ImageEncoder) else None
+    shorter = None
+    if fit is None and card.source == "torchvision":
+        shorter = round(min(card.size) * 8 / 7)
+    framing = Framing(card.size, fit or "crop", shorter, fill=_bars(subject, own=ours is not None))
+    grey = ours is None and len(card.mean) == 1
+    framed = [frame(_greyed(picture) if grey else picture, framing) for picture in read]
+    pixels = torch.stack([pixels for pixels, _ in framed])
+    geometries = tuple(geometry for _, geometry in framed)
+    if ours is not None:
+        return ours.normalised(pixels.to(ours.shift.device)), geometries
+    if len(card.mean) not in (1, 3):
+        raise ValueError(
+            f"{card.name} takes pictures of {len(card.mean)} channels, but photos have 3, or 1 if "
+            "they are grey; make the tensors yourself and record the model"
+        )
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (card.mean, card.std))
+    return (pixels[:, : len(mean)] / 255 - mean) / std, geometries
+
+
+def _bars(subject: Subject, *, own: bool) -> tuple[int, int, int]:
+    """Return the colour of margins: that which the model knows, or that which it takes for zero."""
+    if own:
+        level = round(255 * getattr(subject.model, "background", 0.0))
+        return level, level, level
+    levels = [round(255 * min(max(value, 0.0), 1.0)) for value in subject.card.mean]
+    return levels[0], levels[len(levels) // 2], levels[-1]
+
+
+def _greyed(picture: Picture) -> Picture:
+    """Return a picture without colour, as Pillow makes it grey."""
+    grey = Image.fromarray(picture.pixels).convert("L").convert("RGB")
+    return Picture(np.array(grey), picture.orientation, picture.name)

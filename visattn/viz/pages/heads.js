@@ -1,0 +1,90 @@
+// What each head of each layer gave to each place: codes of 8 bits, from which values come back.
+
+const SQUARES = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
+const MEAN = "mean"; // all patches together ask
+
+const layers = told.layers.map((layer) => ({
+  ...layer,
+  codes: bytes(layer.codes),
+  tops: new Float32Array(bytes(layer.tops).buffer),
+  cells: layer.keys[0] * layer.keys[1],
+  patches: layer.count - layer.askers.length,
+}));
+
+/** Which rows of a layer a query means; none where the layer has no such token. */
+function asking(layer, query) {
+  const before = layer.askers.length;
+  if (layer.lone) return [0]; // a pool, which asks for all
+  if (query === MEAN) return Array.from({ length: layer.patches }, (_, patch) => before + patch);
+  if (query.role !== undefined) {
+    const rows = layer.askers.flatMap((role, row) => (role === query.role ? [row] : []));
+    return rows.slice(query.ordinal, query.ordinal + 1);
+  }
+  if (!layer.patches) return [];
+  const [row, column] = cellOf(layer, query);
+  return [before + row * layer.grid[1] + column];
+}
+
+/** The cell of a layer's grid in which a place of the network's input lies. */
+function cellOf({ grid: [rows, columns] }, { x, y }) {
+  const within = (share, count) => Math.min(Math.max(Math.floor(share * count), 0), count - 1);
+  return [within(y, rows), within(x, columns)];
+}
+
+/** The maps of a layer, one for each head and at the end their mean; null if nobody asks here. */
+function fieldsOf(layer, query) {
+  const rows = asking(layer, query);
+  if (!rows.length) return null;
+  const mean = new Float32Array(layer.cells);
+  const maps = layer.heads.map((_, head) => {
+    const map = new Float32Array(layer.cells);
+    for (const row of rows) {
+      const at = head * layer.count + row, start = at * layer.cells, top = layer.tops[at] / rows.length;
+      for (let cell = 0; cell < map.length; cell++) map[cell] += top * SQUARES[layer.codes[start + cell]];
+    }
+    map.forEach((value, cell) => { mean[cell] += value / layer.heads.length; });
+    return map;
+  });
+  return [...maps, mean];
+}
+
+const peakOf = (map) => map.reduce((most, value) => Math.max(most, value), 0);
+
+/** The value that shows in full: of one map, or of all heads whose maps have as many cells. */
+function topOf(fields, layer, head, shared) {
+  const { cells } = layers[layer];
+  if (!shared) return peakOf(fields[layer][head]) || 1;
+  const alike = fields.filter((maps, index) => maps && layers[index].cells === cells);
+  const peaks = alike.flatMap((maps) => maps.slice(0, -1).map(peakOf)).sort((a, b) => a - b);
+  return Math.max(peaks[Math.floor((peaks.length - 1) / 2)], 4 / cells);
+}
+
+/** All who can ask: tokens before the patches, by name, and the patches together. */
+function askers() {
+  const found = new Map();
+  for (const { askers: roles } of layers) {
+    const counts = {};
+    for (const role of roles) {
+      const ordinal = (counts[role] = (counts[role] ?? -1) + 1);
+      found.set(`${role} ${ordinal}`, { role, ordinal });
+    }
+  }
+  const all = [...found.values()];
+  const several = (role) => all.filter((one) => one.role === role).length > 1;
+  const named = all.map(({ role, ordinal }) => ({
+    query: { role, ordinal }, name: several(role) ? `${role} ${ordinal + 1}` : `${role} token` }));
+  if (layers.some(({ patches }) => patches)) named.push({ query: MEAN, name: "all patches" });
+  return named;
+}
+
+/** How far from the asking cell attention lies on average, in cells. */
+function reach(map, layer, query) {
+  if (query.x === undefined || String(layer.grid) !== String(layer.keys)) return null;
+  const [row, column] = cellOf(layer, query), columns = layer.keys[1];
+  let sum = 0, far = 0;
+  map.forEach((value, cell) => {
+    sum += value;
+    far += value * Math.hypot(Math.floor(cell / columns) - row, (cell % columns) - column);
+  });
+  return sum > 0 ? far / sum : null;
+}
