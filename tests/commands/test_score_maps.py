@@ -1,6 +1,7 @@
 """`visattn score maps` from end to end, with small models of random weights."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,19 @@ def test_arguments_have_names(capsys: Capsys) -> None:
     words = ["--data", "x", "--methods", "gradcam", "--argument", "nothing"]
     assert run(*CNN, *words) == 2
     assert "must be NAME=VALUE, got 'nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.data
+def test_gradcam_finds_more_objects_of_coco_than_a_glance_at_the_middle(tmp_path: Path) -> None:
+    data = Path(os.environ["VISATTN_DATA"])
+    weights = data / "weights" / "mobilenetv2_100.safetensors"
+    words = ["--model", "timm:mobilenetv2_100", "--weights", weights, "--data", data / "coco"]
+    words += ["--argument", "pad_type=same", "--argument", "mean=0.5", "--argument", "std=0.5"]
+    assert run(*words, *FAST, "--methods", "gradcam", "layercam", "--out", tmp_path) == 0
+    found = json.loads((tmp_path / "scores.json").read_text())["scores"]
+    for method in ("gradcam", "layercam"):
+        assert found[method]["point"] > found["centre"]["point"] + 0.05
+        assert found[method]["point_box"] > found["centre"]["point_box"] + 0.08
+        assert found[method]["iou"] > 1.3 * found["centre"]["iou"]
+    assert found["gradcam"]["lift"] > 1.4
+    assert found["random"]["lift"] == pytest.approx(1, abs=0.1)

@@ -109,8 +109,8 @@ def test_ways_are_timed_in_turn_and_beside_ours(tool: ModuleType) -> None:
 
     ran: list[str] = []
     ways = {name: (lambda name=name: ran.append(name)) for name in ("ours", "plain")}
-    timings = in_turn(ways, 2)
-    assert ran == ["ours", "plain", "plain", "ours", "ours", "plain"]
+    timings = in_turn(ways, 2, seconds_a_turn=0)
+    assert ran == ["ours", "plain"] * 2 + ["plain", "ours", "ours", "plain"]
     assert timings["ours"][1:] == (1, 1, 1)
 
 

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-_TURN = 0.02
-
 
 class Timing(NamedTuple):
     """How long one way took, beside ours.
@@ -25,16 +23,20 @@ class Timing(NamedTuple):
 
 
 def in_turn(
-    ways: Mapping[str, Callable[[], object]], rounds: int, *, seconds_at_least: float = 0.0
+    ways: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    seconds_at_least: float = 0.0,
+    seconds_a_turn: float = 0.02,
 ) -> dict[str, Timing]:
-    """Run each way once to warm up, then all of them in each round; one is called `ours`.
+    """Run each way twice to warm up, then all of them in each round; one is called `ours`.
 
     Short ways get more rounds, up to ten times as many, until the seconds are spent: a median
     over few runs of some milliseconds says more about the machine than about the way. In each
-    turn a way is called so often that the fastest has 20 milliseconds, all of them equally often.
+    turn the fastest is called so often that it has its seconds, and the others as often.
     """
     fastest = min([_spent(run, 1) for _ in range(2) for run in ways.values()])
-    calls = max(1, round(_TURN / max(fastest, 1e-6)))
+    calls = max(1, round(seconds_a_turn / max(fastest, 1e-6)))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     started = time.perf_counter()
     for turn in range(10 * rounds):
