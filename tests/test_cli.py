@@ -62,8 +62,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("captoin", "no command 'captoin'; did you mean 'caption'?"),
         (
             "zzz",
-            "no command 'zzz'; there are fit, validate, test, caption, glimpse, export, score, "
-            "blocks, data",
+            "no command 'zzz'; there are fit, validate, test, caption, overlay, glimpse, export, "
+            "score, blocks, data",
         ),
         ("--verison", "no option '--verison'; did you mean '--version'?"),
         ("-q", "no option '-q'; there are --help, --version, --debug"),
