@@ -1,6 +1,5 @@
 """Eyes that move together, from a checkout, from the command line."""
 
-import importlib.util
 import io
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 import torch
 from class_miniatures import write_digits
 from PIL import Image
+from tool_modules import tool_module
 
 import visattn
 from visattn.models.encoders import SmallEncoder
@@ -22,12 +22,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "animate_glimpses.py"
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("animate_glimpses", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("animate_glimpses")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Blocks timed on tiny features: what is timed is the same, and the table says what was found."""
 
 import importlib
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -9,22 +8,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tool_modules import TOOLS, tool_module
 
 from visattn.blocks.catalogues import create, names
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
 TINY = ["--shapes", "2x64x7x5", "--rounds", "3", "--threads", "1"]
 
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(TOOLS)  # as Python has it that runs a script there
-    spec = importlib.util.spec_from_file_location("benchmark", TOOLS / "benchmark.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("benchmark")
 
 
 def part(name: str) -> Any:

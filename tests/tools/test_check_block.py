@@ -1,11 +1,11 @@
 """Blocks examined from the command line: ours, another library's, one from a file."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_modules import tool_module
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "check_block.py"
 MINE = """
@@ -33,12 +33,7 @@ QUICK = ["--checks", "size", "input"]
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_block", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("check_block")
 
 
 @pytest.fixture

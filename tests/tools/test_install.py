@@ -1,7 +1,6 @@
 """The installer's judgement; that it installs is shown by every run of `make test`."""
 
 import ast
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,18 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_modules import tool_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def installer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("installer", ROOT / "tools" / "install.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("install")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Maps measured at toy sizes: all ways give the same, the figures say what is meant."""
 
 import importlib
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -10,19 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+from tool_modules import TOOLS, tool_module
 
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(TOOLS)  # as Python has it that runs a script there
-    spec = importlib.util.spec_from_file_location("benchmark", TOOLS / "benchmark.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("benchmark")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Transformers measured at toy sizes: the models are the same, the figures say what is meant."""
 
 import importlib
-import importlib.util
 import json
 import re
 import shutil
@@ -13,21 +12,15 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from tool_modules import TOOLS, tool_module
 
 from visattn.models.vision_transformers import VisionTransformer
-
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(TOOLS)  # as Python has it that runs a script there
-    spec = importlib.util.spec_from_file_location("benchmark", TOOLS / "benchmark.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("benchmark")
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.devices import move_to_device
-from visattn.commands.folders import file_names
+from visattn.commands.folders import file_names, spare_pictures
 from visattn.commands.galleries import SUFFIXES, Gallery
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import PIXELS_PER_BATCH, batched, readable, report
+from visattn.commands.values import positive
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.phrases import Phrase
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         help="what the network sees of a long picture: its middle, all of it out of shape, "
         "all of it with margins (crop)",
     )
-    made.add_argument("--batch", type=_positive, default=16, help="pictures at once (16)")
+    made.add_argument("--batch", type=positive, default=16, help="pictures at once (16)")
     made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
     return made
@@ -77,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_search(made: argparse.ArgumentParser) -> None:
     """Add how captions are searched for."""
-    made.add_argument("--beam", type=_positive, default=5, help="captions searched at once (5)")
+    made.add_argument("--beam", type=positive, default=5, help="captions searched at once (5)")
     made.add_argument(
         "--length-penalty",
         type=float,
@@ -86,7 +87,7 @@ def _add_search(made: argparse.ArgumentParser) -> None:
         help="above 0, longer captions are found; try 0.7 (0)",
     )
     made.add_argument(
-        "--best", type=_positive, metavar="N", help="captions per picture in its files (up to 5)"
+        "--best", type=positive, metavar="N", help="captions per picture in its files (up to 5)"
     )
 
 
@@ -130,25 +131,12 @@ def _check(options: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
         options.error(f"--best {asked.best} captions need a --beam as wide, it is {asked.beam}")
 
 
-def _positive(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return value
-
-
 def _gallery(asked: argparse.Namespace, names: dict[Path, str]) -> "Gallery | None":
     """Return the output folder, unless there is none or a file would take a picture's place."""
     if asked.out is None:
         return None
-    pictures = {path.resolve() for path in names}
-    for path, name in names.items():
-        for suffix in SUFFIXES:
-            if (asked.out / f"{name}{suffix}").resolve() in pictures:
-                raise ValueError(
-                    f"--out {asked.out} would put a file in place of the picture {name}{suffix}; "
-                    f"choose another folder (this is about {path})"
-                )
+    written = (f"{name}{suffix}" for name in names.values() for suffix in SUFFIXES)
+    spare_pictures(asked.out, written, names)
     return Gallery(asked.out, moving=asked.gif, regions=_regions(asked.regions, names))
 
 

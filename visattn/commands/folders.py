@@ -1,10 +1,15 @@
-"""Folders that commands write into."""
+"""Folders that commands write into, and files in them."""
 
+import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # loaded when a command runs, not for its help
+    import numpy as np
 
 
 def prepare_folder(folder: Path) -> None:
@@ -28,6 +33,43 @@ def prepare_folder(folder: Path) -> None:
         raise OSError(
             f"--out {folder} cannot be written: {error.strerror}; choose another folder"
         ) from error
+
+
+def spare_pictures(folder: Path, files: Iterable[str], pictures: Iterable[Path]) -> None:
+    """Let no file that a command will write take the place of a picture that it reads.
+
+    Args:
+        folder: That of `--out`.
+        files: Names of what will be written into it.
+        pictures: That are read.
+
+    Raises:
+        ValueError: If one would.
+
+    Example:
+        >>> spare_pictures(Path("out"), ["dog.png"], [Path("photos/dog.png")])
+    """
+    kept = {path.resolve() for path in pictures}
+    for file in files:
+        if (folder / file).resolve() in kept:
+            raise ValueError(
+                f"--out {folder} would put a file in place of the picture {file}; "
+                "choose another folder"
+            )
+
+
+def png(drawn: "np.ndarray") -> bytes:
+    """Return a picture as PNG: grey with 16 bits, RGB or RGBA with 8.
+
+    Example:
+        >>> png(np.zeros((2, 3), np.uint16))[1:4]
+        b'PNG'
+    """
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(drawn).save(buffer, "png", compress_level=4)
+    return buffer.getvalue()
 
 
 def write_whole(path: Path, content: bytes) -> None:

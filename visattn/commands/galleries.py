@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.folders import prepare_folder, write_whole
+from visattn.commands.folders import png, prepare_folder, write_whole
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from types import TracebackType
@@ -80,11 +80,11 @@ class Gallery:
             OSError: If a file cannot be written.
             ValueError: If the caption cannot be shown.
         """
-        from visattn.seeing import animation, page
+        from visattn.seeing import animation, page, panel
         from visattn.viz.indexes import IndexEntry, thumbnail
 
         known = (self.regions or {}).get(Path(picture.name).name, ())
-        self._write(f"{name}.png", _panel(picture, caption))
+        self._write(f"{name}.png", png(panel(picture, caption)))
         self._write(f"{name}.json", _json(picture, caption, known))
         self._write(f"{name}.npz", _arrays(caption))
         if self.moving:
@@ -134,16 +134,6 @@ def earlier_entries(index: Path) -> "list[IndexEntry]":
             "choose another folder"
         ) from error
     return [entry for entry in entries if (index.parent / entry.page).is_file()]
-
-
-def _panel(picture: "Picture", caption: "Caption") -> bytes:
-    from PIL import Image
-
-    from visattn.seeing import panel
-
-    buffer = io.BytesIO()
-    Image.fromarray(panel(picture, caption)).save(buffer, "png")
-    return buffer.getvalue()
 
 
 def _json(picture: "Picture", caption: "Caption", known: "Sequence[Phrase]") -> bytes:

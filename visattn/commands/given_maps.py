@@ -1,13 +1,12 @@
 """Maps from a file, laid on the photo that they were made from."""
 
 import argparse
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.folders import write_whole
+from visattn.commands.folders import png, write_whole
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     import numpy as np
@@ -140,8 +139,4 @@ def _panel(
 
 
 def _save(drawn: "np.ndarray", path: Path) -> None:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(drawn).save(buffer, "png")
-    write_whole(path, buffer.getvalue())
+    write_whole(path, png(drawn))

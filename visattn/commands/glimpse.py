@@ -1,20 +1,17 @@
 """`visattn glimpse`: what pictures show, and the way the eye took to find out."""
 
 import argparse
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.devices import move_to_device
-from visattn.commands.folders import file_names, prepare_folder, write_whole
+from visattn.commands.folders import file_names, png, prepare_folder, spare_pictures, write_whole
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import readable, report
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
-    import numpy as np
-
     from visattn.data.pictures import Picture
     from visattn.models.glimpse_models import GlimpseModel
     from visattn.seeing import Coverage, ScanPath
@@ -104,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
         for path, picture in readable(shown, bad, strict=asked.strict):
             lost += _look(model, names[path], picture, asked, coverage)
     if asked.out is not None and coverage.count > 1:
-        write_whole(asked.out / f"{_COVERAGE}.png", _png(coverage.panel()))
+        write_whole(asked.out / f"{_COVERAGE}.png", png(coverage.panel()))
     return report(bad, lost, len(names))
 
 
@@ -119,14 +116,8 @@ def _seed(text: str) -> int:
 
 def _prepare(folder: Path, names: Mapping[Path, str]) -> None:
     """Make the output folder, unless a file would take a picture's place."""
-    pictures = {path.resolve() for path in names}
-    written = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
-    for file in (*written, f"{_COVERAGE}.png"):
-        if (folder / file).resolve() in pictures:
-            raise ValueError(
-                f"--out {folder} would put a file in place of the picture {file}; "
-                "choose another folder"
-            )
+    written = (f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES)
+    spare_pictures(folder, (*written, f"{_COVERAGE}.png"), names)
     prepare_folder(folder)
 
 
@@ -158,7 +149,7 @@ def _look(
     if asked.out is None:
         return []
     coverage.add(scan)
-    panel = _png(glimpse_panel(picture, scan, name=Path(picture.name).name))
+    panel = png(glimpse_panel(picture, scan, name=Path(picture.name).name))
     try:
         write_whole(asked.out / f"{name}.png", panel)
         write_whole(asked.out / f"{name}.gif", glimpse_animation(picture, scan))
@@ -166,14 +157,6 @@ def _look(
     except OSError as error:
         return [f"{picture.name}: {error}"]
     return []
-
-
-def _png(drawn: "np.ndarray") -> bytes:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(drawn).save(buffer, "png")
-    return buffer.getvalue()
 
 
 def _json(picture: "Picture", scan: "ScanPath") -> bytes:

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.folders import prepare_folder, write_whole
+from visattn.commands.folders import prepare_folder, spare_pictures, write_whole
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
-    import numpy as np
-
     from visattn.maps.attention_maps import AttentionMap
 
 PICTURES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
@@ -36,15 +34,9 @@ class MapFolder:
     """
 
     def __init__(self, folder: Path, names: Mapping[Path, str], keys: Sequence[str]) -> None:
-        pictures = {path.resolve() for path in names}
         endings = [f".{key}{end}" for key in keys for end in (*PICTURES.values(), ".npy", ".json")]
-        for name in names.values():
-            for ending in (*endings, *_PAGES):
-                if (folder / f"{name}{ending}").resolve() in pictures:
-                    raise ValueError(
-                        f"--out {folder} would put a file in place of the picture {name}{ending}; "
-                        "choose another folder"
-                    )
+        written = (f"{name}{end}" for name in names.values() for end in (*endings, *_PAGES))
+        spare_pictures(folder, written, names)
         prepare_folder(folder)
         self.folder = folder
 
@@ -123,20 +115,6 @@ class MapFolder:
             OSError: If it cannot be written.
         """
         write_whole(self.folder / name, content)
-
-
-def png(drawn: "np.ndarray") -> bytes:
-    """Return a picture as PNG: grey with 16 bits, RGB or RGBA with 8.
-
-    Example:
-        >>> png(np.zeros((2, 3), np.uint16))[1:4]
-        b'PNG'
-    """
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(drawn).save(buffer, "png", compress_level=4)
-    return buffer.getvalue()
 
 
 def digest(path: Path) -> str:

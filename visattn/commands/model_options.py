@@ -1,12 +1,12 @@
 """Any model that a command line names, as methods take it."""
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.devices import move_to_device
+from visattn.commands.values import named_value
 
 if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
     from visattn.maps.model_cards import Subject
@@ -78,25 +78,12 @@ def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
 
 
 def _argument(text: str) -> tuple[str, Any]:
-    """Return a name and a value: a number, true, false, null, a list, or else the text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    plain = _plain(value)
-    if name in _CHANNELS and isinstance(plain, int | float):
-        plain = (plain,) * 3
-    if name in _CHANNELS and isinstance(plain, str):
+    """Return an argument of a constructor; of colours one number for each channel."""
+    name, value = named_value(text)
+    if name in _CHANNELS and isinstance(value, int | float):
+        value = (value,) * 3
+    if name in _CHANNELS and isinstance(value, str):
         raise argparse.ArgumentTypeError(
             f"{name} must be a number, or one for each channel as in 0.5,0.5,0.5; got {value!r}"
         )
-    return name, tuple(plain) if isinstance(plain, list) else plain
-
-
-def _plain(value: str) -> Any:
-    """Return what a text says: JSON, the inside of a list in JSON, or the text itself."""
-    for form in (value, f"[{value}]") if "," in value else (value,):
-        try:
-            return json.loads(form)
-        except ValueError:
-            continue
-    return value
+    return name, tuple(value) if isinstance(value, list) else value

@@ -1,13 +1,12 @@
 """`visattn overlay`: where any model looked, on the photos themselves."""
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from visattn.commands.model_options import add_model_options
+from visattn.commands.values import named_value, positive
 
 _NOTHING = """\
 say whose maps these are, with --model SPEC or --maps FILE:
@@ -51,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     _add_methods(made)
     _add_drawing(made)
     _add_given(made)
-    made.add_argument("--batch", type=_positive, default=16, help="pictures at once (16)")
+    made.add_argument("--batch", type=positive, default=16, help="pictures at once (16)")
     made.add_argument("--again", action="store_true", help="make anew what is there already")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
     return made
@@ -78,7 +77,7 @@ def _add_methods(made: argparse.ArgumentParser) -> None:
         "--option",
         action="append",
         default=[],
-        type=_option,
+        type=named_value,
         metavar="NAME=VALUE",
         help="of a method, such as masks=4000 for rise",
     )
@@ -154,27 +153,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _positive(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return value
-
-
 def _sides(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
     y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if min(y, x) < 1:
         raise argparse.ArgumentTypeError(f"must be N or HEIGHTxWIDTH, got {text!r}")
     return y, x
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """Return a name and a value: a number, true, false, null, a list, or else the text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

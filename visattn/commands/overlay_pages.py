@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.folders import png
 from visattn.commands.galleries import INDEX, earlier_entries
 from visattn.commands.map_looks import Looker
-from visattn.commands.map_records import MapFolder, png
+from visattn.commands.map_records import MapFolder
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from types import TracebackType

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.folders import file_names
+from visattn.commands.folders import file_names, png
 from visattn.commands.map_looks import Looker, MapLook
-from visattn.commands.map_records import PICTURES, MapFolder, digest, png
+from visattn.commands.map_records import PICTURES, MapFolder, digest
 from visattn.commands.overlay_pages import OverlayPages
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import batched, readable, report
@@ -68,7 +68,7 @@ class _Run:
         names: Mapping[Path, str],
     ) -> None:
         self.asked, self.looker, self.folder, self.pages = asked, looker, folder, pages
-        self.names = names
+        self.names, self.digests = names, dict[Path, str]()
         self.bad: list[str] = []
         self.lost: list[str] = []
         self.model = {
@@ -116,20 +116,18 @@ class _Run:
             **self.model,
             "method": look.method,
             "options": dict(look.options),
-            "picture_sha256": digest(path),
+            "picture_sha256": self._digest(path),
         }
 
+    def _digest(self, path: Path) -> str:
+        """Return the hash of a picture, which is read for it once."""
+        if path not in self.digests:
+            self.digests[path] = digest(path)
+        return self.digests[path]
+
     def _known(self, path: Path) -> list[dict[str, Any]] | None:
-        """Return the records of all maps of a picture, if they are there."""
-        if self.asked.again:
-            return None
-        found: list[dict[str, Any]] = []
-        for look in self.looker.looks:
-            told = self.folder.record(self.names[path], look.key, self._wanted(path, look))
-            if told is None:
-                return None
-            found.append(told)
-        return found
+        """Return the records of all maps of a picture, if they are there and may stay."""
+        return None if self.asked.again else self._records(path)
 
     def _done(self, path: Path) -> bool:
         """Whether all files of a picture are there; then its lines are printed again."""
@@ -199,7 +197,7 @@ class _Run:
         from visattn.seeing.map_scales import map_scale
 
         known = {
-            path: told for path in self.names if path.is_file() and (told := self._again(path))
+            path: told for path in self.names if path.is_file() and (told := self._records(path))
         }
         loaded = {
             path: [self.folder.load(self.names[path], one["key"], one) for one in told]
@@ -221,8 +219,8 @@ class _Run:
                 with self._kept_from_harm(picture.name):
                     self._draw(path, picture, loaded[path], scales)
 
-    def _again(self, path: Path) -> list[dict[str, Any]] | None:
-        """Return the records that the first half of the run has left, also of one begun anew."""
+    def _records(self, path: Path) -> list[dict[str, Any]] | None:
+        """Return the records of all maps of a picture, if all are there."""
         records = [
             self.folder.record(self.names[path], look.key, self._wanted(path, look))
             for look in self.looker.looks

@@ -1,12 +1,11 @@
 """What the attention of a model is like, as numbers and as a plot."""
 
-import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.folders import write_whole
+from visattn.commands.folders import png, write_whole
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.maps.attention_diagnostics import LayerDiagnostics
@@ -29,8 +28,6 @@ def write_diagnostics(
         ValueError: If the model has no attention that could be seen.
         OSError: If a file cannot be written.
     """
-    from PIL import Image
-
     from visattn.maps.attention_diagnostics import diagnosed_layers
     from visattn.seeing.preparations import prepared
     from visattn.viz.diagnostic_plots import diagnostic_plot
@@ -53,9 +50,7 @@ def write_diagnostics(
         {name: values.cpu().numpy() for name, values in layer.measures().items()}
         for layer in layers
     ]
-    buffer = io.BytesIO()
-    Image.fromarray(diagnostic_plot(measures)).save(buffer, "png")
-    write_whole(folder / "diagnostics.png", buffer.getvalue())
+    write_whole(folder / "diagnostics.png", png(diagnostic_plot(measures)))
     return list(_table(layers, trials.subject))
 
 

@@ -12,6 +12,7 @@ from visattn.commands.model_options import add_model_options, chosen_model
 from visattn.commands.progresses import progress_bar
 from visattn.commands.score_diagnostics import write_diagnostics
 from visattn.commands.score_rows import ScoreRows
+from visattn.commands.values import positive
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.pictures import Picture
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--data", type=Path, required=True, metavar="DATA", help="see below")
     made.add_argument("--pictures", type=Path, metavar="DIR", help="where DATA's pictures are")
     made.add_argument("--masks", type=Path, metavar="DIR", help="masks of the pictures in DATA")
-    made.add_argument("--limit", type=_count, metavar="N", help="only the first N pictures")
+    made.add_argument("--limit", type=positive, metavar="N", help="only the first N pictures")
     made.add_argument(
         "--methods", nargs="+", required=True, metavar="METHOD", help="such as gradcam, rollout"
     )
@@ -88,14 +89,14 @@ def _add_rules(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--threshold", type=float, metavar="SHARE", help="of the range, for IoU (the map's mean)"
     )
-    made.add_argument("--steps", type=_count, default=16, help="of insertion and deletion (16)")
+    made.add_argument("--steps", type=positive, default=16, help="of insertion and deletion (16)")
     made.add_argument(
-        "--checks", type=_count, metavar="N", help="shuffle the weights for the first N objects"
+        "--checks", type=positive, metavar="N", help="shuffle the weights for the first N objects"
     )
     made.add_argument(
-        "--diagnostics", type=_count, metavar="N", help="attention itself, over N pictures"
+        "--diagnostics", type=positive, metavar="N", help="attention itself, over N pictures"
     )
-    made.add_argument("--batch", type=_count, default=16, help="pictures at a time (16)")
+    made.add_argument("--batch", type=positive, default=16, help="pictures at a time (16)")
     made.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
 
 
@@ -142,12 +143,6 @@ def score(asked: argparse.Namespace) -> int:
     for reason in bad.values():
         print(f"visattn: skipped {reason}", file=sys.stderr)
     return 1 if bad else 0
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return int(text)
 
 
 def _trials(asked: argparse.Namespace) -> "tuple[MapTrials, str]":

@@ -1,6 +1,7 @@
 """Attention among tokens as one map: of a layer, through all layers, weighed by gradients."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -83,14 +84,10 @@ def rollout(
     """
     numbers = _layers_from(subject, start_layer, "rollout")
     shown = weights_of(subject, pictures, target, numbers, queries="all")
-
-    def carried(of: LayerWeights) -> Tensor:
-        return without_weakest(_fused(of.weights, heads), discard, kept=len(of.roles))
-
-    def rolled(layers: list[Tensor], rows: Tensor) -> Tensor:
-        return rollout_rows(layers, rows, residual=residual)
-
-    return _through(subject, shown, carried, rolled)
+    carried = [
+        without_weakest(_fused(one.weights, heads), discard, kept=len(one.roles)) for one in shown
+    ]
+    return _through(subject, shown, carried, partial(rollout_rows, residual=residual))
 
 
 def gradient_attention(
@@ -147,16 +144,12 @@ def gradient_rollout(
     """
     numbers = _layers_from(subject, start_layer, "gradient_rollout")
     found = weights_and_gradients(subject, pictures, target, numbers)
-    gradients = {id(shown): gradient for shown, gradient in found}
-
-    def carried(of: LayerWeights) -> Tensor:
-        weighed = rising_means(of.weights, gradients[id(of)])
-        return without_weakest(weighed, discard, kept=len(of.roles))
-
-    def rolled(layers: list[Tensor], rows: Tensor) -> Tensor:
-        return rollout_rows(layers, rows, residual=residual)
-
-    return _through(subject, [shown for shown, _ in found], carried, rolled)
+    carried = [
+        without_weakest(rising_means(one.weights, gradients), discard, kept=len(one.roles))
+        for one, gradients in found
+    ]
+    shown = [one for one, _ in found]
+    return _through(subject, shown, carried, partial(rollout_rows, residual=residual))
 
 
 def relevance(
@@ -183,16 +176,13 @@ def relevance(
     """
     numbers = _layers_from(subject, start_layer, "relevance")
     found = weights_and_gradients(subject, pictures, target, numbers)
-    gradients = {id(shown): gradient for shown, gradient in found}
-
-    def carried(of: LayerWeights) -> Tensor:
-        return rising_weights(of.weights, gradients[id(of)])
+    shown = [one for one, _ in found]
 
     def added(layers: list[Tensor], rows: Tensor) -> Tensor:
-        own = not found[-1][0].lone
-        return relevance_rows(layers, rows) - (rows if own else 0)
+        return relevance_rows(layers, rows) - (0 if shown[-1].lone else rows)
 
-    return _through(subject, [shown for shown, _ in found], carried, added)
+    carried = [rising_weights(one.weights, gradients) for one, gradients in found]
+    return _through(subject, shown, carried, added)
 
 
 def _layers_from(subject: Subject, start: int, method: str) -> list[int]:
@@ -210,7 +200,7 @@ def _layers_from(subject: Subject, start: int, method: str) -> list[int]:
 def _through(
     subject: Subject,
     shown: Sequence[LayerWeights],
-    carried: Callable[[LayerWeights], Tensor],
+    carried: Sequence[Tensor],
     combined: Callable[[list[Tensor], Tensor], Tensor],
 ) -> Float[Tensor, "b gy gx"]:
     """Return what reaches the input from what the scores are made of.
@@ -218,18 +208,14 @@ def _through(
     Args:
         subject: The model.
         shown: Its layers.
-        carried: The matrix of a layer.
+        carried: The matrix of each.
         combined: The rows that all matrices make of those to begin with.
     """
-    *below, last = shown
-    layers = [carried(one) for one in ([*below] if last.lone else shown)]
-    first = below[0] if below else last
+    first, last, layers = shown[0], shown[-1], list(carried)
     if last.lone:
-        rows = carried(last)
-        missing = len(first.roles) - len(
-            last.roles
-        )  # below 0 where the pool has a token of its own
-        rows = pad(rows, (missing, 0))
+        # below 0 where the pool has a token of its own
+        missing = len(first.roles) - len(last.roles)
+        rows = pad(layers.pop(), (missing, 0))
     else:
         identity = torch.eye(layers[-1].shape[1]).to(layers[-1]).expand_as(layers[-1])
         rows = pooled_rows(subject.card, last, identity).mean(1, keepdim=True)

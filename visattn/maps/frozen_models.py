@@ -8,6 +8,30 @@ from torch import Tensor, nn
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Set a model to evaluation, and give each of its parts back in the mode in which it was.
+
+    Args:
+        model: To be looked at.
+
+    Example:
+        >>> model = torch.nn.Dropout().train()
+        >>> with evaluating(model):
+        ...     model.training
+        False
+        >>> model.training
+        True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Let a model be asked for gradients of what goes into it, and leave no trace of that.
 
@@ -27,22 +51,19 @@ def frozen(model: nn.Module) -> Iterator[None]:
         >>> model.training, model.weight.requires_grad
         (True, True)
     """
-    modes = [(module, module.training) for module in model.modules()]
     wishes = [(weight, weight.requires_grad) for weight in model.parameters()]
     devices = {weight.device for weight, _ in wishes if weight.device.type == "cuda"}
     with (
         torch.random.fork_rng(devices=list(devices)),
         torch.inference_mode(mode=False),
         torch.enable_grad(),
+        evaluating(model),
     ):
         try:
-            model.eval()
             for weight, _ in wishes:
                 weight.requires_grad = False
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
             for weight, wish in wishes:
                 weight.requires_grad = wish
 

@@ -8,7 +8,7 @@ from visattn.functional.quadratures import gauss_legendre
 from visattn.maps.fills import Fill, filled
 from visattn.maps.frozen_models import asked, frozen
 from visattn.maps.model_cards import Subject
-from visattn.maps.targets import Target, answers
+from visattn.maps.targets import Target, answers, variants_at_once
 
 
 def input_gradient(
@@ -143,9 +143,7 @@ def _settle(subject: Subject, pictures: Tensor, target: Target) -> None:
 
 def _counts(count: int, chunk: int, pictures: Tensor) -> list[int]:
     """Return how many variants of all pictures the model sees at once, one time after the other."""
-    if chunk < 1:
-        raise ValueError(f"the model must see at least 1 picture at once, got chunk={chunk}")
-    most = max(1, chunk // len(pictures))
+    most = variants_at_once(chunk, pictures)
     return [min(most, count - done) for done in range(0, count, most)]
 
 

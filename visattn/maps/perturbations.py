@@ -13,7 +13,7 @@ from visattn.functional.picture_masks import (
 from visattn.maps.fills import Fill, filled
 from visattn.maps.frozen_models import frozen
 from visattn.maps.model_cards import Subject
-from visattn.maps.targets import Of, Target, answers
+from visattn.maps.targets import Of, Target, answers, variants_at_once
 
 
 def occlusion(
@@ -57,7 +57,7 @@ def occlusion(
     counts = torch.zeros_like(pictures[0, 0])
     with frozen(subject.model), torch.no_grad():
         whole = answers(subject, pictures[None], target, of=of)
-        for some in windows.to(pictures.device).split(_masks_at_once(chunk, pictures)):
+        for some in windows.to(pictures.device).split(variants_at_once(chunk, pictures)):
             masks = window_masks(some, size)
             variants = _under(pictures, masks.to(pictures), hidden)
             falls = whole - answers(subject, variants, target, of=of)
@@ -108,18 +108,12 @@ def rise(
     total = torch.zeros_like(pictures[:, 0])
     with frozen(subject.model), torch.no_grad():
         answers(subject, pictures[None], target, of=of)
-        at_once = _masks_at_once(chunk, pictures)
+        at_once = variants_at_once(chunk, pictures)
         for grids, shifts in zip(*(one.split(at_once) for one in drawn), strict=True):
             seen = soft_masks(grids, shifts, size).to(pictures)
             values = answers(subject, _under(pictures, 1 - seen, hidden), target, of=of)
             total += torch.einsum("mb,myx->byx", values, seen)
     return total / (masks * kept)
-
-
-def _masks_at_once(chunk: int, pictures: Tensor) -> int:
-    if chunk < 1:
-        raise ValueError(f"the model must see at least 1 picture at once, got chunk={chunk}")
-    return max(1, chunk // len(pictures))
 
 
 def _under(

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from visattn.maps.frozen_models import evaluating
 from visattn.maps.grid_watches import PICTURES
 from visattn.maps.model_readings import ModelReader, ModelReading
 
@@ -80,18 +81,12 @@ def reading_of(
 def _read(
     model: nn.Module, size: tuple[int, int], zeros: Tensor, run: Callable[[Tensor], Any]
 ) -> ModelReading:
-    modes = [(module, module.training) for module in model.modules()]
     devices = [zeros.device] if zeros.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), evaluating(model):
         try:
-            for module, _ in modes:
-                module.training = False
             return ModelReader(model, size, roles_of(model)).read(lambda: run(zeros))
         except Exception as error:  # noqa: BLE001 - whatever a foreign model raises is told
             return ModelReading(failure=f"{type(error).__name__}: {error}")
-        finally:
-            for module, mode in modes:
-                module.training = mode
 
 
 def _shape(model: nn.Module) -> int:

@@ -149,6 +149,26 @@ def answers(
     return torch.stack([target(one) for one in given.unflatten(0, variants.shape[:2])])
 
 
+def variants_at_once(chunk: int, pictures: Float[Tensor, "b c y x"]) -> int:
+    """Return how many variants of all pictures fit into what the model sees at once, at least one.
+
+    Args:
+        chunk: Pictures that it sees at once.
+        pictures: Each of which has variants.
+
+    Raises:
+        ValueError: If it sees none.
+
+    Example:
+        >>> import torch
+        >>> variants_at_once(32, torch.zeros(3, 1, 2, 2))
+        10
+    """
+    if chunk < 1:
+        raise ValueError(f"the model must see at least 1 picture at once, got chunk={chunk}")
+    return max(1, chunk // len(pictures))
+
+
 def _number(target: int | str, subject: Subject) -> int:
     """Return the number of a class."""
     if isinstance(target, int):

@@ -14,6 +14,7 @@ from visattn.data.framings import Framing, frame
 from visattn.data.pictures import Picture, read_picture
 from visattn.functional.search import Hypotheses
 from visattn.maps import AttentionMap, Geometry
+from visattn.maps.frozen_models import evaluating
 from visattn.models.captioners import Captioner, Look
 
 PictureLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Picture
@@ -98,9 +99,7 @@ def caption(
     framing = Framing(size=model.encoder.size, fit=fit)
     framed = [frame(read_picture(picture), framing) for picture in given]
     device = next(model.parameters()).device
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with evaluating(model):
         found = model.search(
             model.encoder(torch.stack([pixels for pixels, _ in framed]).to(device)),
             beam=beam,
@@ -109,9 +108,6 @@ def caption(
             min_length=min_length,
             length_penalty=length_penalty,
         )
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     made = {"model": type(model).__name__, "beam": beam, "fit": fit}
     return [
         _captions(model, found, index, geometry, made) for index, (_, geometry) in enumerate(framed)

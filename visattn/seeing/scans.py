@@ -2,8 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -18,6 +17,7 @@ from visattn.data.pictures import Picture, read_picture
 from visattn.functional.saliencies import saliency, salient_paths
 from visattn.functional.scan_paths import random_paths, raster_paths
 from visattn.maps import AttentionMap, Geometry
+from visattn.maps.frozen_models import evaluating
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.seeing.captions import Fit, PictureLike
 
@@ -103,7 +103,7 @@ def glimpses(
     one = isinstance(pictures, (str, os.PathLike, bytes, Image.Image, np.ndarray, Picture))
     bars = round(255 * model.background)
     framing = Framing(size=model.size, fit=fit, fill=(bars, bars, bars))
-    with _evaluating(model):
+    with evaluating(model):
         return [
             _scan(model, *frame(read_picture(picture), framing), policy, seed)
             for picture in ([pictures] if one else pictures)
@@ -173,15 +173,3 @@ def _sharpness(windows: Float[Tensor, "t s 4"], size: tuple[int, int]) -> Float[
             left, top, right, bottom = box
             value[top:bottom, left:right] = 0.5**scale
     return values
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation, and give it back in the mode in which it was."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

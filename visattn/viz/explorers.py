@@ -9,15 +9,12 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.viz.colours import colour_table
-from visattn.viz.documents import file_address, picture_address, sealed_document
-from visattn.viz.overlays import glowing_colours
+from visattn.viz.photo_pages import LONGEST, photo_page
 
 _SCRIPTS = (
     "overlays.js", "photo.js", "choices.js", "facts.js", "ramps.js", "places.js", "heads.js",
     "tiles.js", "explorer.js",
 )  # fmt: skip
-_LONGEST = 1280  # pixels; a page is to stay small enough to be sent
-_PLACE = ("matrix", "input_size", "picture_size", "region")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +112,7 @@ def explorer_page(
     colours: str = "magma",
     opacity: float = 0.7,
     style: Literal["heat", "light"] = "heat",
-    longest: int = _LONGEST,
+    longest: int = LONGEST,
     index: str | None = None,
 ) -> str:
     """Return a page of HTML, whole in itself, in which one sees where each head looked.
@@ -151,36 +148,26 @@ def explorer_page(
         >>> page[:15], "<Grad-CAM>" in page
         ('<!doctype html>', False)
     """
-    _check(picture, geometry, layers, maps, opacity, style)
-    address, (height, width) = picture_address(picture, longest=longest)
-    data = {
-        "size": [height, width],
-        "geometry": {key: geometry[key] for key in _PLACE},
-        "glow": base64.b64encode(glowing_colours(colours)).decode(),
-        "table": base64.b64encode(colour_table(colours).tobytes()).decode(),
-        "opacity": opacity,
-        "style": style,
-        "title": title,
-        "layers": [_layer_data(layer) for layer in layers],
-        "maps": [_map_data(one) for one in maps],
-    }
-    return sealed_document(
+    _check(layers, maps)
+    return photo_page(
         "explorer.html",
+        picture,
+        geometry,
         styles=["paper.css", "viewer.css", "explorer.css"],
         scripts=_SCRIPTS,
-        data=data,
-        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
-        texts={
-            "name": name,
-            "model": model,
+        data={
+            "table": base64.b64encode(colour_table(colours).tobytes()).decode(),
             "title": title,
-            "size": f"{picture.shape[1]} \N{MULTIPLICATION SIGN} {picture.shape[0]}",
-            "photo": address,
-            "width": str(width),
-            "height": str(height),
-            "opacity": str(round(100 * opacity)),
+            "layers": [_layer_data(layer) for layer in layers],
+            "maps": [_map_data(one) for one in maps],
         },
-        markup={"back": _back(index)},
+        texts={"model": model, "title": title},
+        name=name,
+        colours=colours,
+        opacity=opacity,
+        style=style,
+        longest=longest,
+        index=index,
     )
 
 
@@ -205,29 +192,13 @@ def eight_bits(
     return codes.astype(np.uint8), tops
 
 
-def _check(
-    picture: UInt8[np.ndarray, "y x 3"],
-    geometry: Mapping[str, Any],
-    layers: Sequence[ExploredLayer],
-    maps: Sequence[ExploredMap],
-    opacity: float,
-    style: str,
-) -> None:
+def _check(layers: Sequence[ExploredLayer], maps: Sequence[ExploredMap]) -> None:
     if not layers and not maps:
         raise ValueError("a page needs a layer of attention or the map of a method")
     if not all(np.isfinite(one.weights).all() for one in layers) or not all(
         np.isfinite(one.values).all() for one in maps
     ):
         raise ValueError("maps that are shown must be finite, got NaN or infinity")
-    if tuple(geometry["picture_size"]) != picture.shape[:2]:
-        raise ValueError(
-            f"the maps lie on a picture of {tuple(geometry['picture_size'])} (height, width), "
-            f"but this one has {picture.shape[:2]}; hand over the original"
-        )
-    if not 0 <= opacity <= 1 or style not in ("heat", "light"):
-        raise ValueError(
-            f"opacity must lie between 0 and 1 and style be heat or light, got {opacity}, {style!r}"
-        )
 
 
 def _layer_data(layer: ExploredLayer) -> dict[str, Any]:
@@ -261,9 +232,3 @@ def _map_data(one: ExploredMap) -> dict[str, Any]:
         "facts": [list(fact) for fact in one.facts],
         "values": base64.b64encode(one.values.astype("<f4").tobytes()).decode(),
     }
-
-
-def _back(index: str | None) -> str:
-    if index is None:
-        return ""
-    return f'<a class="back" href="{file_address(index)}">&lsaquo; All photos</a>'

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from visattn.viz.documents import file_address, picture_address, sealed_document
-from visattn.viz.overlays import Style, glowing_colours
+from visattn.viz.overlays import Style
+from visattn.viz.photo_pages import LONGEST, photo_page
 
 _VIEWER = (
     "overlays.js", "photo.js", "choices.js", "facts.js", "ramps.js", "words.js", "readouts.js",
     "viewer.js",
 )  # fmt: skip
-_LONGEST = 1280  # pixels; a page is to stay small enough to be sent
-_PLACE = ("matrix", "input_size", "picture_size", "region")
 
 
 class ShownPhrase(NamedTuple):
@@ -87,7 +85,7 @@ def caption_page(
     colours: str = "magma",
     opacity: float = 0.7,
     style: Style = "heat",
-    longest: int = _LONGEST,
+    longest: int = LONGEST,
     index: str | None = None,
 ) -> str:
     """Return a page of HTML, whole in itself, that shows where the model looked for each word.
@@ -120,62 +118,40 @@ def caption_page(
         >>> "a &lt;dog&gt;" in page, "<dog>" in page
         (True, False)
     """
-    _check(picture, captions, geometry)
-    if not 0 <= opacity <= 1 or style not in ("heat", "light"):
-        raise ValueError(
-            f"opacity must lie between 0 and 1 and style be heat or light, got {opacity}, {style!r}"
-        )
-    address, (height, width) = picture_address(picture, longest=longest)
+    _check(captions)
     first = captions[0]
     peaks = [float(one.max()) for one in first.maps]
     high = _middle(peaks) if high is None else high
     if not high > 0:
         raise ValueError(f"high, the value that shows in full, must be above 0, got {high}")
-    data = {
-        "size": [height, width],
-        "geometry": {key: geometry[key] for key in _PLACE},
-        "grid": list(first.maps.shape[1:]),
-        "scale": [0.0, high],
-        "clipped": max(float(one.maps.max()) for one in captions) > high,
-        "glow": base64.b64encode(glowing_colours(colours)).decode(),
-        "opacity": opacity,
-        "style": style,
-        "captions": [_caption_data(one) for one in captions],
-    }
-    return sealed_document(
+    return photo_page(
         "viewer.html",
+        picture,
+        geometry,
         styles=["paper.css", "viewer.css"],
         scripts=_VIEWER,
-        data=data,
-        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
-        texts={
-            "name": name,
-            "caption": " ".join(first.words),
-            "size": f"{picture.shape[1]} \N{MULTIPLICATION SIGN} {picture.shape[0]}",
-            "photo": address,
-            "width": str(width),
-            "height": str(height),
-            "opacity": str(round(100 * opacity)),
+        data={
+            "grid": list(first.maps.shape[1:]),
+            "scale": [0.0, high],
+            "clipped": max(float(one.maps.max()) for one in captions) > high,
+            "captions": [_caption_data(one) for one in captions],
         },
-        markup={"back": _back(index)},
+        texts={"caption": " ".join(first.words)},
+        name=name,
+        colours=colours,
+        opacity=opacity,
+        style=style,
+        longest=longest,
+        index=index,
     )
 
 
-def _check(
-    picture: UInt8[np.ndarray, "y x 3"],
-    captions: Sequence[ShownCaption],
-    geometry: Mapping[str, Any],
-) -> None:
+def _check(captions: Sequence[ShownCaption]) -> None:
     if not captions:
         raise ValueError("a page needs at least one caption")
     grids = {one.maps.shape[1:] for one in captions}
     if len(grids) > 1:
         raise ValueError(f"the maps of all captions must have one grid, got {sorted(grids)}")
-    if tuple(geometry["picture_size"]) != picture.shape[:2]:
-        raise ValueError(
-            f"the maps lie on a picture of {tuple(geometry['picture_size'])} (height, width), "
-            f"but this one has {picture.shape[:2]}; hand over the original"
-        )
 
 
 def _middle(peaks: list[float]) -> float:
@@ -195,9 +171,3 @@ def _caption_data(caption: ShownCaption) -> dict[str, Any]:
         "maps": base64.b64encode(maps).decode(),
         "phrases": [phrase._asdict() for phrase in caption.phrases],
     }
-
-
-def _back(index: str | None) -> str:
-    if index is None:
-        return ""
-    return f'<a class="back" href="{file_address(index)}">&lsaquo; All photos</a>'

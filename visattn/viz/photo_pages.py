@@ -1,0 +1,92 @@
+"""Pages about one photo and maps on it: what the captions' page and the explorer share."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from visattn.viz.documents import file_address, picture_address, sealed_document
+from visattn.viz.overlays import glowing_colours
+
+LONGEST = 1280
+"""Of a photo in its page, in pixels: a page is to stay small enough to be sent."""
+_PLACE = ("matrix", "input_size", "picture_size", "region")
+
+
+def photo_page(
+    template: str,
+    picture: UInt8[np.ndarray, "y x 3"],
+    geometry: Mapping[str, Any],
+    *,
+    styles: Sequence[str],
+    scripts: Sequence[str],
+    data: Mapping[str, Any],
+    texts: Mapping[str, str],
+    name: str,
+    colours: str,
+    opacity: float,
+    style: str,
+    longest: int,
+    index: str | None,
+) -> str:
+    """Return a page of HTML, whole in itself, with a photo on which a script draws maps.
+
+    Args:
+        template: A file of `pages/`.
+        picture: RGB, of any size and proportions.
+        geometry: How the maps lie on the picture, as `Geometry.to_dict` writes it.
+        styles: Files of `pages/`.
+        scripts: Files of `pages/`.
+        data: What the script reads besides the photo's size, the geometry and how maps are drawn.
+        texts: What the template says besides the photo's name and size.
+        name: Of the photo; stands on the page.
+        colours: The table of `heat`, see `visattn.viz.colours.colour_table`.
+        opacity: How far attention in full covers the picture at first, between 0 and 1.
+        style: `heat` or `light`, at first.
+        longest: Of the photo in the page, in pixels.
+        index: Name of a page to go back to.
+
+    Raises:
+        ValueError: If the geometry is of another picture, or there is no such opacity, style or
+            colour table.
+    """
+    if tuple(geometry["picture_size"]) != picture.shape[:2]:
+        raise ValueError(
+            f"the maps lie on a picture of {tuple(geometry['picture_size'])} (height, width), "
+            f"but this one has {picture.shape[:2]}; hand over the original"
+        )
+    if not 0 <= opacity <= 1 or style not in ("heat", "light"):
+        raise ValueError(
+            f"opacity must lie between 0 and 1 and style be heat or light, got {opacity}, {style!r}"
+        )
+    address, (height, width) = picture_address(picture, longest=longest)
+    back = "" if index is None else _BACK.format(file_address(index))
+    return sealed_document(
+        template,
+        styles=styles,
+        scripts=scripts,
+        data={
+            "size": [height, width],
+            "geometry": {key: geometry[key] for key in _PLACE},
+            "glow": base64.b64encode(glowing_colours(colours)).decode(),
+            "opacity": opacity,
+            "style": style,
+            **data,
+        },
+        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
+        texts={
+            "name": name,
+            "size": f"{picture.shape[1]} \N{MULTIPLICATION SIGN} {picture.shape[0]}",
+            "photo": address,
+            "width": str(width),
+            "height": str(height),
+            "opacity": str(round(100 * opacity)),
+            **texts,
+        },
+        markup={"back": back},
+    )
+
+
+_BACK = '<a class="back" href="{}">&lsaquo; All photos</a>'
