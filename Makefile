@@ -1,5 +1,7 @@
 # make demo    installs, trains a small captioner and shows where it looked (no download of data)
 # make test    installs and runs the tests
+# make test-hosts  trains across two hosts made of network namespaces (needs root)
+# make fuzz    reads a million damaged files of every kind; VISATTN_FUZZ_CASES says how many
 # make check   lint, format, types, import rules
 # make bench   times our ways against the plain ones
 # make peers   installs the libraries that we compare with, apart from ours
@@ -16,10 +18,13 @@ KINDS := --textures plain --most 2 --shapes circle square triangle cross \
   --colours red green blue yellow purple orange
 BEST := $(DEMO)/checkpoints/best.ckpt
 
-# Small networks: a second thread brings little, and on a busy machine costs many times its worth.
-demo test: export OMP_NUM_THREADS := 1
+# Files of tests side by side, each file on one core; more than four would only fill the memory.
+SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist loadfile
 
-.PHONY: help demo test check bench peers clean
+# Small networks: a second thread brings little, and on a busy machine costs many times its worth.
+demo test test-hosts: export OMP_NUM_THREADS := 1
+
+.PHONY: help demo test test-hosts fuzz check bench peers clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -57,11 +62,17 @@ demo: .venv/core.stamp
 	@echo "Open $(DEMO)/captions/index.html in a browser: each picture, and where each word looked."
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 	@echo "make test: now the tests that compile, with the shape checks off"
-	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -q -m compile tests
+	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m compile tests
 	@echo "make test: passed. Left out: -m slow; -m gpu (needs a GPU); -m data (needs VISATTN_DATA);"
-	@echo "make test: -m peers (needs make peers)."
+	@echo "make test: -m peers (needs make peers); -m hosts (make test-hosts, needs root); -m fuzz (make fuzz)."
+
+test-hosts: .venv/dev.stamp
+	$(BIN)/python -m pytest -m hosts -rs tests/hosts
+
+fuzz: .venv/dev.stamp
+	$(BIN)/python -m pytest -m fuzz tests
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -63,7 +63,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "zzz",
             "no command 'zzz'; there are fit, validate, test, caption, overlay, glimpse, export, "
-            "score, blocks, data",
+            "score, blocks, data, doctor",
         ),
         ("--verison", "no option '--verison'; did you mean '--version'?"),
         ("-q", "no option '-q'; there are --help, --version, --debug"),
@@ -175,22 +175,100 @@ def test_a_command_line_that_cannot_be_followed_is_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words) == 2
-    assert f"usage: visattn {words[0]}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"visattn {words[0]}: error: ")
+    assert said.endswith(f"visattn {words[0]} --help says what there is\n")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_leaves_gets_no_traceback(unbuffered: str) -> None:
-    # A pipe nobody reads: what `visattn --help | head -0` comes to, without the race.
-    reader, writer = os.pipe()
-    os.close(reader)
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["caption", "a.png", "--wieghts", "m.safetensors"], "--weights"),
+        (["data", "scenes", "--out", "a", "--conut", "3"], "--count"),
+        (
+            ["score", "maps", "--model", "a", "--data", "b", "--methods", "c", "--limt", "3"],
+            "--limit",
+        ),
+    ],
+)
+def test_a_mistyped_option_is_answered(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert f"; did you mean {meant}?\n" in capsys.readouterr().err
+
+
+def test_a_package_that_is_missing_is_the_users_affair(
+    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(failing(ModuleNotFoundError("No module named 'transformers'")))
+    assert cli.main(["data"]) == 1
+    assert capsys.readouterr().err == (
+        "visattn: No module named 'transformers'\n"
+        "visattn: visattn doctor looks for what is missing\n"
+    )
+
+
+def test_errors_of_files_name_the_file(
+    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    play(lambda _argv: len((tmp_path / "gone").read_text()))
+    assert cli.main(["data"]) == 1
+    assert capsys.readouterr().err == f"visattn: {tmp_path}/gone: No such file or directory\n"
+
+
+def test_an_interruption_says_what_was_finished(
+    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(failing(KeyboardInterrupt("3 of 7 are in out")))
+    assert cli.main(["data"]) == 130
+    assert capsys.readouterr().err == "visattn: interrupted; 3 of 7 are in out\n"
+
+
+def started(words: str, stdout: int | None, *, stderr: int, unbuffered: str = "") -> str:
+    """Start a command with such an output; return its code and what it said on stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "visattn", "--help"],
+        ["bash", "-c", f"{sys.executable} -m visattn {words}"],
         cwd=Path(__file__).parents[1],
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        stdout=writer,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
         check=False,
     )
+    return f"{done.returncode} {done.stderr or ''}".strip()
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """A pipe nobody reads: what `visattn ... | head -0` comes to, without the race."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
     os.close(writer)
-    assert done.returncode == 141
-    assert done.stderr == b""
+
+
+# Unbuffered, argparse itself hides that its help could not be written: quiet, but with code 0.
+@pytest.mark.parametrize(
+    ("words", "unbuffered"), [("--help", ""), ("--help", "1"), ("caption --help", "")]
+)
+def test_a_reader_that_leaves_gets_no_traceback(words: str, unbuffered: str, unread: int) -> None:
+    assert started(words, unread, stderr=subprocess.PIPE, unbuffered=unbuffered) == "141"
+
+
+def test_errors_that_nobody_reads_leave_their_code(unread: int) -> None:
+    assert started("captoin", unread, stderr=unread) == "2"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--help >&-", "0"),
+        (
+            "--help >/dev/full",
+            "1 visattn: what was printed could not be written: No space left on device",
+        ),
+    ],
+)
+def test_output_that_cannot_be_written_is_said(words: str, said: str) -> None:
+    assert started(words, None, stderr=subprocess.PIPE) == said

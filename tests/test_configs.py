@@ -15,6 +15,7 @@ from class_miniatures import (
 )
 from miniatures import write_caption_data
 from safetensors.torch import save_file
+from shard_miniatures import write_caption_shards, write_class_shards
 
 from visattn.cli import main
 from visattn.tasks.checkpoints import read_model
@@ -24,6 +25,9 @@ SMALL = {
     "ScenesData": "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3"
     " --data.workers=0",
     "CaptionData": "--data.batch=2 --data.min_count=1 --data.cache=features",
+    "ShardCaptionData": "--data.shards=${VISATTN_DATA}/shards/flickr8k --data.batch=2"
+    " --data.min_count=1 --data.cache=features",
+    "ShardClassData": "--data.shards=${VISATTN_DATA}/shards/flowers --data.batch=2",
     "TorchvisionData": "--data.batch=2 --data.validation=3 --data.workers=0",
     "FolderData": "--data.batch=2 --data.workers=0",
     "CanvasDigits": "--data.batch=2 --data.validation=3",
@@ -51,11 +55,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
 each = pytest.mark.parametrize("config", CONFIGS, ids=[path.stem for path in CONFIGS])
 
 
+# Those of shards differ from others in where the photos lie, and data modules give the same.
+SCORED_TOO = [config for config in CONFIGS if not config.stem.endswith("_shards")]
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A miniature of the data that VISATTN_DATA names, with weights that know nothing."""
     folder = tmp_path_factory.mktemp("data")
     paths = write_caption_data(folder / "flickr8k", photos=7, size=64)
+    write_caption_shards(folder / "shards" / "flickr8k", paths, "train", "validation")
     for path, name in (
         (paths.photos, "Images"),
         (paths.captions, "Flickr8k.token.txt"),
@@ -68,6 +77,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_cifar(folder)
     for name in ("flowers", "imagenet"):
         write_photo_folders(folder / name, train=2, val=1)
+    write_class_shards(folder / "shards" / "flowers", folder / "flowers")
     weights = timm.create_model("mobilenetv2_100", pad_type="same").state_dict()
     save_file(weights, folder / "weights" / "mobilenetv2_100.safetensors")
     return folder
@@ -121,6 +131,19 @@ def test_transformers_for_small_pictures_differ_in_what_their_heads_say() -> Non
         assert asked[plain] == asked[other]
 
 
+@pytest.mark.parametrize(
+    ("sharded", "loose"),
+    [("flickr8k_shards", "flickr8k_soft"), ("flowers_shards", "flowers_mobilenetv2_cbam")],
+)
+def test_configs_of_shards_differ_in_where_the_photos_lie(sharded: str, loose: str) -> None:
+    ours, theirs = settings(sharded), settings(loose)
+    for one in (ours, theirs):
+        one["data"].pop("class_path")
+        for name in ("shards", "captions", "photos", "train", "validation", "root"):
+            one["data"]["init_args"].pop(name, None)
+    assert ours == theirs
+
+
 def settings(name: str) -> Any:
     (path,) = (config for config in CONFIGS if config.stem == name)
     return yaml.safe_load(path.read_text())
@@ -140,7 +163,7 @@ def test_a_config_runs_one_batch(config: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"features"}  # it leaves nothing else
 
 
-@each
+@pytest.mark.parametrize("config", SCORED_TOO, ids=[path.stem for path in SCORED_TOO])
 def test_a_config_is_scored_with_the_words_that_trained_it(config: Path, tmp_path: Path) -> None:
     """Two steps, then test: averaged weights are what is kept, and what comes back."""
     words = small(config)

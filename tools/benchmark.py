@@ -8,6 +8,7 @@
     python tools/benchmark.py transformers    Vision Transformers against others'; minutes
     python tools/benchmark.py transformers --only growth --table docs/attention_growth.md
     python tools/benchmark.py maps            Grad-CAM, recording, overlays; minutes
+    python tools/benchmark.py data            photos from files, shards, kept features; minutes
 
 Machines are noisy: read the ratio of the medians, and its spread over the rounds; the seconds
 belong to this machine and this hour. Each comparison also checks that both ways give the same.
@@ -63,9 +64,14 @@ def options() -> argparse.ArgumentParser:
                            help="of the epoch, timed less often (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
         help="these blocks; of transformers speed, memory, rows, growth; of maps gradcam, rows, "
-        "extraction, overlay (all)")  # fmt: skip
+        "extraction, overlay; of data reading, memory, opening (all)")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a page of Markdown; of transformers, "
         "that of the growth and its picture")  # fmt: skip
+    data = parser.add_argument_group("data")
+    data.add_argument("--samples", type=int, default=512, metavar="N",
+                      help="photos of an epoch (512)")  # fmt: skip
+    data.add_argument("--photos", type=Path, metavar="DIR",
+                      help="folder to take them from (drawn)")  # fmt: skip
     blocks = parser.add_argument_group("blocks")
     blocks.add_argument("--shapes", nargs="+", type=shape, metavar="BxCxYxX",
                         help="of the features (32x256x56x56 8x64x112x112)")  # fmt: skip
@@ -130,6 +136,17 @@ def time_maps(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     return told(map_figures(asked_parts(asked, parser, PARTS), rounds=asked.rounds), asked.out)
 
 
+def time_data(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Measure how fast photos come, and what that holds."""
+    from benchmarks.data_speeds import BATCH, PARTS, data_figures
+
+    if asked.samples < BATCH:
+        parser.error(f"samples must be at least {BATCH}, a batch; got {asked.samples}")
+    parts = asked_parts(asked, parser, PARTS)
+    figures = data_figures(parts, rounds=asked.rounds, samples=asked.samples, photos=asked.photos)
+    return told(figures, asked.out)
+
+
 def asked_parts(
     asked: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
 ) -> Sequence[str]:
@@ -155,6 +172,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "glimpses": time_glimpses,
     "transformers": time_transformers,
     "maps": time_maps,
+    "data": time_data,
 }
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TextIO
 
 # word: (one line of help, the module whose main(argv) -> exit code does the work)
 COMMANDS = {
@@ -24,6 +25,7 @@ COMMANDS = {
     "score": ("score captions or maps against what is known", "visattn.commands.score"),
     "blocks": ("list attention blocks, or tell all about one", "visattn.commands.blocks"),
     "data": ("write a data set as files to look at", "visattn.commands.data"),
+    "doctor": ("look whether all that is needed is here", "visattn.commands.doctor"),
 }
 # These read their own word again, because LightningCLI has them as subcommands.
 _KEEPS_ITS_WORD = {"fit", "validate", "test"}
@@ -33,9 +35,13 @@ _CLOSING = """\
 --debug, before the command, or VISATTN_DEBUG=1 shows where an error came from.
 
 first steps:
+  visattn doctor                                    is all here, and if not, how to get it
   visattn fit --config configs/scenes_demo.yaml     train a captioner; nothing to download
-  visattn export CHECKPOINT --out model.safetensors
-  visattn caption PHOTO --weights model.safetensors --out pictures
+  visattn test --run runs/scenes_demo/1
+  visattn caption PHOTO --run runs/scenes_demo/1 --out pictures
+
+exit codes: 0 done, 1 failed or done in part, 2 not understood, 130 interrupted,
+            141 nobody reads on
 """
 
 
@@ -45,9 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 is success, 1 a command that failed or finished only in part, 2 a command line that cannot
     be followed, 130 an interruption from the keyboard, 141 a reader of our output that left.
 
-    What a user can cause (`ValueError`, `OSError` and what derives from them) ends in one line on
-    stderr; `--debug` before the word, or VISATTN_DEBUG=1 in the environment, shows the whole
-    traceback. Any other exception is a fault of ours and is shown in full.
+    What a user can cause (`ValueError`, `OSError`, what derives from them, and a package that is
+    not there) ends in one line on stderr; `--debug` before the word, or VISATTN_DEBUG=1 in the
+    environment, shows the whole traceback. Any other exception is a fault of ours and is shown in
+    full.
 
     Args:
         argv: The words after the program's name; those of the process if left out.
@@ -64,19 +71,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         del words[0]
     try:
         code = _dispatch(words)
-        sys.stdout.flush()
     except SystemExit as stop:  # argparse and LightningCLI leave this way
-        return _exit_code(stop)
+        code = _exit_code(stop)
     except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
-        _silence_stdout()
-        return 141
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
-    except (ValueError, OSError) as error:
+        code = 141
+    except KeyboardInterrupt as stop:
+        code = _fail(f"interrupted{f'; {stop}' if str(stop) else ''}", 130)
+    except (ValueError, OSError, ImportError) as error:
         if debug:
             traceback.print_exc()
-        return _fail(str(error) or type(error).__name__, 1)
-    return code
+        code = _fail(_told(error), 1)
+    return _handed_over(code)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -129,8 +134,21 @@ def _unknown(word: str) -> int:
     return _fail(f"no {kind} {word!r}; {hint}", 2)
 
 
+def _told(error: Exception) -> str:
+    """Return an error as one sentence for people."""
+    told = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, ImportError):
+        return f"{told}\nvisattn: visattn doctor looks for what is missing"
+    return told
+
+
 def _fail(message: str, code: int) -> int:
-    print(f"visattn: {message}", file=sys.stderr)
+    try:
+        print(f"visattn: {message}", file=sys.stderr, flush=True)
+    except OSError:  # nobody reads what we say, so that the code must say it all
+        _silence(sys.stderr)
     return code
 
 
@@ -143,6 +161,25 @@ def _exit_code(stop: SystemExit) -> int:
     return _fail(str(stop.code), 1)
 
 
-def _silence_stdout() -> None:
-    """Point stdout at nothing, or Python complains once more when it closes it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _handed_over(code: int) -> int:
+    """Return the code, once all that was printed has left; if it cannot leave, another one."""
+    if sys.stdout is None:  # closed from the beginning
+        return code
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = 141
+    except OSError as error:
+        _silence(sys.stdout)
+        return code or _fail(f"what was printed could not be written: {error.strerror}", 1)
+    if code == 141:
+        _silence(sys.stdout)
+    return code
+
+
+def _silence(stream: TextIO) -> None:
+    """Point a stream at nothing, or Python complains once more when it closes it."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError):  # one that stands for no file, as in a notebook
+        return

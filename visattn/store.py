@@ -7,15 +7,16 @@ of its weights, and is refused when it is damaged or somebody else's.
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from visattn.models.weight_files import Shapes, local_file, opened_weights, shapes_in
+from visattn.whole_files import write_whole
 
 FORMAT = "visattn-1"
 
@@ -45,48 +46,59 @@ def write_model(
     described = json.dumps(description, allow_nan=False)
     header = {"format": FORMAT, "checksum": _checksum(whole, described), "description": described}
     # One entry: safetensors writes several in an order that changes from call to call.
-    _write_whole(target, save(whole, metadata={"visattn": json.dumps(header)}))
+    write_whole(target, save(whole, metadata={"visattn": json.dumps(header)}))
 
 
-def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_model(
+    path: str | os.PathLike[str], *, check: Callable[[dict[str, Any], Shapes], object] | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and the description that a file holds.
+
+    Args:
+        path: The file.
+        check: Is shown the description and the shapes of the weights before any of them is read,
+            and raises if they do not fit together.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or was not written by `write_model`.
+        ValueError: If the file is damaged, was not written by `write_model`, holds more than the
+            memory of this machine, or lies on another one.
     """
-    source = Path(path)
-    if not source.is_file():
-        raise FileNotFoundError(f"no model at {source}; `visattn export` writes one")
-    try:
-        with safe_open(source, framework="pt") as file:
-            header = _header(source, (file.metadata() or {}).get("visattn", ""))
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{source} is damaged or no safetensors file: {error}") from error
+    source = local_file(path, missing=f"no model at {path}; `visattn export` writes one")
+    with opened_weights(source) as file:
+        header = _header(source, (file.metadata() or {}).get("visattn", ""))
+        described = _mapping(header["description"])
+        if described is None:
+            raise ValueError(f"{source} describes no model: its description is no mapping")
+        if check is not None:
+            check(described, shapes_in(file))
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header["checksum"] != _checksum(weights, header["description"]):
         raise ValueError(
             f"{source} is damaged: its checksum does not match; fetch or export it anew"
         )
-    described = json.loads(header["description"])
-    if not isinstance(described, dict):
-        raise ValueError(f"{source} describes no model: its description is no mapping")  # noqa: TRY004 (a file's fault)
     return weights, described
 
 
 def _header(source: Path, text: str) -> dict[str, str]:
     """Return what `write_model` noted beside the weights, checked for its form."""
-    try:
-        header = json.loads(text)
-    except json.JSONDecodeError:
-        header = None
+    header = _mapping(text)
     wanted = {"format", "checksum", "description"}
-    if not isinstance(header, dict) or set(header) != wanted or header["format"] != FORMAT:
+    if header is None or set(header) != wanted or header["format"] != FORMAT:
         raise ValueError(
             f"{source} is a safetensors file, but none of visattn's in the format {FORMAT}; "
             "`visattn export` writes them"
         )
     return {name: str(value) for name, value in header.items()}
+
+
+def _mapping(text: str) -> dict[str, Any] | None:
+    """Return what JSON holds, or None if that is no mapping."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):  # no JSON, too many digits, lists within lists within ...
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _checksum(weights: Mapping[str, Tensor], description: str) -> str:
@@ -96,20 +108,3 @@ def _checksum(weights: Mapping[str, Tensor], description: str) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _write_whole(target: Path, content: bytes) -> None:
-    """Put a file into place in one move, so that a cut-off write leaves the old one."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -190,7 +190,7 @@ def test_without_weights_it_says_how_to_get_some(pictures: Path, capsys: Capsys)
     err = capsys.readouterr().err
     assert "--weights is missing" in err
     assert "make demo" in err
-    assert "visattn export" in err
+    assert "visattn fit --config FILE.yaml, then --run FOLDER" in err
 
 
 def test_pictures_that_do_not_exist(weights: Path, tmp_path: Path, capsys: Capsys) -> None:

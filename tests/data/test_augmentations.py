@@ -22,10 +22,15 @@ def seeded(seed: int) -> Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def drawn(draws: int, count: int, seed: int) -> Tensor:
+    """What decides of each picture."""
+    return torch.rand(draws, count, generator=seeded(seed)).T
+
+
 @given(pixels=st.integers(0, 9), seed=st.integers(0, 99))
 def test_shifted_pictures_are_cut_out_of_a_black_margin(pixels: int, seed: int) -> None:
     pictures = noise(5, 2, 7, 11)
-    found = Shift(pixels)(pictures, seeded(seed))
+    found = Shift(pixels)(pictures, drawn(2, 5, seed))
     for picture, shifted in zip(pictures, found, strict=True):
         wide = pad(picture, (pixels,) * 4)
         cuts = [
@@ -39,7 +44,7 @@ def test_shifted_pictures_are_cut_out_of_a_black_margin(pixels: int, seed: int) 
 def test_pictures_are_shifted_apart_and_in_every_direction() -> None:
     dots = torch.zeros(997, 1, 7, 7, dtype=torch.uint8)
     dots[:, :, 3, 3] = 1
-    places = Shift(2)(dots, seeded(0)).nonzero()[:, 2:]
+    places = Shift(2)(dots, drawn(2, 997, 0)).nonzero()[:, 2:]
     assert len(places) == 997
     assert {tuple(place) for place in places.tolist()} == {
         (y, x) for y in range(1, 6) for x in range(1, 6)
@@ -48,7 +53,7 @@ def test_pictures_are_shifted_apart_and_in_every_direction() -> None:
 
 def test_some_pictures_are_mirrored() -> None:
     pictures = noise(997, 1, 3, 5)
-    found = Mirror(0.25)(pictures, seeded(0))
+    found = Mirror(0.25)(pictures, drawn(1, 997, 0))
     same = (found == pictures).flatten(1).all(1)
     turned = (found == pictures.flip(-1)).flatten(1).all(1)
     assert (same ^ turned).all()
@@ -64,7 +69,7 @@ def test_a_turn_is_that_of_torchvision() -> None:
     pictures = noise(2, 3, 31, 31)
     angles = (2 * torch.rand(4, 2, generator=seeded(0))[0] - 1) * 30
     for picture, found, angle in zip(
-        pictures, Affine(degrees=30)(pictures, seeded(0)), angles.tolist(), strict=True
+        pictures, Affine(degrees=30)(pictures, drawn(4, 2, 0)), angles.tolist(), strict=True
     ):
         bilinear = v2.InterpolationMode.BILINEAR
         wanted = rotate(picture, -angle, interpolation=bilinear)  # theirs turns against the clock
@@ -75,7 +80,8 @@ def test_a_turn_is_that_of_torchvision() -> None:
 def test_a_scaled_and_moved_picture_lies_where_it_was_drawn_to(seed: int) -> None:
     blob = torch.zeros(3, 1, 29, 29, dtype=torch.uint8)
     blob[:, :, 10:19, 10:19] = 255
-    found = Affine(scale=(0.5, 1.5), shift=0.2, canvas=(61, 83))(blob, seeded(seed)).float()[:, 0]
+    affine = Affine(scale=(0.5, 1.5), shift=0.2, canvas=(61, 83))
+    found = affine(blob, drawn(4, 3, seed)).float()[:, 0]
     _, scale, right, down = torch.rand(4, 3, generator=seeded(seed))
     mass = found.sum((1, 2)) / 255
     torch.testing.assert_close(mass.sqrt(), 9 * (0.5 + scale), rtol=0.1, atol=0.1)
@@ -85,10 +91,33 @@ def test_a_scaled_and_moved_picture_lies_where_it_was_drawn_to(seed: int) -> Non
     torch.testing.assert_close(y, 30.5 + (2 * down - 1) * 0.2 * 61, rtol=0, atol=0.3)
 
 
-def test_the_same_seed_gives_the_same_pictures() -> None:
-    affine, pictures = Affine(45, (0.7, 1.2), 0.1), noise(3, 1, 13, 17)
-    assert torch.equal(affine(pictures, seeded(1)), affine(pictures, seeded(1)))
-    assert not torch.equal(affine(pictures, seeded(1)), affine(pictures, seeded(2)))
+ALL = {
+    "Mirror": "Mirror",
+    "Shift": "Shift",
+    "Affine": {"Affine": {"degrees": 45, "scale": [0.7, 1.2], "shift": 0.1}},
+    "RandomRotation": {"RandomRotation": {"degrees": 90}},
+    "RandAugment": "RandAugment",
+}
+
+
+@pytest.mark.parametrize("spec", ALL.values(), ids=ALL)
+def test_a_picture_is_changed_by_its_own_numbers_in_whatever_batch(spec: Any) -> None:
+    made, pictures = augmentation(spec), noise(11, 3, 13, 17)
+    uniforms = torch.rand(11, made.draws, generator=seeded(1), dtype=torch.float64)
+    found = made(pictures, uniforms)
+    torch.manual_seed(5)  # of no account, and left alone
+    before = torch.get_rng_state()
+    for row in (7, 2):
+        assert torch.equal(made(pictures[row : row + 1], uniforms[row : row + 1])[0], found[row])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(made(pictures, uniforms.roll(1, 0)), found)
+
+
+def test_the_largest_number_is_still_inside() -> None:
+    last = torch.tensor([[1 - 2.0**-53] * 2])
+    dots = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
+    dots[..., 4, 4] = 1
+    assert Shift(4)(dots, last.double()).nonzero()[0, 2:].tolist() == [0, 0]
 
 
 def test_transforms_of_torchvision_are_drawn_for_each_picture() -> None:
@@ -132,8 +161,6 @@ def test_what_gives_no_bytes_is_refused() -> None:
     made = EachAlone(v2.ToDtype(torch.float32, scale=True))
     with pytest.raises(TypeError, match=r"ToDtype gives torch\.float32 where bytes must come out"):
         made(noise(1, 3, 5, 7))
-    with pytest.raises(ValueError, match="draw from torch's own generator only"):
-        made(noise(1, 3, 5, 7), seeded(0))
 
 
 @pytest.mark.parametrize(

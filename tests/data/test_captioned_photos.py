@@ -124,6 +124,19 @@ def test_a_photo_that_cannot_be_read_is_named(paths: CaptionPaths, photos: Capti
             reading(3)
 
 
+def test_a_photo_must_lie_in_the_folder(paths: CaptionPaths) -> None:
+    entries = read_captions(paths.captions)
+    photo = paths.photos / entries[3].file
+    photo.rename(paths.photos.parent / "elsewhere.jpg")
+    photo.symlink_to("../elsewhere.jpg")
+    with pytest.raises(
+        ValueError, match=rf"'{photo.name}' leads by a link to .*elsewhere\.jpg, out"
+    ):
+        CaptionedPhotos(entries, paths.photos, FRAMING)
+    with pytest.raises(ValueError, match=r"must be a path below its folder, got '/etc/passwd'"):
+        missing_photos([CaptionEntry("a", "/etc/passwd", ("A",))], paths.photos)
+
+
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("captions", "folder", "count"),

@@ -43,6 +43,26 @@ def test_held_pictures_are_changed_and_stay_as_they_are() -> None:
     assert len(held) == 7
 
 
+def test_a_number_behind_the_last_is_a_picture_changed_in_another_way() -> None:
+    held = HeldPictures(noise(7, 3, 9, 11), torch.arange(7), (augmentation("Shift"),), seed=3)
+    first, later = held[[5, 2]], held[[5 + 7, 2 + 14]]
+    assert first.labels.tolist() == later.labels.tolist() == [5, 2]
+    assert not torch.equal(first.pictures, later.pictures)
+    assert torch.equal(held[[2, 6, 5]].pictures[[2, 0]], first.pictures)  # in whatever batch
+    other = HeldPictures(held.pictures, held.labels, held.augmentations, seed=4)
+    assert not torch.equal(other[[5, 2]].pictures, first.pictures)
+
+
+def test_photos_are_changed_by_their_number(folder: Path) -> None:
+    files, labels = labelled_files(folder / "train", CLASSES)
+    crop = (augmentation({"RandomResizedCrop": {"size": [31, 29]}}),)
+    photos = FramedPhotos(files, labels, Framing((31, 29)), crop)
+    first, later = photos[[4, 1]], photos[[4 + 9, 1]]
+    assert later.labels.tolist() == [1, 0]
+    assert torch.equal(later.pictures[1], first.pictures[1])
+    assert not torch.equal(later.pictures[0], first.pictures[0])
+
+
 def test_files_are_listed_class_by_class(folder: Path) -> None:
     files, labels = labelled_files(folder / "val", CLASSES)
     assert [f"{file.parent.name}/{file.name}" for file in files] == [

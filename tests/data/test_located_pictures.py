@@ -73,8 +73,11 @@ def test_an_outline_that_cannot_be_understood_names_its_picture(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": []}, "holds no instances as COCO writes them: KeyError"),
-        ({"categories": None}, "holds no instances as COCO writes them: TypeError"),
+        (
+            {"images": []},
+            r"as COCO writes them: annotations\[0\]: image_id 3 is none that the file",
+        ),
+        ({"categories": None}, "as COCO writes them: categories must be a list of objects"),
         ({"annotations": []}, "knows no object on any picture"),
     ],
 )
@@ -141,3 +144,12 @@ def test_masks_that_do_not_fit_are_said(tmp_path: Path) -> None:
         read_masked(photos, tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="say where the masks are"):
         read_located(tmp_path / "masks" / "deep")
+
+
+def test_a_picture_must_lie_in_its_folder(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    (tmp_path / "elsewhere.png").write_bytes((tmp_path / "some2031" / "a.png").read_bytes())
+    (tmp_path / "some2031" / "a.png").unlink()
+    (tmp_path / "some2031" / "a.png").symlink_to(tmp_path / "elsewhere.png")
+    with pytest.raises(ValueError, match=r"instances_some2031\.json: 'a\.png' leads by a link to"):
+        read_instances(path)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.data.numbered_draws import numbered_uniforms
+from visattn.data.numbered_draws import mixed, numbered_uniforms
 
 WORD = 2**64
 
@@ -67,3 +67,28 @@ def test_draws_are_even_and_know_nothing_of_each_other() -> None:
 def test_nothing_below_nought(seed: int, number: int) -> None:
     with pytest.raises(ValueError, match="seed and numbers must be at least 0, got seed"):
         numbered_uniforms(seed, [5, number], 2)
+
+
+@given(numbers=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
+def test_several_numbers_make_one(numbers: list[int]) -> None:
+    found = mixed(*numbers)
+    assert 0 <= found < 2**63
+    assert found == mixed(*numbers)
+    for place in range(len(numbers)):
+        other = [number + (index == place) for index, number in enumerate(numbers)]
+        changed = found ^ mixed(*other)
+        assert 10 < changed.bit_count() < 54  # about every second bit is another
+
+
+def test_one_number_of_several_is_that_of_split_mix() -> None:
+    assert [mixed(seed) for seed in (0, 7)] == [split_mix(seed, 1)[0] >> 1 for seed in (0, 7)]
+
+
+def test_seeds_steps_and_processes_have_seeds_of_their_own() -> None:
+    every = {
+        mixed(seed, step, rank) % 2**32  # torch's generator on the CPU reads no more
+        for seed in range(5)
+        for step in range(997)
+        for rank in range(3)
+    }
+    assert len(every) >= 5 * 997 * 3 - 1

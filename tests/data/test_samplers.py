@@ -107,3 +107,28 @@ def test_numbers_say_the_epoch_and_the_sample(sizes: tuple[int, int, int, int], 
         assert len(numbered) == len(plain)
         told = [[divmod(number, count) for number in numbers] for numbers in numbered]
         assert told == [[(epoch, number) for number in numbers] for numbers in plain]
+
+
+@given(sizes=SIZES, epoch=st.integers(0, 9), data=st.data())
+def test_an_order_that_is_gone_on_with_leaves_out_what_was_read(
+    sizes: tuple[int, int, int, int], epoch: int, data: st.DataObject
+) -> None:
+    count, batch, pool, world = sizes
+    for rank, whole in enumerate(shares(sizes, epoch=epoch)):
+        done = data.draw(st.integers(0, len(whole)))
+        order = LengthBuckets(count, length, batch=batch, pool=pool, rank=rank, world=world)
+        order.go_on(epoch, done)
+        order.set_epoch(epoch)
+        assert list(order) == whole[done:]
+        assert list(order) == whole  # it counts once
+
+
+def test_what_was_read_is_not_asked_for_its_length() -> None:
+    asked: list[int] = []
+    order = LengthBuckets(1000, lambda index: asked.append(index) or 0, batch=5, pool=4)
+    order.go_on(0, 190)
+    assert len(list(order)) == 10
+    assert len(asked) == 60  # of the pool within which it goes on, and of two more
+    order.go_on(3, 7)
+    order.set_epoch(4)
+    assert (order.epoch, order.first) == (4, 0)

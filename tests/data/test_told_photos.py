@@ -1,5 +1,7 @@
 """Photos with captions, features and phrases: each finds its own, also when it is mirrored."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from miniatures import CaptionPaths, write_caption_data
@@ -10,6 +12,8 @@ from visattn.data.captioned_photos import CaptionedPhotos
 from visattn.data.feature_caches import FeatureCache
 from visattn.data.framings import Framing
 from visattn.data.phrases import Phrase, read_phrases
+from visattn.data.pictures import PictureError
+from visattn.data.substitutes import Substitutes
 from visattn.data.told_photos import ToldPhotos, mirrored_words
 from visattn.models.timm_encoders import TimmEncoder
 
@@ -47,12 +51,11 @@ def test_kept_features_are_those_of_the_photo(photos: CaptionedPhotos, cache: Fe
 def test_about_every_second_photo_is_mirrored_with_what_is_said_of_it(
     photos: CaptionedPhotos, cache: FeatureCache
 ) -> None:
-    torch.manual_seed(0)
     told = ToldPhotos(photos, cache=cache, mirror=True)
     place = "left" if "left" in photos.entries[0].captions[0] else "right"
     turned = 0
-    for _ in range(40):
-        sample = told[0]
+    for epoch in range(40):
+        sample = told[epoch * len(told)]
         mirrored = torch.equal(sample.grids[0], cache.read(0, 1)[0])
         assert mirrored or torch.equal(sample.grids[0], cache.read(0, 0)[0])
         assert (place in sample.captions[0].split()) != mirrored
@@ -61,10 +64,21 @@ def test_about_every_second_photo_is_mirrored_with_what_is_said_of_it(
     assert 10 < turned < 30
 
 
-def test_pixels_are_mirrored_as_features_are(photos: CaptionedPhotos) -> None:
+def test_a_number_says_whether_a_photo_is_mirrored(photos: CaptionedPhotos) -> None:
+    def sides(seed: int) -> list[str]:
+        told = ToldPhotos(photos, mirror=True, seed=seed)
+        return [told[number].captions[0] for number in range(40)]
+
     torch.manual_seed(0)
-    plain = ToldPhotos(photos)[0].picture
-    shown = [ToldPhotos(photos, mirror=True)[0].picture for _ in range(20)]
+    first = sides(0)
+    torch.manual_seed(1)
+    assert sides(0) == first != sides(1)
+    assert [sample.id for sample in ToldPhotos(photos)] == [entry.id for entry in photos.entries]
+
+
+def test_pixels_are_mirrored_as_features_are(photos: CaptionedPhotos) -> None:
+    plain, told = ToldPhotos(photos)[0].picture, ToldPhotos(photos, mirror=True)
+    shown = [told[epoch * len(told)].picture for epoch in range(20)]
     assert plain is not None
     kinds = {
         (torch.equal(one, plain), torch.equal(one, plain.flip(-1)))
@@ -103,3 +117,22 @@ def test_mirroring_twice_changes_nothing() -> None:
     sample = CaptionSample("a", None, ("left ball rightmost",), phrases=((ball,), ()))
     assert mirrored_words(mirrored_words(sample)) == sample
     assert mirrored_words(sample) != sample
+
+
+def test_another_photo_stands_in_with_its_own_captions_and_phrases(tmp_path: Path) -> None:
+    paths = write_caption_data(tmp_path, photos=7)
+    entries = read_captions(paths.captions)
+    broken = paths.photos / entries[2].file
+    broken.write_bytes(broken.read_bytes()[:-100])
+    photos = CaptionedPhotos(entries, paths.photos, Framing(ENCODER.size, fit="squash"))
+    phrases = read_phrases(paths.phrases)
+    substitutes = Substitutes(7)
+    told = ToldPhotos(photos, phrases=phrases, mirror=True, substitutes=substitutes)
+    other = next(substitutes.others(2))
+    assert told[2].id == told[2 + 7].id == entries[other].id
+    assert told[2].references == entries[other].captions
+    assert told[2].picture is not None
+    assert len(told[2].phrases) == 5
+    assert substitutes.lost == [2]
+    with pytest.raises(PictureError, match="truncated"):
+        _ = ToldPhotos(photos, phrases=phrases)[2]

@@ -34,6 +34,18 @@ def test_words_come_as_often_as_the_model_says() -> None:
     assert (shares[1:] - wanted).abs().max() < 4 * (0.25 / 2000) ** 0.5  # four standard errors
 
 
+def test_numbers_that_are_given_decide_the_words() -> None:
+    """Word 1 has the first share of [0, 1), then word 2, then the word that stops."""
+    first, second = LOGITS[1:].softmax(0).cumsum(0)[:2].tolist()
+    edges = [[0.0, first - 1e-4, first + 1e-4], [second - 1e-4, second + 1e-4, 1 - 1e-15]]
+    luck = torch.tensor(edges, dtype=torch.float64)
+    drawn = draw_samples(
+        always, Still(), pictures=2, count=3, start=0, stop=3, max_length=1, banned=(0,),
+        uniforms=lambda: luck,
+    )  # fmt: skip
+    assert drawn.tokens[..., 0].tolist() == [[1, 1, 2], [2, 3, 3]]
+
+
 def test_a_caption_ends_where_it_stops() -> None:
     torch.manual_seed(1)
     drawn = draw_samples(

@@ -15,7 +15,8 @@ HELPS = [
     ["--help"],
     ["--version"],
     [],
-    *([word, "--help"] for word in ("blocks", "caption", "export", "data", "score")),
+    *([word, "--help"] for word in ("fit", "test", "blocks", "caption", "overlay", "glimpse")),
+    *([word, "--help"] for word in ("export", "data", "score", "doctor")),
     ["score", "captions", "--help"],
     ["score", "maps", "--help"],
 ]

@@ -177,6 +177,20 @@ def test_a_block_may_come_first() -> None:
     assert torch.equal(scores[0], scores[1])  # nothing is let through
 
 
+def test_with_several_cells_places_matter() -> None:
+    # the last features lie 8 pixels apart: what moves by 16 moves by a cell of two
+    random = torch.Generator().manual_seed(5)
+    pictures = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    pictures[0, :, 4:12, 4:12] = torch.randint(256, (3, 8, 8), dtype=torch.uint8, generator=random)
+    pictures[1] = pictures[0].roll((8, 8), (1, 2))
+    for cells, alike in ((1, True), (2, False)):
+        torch.manual_seed(0)
+        model = AttentionResNet(names(3), depth=8, width=4, cells=cells).eval()
+        seen = model(pictures).softmax(-1).detach()
+        assert torch.allclose(seen[0], seen[1], atol=0.02) is alike
+        assert model.fc.in_features == 16 * cells**2
+
+
 def test_units_can_be_made_wider_inside() -> None:
     model = AttentionResNet(names(2), depth=8, inner=(17, 37, 71))
     weights = model.state_dict()

@@ -216,6 +216,14 @@ def test_a_given_start_and_noise_leave_nothing_to_chance() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_each_rollout_may_start_at_a_place_of_its_own() -> None:
+    made, first = model(), starts(6).view(3, 2, 2)
+    looks = roll(made, photos(3, 1, 13, 17), first, drawn(3, 2, 4, 2))
+    assert torch.equal(looks.places[:, :, 0], first)
+    alike = roll(made, photos(3, 1, 13, 17), first[:, 1], drawn(3, 2, 4, 2))
+    torch.testing.assert_close(alike.scores[:, 1], looks.scores[:, 1])
+
+
 @pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("sight", ["linear", "conv"])
 def test_every_core_and_sight_looks(core: str, sight: str) -> None:

@@ -103,7 +103,7 @@ def test_files_that_do_not_fit_are_refused(build: Any, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere.safetensors do not exist"):
         build(name, weights=tmp_path / "nowhere.safetensors")
     (tmp_path / "text.safetensors").write_text("text")
-    with pytest.raises(ValueError, match="is not a safetensors file"):
+    with pytest.raises(ValueError, match="damaged or no safetensors file"):
         build(name, weights=tmp_path / "text.safetensors")
     save_file({"odd": torch.zeros(2)}, tmp_path / "odd.safetensors")
     with pytest.raises(ValueError, match=r"does not fit .* 1 left over \['odd'\]"):

@@ -345,9 +345,9 @@ def test_two_classifiers_are_left_out(tmp_path: Path) -> None:
 
 def damaged(tmp_path: Path, weights: Path) -> Iterator[tuple[Path, type[Exception], str]]:
     (tmp_path / "torn.safetensors").write_bytes(weights.read_bytes()[:1000])
-    yield tmp_path / "torn.safetensors", ValueError, "is not a safetensors file"
+    yield tmp_path / "torn.safetensors", ValueError, "damaged or no safetensors file"
     (tmp_path / "empty.safetensors").write_bytes(b"")
-    yield tmp_path / "empty.safetensors", ValueError, "is not a safetensors file"
+    yield tmp_path / "empty.safetensors", ValueError, "damaged or no safetensors file"
     yield tmp_path / "none.safetensors", FileNotFoundError, "none.safetensors do not exist"
     yield tmp_path, FileNotFoundError, "do not exist"
     other = timm.create_model("test_efficientnet")

@@ -106,6 +106,15 @@ def test_numbers_below_one_are_refused(paths: CaptionPaths, name: str) -> None:
         CaptionData(**described(paths, **{name: 0}))
 
 
+def test_what_is_read_once_has_no_substitutes(paths: CaptionPaths) -> None:
+    with pytest.raises(ValueError, match=r"a cache every photo is read once, .* must be raise"):
+        CaptionData(**described(paths, on_error="substitute", cache="features"))
+    data = CaptionData(**described(paths, on_error="substitute"))
+    substitutes = data.stand_ins(13, str)
+    assert substitutes is not None
+    assert CaptionData(**described(paths)).stand_ins(13, str) is None
+
+
 @pytest.fixture(scope="module")
 def story(paths: CaptionPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that trained from kept features with everything on, and was scored; look only."""

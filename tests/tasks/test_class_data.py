@@ -13,6 +13,7 @@ from class_miniatures import (
     write_photo_folders,
 )
 
+from visattn.data.pictures import PictureError
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.tasks.class_data import FolderData, TorchvisionData
 from visattn.tasks.classification import ClassificationTask
@@ -72,7 +73,7 @@ def test_the_test_part_is_opened_by_the_test_alone(
     data = TorchvisionData("MNIST", root=str(digits), validation=5)
     data.setup("fit")
     data.setup("validate")
-    with pytest.raises(Exception, match=r".*"):
+    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte is no IDX file of bytes"):
         data.setup("test")
 
 
@@ -89,7 +90,8 @@ def test_distorted_pictures_are_the_same_each_time_but_for_training(digits: Path
     assert held[0].shape == (5, 1, 42, 40)
     assert torch.equal(*held)
     train = made[0].parts["train"]
-    assert not torch.equal(train[[0]].pictures, train[[0]].pictures)
+    assert torch.equal(train[[0]].pictures, train[[0]].pictures)
+    assert not torch.equal(train[[0]].pictures, train[[18]].pictures)  # in the next epoch
 
 
 def test_cifar_has_three_channels_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,3 +167,60 @@ def test_photos_want_a_classifier(photos: Path) -> None:
         FolderData(str(photos), held_out=1)
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         FolderData(str(photos), batch=0)
+
+
+def test_damaged_digits_are_named(digits: Path) -> None:
+    folder = digits / "MNIST" / "raw"
+    pictures, labels = folder / "train-images-idx3-ubyte", folder / "train-labels-idx1-ubyte"
+    whole, told = pictures.read_bytes(), labels.read_bytes()
+    for path, content, reason in (
+        (pictures, whole[:-1], r"train-images-idx3-ubyte has .* bytes; of 23 x 28 x 28 it must"),
+        (pictures, whole[:9], r"train-images-idx3-ubyte has 9 bytes"),
+        (pictures, b"<html>404</html>", r"train-images-idx3-ubyte is no IDX file .* 3c 68 74 6d"),
+        (labels, told[:7] + bytes([22]) + told[8:30], r"23 pictures and train-labels.* 22 classes"),
+        (labels, told[:-1] + bytes([10]), r"train-labels-idx1-ubyte names class 10; there are 10"),
+    ):
+        pictures.write_bytes(whole)
+        labels.write_bytes(told)
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=reason):
+            TorchvisionData("MNIST", root=str(digits), validation=5)
+
+
+def test_what_torchvision_cannot_understand_is_said_in_words(digits: Path) -> None:
+    processed = digits / "MNIST" / "processed"  # as old versions kept them
+    processed.mkdir()
+    for name in ("training.pt", "test.pt"):
+        (processed / name).write_bytes(b"no pickle")
+    with pytest.raises(ValueError, match=r"MNIST in .* is damaged \(.*\); fetch it anew"):
+        TorchvisionData("MNIST", root=str(digits), validation=5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unreadable_training_photos_are_replaced_and_told_of(photos: Path, workers: int) -> None:
+    broken = [photos / "train" / "rose" / f"{number}.jpg" for number in (1, 4)]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:-100])
+    data = folder_data(photos, on_error="substitute", workers=workers)
+    data.setup("fit")
+    seen = list(data.train_dataloader())
+    assert sum(len(batch.labels) for batch in seen) == 20
+    with pytest.warns(UserWarning, match=r"2 training pictures could .*rose/1\.jpg, .*rose/4\.jpg"):
+        assert data.on_after_batch_transfer(seen[0], 0) is seen[0]
+    data.on_after_batch_transfer(seen[0], 0)  # which is said once
+    data.teardown("fit")
+    train = data.parts["train"]
+    assert torch.equal(train[[8]].pictures, train[[8 + 21]].pictures)  # the same in each epoch
+
+
+def test_unreadable_photos_stop_training_unless_asked_and_always_evaluation(photos: Path) -> None:
+    for part, number in (("train", 1), ("val", 0)):
+        (photos / part / "rose" / f"{number}.jpg").write_bytes(b"no photo")
+    data = folder_data(photos)
+    data.setup("fit")
+    with pytest.raises(PictureError, match=r"rose/1\.jpg: not a picture"):
+        list(data.train_dataloader())
+    data = folder_data(photos, on_error="substitute")
+    data.setup("fit")
+    with pytest.raises(PictureError, match=r"val/rose/0\.jpg: not a picture"):
+        list(data.val_dataloader())

@@ -30,7 +30,7 @@ def pictures() -> Tensor:
 
 
 def tried(made: GlimpseModel, trials: Trials, batch: int = 0) -> list[tuple[str, Tensor]]:
-    return list(trials.run(made, pictures(), batch))
+    return list(trials.run(made, pictures(), range(300 * batch, 300 * batch + 300)))
 
 
 def watched(made: GlimpseModel, trials: Trials, monkeypatch: Any, batch: int = 0) -> list[Looks]:
@@ -56,6 +56,13 @@ def test_the_ways_have_names_and_come_in_this_order() -> None:
     names = [name for name, _ in tried(model(), trials)]
     assert names == ["mean"] * 3 + ["random", "raster", "sampled", "averaged"]
     assert tuple(dict.fromkeys(names)) == trials.names()
+
+
+def test_what_is_drawn_belongs_to_the_picture_whatever_batch_it_is_in() -> None:
+    made, trials, order = model(), Trials(starts=2, samples=2), [299, 7, 158]
+    some = trials.run(made, pictures()[order], order)
+    for (name, one), (_, every) in zip(some, tried(made, trials), strict=True):
+        assert torch.allclose(one, every[order], atol=1e-6), name
 
 
 @pytest.mark.parametrize("start", ["random", "centre", "learned"])

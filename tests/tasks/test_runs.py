@@ -1,6 +1,8 @@
 """Folders of runs, and the scores that are left in them."""
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.tasks.runs import ScoresFile, next_run, run_of
+from visattn.tasks.runs import (
+    ScoresFile,
+    claim,
+    held,
+    latest_run,
+    next_run,
+    refuse_taken,
+    run_of,
+)
 
 
 def test_no_run_gets_the_folder_of_another(tmp_path: Path) -> None:
@@ -17,6 +27,38 @@ def test_no_run_gets_the_folder_of_another(tmp_path: Path) -> None:
         (tmp_path / "a" / name).mkdir(parents=True)
     assert next_run("a", tmp_path).name == "11"
     assert next_run("b", tmp_path).name == "1"
+
+
+def test_the_latest_run_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+    assert latest_run("a", tmp_path).name == "1"
+    for name in ("2", "10", "notes"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+    assert latest_run("a", tmp_path).name == "10"
+
+
+def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "a"
+    claim(folder, new=True)
+    refuse_taken(folder, "--way on")
+    claim(folder, new=True)  # made by hand, and empty
+    (folder / "config.yaml").touch()
+    claim(folder, new=False)
+    with pytest.raises(FileExistsError, match="was taken by a run that began at the same moment"):
+        claim(folder, new=True)
+    with pytest.raises(FileExistsError, match=r"already holds a run; .* or go on with it by --way"):
+        refuse_taken(folder, "--way on")
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    with held(tmp_path):
+        child = os.fork()
+        if not child:
+            with suppress(BlockingIOError), held(tmp_path):
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with held(tmp_path) as again:
+        assert again
 
 
 @pytest.mark.parametrize(

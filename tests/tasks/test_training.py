@@ -164,6 +164,36 @@ def test_a_run_is_not_overwritten(
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+def test_no_run_is_overwritten_by_one_that_goes_on_from_another(
+    run: Path, copy: Path, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "--config", str(tiny), "--ckpt_path"]
+    assert main([*words, str(copy), "--run", str(run)]) == 1
+    assert f"{run} already holds a run" in capsys.readouterr().err
+    last = copy.with_name("last.ckpt")
+    last.write_bytes((run / "checkpoints" / "last.ckpt").read_bytes())
+    for early in (str(copy), "best"):
+        assert main([*words, early, "--run", str(copy.parents[1])]) == 1
+        said = capsys.readouterr().err
+        assert "best.ckpt is of step 2, and the run goes on to step 4" in said
+        assert f"say --ckpt_path last --run {copy.parents[1]}" in said
+
+
+def test_last_is_the_newest_of_the_folder_or_none(tiny: Path, tmp_path: Path) -> None:
+    words = ["fit", "--config", str(tiny), "--ckpt_path", "last"]
+    assert main([*words, "--trainer.max_steps", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny" / "1"
+    last = folder / "checkpoints" / "last.ckpt"
+    assert torch.load(last)["global_step"] == 2
+    assert main([*words, "--run", str(folder)]) == 0
+    assert torch.load(last)["global_step"] == 4
+    assert {path.name for path in folder.glob("config*")} == {"config.yaml", "config-2.yaml"}
+    assert yaml.safe_load((folder / "config-2.yaml").read_text())["ckpt_path"] == "last"
+    assert main([*words, "--trainer.max_steps", "5", "--trainer.max_epochs", "3"]) == 0
+    assert torch.load(last)["global_step"] == 5
+    assert [path.name for path in folder.parent.iterdir()] == ["1"]
+
+
 def test_a_run_goes_on_where_it_stopped(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "tiny" / "1"
     assert main(["fit", "--config", str(tiny)]) == 0  # a folder of its own, named by the config
@@ -256,7 +286,7 @@ def test_wrong_values_are_refused_before_anything_is_made(
     assert main(["fit", "--config", "nowhere.yaml"]) == 2
     assert "nowhere.yaml" in capsys.readouterr().err
     assert main(["fit"]) == 2
-    assert "fit.data, fit.model" in capsys.readouterr().err
+    assert "fit needs --config FILE.yaml" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 

@@ -4,13 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.viz.letters import ELLIPSIS, shortened, typeface, wrapped
+from visattn.viz.shown_texts import shown_text
 
 TEXTS = st.text(max_size=60)
 
 
 @given(text=TEXTS, width=st.floats(20, 400))
 def test_a_shortened_text_fits_and_says_that_it_is_short(text: str, width: float) -> None:
-    whole, short = " ".join(text.split()), shortened(text, typeface(12), width)
+    whole, short = shown_text(" ".join(text.split())), shortened(text, typeface(12), width)
     assert typeface(12).getlength(short) <= width
     assert short == whole or short.endswith(ELLIPSIS)
     assert whole.startswith(short.removesuffix(ELLIPSIS))
@@ -22,7 +23,7 @@ def test_wrapped_lines_fit_and_lose_nothing_in_silence(text: str, width: float, 
     assert len(result) <= lines
     assert all(typeface(12).getlength(line) <= width for line in result)
     if not any(line.endswith(ELLIPSIS) for line in result):
-        assert " ".join(result).split() == text.split()
+        assert " ".join(result).split() == shown_text(" ".join(text.split())).split()
 
 
 def test_no_room_leaves_an_ellipsis() -> None:

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from visattn.commands.parsers import CommandParser
+
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from visattn.blocks.bases import Block
 
@@ -28,7 +30,7 @@ va.insert(model, NAME, at=..., example=...)."""
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="visattn blocks",
         description=_DESCRIPTION,
         epilog=_EPILOG,

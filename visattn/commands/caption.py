@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.devices import move_to_device
+from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pictures
 from visattn.commands.folders import file_names, spare_pictures
-from visattn.commands.galleries import SUFFIXES, Gallery
+from visattn.commands.galleries import INDEX, SUFFIXES, Gallery, earlier_entries
+from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import PIXELS_PER_BATCH, batched, readable, report
+from visattn.commands.readings import PIXELS_PER_BATCH, batched, readable, report, telling_how_far
+from visattn.commands.run_models import add_model_source, model_file, trained_model
 from visattn.commands.values import positive
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
@@ -23,8 +26,7 @@ if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for 
 _NO_WEIGHTS = """\
 --weights is missing: captions come from a trained model. Make one:
   in a few minutes    make demo, then --weights runs/demo/model.safetensors
-  as you like it      visattn fit --config FILE.yaml
-                      visattn export CHECKPOINT --out M.safetensors"""
+  as you like it      visattn fit --config FILE.yaml, then --run FOLDER, where it lies"""
 
 _EPILOG = """\
 A picture gives a line on stdout: its name, a tab, its caption. With --out it also gives
@@ -42,7 +44,7 @@ _PIXELS_PER_BATCH = PIXELS_PER_BATCH
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="visattn caption",
         description="Say what is on pictures, and show where the network looked for each word.",
         epilog=_EPILOG,
@@ -51,9 +53,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "pictures", nargs="+", type=Path, metavar="PICTURE_OR_FOLDER", help="folders are searched"
     )
-    made.add_argument(
-        "--weights", type=Path, metavar="FILE", help="model, as visattn export writes it"
-    )
+    add_model_source(made)
     made.add_argument("--out", type=Path, metavar="DIR", help="folder for pages, panels, numbers")
     _add_search(made)
     made.add_argument("--gif", action="store_true", help="also write a GIF, word after word")
@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=positive, default=16, help="pictures at once (16)")
     made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
+    add_dry_run(made)
     return made
 
 
@@ -95,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     """Caption pictures; return 0, or 1 if some of them could not be read.
 
     Raises:
-        FileNotFoundError: If a picture, a folder or the weights do not exist.
+        FileNotFoundError: If a picture, a folder, the weights or the run do not exist.
         ValueError: If the weights are no captioner of ours, the device is not there, a file
             would overwrite a picture or an index that is not ours, the regions are of other
             pictures, or, with `--strict`, a picture cannot be read.
@@ -103,20 +104,28 @@ def main(argv: Sequence[str]) -> int:
     """
     options = parser()
     asked = options.parse_args(argv)
-    if asked.weights is None:
+    if asked.weights is None and asked.run is None:
         options.error(_NO_WEIGHTS)
     _check(options, asked)
     from visattn.data.pictures import find_pictures
 
     names = file_names(find_pictures(asked.pictures))
+    if asked.dry_run:
+        return _rehearse(asked, names)
     gallery = _gallery(asked, names)
-    model = _captioner(asked.weights, asked.device)
+    model = _captioner(asked)
     bad: list[str] = []
     lost: list[str] = []
-    with gallery or nullcontext(), progress_bar(len(names)) as progress:
+    done: list[str] = []
+    with (
+        telling_how_far(done, len(names)),
+        gallery or nullcontext(),
+        progress_bar(len(names)) as progress,
+    ):
         shown = progress.track(names) if progress else names
         for batch in _batches(shown, names, asked.batch, bad, strict=asked.strict):
             lost += _caption(model, batch, asked, gallery)
+            done += [name for name, _ in batch]
     return report(bad, lost, len(names))
 
 
@@ -126,9 +135,25 @@ def _check(options: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
         for name in ("best", "gif", "regions"):
             if getattr(asked, name):
                 options.error(f"--{name} is about what is written; --out DIR says where")
+    model_file(asked)  # or says at once that there is no such run
     asked.best = asked.best or min(asked.beam, _BEST)
     if asked.best > asked.beam:
         options.error(f"--best {asked.best} captions need a --beam as wide, it is {asked.beam}")
+
+
+def _rehearse(asked: argparse.Namespace, names: dict[Path, str]) -> int:
+    """Say what would be done, after all checks that precede it; return 0."""
+    files: list[str] = []
+    if asked.out is not None:
+        endings = [end for end in SUFFIXES if asked.gif or end != ".gif"]
+        files = [f"{name}{end}" for name in names.values() for end in endings] + [INDEX]
+        spare_pictures(asked.out, files, names)
+        earlier_entries(asked.out / INDEX)
+        _regions(asked.regions, names)
+    model = _captioner(asked)
+    return foresee(
+        [told_pictures([*names]), told_model(model, model_file(asked))], asked.out, files
+    )
 
 
 def _gallery(asked: argparse.Namespace, names: dict[Path, str]) -> "Gallery | None":
@@ -156,16 +181,15 @@ def _regions(file: Path | None, names: Iterable[Path]) -> "dict[str, tuple[Phras
     return {name: tuple(chain.from_iterable(said.values())) for name, said in known.items()}
 
 
-def _captioner(weights: Path, device: str) -> "Captioner":
-    """Return the model in `weights`, ready to look, on `device`."""
+def _captioner(asked: argparse.Namespace) -> "Captioner":
+    """Return the model that is asked for, ready to look, on its device."""
     from visattn.models.captioners import Captioner
-    from visattn.seeing import load
 
-    model = load(weights)
+    model, file = trained_model(asked)
     if not isinstance(model, Captioner):
         kind = type(model).__name__
-        raise ValueError(f"{weights} holds a {kind}, which says no words")  # noqa: TRY004 (a file's fault)
-    move_to_device(model, device)
+        raise ValueError(f"{file} holds a {kind}, which says no words")  # noqa: TRY004 (a file's fault)
+    move_to_device(model, asked.device)
     return model
 
 

@@ -1,12 +1,16 @@
 """`visattn data`: a data set as files that anybody can open."""
 
 import argparse
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.folders import prepare_folder
+from visattn.commands.data_shards import add_shards, shards_asked
+from visattn.commands.dry_runs import add_dry_run, foresee
+from visattn.commands.folders import png, prepare_folder, write_whole
+from visattn.commands.parsers import CommandParser
 
 if TYPE_CHECKING:  # numpy and torch are loaded when the command runs, not for its help
     from jaxtyping import UInt8
@@ -35,18 +39,18 @@ line of DIR/digits.jsonl:
   class      the digit
   box        where the digit lies: left, top, right, bottom in pixels
   pieces     the boxes of the pieces of other digits, in the order in which they were laid"""
+_LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
 _COMBINATIONS = ("sum", "max", "overwrite", "blend")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    made = argparse.ArgumentParser(
-        prog="visattn data", description="Write a data set as files to look at."
-    )
+    made = CommandParser(prog="visattn data", description="Write a data set as files to look at.")
     sets = made.add_subparsers(dest="name", metavar="NAME", required=True)
     _add_scenes(sets)
     _add_shapes(sets)
     _add_digits(sets)
+    add_shards(sets)
     return made
 
 
@@ -64,7 +68,13 @@ def main(argv: Sequence[str]) -> int:
         "shapes": _write_shapes,
         "digits": _write_digits,
     }
-    print(f"{asked.out}\t{write[asked.name](asked)}")
+    if asked.name == "shards":
+        return shards_asked(asked)
+    said = write[asked.name](asked)
+    if asked.dry_run:
+        pictures = [f"{asked.split}-{number}.png" for number in range(asked.count)]
+        return foresee([said], asked.out, [*pictures, _LISTS[asked.name]])
+    print(f"{asked.out}\t{said}")
     return 0
 
 
@@ -125,6 +135,7 @@ def _added(sets: Any, name: str, what: str, description: str) -> argparse.Argume
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     own.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for files")
+    add_dry_run(own)
     return own
 
 
@@ -149,10 +160,13 @@ def _write_scenes(asked: argparse.Namespace) -> str:
     }
     kinds = Kinds(**chosen, count=(asked.fewest, asked.most))
     scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed, kinds=kinds)
-    prepare_folder(asked.out)
-    lines = [_scene(scenes, index, asked.out) for index in range(len(scenes))]
-    _write_lines(asked.out / "captions.jsonl", lines)
-    return f"{len(scenes)} scenes of split {asked.split}, {asked.size} pixels a side"
+    said = f"{len(scenes)} scenes of split {asked.split}, {asked.size} pixels a side"
+    if asked.dry_run:
+        return said
+    with _listed(asked) as lines:
+        for index in range(len(scenes)):
+            lines.append(_scene(scenes, index, asked.out))
+    return said
 
 
 def _scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
@@ -171,14 +185,15 @@ def _write_shapes(asked: argparse.Namespace) -> str:
     from visattn.data.scenes.single_things import LONE, lone_things, lone_world
 
     scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed, kinds=LONE)
-    prepare_folder(asked.out)
-    lines: list[dict[str, Any]] = []
-    for index, picture in enumerate(lone_things(scenes).pictures):
-        (thing,) = lone_world(scenes, index).things
-        written = _picture(picture, f"{asked.split}-{index}", asked.out)
-        lines.append({**written, "class": thing.shape, "object": _told(thing, asked.size)})
-    _write_lines(asked.out / "shapes.jsonl", lines)
-    return f"{len(scenes)} shapes of split {asked.split}, {asked.size} pixels a side"
+    said = f"{len(scenes)} shapes of split {asked.split}, {asked.size} pixels a side"
+    if asked.dry_run:
+        return said
+    with _listed(asked) as lines:
+        for index, picture in enumerate(lone_things(scenes).pictures):
+            (thing,) = lone_world(scenes, index).things
+            written = _picture(picture, f"{asked.split}-{index}", asked.out)
+            lines.append({**written, "class": thing.shape, "object": _told(thing, asked.size)})
+    return said
 
 
 def _told(thing: "Thing", size: int) -> dict[str, Any]:
@@ -196,6 +211,10 @@ def _write_digits(asked: argparse.Namespace) -> str:
     from visattn.tasks.digit_data import CanvasDigits
 
     canvas: tuple[int, int] = (asked.canvas[0], asked.canvas[1])
+    if not (Path(asked.root) / "MNIST" / "raw").is_dir():
+        raise FileNotFoundError(
+            f"{asked.root} does not hold MNIST/raw, as torchvision keeps it; choose another --root"
+        )
     data = CanvasDigits(
         root=asked.root,
         canvas=canvas,
@@ -210,21 +229,22 @@ def _write_digits(asked: argparse.Namespace) -> str:
         raise ValueError(f"count must be 1 to {len(laid)}, got {asked.count}")
     numbers = list(range(asked.count))
     (pictures, labels), placed = laid[numbers], laid.placements(numbers)
-    prepare_folder(asked.out)
-    lines = [
-        {
-            **_picture(picture, f"{asked.split}-{number}", asked.out),
-            "class": data.classes[int(labels[number])],
-            "box": _box(placed.digits[number].tolist(), laid.digits.shape[2:]),
-            "pieces": [
-                _box(corner, (asked.piece,) * 2) for corner in placed.pieces[number].tolist()
-            ],
-        }
-        for number, picture in enumerate(pictures)
-    ]
-    _write_lines(asked.out / "digits.jsonl", lines)
     said = f"{asked.count} of {len(laid)} canvases of split {asked.split}"
-    return f"{said}, {canvas[0]} x {canvas[1]} pixels, sha256 of all {laid.digest()}"
+    said = f"{said}, {canvas[0]} x {canvas[1]} pixels, sha256 of all {laid.digest()}"
+    if asked.dry_run:
+        return said
+    with _listed(asked) as lines:
+        for number, picture in enumerate(pictures):
+            corners = placed.pieces[number].tolist()
+            lines.append(
+                {
+                    **_picture(picture, f"{asked.split}-{number}", asked.out),
+                    "class": data.classes[int(labels[number])],
+                    "box": _box(placed.digits[number].tolist(), laid.digits.shape[2:]),
+                    "pieces": [_box(corner, (asked.piece,) * 2) for corner in corners],
+                }
+            )
+    return said
 
 
 def _box(corner: Sequence[int], size: Sequence[int]) -> list[int]:
@@ -235,12 +255,21 @@ def _box(corner: Sequence[int], size: Sequence[int]) -> list[int]:
 
 def _picture(picture: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> dict[str, Any]:
     """Write a picture and return its name and that of its file."""
-    from PIL import Image
-
     pixels = picture.expand(3, -1, -1).permute(1, 2, 0).numpy()
-    Image.fromarray(pixels).save(folder / f"{name}.png")
+    write_whole(folder / f"{name}.png", png(pixels))
     return {"id": name, "file": f"{name}.png"}
 
 
-def _write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
-    file.write_text("\n".join([*map(json.dumps, lines), ""]), encoding="utf-8")
+@contextlib.contextmanager
+def _listed(asked: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """Prepare the folder; what is put on the list is written, also when the work is interrupted."""
+    prepare_folder(asked.out)
+    lines: list[dict[str, Any]] = []
+    try:
+        yield lines
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{len(lines)} of {asked.count} are in {asked.out}") from None
+    finally:
+        if lines:
+            text = "\n".join([*map(json.dumps, lines), ""])
+            write_whole(asked.out / _LISTS[asked.name], text.encode())

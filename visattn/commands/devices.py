@@ -22,4 +22,6 @@ def move_to_device(model: "Module", device: str) -> None:
         model.eval().to(torch.device(device))
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
         reason = str(error).splitlines()[0]
+        if "Expected one of" in reason:  # a list of all that torch was ever made for
+            reason = "there is cpu, and where it is built in, cuda, cuda:N, mps"
         raise ValueError(f"--device {device} cannot be used here: {reason}") from error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for 
 
 
 def draw_given_maps(asked: argparse.Namespace) -> list[Path]:
-    """Lay the maps of a file on one photo; return the files that were written.
+    """Lay the maps of a file on one photo; return the files that were written, or would be.
 
     Args:
         asked: What the command line says.
@@ -33,7 +33,10 @@ def draw_given_maps(asked: argparse.Namespace) -> list[Path]:
     photo = asked.pictures[0]
     picture, given = read_picture(photo), read_maps(asked.maps)
     words = asked.words or given.words
-    values = shaped_maps(given.maps, words=len(words), grid=asked.map_grid)
+    try:
+        values = shaped_maps(given.maps, words=len(words), grid=asked.map_grid)
+    except ValueError as error:
+        raise ValueError(f"{asked.maps}: {error}") from error
     maps = _placed(values, picture, given, asked)
     if words and len(words) != len(maps):
         raise ValueError(
@@ -45,6 +48,9 @@ def draw_given_maps(asked: argparse.Namespace) -> list[Path]:
     paths = [asked.out] if file else _paths(asked.out, given.words)
     if photo.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"--out would put an overlay in place of the photo {photo}")
+    if asked.dry_run:
+        return paths
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
     if not file:
         for index, path in enumerate(paths[:-1]):
             _save(_overlay(picture, maps, index, asked), path)
@@ -55,10 +61,9 @@ def draw_given_maps(asked: argparse.Namespace) -> list[Path]:
 
 
 def _paths(folder: Path, words: Sequence[str]) -> list[Path]:
-    """Make the folder; return where each map goes, and last the panel of all."""
+    """Return where each map goes, and last the panel of all."""
     if folder.suffix and not folder.is_dir():
         raise ValueError(f"--out must be a .png file or a folder, got {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
     plain = [re.sub(r"[^0-9A-Za-z-]+", "_", word)[:40] for word in words]
     names = [f"{index:02}_{word}.png" for index, word in enumerate(plain, start=1)]
     return [folder / name for name in [*names, "panel.png"]]
@@ -74,7 +79,10 @@ def _placed(
     from visattn.maps import AttentionMap, Geometry
 
     if given.geometry is not None and asked.fit is None:
-        geometry = Geometry.from_dict(given.geometry)
+        try:
+            geometry = Geometry.from_dict(given.geometry)
+        except ValueError as error:
+            raise ValueError(f"{asked.maps}: {error}") from error
         if geometry.picture_size != picture.size:
             raise ValueError(
                 f"{asked.maps} was made from a picture of {geometry.picture_size} pixels, "

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.devices import move_to_device
+from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pictures
 from visattn.commands.folders import file_names, png, prepare_folder, spare_pictures, write_whole
+from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import readable, report
+from visattn.commands.readings import readable, report, telling_how_far
+from visattn.commands.run_models import add_model_source, model_file, trained_model
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.pictures import Picture
@@ -19,7 +22,7 @@ if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for 
 _NO_WEIGHTS = """\
 --weights is missing: glimpses come from a trained model. Make one:
   in a few minutes    visattn fit --config configs/ram_scenes.yaml
-  then                visattn export CHECKPOINT --out M.safetensors"""
+  then                --run FOLDER, where it lies, or visattn export --run FOLDER"""
 
 _EPILOG = """\
 A picture gives a line on stdout: its name, a tab, its class, a tab, the probability. With --out it
@@ -38,7 +41,7 @@ _LARGEST_SEED = 2**31 - 1
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="visattn glimpse",
         description="Say what pictures show, and show where a glimpse model looked to find out.",
         epilog=_EPILOG,
@@ -47,9 +50,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "pictures", nargs="+", type=Path, metavar="PICTURE_OR_FOLDER", help="folders are searched"
     )
-    made.add_argument(
-        "--weights", type=Path, metavar="FILE", help="model, as visattn export writes it"
-    )
+    add_model_source(made)
     made.add_argument("--out", type=Path, metavar="DIR", help="folder for pictures and numbers")
     made.add_argument(
         "--policy",
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
+    add_dry_run(made)
     return made
 
 
@@ -77,29 +79,47 @@ def main(argv: Sequence[str]) -> int:
     """Look at pictures; return 0, or 1 if some of them could not be read or written.
 
     Raises:
-        FileNotFoundError: If a picture, a folder or the weights do not exist.
+        FileNotFoundError: If a picture, a folder, the weights or the run do not exist.
         ValueError: If the weights are no glimpse model of ours, the device is not there, a file
             would overwrite a picture, or, with `--strict`, a picture cannot be read.
         OSError: If the output folder cannot be written.
     """
     options = parser()
     asked = options.parse_args(argv)
-    if asked.weights is None:
+    if asked.weights is None and asked.run is None:
         options.error(_NO_WEIGHTS)
+    model_file(asked)  # or says at once that there is no such run
     from visattn.data.pictures import find_pictures
-    from visattn.seeing import Coverage
 
     names = file_names(find_pictures(asked.pictures), taken=_COVERAGE)
+    files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
+    files += [f"{_COVERAGE}.png"] if len(names) > 1 else []
     if asked.out is not None:
-        _prepare(asked.out, names)
-    model = _glimpse_model(asked.weights, asked.device)
+        spare_pictures(asked.out, files, names)
+    if asked.dry_run:
+        model = _glimpse_model(asked)
+        reads = [told_pictures([*names]), told_model(model, model_file(asked))]
+        return foresee(reads, asked.out, files)
+    if asked.out is not None:
+        prepare_folder(asked.out)
+    return _look_at_all(_glimpse_model(asked), asked, names)
+
+
+def _look_at_all(
+    model: "GlimpseModel", asked: argparse.Namespace, names: Mapping[Path, str]
+) -> int:
+    """Look at one picture after the other; return the exit code."""
+    from visattn.seeing import Coverage
+
     coverage = Coverage(f"{asked.policy} policy")
     bad: list[str] = []
     lost: list[str] = []
-    with progress_bar(len(names)) as progress:
+    done: list[Path] = []
+    with telling_how_far(done, len(names)), progress_bar(len(names)) as progress:
         shown = progress.track(names) if progress else names
         for path, picture in readable(shown, bad, strict=asked.strict):
             lost += _look(model, names[path], picture, asked, coverage)
+            done.append(path)
     if asked.out is not None and coverage.count > 1:
         write_whole(asked.out / f"{_COVERAGE}.png", png(coverage.panel()))
     return report(bad, lost, len(names))
@@ -114,23 +134,15 @@ def _seed(text: str) -> int:
     return value
 
 
-def _prepare(folder: Path, names: Mapping[Path, str]) -> None:
-    """Make the output folder, unless a file would take a picture's place."""
-    written = (f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES)
-    spare_pictures(folder, (*written, f"{_COVERAGE}.png"), names)
-    prepare_folder(folder)
-
-
-def _glimpse_model(weights: Path, device: str) -> "GlimpseModel":
-    """Return the model in `weights`, ready to look, on `device`."""
+def _glimpse_model(asked: argparse.Namespace) -> "GlimpseModel":
+    """Return the model that is asked for, ready to look, on its device."""
     from visattn.models.glimpse_models import GlimpseModel
-    from visattn.seeing import load
 
-    model = load(weights)
+    model, file = trained_model(asked)
     if not isinstance(model, GlimpseModel):
         kind = type(model).__name__
-        raise ValueError(f"{weights} holds a {kind}, which takes no glimpses")  # noqa: TRY004 (a file's fault)
-    move_to_device(model, device)
+        raise ValueError(f"{file} holds a {kind}, which takes no glimpses")  # noqa: TRY004 (a file's fault)
+    move_to_device(model, asked.device)
     return model
 
 

@@ -5,7 +5,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from visattn.commands.dry_runs import add_dry_run, foresee, told_pictures
 from visattn.commands.model_options import add_model_options
+from visattn.commands.parsers import CommandParser
 from visattn.commands.values import named_value, positive
 
 _NOTHING = """\
@@ -36,7 +38,7 @@ _PICTURES = ("overlay", "rgba", "16bit")
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="visattn overlay",
         description="Show where a model looked, or what its answer rests on, on the photos.",
         epilog=_EPILOG,
@@ -53,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=positive, default=16, help="pictures at once (16)")
     made.add_argument("--again", action="store_true", help="make anew what is there already")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
+    add_dry_run(made)
     return made
 
 
@@ -148,7 +151,11 @@ def main(argv: Sequence[str]) -> int:
         options.error(f"--maps belong to one photo, got {len(asked.pictures)} of them")
     from visattn.commands.given_maps import draw_given_maps
 
-    for path in draw_given_maps(asked):
+    paths = draw_given_maps(asked)
+    if asked.dry_run:
+        reads = [told_pictures(asked.pictures), f"maps in {asked.maps}"]
+        return foresee(reads, paths[0].parent, [path.name for path in paths])
+    for path in paths:
         print(path)
     return 0
 

@@ -19,6 +19,22 @@ if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for 
     from visattn.seeing.map_scales import MapScale
 
 
+def page_files(asked: argparse.Namespace, name: str, *, several: bool) -> list[str]:
+    """Return the names of the files that a picture has besides its maps.
+
+    Args:
+        asked: What the command line says.
+        name: Of the picture's files.
+        several: Whether there are several maps of it.
+    """
+    wanted = (
+        (several, "methods.png"),
+        (asked.grid, "heads.png"),
+        (asked.explorer, "html"),
+    )
+    return [f"{name}.{ending}" for there, ending in wanted if there]
+
+
 class OverlayPages:
     """Writes the pages of pictures into a folder; on leaving, an index of the explorers.
 
@@ -56,13 +72,7 @@ class OverlayPages:
 
     def files(self, name: str) -> list[str]:
         """Return the names of the files that a picture has besides its maps."""
-        several = len(self.looker.looks) > 1
-        wanted = (
-            (several, "methods.png"),
-            (self.asked.grid, "heads.png"),
-            (self.asked.explorer, "html"),
-        )
-        return [f"{name}.{ending}" for asked, ending in wanted if asked]
+        return page_files(self.asked, name, several=len(self.looker.looks) > 1)
 
     def add(
         self,

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.folders import file_names, png
+from visattn.commands.dry_runs import foresee, told_model, told_pictures
+from visattn.commands.folders import file_names, png, spare_pictures
+from visattn.commands.galleries import INDEX, earlier_entries
 from visattn.commands.map_looks import Looker, MapLook
 from visattn.commands.map_records import PICTURES, MapFolder, digest
-from visattn.commands.overlay_pages import OverlayPages
+from visattn.commands.overlay_pages import OverlayPages, page_files
 from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import batched, readable, report
+from visattn.commands.readings import batched, readable, report, telling_how_far
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.pictures import Picture
@@ -36,15 +38,34 @@ def draw_folder(asked: argparse.Namespace) -> int:
 
     names = file_names(find_pictures(asked.pictures))
     _check_drawing(asked)
+    if asked.dry_run:
+        return _rehearse(asked, names)
     looker = Looker(asked)
     if looker.named.weights == "random":
         print("visattn: the weights are random, so these maps say nothing", file=sys.stderr)
     folder = MapFolder(asked.out, names, [look.key for look in looker.looks])
     with OverlayPages(asked, looker, folder) as pages:
         run = _Run(asked, looker, folder, pages, names)
-        with progress_bar(len(names)) as progress:
+        with telling_how_far(run.done, len(names)), progress_bar(len(names)) as progress:
             run.go(progress.track(names) if progress else names)
     return report(run.bad, run.lost, len(names))
+
+
+def _rehearse(asked: argparse.Namespace, names: dict[Path, str]) -> int:
+    """Say what would be done, after all checks that precede it; return 0."""
+    asked.pretrained = False  # to say what would be done, nothing is fetched
+    looker = Looker(asked)
+    keys = [look.key for look in looker.looks]
+    endings = [*(PICTURES[kind] for kind in asked.kinds), ".npy", ".json"]
+    files = [f"{name}.{key}{end}" for name in names.values() for key in keys for end in endings]
+    for name in names.values():
+        files += page_files(asked, name, several=len(keys) > 1)
+    spare_pictures(asked.out, files, names)
+    if asked.explorer:
+        earlier_entries(asked.out / INDEX)
+        files.append(INDEX)
+    reads = [told_pictures([*names]), told_model(looker.named.model, asked.model)]
+    return foresee([*reads, f"by {', '.join(keys)}"], asked.out, files)
 
 
 def _check_drawing(asked: argparse.Namespace) -> None:
@@ -71,6 +92,7 @@ class _Run:
         self.names, self.digests = names, dict[Path, str]()
         self.bad: list[str] = []
         self.lost: list[str] = []
+        self.done: list[str] = []
         self.model = {
             "model": asked.model,
             "weights": asked.weights
@@ -189,6 +211,7 @@ class _Run:
                 self.folder.write(f"{name}.{look.key}{PICTURES[kind]}", png(forms[kind]))
         self.pages.add(name, picture, maps, scales)
         self._keep(path, maps, scales)
+        self.done.append(name)
         for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
             self._tell(name, look.key, one.made, scale.to_dict())
 
@@ -243,6 +266,8 @@ class _Run:
         """Note that the files of one picture could not be written; the others go on."""
         try:
             yield
+        except BrokenPipeError:  # of what is printed: nobody reads on
+            raise
         except OSError as error:
             self.lost.append(f"{name}: {error}")
 

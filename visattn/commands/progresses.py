@@ -8,13 +8,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-def progress_bar(count: int) -> "Progress | nullcontext[None]":
+def progress_bar(count: int, *, alone: bool = False) -> "Progress | nullcontext[None]":
     """Return a bar on stderr; none where nobody sees it or the results themselves go by.
 
     Args:
         count: Of the pictures; one alone needs no bar.
+        alone: Nothing else is said meanwhile: the bar is seen wherever stderr is.
     """
-    if count < 2 or not sys.stderr.isatty() or sys.stdout.isatty():
+    if count < 2 or not sys.stderr.isatty() or (sys.stdout.isatty() and not alone):
         return nullcontext()
     from rich.console import Console
     from rich.progress import Progress

@@ -1,7 +1,8 @@
 """Pictures as commands read them, and what they say of those that went wrong."""
 
+import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -65,6 +66,26 @@ def batched(
             batch = []
     if batch:
         yield batch
+
+
+@contextlib.contextmanager
+def telling_how_far(done: Sized, count: int) -> Iterator[None]:
+    """Let an interruption say how many pictures were finished.
+
+    Args:
+        done: Those that are; it grows.
+        count: Of all of them.
+
+    Example:
+        >>> with telling_how_far(["a.png"], 3):
+        ...     raise KeyboardInterrupt
+        Traceback (most recent call last):
+        KeyboardInterrupt: 1 of 3 pictures are done
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{len(done)} of {count} pictures are done") from None
 
 
 def report(bad: list[str], lost: list[str], count: int) -> int:

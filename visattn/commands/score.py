@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from visattn.commands import score_captions, score_maps
+from visattn.commands.parsers import CommandParser
 
 _KINDS = {
     "captions": (score_captions, "captions against those of people"),
@@ -13,7 +14,7 @@ _KINDS = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="visattn score", description="Score what a model made against what is known."
     )
     kinds = made.add_subparsers(dest="what", metavar="WHAT", required=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.folders import prepare_folder, write_whole
+from visattn.commands.parsers import CommandParser
 
 if TYPE_CHECKING:  # loaded when the command runs, not for its help
     from visattn.commands.pairings import Pairs
@@ -34,7 +35,7 @@ with --out, FILE holds the plain scores, of all and of each picture."""
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command, to be put below `visattn score`."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         description=_CAPTIONS,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pictures
 from visattn.commands.folders import prepare_folder, write_whole
 from visattn.commands.model_options import add_model_options, chosen_model
+from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
 from visattn.commands.score_diagnostics import write_diagnostics
 from visattn.commands.score_rows import ScoreRows
@@ -48,7 +50,7 @@ _PARTS = ("location", "removal", "road")
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the command, to be put below `visattn score`."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -78,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     _add_rules(made)
     made.add_argument("--out", type=Path, metavar="DIR", help="folder for rows and scores")
     made.add_argument("--again", action="store_true", help="begin anew instead of going on")
+    add_dry_run(made)
     return made
 
 
@@ -118,7 +121,7 @@ def score(asked: argparse.Namespace) -> int:
     predicted = asked.target == "predicted" or (
         asked.target is None and not any(any(one.categories) for one in pictures)
     )
-    if asked.out is not None:
+    if asked.out is not None and not asked.dry_run:
         prepare_folder(asked.out)
     trials, weights = _trials(asked)
     methods = list(dict.fromkeys([*asked.methods, *BASELINES]))
@@ -130,6 +133,8 @@ def score(asked: argparse.Namespace) -> int:
             f"the model has no class of {', '.join(lacking)}; "
             "score its own answers with --target predicted"
         )
+    if asked.dry_run:
+        return _rehearse(asked, trials, sought, methods)
     settings = _settings(asked, predicted=predicted, weights=weights)
     path = None if asked.out is None else asked.out / "rows.jsonl"
     bad: dict[str, str] = {}
@@ -153,11 +158,30 @@ def _trials(asked: argparse.Namespace) -> "tuple[MapTrials, str]":
 
     rule = LocationRule(asked.tolerance, asked.threshold)
     plan = RemovalPlan(steps=asked.steps)
+    asked.pretrained = asked.pretrained and not asked.dry_run  # to foresee, nothing is fetched
     named, subject = chosen_model(asked)
-    if named.weights == "random":
+    if named.weights == "random" and not asked.dry_run:
         print("visattn: the weights are random, so these scores say nothing", file=sys.stderr)
     trials = MapTrials(subject, asked.scores, rule, plan, asked.seed, transform=named.transform)
     return trials, named.weights
+
+
+def _rehearse(
+    asked: argparse.Namespace,
+    trials: "MapTrials",
+    sought: "Sequence[Sought]",
+    methods: Sequence[str],
+) -> int:
+    """Say what would be done, after all checks that precede it; return 0."""
+    paths = list(dict.fromkeys(one.picture.path for one in sought))
+    maps = len(sought) * len(methods)
+    reads = [
+        told_pictures(paths),
+        told_model(trials.subject.model, asked.model),
+        f"{len(sought):,} objects or answers by {', '.join(methods)}: {maps:,} maps",
+    ]
+    drawn = ["diagnostics.json", "diagnostics.png"] if asked.diagnostics else []
+    return foresee(reads, asked.out, ["rows.jsonl", "scores.json", *drawn])
 
 
 def _settings(asked: argparse.Namespace, *, predicted: bool, weights: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 from torchvision.transforms import v2
 
@@ -17,18 +17,33 @@ Spec = str | Mapping[str, Mapping[str, Any]]
 
 
 class Augmentation(ABC):
-    """A change of pictures, drawn anew for each picture of a batch."""
+    """A change of pictures, drawn anew for each picture of a batch.
+
+    What becomes of a picture depends on its own random numbers alone, not on its batch.
+    """
+
+    draws: int
+    """How many random numbers a picture needs."""
 
     @abstractmethod
     def __call__(
-        self, pictures: UInt8[Tensor, "b c y x"], random: Generator | None = None
+        self, pictures: UInt8[Tensor, "b c y x"], uniforms: Float[Tensor, "b n"] | None = None
     ) -> UInt8[Tensor, "b c y2 x2"]:
         """Return the pictures changed.
 
         Args:
             pictures: They stay as they are.
-            random: What decides; torch's own generator if left out.
+            uniforms: What decides: for each picture `draws` numbers, even in [0, 1). Drawn from
+                torch's own generator if left out.
         """
+
+    def _drawn(
+        self, pictures: UInt8[Tensor, "b c y x"], uniforms: Float[Tensor, "b n"] | None
+    ) -> Float[Tensor, "n b"]:
+        """Return the first random numbers of all pictures, then the second, and so on."""
+        if uniforms is None:
+            return torch.rand(self.draws, len(pictures), dtype=torch.float64)
+        return uniforms.T
 
 
 class Mirror(Augmentation):
@@ -42,17 +57,19 @@ class Mirror(Augmentation):
         [3, 2, 1]
     """
 
+    draws = 1
+
     def __init__(self, share: float = 0.5) -> None:
         if not 0 <= share <= 1:
             raise ValueError(f"share must lie between 0 and 1, got {share}")
         self.share = share
 
     def __call__(
-        self, pictures: UInt8[Tensor, "b c y x"], random: Generator | None = None
+        self, pictures: UInt8[Tensor, "b c y x"], uniforms: Float[Tensor, "b n"] | None = None
     ) -> UInt8[Tensor, "b c y2 x2"]:
         """Return the pictures, some of them mirrored."""
-        turned = torch.rand(len(pictures), 1, 1, 1, generator=random) < self.share
-        return torch.where(turned, pictures.flip(-1), pictures)
+        (drawn,) = self._drawn(pictures, uniforms)
+        return torch.where(drawn[:, None, None, None] < self.share, pictures.flip(-1), pictures)
 
 
 class Shift(Augmentation):
@@ -66,18 +83,21 @@ class Shift(Augmentation):
         [1, 2, 3]
     """
 
+    draws = 2
+
     def __init__(self, pixels: int = 4) -> None:
         if pixels < 0:
             raise ValueError(f"pixels must be at least 0, got {pixels}")
         self.pixels = pixels
 
     def __call__(
-        self, pictures: UInt8[Tensor, "b c y x"], random: Generator | None = None
+        self, pictures: UInt8[Tensor, "b c y x"], uniforms: Float[Tensor, "b n"] | None = None
     ) -> UInt8[Tensor, "b c y2 x2"]:
         """Return the pictures, each cut out of itself with a black margin around it."""
         count, channels, height, width = pictures.shape
         wide = pad(pictures, (self.pixels,) * 4)
-        top, left = torch.randint(2 * self.pixels + 1, (2, count, 1), generator=random)
+        cut = (self._drawn(pictures, uniforms) * (2 * self.pixels + 1)).long()
+        top, left = cut.clamp(max=2 * self.pixels)[:, :, None]
         rows, columns = top + torch.arange(height), left + torch.arange(width)
         return wide[
             torch.arange(count)[:, None, None, None],
@@ -101,6 +121,8 @@ class Affine(Augmentation):
         [[[[0, 0, 9, 0, 0]]]]
     """
 
+    draws = 4
+
     def __init__(
         self,
         degrees: float = 0.0,
@@ -117,31 +139,27 @@ class Affine(Augmentation):
         self.canvas = None if canvas is None else (canvas[0], canvas[1])
 
     def __call__(
-        self, pictures: UInt8[Tensor, "b c y x"], random: Generator | None = None
+        self, pictures: UInt8[Tensor, "b c y x"], uniforms: Float[Tensor, "b n"] | None = None
     ) -> UInt8[Tensor, "b c y2 x2"]:
         """Return the pictures turned, scaled and moved, in between pixels by interpolation."""
         count, channels, height, width = pictures.shape
         canvas = self.canvas or (height, width)
         grid = affine_grid(
-            self._ways(count, (height, width), canvas, random),
+            self._ways(self._drawn(pictures, uniforms).float(), (height, width), canvas),
             [count, channels, *canvas],
             align_corners=False,
         )
         return grid_sample(pictures.float(), grid, align_corners=False).round().to(torch.uint8)
 
     def _ways(
-        self,
-        count: int,
-        size: tuple[int, int],
-        canvas: tuple[int, int],
-        random: Generator | None,
+        self, drawn: Float[Tensor, "4 b"], size: tuple[int, int], canvas: tuple[int, int]
     ) -> Float[Tensor, "b 2 3"]:
         """Return, per picture, the way from a place on the canvas back to one on the picture."""
-        turn, scale, right, down = torch.rand(4, count, generator=random)
+        turn, scale, right, down = drawn
         angle = (2 * turn - 1) * math.radians(self.degrees)
         scale = self.scale[0] + scale * (self.scale[1] - self.scale[0])
         cosine, sine = angle.cos() / scale, angle.sin() / scale
-        back = torch.stack([cosine, sine, -sine, cosine], -1).view(count, 2, 2)
+        back = torch.stack([cosine, sine, -sine, cosine], -1).view(-1, 2, 2)
         moved = (2 * torch.stack([right, down], -1) - 1) * self.shift
         ends = torch.tensor([canvas[1], canvas[0]]) / 2  # both grids run from -1 to 1
         back = back * ends / torch.tensor([[size[1]], [size[0]]]) * 2
@@ -152,7 +170,8 @@ class EachAlone(Augmentation):
     """A transform of torchvision, for one picture after the other.
 
     Args:
-        transform: Takes and gives bytes. It draws from torch's own generator.
+        transform: Takes and gives bytes. It draws from torch's own generator, which is set for
+            each picture and then put back; the first of its random numbers decides how.
 
     Example:
         >>> flip = EachAlone(v2.RandomHorizontalFlip(p=1.0))
@@ -160,27 +179,36 @@ class EachAlone(Augmentation):
         [3, 2, 1]
     """
 
+    draws = 1
+
     def __init__(self, transform: v2.Transform) -> None:
         self.transform = transform
 
     def __call__(
-        self, pictures: UInt8[Tensor, "b c y x"], random: Generator | None = None
+        self, pictures: UInt8[Tensor, "b c y x"], uniforms: Float[Tensor, "b n"] | None = None
     ) -> UInt8[Tensor, "b c y2 x2"]:
         """Return the pictures, each transformed.
 
         Raises:
             TypeError: If no bytes come out.
-            ValueError: If a generator is handed over, which torchvision cannot draw from.
         """
-        if random is not None:
-            raise ValueError("transforms of torchvision draw from torch's own generator only")
-        changed = torch.stack([self.transform(picture) for picture in pictures])
+        (drawn,) = self._drawn(pictures, uniforms)
+        seeds = (drawn.double() * 2**53).long().tolist()
+        kept = torch.default_generator.get_state()
+        changed = torch.stack(
+            [self._changed(picture, seed) for picture, seed in zip(pictures, seeds, strict=True)]
+        )
+        torch.default_generator.set_state(kept)
         if changed.dtype != torch.uint8:
             raise TypeError(
                 f"{type(self.transform).__name__} gives {changed.dtype} where bytes must come out; "
                 "the classifier normalises by itself, so leave such a transform out"
             )
         return changed
+
+    def _changed(self, picture: UInt8[Tensor, "c y x"], seed: int) -> Tensor:
+        torch.default_generator.manual_seed(seed)
+        return self.transform(picture)
 
 
 _OURS: dict[str, type[Augmentation]] = {kind.__name__: kind for kind in (Mirror, Shift, Affine)}

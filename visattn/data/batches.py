@@ -68,19 +68,28 @@ class CaptionBatch(NamedTuple):
             known[number] if known else () for known, number in zip(told, self.numbers, strict=True)
         ]
 
-    def rolled(self) -> Self:
-        """Return the batch in which each caption tells of the picture before its own.
+    @property
+    def paired(self) -> int:
+        """How many of the pictures have another one as partner: all, or all but the last."""
+        return len(self.samples) // 2 * 2
+
+    def swapped(self) -> Self:
+        """Return the batch in which each caption tells of the other picture of its pair.
+
+        Pictures 0 and 1 change places, 2 and 3, and so on; of an odd number the last one stays.
 
         Example:
-            >>> blank = [torch.full((3, 1, 1), n, dtype=torch.uint8) for n in (0, 1)]
-            >>> samples = [CaptionSample(str(n), blank[n], ("red",)) for n in (0, 1)]
+            >>> blank = [torch.full((3, 1, 1), n, dtype=torch.uint8) for n in (0, 1, 2)]
+            >>> samples = [CaptionSample(str(n), blank[n], ("red",)) for n in (0, 1, 2)]
             >>> batch = caption_batch(samples, Vocabulary.of(["red"]))
-            >>> batch.rolled().pictures[:, 0, 0, 0]
-            tensor([1, 0], dtype=torch.uint8)
+            >>> batch.swapped().pictures[:, 0, 0, 0]
+            tensor([1, 0, 2], dtype=torch.uint8)
         """
+        partners = torch.arange(len(self.samples))
+        partners[: self.paired] ^= 1
         return self._replace(
-            pictures=None if self.pictures is None else self.pictures.roll(1, 0),
-            grids=tuple(grid.roll(1, 0) for grid in self.grids),
+            pictures=None if self.pictures is None else self.pictures[partners],
+            grids=tuple(grid[partners] for grid in self.grids),
         )
 
 

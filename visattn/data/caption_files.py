@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from visattn.data.caption_formats import Format, Remark, recognised, remarks
+from visattn.data.texts import bounded_bytes, named, plain_text
 
 PathLike = str | os.PathLike[str]
 _HALF = re.compile("[\ud800-\udfff]")  # half of a pair; it cannot be written to any file
@@ -48,7 +49,8 @@ def read_captions(path: PathLike, *, format: Format | None = None) -> list[Capti
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it does not have the format, names a photo outside the folder of photos,
-            says something twice, or says nothing; with the line.
+            says something twice, or says nothing, with the line or the key; if it is no text, or
+            longer than a gibibyte.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -77,13 +79,15 @@ def read_split(path: PathLike) -> list[str]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, or a name stands twice.
+        ValueError: If it is empty, is no text, or a name stands twice.
     """
     lines: dict[str, int] = {}
     for number, line in enumerate(_content(Path(path)).split("\n"), 1):
         name = line.strip()
         if name in lines:
-            raise ValueError(f"{path}, line {number}: {name} stands already on line {lines[name]}")
+            raise ValueError(
+                f"{path}, line {number}: {named(name)} stands already on line {lines[name]}"
+            )
         if name:
             lines[name] = number
     return list(lines)
@@ -168,15 +172,11 @@ def _content(path: Path) -> str:
     """Return the text of a file, with line feeds alone at the ends of its lines."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file")
-    content = path.read_bytes()
+    content = bounded_bytes(path)
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path}, line {line}: not UTF-8, byte {content[error.start]:#04x} at offset "
-            f"{error.start}; write the file as UTF-8"
-        ) from None
+        text = plain_text(content)
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from None
     if not text.strip():
         raise ValueError(f"{path} is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -205,18 +205,13 @@ def _gathered(said: Iterable[Remark]) -> tuple[list[CaptionEntry], list[str], li
 
 
 def _check(remark: Remark, first: Remark) -> None:
-    """Refuse what names no photo of the folder, two photos alike, or what cannot be written."""
-    parts = PurePosixPath(remark.file.replace("\\", "/")).parts
-    outside = not parts or parts[0] == "/" or ".." in parts or parts[0][1:2] == ":"
-    if outside or "\0" in remark.file or not remark.id.strip():
-        raise ValueError(
-            f"{remark.place}: a photo must be a path below the folder of photos, "
-            f"got {remark.file!r}"
-        )
+    """Refuse a photo without a name, two photos of one name, and what cannot be written."""
+    if not remark.id.strip():
+        raise ValueError(f"{remark.place}: a photo must have a name, got {remark.id!r}")
     if remark.file != first.file:
         raise ValueError(
-            f"{remark.place}: {remark.file} has the name of {first.file}, {first.place}; "
-            "each photo needs a name of its own"
+            f"{remark.place}: {named(remark.file)} has the name of {named(first.file)}, "
+            f"{first.place}; each photo needs a name of its own"
         )
     if _HALF.search(f"{remark.id} {remark.file} {remark.caption}"):
         raise ValueError(f"{remark.place}: half a character (a surrogate without its pair)")
@@ -225,7 +220,7 @@ def _check(remark: Remark, first: Remark) -> None:
 def _some(items: Sequence[str], noun: str) -> str:
     """Return how many there are, and the first of them."""
     count = f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"
-    return f"{count} ({', '.join(items[:3])}{', ...' if len(items) > 3 else ''})"
+    return f"{count} ({', '.join(map(named, items[:3]))}{', ...' if len(items) > 3 else ''})"
 
 
 def _warn(message: str) -> None:

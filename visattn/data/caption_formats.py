@@ -2,10 +2,12 @@
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
+
+from visattn.data.paths import check_name
+from visattn.data.texts import named, parsed_json, shown
 
 Format = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
 EXPECTED: Mapping[Format, str] = {
@@ -70,15 +72,18 @@ def remarks(text: str, form: Format) -> Iterator[Remark]:
 
 def _flickr(text: str) -> Iterator[Remark]:
     photos: dict[str, dict[int, Remark]] = {}
-    for place, line in _lines(text):
+    for number, line in _lines(text):
+        place = f"line {number}"
         match = _FLICKR.fullmatch(line)
         if match is None:
             raise ValueError(f"{place}: expected {EXPECTED['flickr']}, got {_short(line)}")
-        file, number = match["file"], int(match["number"])
+        file, count = _inside(match["file"], place), int(match["number"])
         said = photos.setdefault(file, {})
-        if number in said:
-            raise ValueError(f"{place}: {file}#{number} stands already on {said[number].place}")
-        said[number] = Remark(place, _name(file), file, match["caption"])
+        if count in said:
+            raise ValueError(
+                f"{place}: {named(file)}#{count} stands already on {said[count].place}"
+            )
+        said[count] = Remark(place, _name(file), file, match["caption"])
     for said in photos.values():
         yield from (said[number] for number in sorted(said))
 
@@ -97,7 +102,7 @@ def _csv(text: str) -> Iterator[Remark]:
                 "a caption with a comma must stand in quotes"
             )
         file, caption = (row[column] for column in columns)
-        yield Remark(place, _name(file), file, caption)
+        yield Remark(place, _name(_inside(file, place)), file, caption)
 
 
 def _rows(text: str, mark: str) -> Iterator[tuple[str, list[str]]]:
@@ -124,7 +129,8 @@ def _karpathy(text: str) -> Iterator[Remark]:
         place = f"images[{index}]"
         name = _text(image, "filename", place, "karpathy")
         _once(seen, name, place)
-        file = f"{image['filepath']}/{name}" if image.get("filepath") else name
+        folder = _text(image, "filepath", place, "karpathy") if image.get("filepath") else ""
+        file = _inside(f"{folder}/{name}" if folder else name, place)
         split = _text(image, "split", place, "karpathy")
         split = "train" if split == "restval" else split
         sentences = _list(image, "sentences", "karpathy", place)
@@ -138,18 +144,21 @@ def _coco(text: str) -> Iterator[Remark]:
     photos: dict[str, Remark] = {}
     said: dict[str, list[Remark]] = {}
     seen: dict[str, str] = {}
+    files: dict[str, str] = {}
     for index, image in enumerate(_list(document, "images", "coco")):
         place = f"images[{index}]"
         number = _text(image, "id", place, "coco")
         _once(seen, number, place)
-        photos[number] = Remark(place, number, _text(image, "file_name", place, "coco"), None)
+        file = _inside(_text(image, "file_name", place, "coco"), place)
+        _once(files, file, place)
+        photos[number] = Remark(place, number, file, None)
         said[number] = []
     seen = {}
     for index, annotation in enumerate(_list(document, "annotations", "coco")):
         place = f"annotations[{index}]"
         number = _text(annotation, "image_id", place, "coco")
         if number not in photos:
-            raise ValueError(f"{place}: no image has the id {number}")
+            raise ValueError(f"{place}: no image has the id {named(number)}")
         if "id" in annotation:
             _once(seen, _text(annotation, "id", place, "coco"), place)
         caption = _text(annotation, "caption", place, "coco")
@@ -160,14 +169,14 @@ def _coco(text: str) -> Iterator[Remark]:
 
 def _jsonl(text: str) -> Iterator[Remark]:
     seen: dict[str, str] = {}
-    for place, line in _lines(text):
-        record = _loaded(line, "jsonl", place)
+    for number, line in _lines(text):
+        place, record = f"line {number}", _loaded(line, "jsonl", number)
         keys = set(record) if isinstance(record, dict) else set[str]()
         photo = next((key for key in _PHOTO if key in keys), None)
         saying = next((key for key in _CAPTION if key in keys), None)
         if photo is None or saying is None:
             raise ValueError(f"{place}: expected {EXPECTED['jsonl']}, got {_short(line)}")
-        file = _text(record, photo, place, "jsonl")
+        file = _inside(_text(record, photo, place, "jsonl"), place)
         name = _text(record, "id", place, "jsonl") if "id" in keys else file
         split = _text(record, "split", place, "jsonl") if record.get("split") else None
         captions = record[saying]
@@ -176,7 +185,9 @@ def _jsonl(text: str) -> Iterator[Remark]:
         else:
             captions = [captions]
         if not all(isinstance(caption, str) for caption in captions):
-            raise ValueError(f"{place}: {saying} must be a text or a list of texts")
+            raise ValueError(
+                f"{place}: {saying} must be a text or a list of texts, got {shown(captions)}"
+            )
         for caption in captions or [None]:
             yield Remark(place, name, file, caption, split)
 
@@ -190,11 +201,9 @@ _READERS: dict[Format, Callable[[str], Iterator[Remark]]] = {
 }
 
 
-def _lines(text: str) -> Iterator[tuple[str, str]]:
+def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that hold something; only a line feed ends one: captions hold other ends."""
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield f"line {number}", line
+    return ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def _mark(header: str) -> str:
@@ -208,15 +217,11 @@ def _columns(header: list[str]) -> tuple[int, int] | None:
     return None if photo is None or caption is None else (photo, caption)
 
 
-def _loaded(text: str, form: Format, place: str = "") -> Any:
+def _loaded(text: str, form: Format, line: int = 1) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"{place or f'line {error.lineno}'}, column {error.colno}"
-        reason = error.msg
-    except (ValueError, RecursionError) as error:  # numbers too long, lists too deep
-        where, reason = place or "the whole", str(error)
-    raise ValueError(f"{where}: no JSON ({reason}); expected {EXPECTED[form]}")
+        return parsed_json(text, line)
+    except ValueError as error:
+        raise ValueError(f"{error}; expected {EXPECTED[form]}") from None
 
 
 def _list(record: Any, key: str, form: Format, place: str = "the whole") -> list[dict[str, Any]]:
@@ -230,15 +235,24 @@ def _text(record: dict[str, Any], key: str, place: str, form: Format) -> str:
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError(  # noqa: TRY004 (a file's fault)
-            f"{place}: {key} must be a text; expected {EXPECTED[form]}"
+            f"{place}: {key} must be a text, got {shown(value)}; expected {EXPECTED[form]}"
         )
     return str(value)
 
 
 def _once(seen: dict[str, str], name: str, place: str) -> None:
     if name in seen:
-        raise ValueError(f"{place}: {name} stands already at {seen[name]}")
+        raise ValueError(f"{place}: {named(name)} stands already at {seen[name]}")
     seen[name] = place
+
+
+def _inside(file: str, place: str) -> str:
+    """Return the name of a file, once it is known to lie below the folder of photos."""
+    try:
+        check_name(file)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+    return file
 
 
 def _name(file: str) -> str:

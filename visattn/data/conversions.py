@@ -1,8 +1,10 @@
 """Pixels of any kind to RGB with 8 bits: deep greys, floats, palettes, transparency, arrays."""
 
 import numpy as np
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Float64, Shaped, UInt8
 from PIL import Image
+
+_AT_ONCE = 2**20  # pixels
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -86,11 +88,25 @@ def _scaled_16_bits(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "...
 
 
 def _by_range(values: Shaped[np.ndarray, "y x"]) -> UInt8[np.ndarray, "y x"]:
-    with np.errstate(invalid="ignore"):  # a NaN of the signalling kind warns when it is copied
-        wide = values.astype(np.float64)
+    rows = max(1, _AT_ONCE // values.shape[1])  # at a time: numbers of 64 bits take much room
+    parts = [slice(start, start + rows) for start in range(0, len(values), rows)]
+    ranges = [_range(values[part]) for part in parts]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    scaled = np.zeros(values.shape, dtype=np.uint8)
+    if low < high:
+        for part in parts:
+            wide = np.nan_to_num(_wide(values[part]), nan=low)
+            scaled[part] = np.rint((np.clip(wide, low, high) - low) / (high - low) * 255)
+    return scaled
+
+
+def _range(values: Shaped[np.ndarray, "y x"]) -> tuple[float, float]:
+    """Return the lowest and the highest finite value; nothing between them if there is none."""
+    wide = _wide(values)
     finite = wide[np.isfinite(wide)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-    if low == high:
-        return np.zeros(values.shape, dtype=np.uint8)
-    shares = (np.clip(np.nan_to_num(wide, nan=low), low, high) - low) / (high - low)
-    return np.rint(shares * 255).astype(np.uint8)
+    return (float(finite.min()), float(finite.max())) if finite.size else (np.inf, -np.inf)
+
+
+def _wide(values: Shaped[np.ndarray, "y x"]) -> Float64[np.ndarray, "y x"]:
+    with np.errstate(invalid="ignore"):  # a NaN of the signalling kind warns when it is copied
+        return values.astype(np.float64)

@@ -81,7 +81,7 @@ class LaidDigits(LabelledPictures):
         clutter: The digits that pieces are cut out of. If None, those that are laid; but never
             the same digit.
         augmentations: Applied to the digits of a batch before they are laid. They must keep their
-            size, and draw from torch's own generator.
+            size.
 
     Raises:
         ValueError: If a digit does not fit on the canvas, or a piece not into digit and canvas, or
@@ -108,8 +108,8 @@ class LaidDigits(LabelledPictures):
         clutter: UInt8[Tensor, "m c y2 x2"] | None = None,
         augmentations: Sequence[Augmentation] = (),
     ) -> None:
-        super().__init__(labels, augmentations)
-        self.digits, self.plan, self.seed = digits, plan, seed
+        super().__init__(labels, augmentations, seed=seed)
+        self.digits, self.plan = digits, plan
         self.among_themselves = clutter is None
         self.clutter = digits if clutter is None else clutter
         if seed < 0:
@@ -125,8 +125,8 @@ class LaidDigits(LabelledPictures):
 
     def __getitem__(self, numbers: list[int]) -> LabelledBatch:
         """Return the canvases with these numbers."""
-        chosen = torch.tensor(numbers) % len(self)
-        digits = self.changed(self.digits[chosen])
+        chosen = self.rows(numbers)
+        digits = self.changed(self.digits[chosen], numbers)
         if digits.shape[2:] != self.digits.shape[2:]:
             raise ValueError(
                 "augmentations of digits that are laid on a canvas must keep their size, "
@@ -150,7 +150,7 @@ class LaidDigits(LabelledPictures):
         cut = torch.tensor(self.clutter.shape[2:])
         sources = (of_pieces[..., 0] * (len(self.clutter) - self.among_themselves)).long()
         if self.among_themselves:
-            sources += sources >= (torch.tensor(numbers) % len(self))[:, None]  # skips itself
+            sources += sources >= self.rows(numbers)[:, None]  # skips itself
         return Placements(
             (drawn[:, :2] * (canvas - digit + 1)).long(),
             sources,

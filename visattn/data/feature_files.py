@@ -19,8 +19,12 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float16, UInt16
 
+from visattn.data.texts import bounded_bytes, parsed_json, plain_text
+from visattn.whole_files import write_whole
+
 FORMAT = "visattn-features-1"
 RECORDS, HEADER, LOCK = "features.bin", "features.json", "features.lock"
+_MOST_VALUES = 2**28  # in a record
 _SUM = 2  # how many 2-byte numbers a checksum takes
 
 
@@ -59,12 +63,7 @@ class FeatureHeader:
 
     def write(self, folder: Path) -> None:
         """Put the header into a folder in one move."""
-        target, new = folder / HEADER, folder / f".{HEADER}-{os.getpid()}"
-        try:
-            new.write_text(json.dumps({"format": FORMAT, **asdict(self)}), encoding="utf-8")
-            new.replace(target)
-        finally:
-            new.unlink(missing_ok=True)
+        write_whole(folder / HEADER, json.dumps({"format": FORMAT, **asdict(self)}))
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -74,7 +73,7 @@ class FeatureHeader:
             ValueError: If it is damaged or of another format, or if there are records without one.
         """
         try:
-            content = (folder / HEADER).read_bytes()
+            content = bounded_bytes(folder / HEADER)
         except FileNotFoundError:
             if (folder / RECORDS).exists():
                 raise ValueError(
@@ -83,19 +82,27 @@ class FeatureHeader:
                 ) from None
             return None
         try:
-            return cls._parsed(json.loads(content))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return cls._parsed(parsed_json(plain_text(content)))
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{folder / HEADER} is damaged, or not in the format {FORMAT}; "
+                f"{folder / HEADER} is damaged, or not in the format {FORMAT} ({error}); "
                 "remove the folder, or name another one"
             ) from error
 
     @classmethod
-    def _parsed(cls, fields: dict[str, Any]) -> Self:
+    def _parsed(cls, fields: Any) -> Self:
+        if not isinstance(fields, dict):
+            raise TypeError("no object")
         if fields.pop("format") != FORMAT:
             raise ValueError("another format")
         shapes = tuple((int(c), int(y), int(x)) for c, y, x in fields.pop("shapes"))
         views, ids = tuple(map(str, fields.pop("views"))), tuple(map(str, fields.pop("ids")))
+        if not shapes or min(map(min, shapes)) < 1 or sum(map(prod, shapes)) > _MOST_VALUES:
+            raise ValueError(f"grids of {shapes} make no sense")
+        if not views or len({*ids}) < len(ids) or len({*views}) < len(views):
+            raise ValueError("no view, or a name that stands twice")
+        if not isinstance(fields["made_of"], dict):
+            raise TypeError("made_of must be an object")
         return cls(**fields, shapes=shapes, views=views, ids=ids)
 
 

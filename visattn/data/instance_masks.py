@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
+from visattn.data.texts import shown
 from visattn.maps.geometries import Box
+
+_FAR = 10_000_000  # pixels
 
 
 def polygon_mask(
@@ -21,7 +24,8 @@ def polygon_mask(
         size: Height and width of the picture.
 
     Raises:
-        ValueError: If a polygon has fewer than three corners, or numbers that are none.
+        ValueError: If a polygon has fewer than three corners, or numbers that are none or far
+            from any picture.
 
     Example:
         >>> polygon_mask([[0.0, 0.0, 3.0, 0.0, 0.0, 3.0]], (3, 4)).astype(int)
@@ -31,11 +35,7 @@ def polygon_mask(
     """
     mask = np.zeros(size, dtype=bool)
     for polygon in polygons:
-        corners = np.asarray(polygon, dtype=float)
-        if corners.ndim != 1 or len(corners) < 6 or len(corners) % 2:
-            raise ValueError(f"a polygon must be x, y of three corners or more, got {polygon}")
-        if not np.isfinite(corners).all():
-            raise ValueError(f"the corners of a polygon must be finite, got {polygon}")
+        corners = _corners(polygon)
         mask |= _filled(corners.reshape(-1, 2), size)
     return mask
 
@@ -83,18 +83,24 @@ def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarr
         np.int64(2)
     """
     if isinstance(segmentation, list):
+        for polygon in segmentation:
+            _corners(polygon)
         return polygon_mask(segmentation, size)
     if not isinstance(segmentation, dict) or not {"size", "counts"} <= set(segmentation):
         raise ValueError(
             "a segmentation must be a list of polygons or an object with size and counts, "
-            f"got {str(segmentation)[:60]}"
+            f"got {shown(segmentation)}"
         )
-    if tuple(segmentation["size"]) != tuple(size):
+    told, counts = segmentation["size"], segmentation["counts"]
+    if not isinstance(told, (list, tuple)) or list(told) != list(size):
         raise ValueError(
-            f"run lengths of {segmentation['size']} pixels do not fit a picture of {list(size)}"
+            f"run lengths of {shown(told)} pixels do not fit a picture of {list(size)}"
         )
-    counts = segmentation["counts"]
-    return run_length_mask(counts.decode() if isinstance(counts, bytes) else counts, size)
+    counts = counts.decode() if isinstance(counts, bytes) else counts
+    plain = isinstance(counts, list) and all(type(count) is int for count in counts)
+    if not plain and not isinstance(counts, str):
+        raise ValueError(f"run lengths must be whole numbers or a text, got {shown(counts)}")
+    return run_length_mask(counts, size)
 
 
 def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
@@ -116,18 +122,35 @@ def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, 
     return mask
 
 
+def _corners(polygon: Any) -> Float[np.ndarray, " n"]:
+    """Return the numbers of a polygon, once they are looked at."""
+    if not isinstance(polygon, Sequence) or len(polygon) < 6 or len(polygon) % 2:
+        raise ValueError(f"a polygon must be x, y of three corners or more, got {shown(polygon)}")
+    if not all(isinstance(one, (int, float)) and abs(one) < _FAR for one in polygon):  # nor NaN
+        raise ValueError(
+            f"the corners of a polygon must be finite numbers below {_FAR:,}, got {shown(polygon)}"
+        )
+    return np.asarray(polygon, dtype=float)
+
+
 def _filled(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
     """Return the inside of a polygon by the even-odd rule, for the middles of pixels."""
-    height, width = size
-    turns = np.zeros((height, width + 1), dtype=np.int64)
-    rows = np.arange(height) + 0.5
+    inside = np.zeros(size, dtype=bool)
+    (left, top), (right, bottom) = np.floor(corners.min(0)), np.ceil(corners.max(0))
+    y, x = (np.clip((top, bottom), 0, size[0]), np.clip((left, right), 0, size[1]))
+    (first, last), (left, right) = y.astype(int), x.astype(int)
+    # Only whether an edge was crossed an odd number of times counts: 8 bits may run over.
+    turns = np.zeros((last - first, right - left + 1), dtype=np.uint8)
+    rows = np.arange(first, last) + 0.5
     for (x0, y0), (x1, y1) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         crossed = np.flatnonzero((rows >= min(y0, y1)) & (rows < max(y0, y1)))
         if len(crossed):
             at = x0 + (rows[crossed] - y0) * ((x1 - x0) / (y1 - y0))
-            first = np.clip(np.ceil(at - 0.5), 0, width).astype(np.int64)
-            np.add.at(turns, (crossed, first), 1)
-    return turns.cumsum(axis=1)[:, :width] % 2 == 1
+            columns = np.clip(np.ceil(at - 0.5), left, right).astype(np.int64) - left
+            np.add.at(turns, (crossed, columns), np.uint8(1))
+    parity = turns.cumsum(axis=1, dtype=np.uint8)[:, :-1] % 2 == 1
+    inside[first:last, left:right] = parity
+    return inside
 
 
 def _unpacked(text: str) -> list[int]:
@@ -140,6 +163,8 @@ def _unpacked(text: str) -> list[int]:
             raise ValueError(f"run lengths in a text are letters from 0 to o, got {letter!r}")
         value |= (bits & 31) << shift
         shift += 5
+        if shift > 60:  # no picture is so large; and ever longer numbers take for ever
+            raise ValueError("run lengths in a text must stay below 2^60")
         if bits & 32:
             continue
         if bits & 16:

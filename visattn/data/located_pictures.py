@@ -1,8 +1,7 @@
 """Pictures whose objects are known, each with its outline: COCO's, or a folder with masks."""
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from visattn.data.instance_files import ToldPicture, read_instance_file
 from visattn.data.instance_masks import boxes_mask, segmentation_mask
+from visattn.data.paths import ClosedFolder
 from visattn.data.pictures import find_pictures, read_picture, read_size
 from visattn.maps.geometries import Box
 
@@ -130,9 +131,11 @@ def read_instances(
 
     Raises:
         FileNotFoundError: If there is no such file or folder, or a picture is not in it.
-        ValueError: If the file does not hold what it should.
+        ValueError: If the file does not hold what it should, with the key, or a picture lies
+            outside of its folder.
 
     Example:
+        >>> import json
         >>> from PIL import Image
         >>> folder = getfixture("tmp_path")
         >>> Image.new("RGB", (4, 3)).save(folder / "a.png")
@@ -149,32 +152,17 @@ def read_instances(
         Lin et al. 2014, arXiv:1405.0312 (COCO), whose annotations come so.
     """
     path = Path(file)
-    told = _json(path)
+    told = [one for one in read_instance_file(path) if one.objects]
+    if not told:
+        raise ValueError(f"{path} knows no object on any picture")
     folder = Path(pictures) if pictures is not None else _beside(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder of pictures at {folder}; say where they are")
+    inside = ClosedFolder(folder)
     try:
-        names = {one["id"]: str(one["name"]) for one in told["categories"]}
-        objects: dict[Any, list[LocatedObject]] = {one["id"]: [] for one in told["images"]}
-        for one in told["annotations"]:
-            x, y, width, height = map(float, one["bbox"])
-            known = LocatedObject(
-                names[one["category_id"]], one["segmentation"], (x, y, x + width, y + height)
-            )
-            objects[one["image_id"]].append(known)
-        found = [
-            LocatedPicture(
-                folder / str(one["file_name"]),
-                (int(one["height"]), int(one["width"])),
-                tuple(objects[one["id"]]),
-            )
-            for one in told["images"]
-            if objects[one["id"]]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds no instances as COCO writes them: {error!r}") from error
-    if not found:
-        raise ValueError(f"{path} knows no object on any picture")
+        found = [_located(one, inside) for one in told]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     _check_files(found)
     return sorted(found, key=lambda one: one.path.name)
 
@@ -215,16 +203,9 @@ def read_masked(
     return sorted(found, key=lambda one: one.path)
 
 
-def _json(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no file of instances at {path}")
-    try:
-        told = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(told, dict):
-        raise ValueError(f"{path} must hold an object, it holds a {type(told).__name__}")  # noqa: TRY004 (a file's fault)
-    return told
+def _located(told: ToldPicture, folder: ClosedFolder) -> LocatedPicture:
+    objects = tuple(LocatedObject(*one) for one in told.objects)
+    return LocatedPicture(folder.path(told.file), told.size, objects)
 
 
 def _beside(path: Path) -> Path:

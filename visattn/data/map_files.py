@@ -1,9 +1,6 @@
 """Maps that somebody else made, in a file: nothing in it is executed."""
 
-import json
 import math
-import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-_LARGEST = 2**30  # bytes
+from visattn.data.array_files import read_array
+from visattn.data.texts import LARGEST, bounded_bytes, parsed_json, plain_text, shown
 
 
 @dataclass
@@ -51,15 +49,15 @@ def read_maps(path: Path) -> MapFile:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file of maps")
-    if path.stat().st_size > _LARGEST:
-        raise ValueError(f"{path} is longer than {_LARGEST:,} bytes")
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"{path} is longer than {LARGEST:,} bytes")
     readers = {".npy": _read_numpy, ".npz": _read_numpy, ".json": _read_json}
     if path.suffix.lower() not in readers:
         raise ValueError(f"maps must be a .npy, .npz or .json file, got {path.name}")
     try:
         return readers[path.suffix.lower()](path)
-    except (ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: {error}") from error
+    except Exception as error:  # zip and numpy leak zlib.error, struct.error, MemoryError ...
+        raise ValueError(f"{path}: {error or type(error).__name__}") from error
 
 
 def shaped_maps(
@@ -79,7 +77,7 @@ def shaped_maps(
         >>> shaped_maps(np.ones((2, 15)), grid=(3, 5)).shape
         (2, 3, 5)
     """
-    if not (np.issubdtype(maps.dtype, np.number) or maps.dtype == np.bool_) or not maps.size:
+    if maps.dtype.kind not in "biuf" or not maps.size:
         raise ValueError(f"maps must be numbers, got {maps.dtype} {maps.shape}")
     if grid is None and maps.ndim == 2 and words == len(maps) > 1:
         side = math.isqrt(maps.shape[1])
@@ -92,37 +90,45 @@ def shaped_maps(
         raise ValueError(
             f"maps must be [y, x], [t, y, x], or [t, n] and the grid of n, got {maps.shape}"
         )
-    maps = maps.reshape(-1, *maps.shape[-2:]).astype(np.float32)
+    with np.errstate(over="ignore"):  # what 32 bits cannot hold is refused next
+        maps = maps.reshape(-1, *maps.shape[-2:]).astype(np.float32)
     if not np.isfinite(maps).all():
         raise ValueError("maps must be finite, got NaN or infinity")
     return maps
 
 
 def _read_numpy(path: Path) -> MapFile:
-    with path.open("rb") as file:  # closed also where what it holds is damaged
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return MapFile(loaded)
-        name = "maps" if "maps" in loaded.files else loaded.files[0] if loaded.files else ""
-        if len(loaded.files) != 1 and name != "maps":
-            raise ValueError(f"must hold one array, or one called maps, got {loaded.files}")
-        return MapFile(loaded[name])
+    return MapFile(read_array(path))
 
 
 def _read_json(path: Path) -> MapFile:
-    loaded = json.loads(path.read_text(encoding="utf-8"))
+    loaded = parsed_json(plain_text(bounded_bytes(path)))
     if isinstance(loaded, list):
         return MapFile(np.array(loaded, dtype=np.float64))
     if not isinstance(loaded, dict) or "maps" not in loaded:
         raise ValueError("must be nested lists, or hold them under the key maps")
+    geometry = loaded.get("geometry")
+    if geometry is not None and not isinstance(geometry, dict):
+        raise ValueError(f"geometry must be an object, got {shown(geometry)}")
     return MapFile(
         np.array(loaded["maps"], dtype=np.float64),
-        _texts(loaded.get("words") or loaded.get("tokens")),
-        loaded.get("geometry"),
-        loaded.get("gates"),
-        loaded.get("log_probabilities"),
+        [str(word) for word in _told(loaded, "words" if loaded.get("words") else "tokens")],
+        geometry,
+        _numbers(loaded, "gates"),
+        _numbers(loaded, "log_probabilities"),
     )
 
 
-def _texts(words: Sequence[Any] | None) -> list[str]:
-    return [str(word) for word in words or []]
+def _told(loaded: dict[str, Any], key: str) -> list[Any]:
+    held = loaded.get(key)
+    held = [] if held is None else held
+    if not isinstance(held, list) or not all(isinstance(one, (str, int, float)) for one in held):
+        raise ValueError(f"{key} must be a list of texts or numbers, got {shown(held)}")
+    return held
+
+
+def _numbers(loaded: dict[str, Any], key: str) -> list[float] | None:
+    held = _told(loaded, key)
+    if not all(isinstance(one, (int, float)) and abs(one) < 1e300 for one in held):  # nor NaN
+        raise ValueError(f"{key} must be finite numbers, got {shown(held)}")
+    return None if loaded.get(key) is None else held

@@ -1,9 +1,6 @@
 """Phrases of captions, and the boxes of what they speak of."""
 
-import gzip
-import json
 import os
-import zlib
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -11,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from visattn.data.texts import bounded_bytes, named, parsed_json, plain_text, shown, unpacked_gzip
 from visattn.data.vocabularies import split_words
 from visattn.maps.geometries import Box, Geometry
 
@@ -50,10 +48,12 @@ def read_phrases(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it does not hold what it should; the photo is named.
+        ValueError: If it does not hold what it should; the photo is named. If it is longer than a
+            gibibyte, packed or unpacked.
 
     Example:
         >>> ball = {"first_word": 0, "words": 3, "types": [], "boxes": [[0, 0, 1, 0.5]]}
+        >>> import json
         >>> told = {"a.jpg": [{"sentence": "Dog 's ball", "phrases": [ball]}]}
         >>> path = getfixture("tmp_path") / "phrases.json"
         >>> _ = path.write_text(json.dumps(told))
@@ -75,7 +75,7 @@ def read_phrases(
         try:
             photos[photo] = _captions(sentences)
         except ValueError as error:
-            raise ValueError(f"{source}, photo {photo}: {error}") from error
+            raise ValueError(f"{source}, photo {named(photo)}: {error}") from error
     return photos
 
 
@@ -145,12 +145,15 @@ def spoken_phrases(words: Sequence[str], known: Iterable[Phrase]) -> tuple[Phras
 def _content(source: Path) -> Any:
     if not source.is_file():
         raise FileNotFoundError(f"no file of phrases at {source}")
-    content = source.read_bytes()
+    content = bounded_bytes(source)
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = unpacked_gzip(content)
+        except ValueError as error:
+            raise ValueError(f"{source} cannot be unpacked: {error}; fetch it anew") from error
     try:
-        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{source} is damaged: {error}; fetch it anew") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON
+        return parsed_json(plain_text(content))
+    except ValueError as error:
         raise ValueError(f"{source} is neither JSON nor JSON packed by gzip: {error}") from error
 
 
@@ -177,40 +180,43 @@ def _phrase(
     first, count = _field(entry, "first_word", int), _field(entry, "words", int)
     if not 0 <= first < first + count <= len(parts):
         raise ValueError(
-            f"{count} words from word {first} do not lie in {' '.join(parts)!r}, "
+            f"{count} words from word {first} do not lie in {shown(' '.join(parts))}, "
             f"which has {len(parts)}"
         )
     said = " ".join(parts[first : first + count])
     if entry.get("phrase", said) != said:
         raise ValueError(
-            f"the phrase {entry['phrase']!r} does not stand at word {first}, there is {said!r}; "
+            f"the phrase {shown(entry['phrase'])} does not stand at word {first}, there is "
+            f"{shown(said)}; "
             "words are counted from 0, between blanks"
         )
     start, end = starts[first], starts[first + count]
     boxes = tuple(_box(box, said) for box in _field(entry, "boxes", list))
-    types = tuple(map(str, _field(entry, "types", list)))
-    return Phrase(start, end - start, boxes, types, " ".join(words[start:end]))
+    types = _field(entry, "types", list)
+    if not all(isinstance(kind, str) for kind in types):
+        raise ValueError(f"types must be texts, got {shown(types)} for {shown(said)}")
+    return Phrase(start, end - start, boxes, tuple(types), " ".join(words[start:end]))
 
 
 def _box(told: Any, said: str) -> Box:
-    try:
-        x0, y0, x1, y1 = map(float, told)
-    except (TypeError, ValueError, OverflowError):
-        x0 = y0 = x1 = y1 = -1.0
-    if not (0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1):
+    numbers = told if isinstance(told, list) and len(told) == 4 else [-1]
+    plain = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in numbers)
+    if not plain or not all(0 <= one <= 1 for one in numbers):  # NaN neither
+        numbers = [-1.0] * 4
+    x0, y0, x1, y1 = map(float, numbers)
+    if not (0 <= x0 < x1 and 0 <= y0 < y1):
         raise ValueError(
-            f"a box must be left < right and top < bottom, all between 0 and 1, got {told} "
-            f"for {said!r}"
+            "a box must be left < right and top < bottom, all between 0 and 1, got "
+            f"{shown(told)} for {shown(said)}"
         )
     return x0, y0, x1, y1
 
 
 def _field(entry: Any, name: str, kind: type) -> Any:
-    if not isinstance(entry, dict) or not isinstance(entry.get(name), kind):
-        raise ValueError(  # noqa: TRY004 (a file's fault)
-            f"each entry needs {name!r}, a {kind.__name__}, got {str(entry)[:80]}"
-        )
-    return entry[name]
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"each entry needs {name!r}, a {kind.__name__}, got {shown(entry)}")  # noqa: TRY004
+    return value
 
 
 def _merged(phrases: Iterable[Phrase]) -> tuple[Phrase, ...]:

@@ -14,12 +14,16 @@ from jaxtyping import UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from visattn.data.conversions import from_array, to_rgb
+from visattn.data.jpeg_scans import scan_count
+from visattn.data.png_rows import rows_missing
+from visattn.data.texts import named
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib",
     ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
 )  # fmt: skip
+MAX_SCANS = 100  # of a JPEG; files from cameras and programs have up to about twelve
 MAX_ASPECT = 100  # a longer strip would explode when its short side is resized to a network's input
 
 _TURNS = {  # EXIF code -> what makes the stored pixels upright
@@ -101,7 +105,7 @@ def read_picture(
     try:
         return Picture(*_upright(_opened(source, max_bytes), max_pixels), name)
     except Exception as error:  # decoders leak struct.error, zlib.error, SyntaxError, KeyError ...
-        raise PictureError(f"{name}: {_reason(error)}") from error
+        raise PictureError(f"{named(name)}: {named(_reason(error))}") from error
 
 
 def read_size(
@@ -126,7 +130,7 @@ def read_size(
         image = _opened(source, max_bytes)
         code = _orientation(image)
     except Exception as error:
-        raise PictureError(f"{_name(source)}: {_reason(error)}") from error
+        raise PictureError(f"{named(_name(source))}: {named(_reason(error))}") from error
     width, height = image.size
     lies = code >= 5 and image.format != "TIFF"  # on its side; of a TIFF, Pillow says it upright
     return (width, height) if lies else (height, width), code
@@ -195,12 +199,18 @@ def _opened(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: int)
         raise PictureError(f"longer than max_bytes, {max_bytes:,} bytes")
     with _QUIET, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of large pictures above all: ours is the stricter limit
-        return Image.open(io.BytesIO(content), formats=FORMATS)
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+    if image.format in ("JPEG", "MPO") and scan_count(content) > MAX_SCANS:
+        raise PictureError(f"a JPEG that goes more than {MAX_SCANS} times over its picture")
+    return image
 
 
 def _content(path: PathLike, max_bytes: int) -> bytes:
-    if not stat.S_ISREG(Path(path).stat().st_mode):  # opening a pipe would wait for ever
+    found = Path(path).stat()
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
         raise PictureError("not a regular file")
+    if found.st_size > max_bytes:
+        raise PictureError(f"longer than max_bytes, {max_bytes:,} bytes")
     with Path(path).open("rb") as file:
         return file.read(max_bytes + 1)
 
@@ -209,11 +219,23 @@ def _upright(image: Image.Image, max_pixels: int) -> tuple[UInt8[np.ndarray, "y 
     """Return upright RGB pixels and the EXIF code they had."""
     _check_size(*image.size, max_pixels)
     turned = _orientation(image) if image.format == "TIFF" else 1  # by Pillow, while it is loaded
+    file = getattr(image, "fp", None) if image.format == "PNG" else None  # loading lets it go
     image.load()  # at once, so that a damaged file is found here and not later
+    if isinstance(file, io.BytesIO):
+        _check_rows(image, file)
     left = _orientation(image)
     rgb = to_rgb(image)
     upright = rgb if left == 1 else rgb.transpose(_TURNS[left])
     return np.array(upright), max(turned, left)  # at least one of the two is 1
+
+
+def _check_rows(image: Image.Image, file: io.BytesIO) -> None:
+    """Refuse a PNG without its last rows: Pillow leaves these black and says nothing."""
+    last = image.crop((0, image.height - 1, image.width, image.height))
+    if (image.info.get("interlace") or not np.asarray(last).any()) and rows_missing(
+        file.getvalue()
+    ):
+        raise PictureError("the picture is truncated: it lacks its last rows")
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:

@@ -1,11 +1,12 @@
 """What a model said of pictures, from the files that programs write."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from visattn.data.texts import bounded_bytes, named, parsed_json, plain_text, shown
 
 PathLike = str | os.PathLike[str]
 _IDS = ("image_id", "id", "file", "image")
@@ -57,12 +58,13 @@ def read_results(path: PathLike) -> Results:
     """
     captions: dict[str, _Said] = {}
     repeated: list[str] = []
+    content = _content(Path(path))
     try:
-        for said in _read(_content(Path(path))):
+        for said in _read(plain_text(content)):
             first = captions.setdefault(said.id, said)
             if first.caption.split() != said.caption.split():
                 raise ValueError(
-                    f"{said.place}: {said.id} has another caption at {first.place}; "
+                    f"{said.place}: {named(said.id)} has another caption at {first.place}; "
                     "results have one caption per picture"
                 )
             if first is not said:
@@ -75,15 +77,10 @@ def read_results(path: PathLike) -> Results:
     return Results(told, tuple(dict.fromkeys(repeated)))
 
 
-def _content(path: Path) -> str:
+def _content(path: Path) -> bytes:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give the captions of a model")
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line}: not UTF-8; write the file as UTF-8") from None
+    return bounded_bytes(path)
 
 
 def _read(text: str) -> Iterator[_Said]:
@@ -92,39 +89,28 @@ def _read(text: str) -> Iterator[_Said]:
         return _listed(text)
     # Not splitlines: what else counts as the end of a line may stand inside a caption.
     whole = text.replace("\r\n", "\n").split("\n")
-    lines = [(f"line {number}", line) for number, line in enumerate(whole, 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(whole, 1) if line.strip()]
     return _json_lines(lines) if start == "{" else _tabbed(lines)
 
 
 def _listed(text: str) -> Iterator[_Said]:
-    for number, entry in enumerate(_loaded(text, ""), 1):
+    for number, entry in enumerate(parsed_json(text), 1):
         yield _said(entry, f"entry {number}")
 
 
-def _json_lines(lines: list[tuple[str, str]]) -> Iterator[_Said]:
-    for place, line in lines:
-        yield _said(_loaded(line, f"{place}: "), place)
+def _json_lines(lines: list[tuple[int, str]]) -> Iterator[_Said]:
+    for number, line in lines:
+        yield _said(parsed_json(line, number), f"line {number}")
 
 
-def _tabbed(lines: list[tuple[str, str]]) -> Iterator[_Said]:
-    rows = [(place, *line.partition("\t")) for place, line in lines]
+def _tabbed(lines: list[tuple[int, str]]) -> Iterator[_Said]:
+    rows = [(f"line {number}", *line.partition("\t")) for number, line in lines]
     numbered = all(_NUMBERED.fullmatch(name.strip()) for _, name, _, _ in rows)
     for place, name, tab, caption in rows:
         if not tab or not name.strip():
-            raise ValueError(f"{place}: {_short(name)} is none of {_KNOWN}")
+            raise ValueError(f"{place}: {shown(name)} is none of {_KNOWN}")
         picture = name.strip().rpartition("#")[0] if numbered else name.strip()
         yield _Said(place, picture, caption)
-
-
-def _loaded(text: str, place: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        where = place or f"line {error.lineno}: "
-        reason = error.msg.removesuffix(" starting at")
-        raise ValueError(f"{where}no JSON at column {error.colno} ({reason})") from None
-    except RecursionError:
-        raise ValueError(f"{place}JSON within JSON without end") from None
 
 
 def _said(entry: Any, place: str) -> _Said:
@@ -135,13 +121,9 @@ def _said(entry: Any, place: str) -> _Said:
     if isinstance(picture, int) and not isinstance(picture, bool):
         picture = str(picture)
     if not (isinstance(picture, str) and picture.strip() and isinstance(caption, str)):
-        raise ValueError(f"{place}: {_short(json.dumps(entry))} is none of {_KNOWN}")
+        raise ValueError(f"{place}: {shown(entry)} is none of {_KNOWN}")
     try:
         f"{picture} {caption}".encode()
     except UnicodeEncodeError:
         raise ValueError(f"{place}: half a character (a surrogate without its pair)") from None
     return _Said(place, picture.strip(), caption)
-
-
-def _short(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."

@@ -47,7 +47,7 @@ class LengthBuckets(Sampler[list[int]]):
             )
         self.count, self.length, self.batch, self.pool = count, length, batch, pool
         self.seed, self.rank, self.world = seed, rank, world
-        self.epoch = 0
+        self.epoch, self.first = 0, 0
 
     def __len__(self) -> int:
         return self.count // (self.batch * self.world)
@@ -57,19 +57,35 @@ class LengthBuckets(Sampler[list[int]]):
         """Itself: trainers tell the epoch to what a batch sampler calls its sampler."""
         return self
 
+    @property
+    def together(self) -> int:
+        """Samples per batch of all processes."""
+        return self.batch * self.world
+
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of this epoch."""
-        self.epoch = epoch
+        """Choose the order of this epoch; another one than before begins with its first batch."""
+        if epoch != self.epoch:
+            self.epoch, self.first = epoch, 0
+
+    def go_on(self, epoch: int, done: int) -> None:
+        """Leave out, this once, the first batches of an epoch, which were read before."""
+        self.epoch, self.first = epoch, done
 
     def __iter__(self) -> Iterator[list[int]]:
-        random = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        first, self.first = self.first, 0  # loaders ask for an order and do not read it
+        yield from self._batches(self.epoch, first)
+
+    def _batches(self, epoch: int, first: int) -> Iterator[list[int]]:
+        random = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(self.count, generator=random)
-        order = order[: len(self) * self.batch * self.world][self.rank :: self.world]
+        order = order[: len(self) * self.together][self.rank :: self.world]
         for pool in order.split(self.batch * self.pool):
-            by_length = sorted(pool.tolist(), key=self.length)
-            batches = [by_length[i : i + self.batch] for i in range(0, len(pool), self.batch)]
-            for index in torch.randperm(len(batches), generator=random).tolist():
-                yield batches[index]
+            turns = torch.randperm(len(pool) // self.batch, generator=random).tolist()
+            if first < len(turns):  # else nobody asks for the lengths
+                by_length = sorted(pool.tolist(), key=self.length)
+                for turn in turns[first:]:
+                    yield by_length[turn * self.batch : (turn + 1) * self.batch]
+            first = max(0, first - len(turns))
 
 
 class EachOnce(Sampler[int]):
@@ -123,9 +139,33 @@ class NumberedByEpoch(Sampler[list[int]]):
     def __len__(self) -> int:
         return len(self.order)
 
+    @property
+    def sampler(self) -> "NumberedByEpoch":
+        """Itself: trainers tell the epoch to what a batch sampler calls its sampler."""
+        return self
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose order and numbers come next."""
+        return self.order.epoch
+
+    @property
+    def first(self) -> int:
+        """How many batches of the epoch are left out, since they were read before."""
+        return self.order.first
+
+    @property
+    def together(self) -> int:
+        """Samples per batch of all processes."""
+        return self.order.together
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the order and the numbers of this epoch."""
         self.order.set_epoch(epoch)
+
+    def go_on(self, epoch: int, done: int) -> None:
+        """Leave out, this once, the first batches of an epoch, which were read before."""
+        self.order.go_on(epoch, done)
 
     def __iter__(self) -> Iterator[list[int]]:
         first = self.order.epoch * self.order.count

@@ -1,14 +1,15 @@
 """Photos with captions, features and phrases, put together as training and scoring want them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-import torch
 from torch.utils.data import Dataset
 
 from visattn.data.batches import CaptionSample
-from visattn.data.captioned_photos import CaptionedPhotos
+from visattn.data.captioned_photos import CaptionedPictures
 from visattn.data.feature_caches import FeatureCache
+from visattn.data.numbered_draws import mixed, numbered_uniforms
 from visattn.data.phrases import Phrase, phrases_on_input
+from visattn.data.substitutes import Substitutes
 from visattn.data.vocabularies import split_words
 
 _SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
@@ -24,11 +25,16 @@ class ToldPhotos(Dataset[CaptionSample]):
         phrases: For a photo, by its file or id, and a caption, by its words, the phrases with
             boxes. `phrases_known` says how many captions found theirs.
         mirror: Show every second photo mirrored, at random, and swap left and right in what is
-            said of it. With a cache, its second view is the mirrored one.
+            said of it. With a cache, its second view is the mirrored one. Numbers go on behind
+            the last photo: with n photos, i + n is photo i, for which the lot is cast anew.
+        seed: Another seed, others are mirrored.
+        substitutes: What stands in, with its captions, for a photo that cannot be read; none if
+            left out.
 
     Example:
         >>> from PIL import Image
         >>> from visattn.data.caption_files import CaptionEntry
+        >>> from visattn.data.captioned_photos import CaptionedPhotos
         >>> from visattn.data.framings import Framing
         >>> folder = getfixture("tmp_path")
         >>> Image.new("RGB", (7, 5)).save(folder / "a.png")
@@ -40,23 +46,33 @@ class ToldPhotos(Dataset[CaptionSample]):
 
     def __init__(
         self,
-        photos: CaptionedPhotos,
+        photos: CaptionedPictures,
         *,
         cache: FeatureCache | None = None,
         phrases: Phrases | None = None,
         mirror: bool = False,
+        seed: int = 0,
+        substitutes: Substitutes | None = None,
     ) -> None:
-        self.photos, self.cache, self.mirror = photos, cache, mirror
-        self.phrases = phrases or {}
+        self.photos, self.cache, self.mirror, self.seed = photos, cache, mirror, seed
+        self.phrases, self.substitutes = phrases or {}, substitutes
         self._placed: dict[int, tuple[tuple[Phrase, ...], ...]] = {}
 
     def __len__(self) -> int:
         return len(self.photos)
 
-    def __getitem__(self, index: int) -> CaptionSample:
-        mirrored = self.mirror and bool(torch.rand(()) < 0.5)
-        sample = self._seen(index, mirrored=mirrored)._replace(phrases=self.phrases_of(index))
-        return mirrored_words(sample) if mirrored else sample
+    def __iter__(self) -> Iterator[CaptionSample]:
+        return (self[index] for index in range(len(self)))  # numbers alone would never end
+
+    def __getitem__(self, number: int) -> CaptionSample:
+        mirrored = self.mirror and bool(numbered_uniforms(mixed(self.seed), [number], 1) < 0.5)
+
+        def read(index: int) -> CaptionSample:
+            sample = self._seen(index, mirrored=mirrored)._replace(phrases=self.phrases_of(index))
+            return mirrored_words(sample) if mirrored else sample
+
+        index = number % len(self)
+        return read(index) if self.substitutes is None else self.substitutes.read(index, read)
 
     def phrases_of(self, index: int) -> tuple[tuple[Phrase, ...], ...]:
         """Return, for each caption, its phrases with boxes as shares of what the network sees."""

@@ -83,14 +83,29 @@ class Vocabulary:
         Raises:
             ValueError: If a limit is below 1, or leaves no word.
         """
+        counts = Counter(word for caption in captions for word in split_words(caption))
+        return cls.counted(counts, min_count=min_count, max_words=max_words)
+
+    @classmethod
+    def counted(
+        cls, counts: Mapping[str, int], *, min_count: int = 1, max_words: int | None = None
+    ) -> Self:
+        """Return the vocabulary of captions whose words were counted: the commonest word first.
+
+        Raises:
+            ValueError: If a limit is below 1, or leaves no word.
+
+        Example:
+            >>> Vocabulary.counted({"ring": 1, "a": 2}).decode([4, 5])
+            'a ring'
+        """
         if min_count < 1 or (max_words is not None and max_words < 1):
             raise ValueError(
                 f"min_count and max_words must be at least 1, got {min_count} and {max_words}"
             )
-        counts = Counter(word for caption in captions for word in split_words(caption))
         kept = [word for word, count in counts.items() if count >= min_count]
         if counts and not kept:
-            word, most = counts.most_common(1)[0]
+            word, most = max(counts.items(), key=lambda pair: pair[1])
             raise ValueError(
                 f"no word stands {min_count} times in the captions, the commonest, {word!r}, "
                 f"{most} times; lower min_count"

@@ -1,9 +1,10 @@
 """Captions drawn at random, each as often as the model finds it likely."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.functional.search import LookT, StateT, Step
@@ -30,6 +31,7 @@ def draw_samples(
     max_length: int = 20,
     banned: tuple[int, ...] = (),
     device: torch.device | str = "cpu",
+    uniforms: Callable[[], Float[Tensor, "b k"]] | None = None,
 ) -> Samples:
     """Return `count` captions for each picture, drawn word by word from what the model gives.
 
@@ -43,6 +45,8 @@ def draw_samples(
         max_length: Most words, the stop word counted.
         banned: Words never said.
         device: Where the model computes.
+        uniforms: Gives, word by word, a number even in [0, 1) for each caption, which decides the
+            word; drawn if left out.
 
     Example:
         >>> class Still:  # says word 1 or stops (2), whatever was said before
@@ -63,9 +67,18 @@ def draw_samples(
     while going.any() and len(said) < max_length:
         logits, state, _ = step(state, token)
         logits = logits.index_fill(-1, torch.tensor(banned, device=device).long(), -torch.inf)
-        drawn = logits.softmax(-1).flatten(0, 1).multinomial(1).view_as(token)
-        token = drawn.where(going, stop)
+        luck = torch.rand(token.shape, device=device) if uniforms is None else uniforms()
+        token = _word_at(logits.softmax(-1), luck).where(going, stop)
         said.append(token)
         lengths += going
         going = going & (token != stop)
     return Samples(torch.stack(said, -1), lengths)
+
+
+def _word_at(
+    probabilities: Float[Tensor, "b k v"], luck: Float[Tensor, "b k"]
+) -> Int[Tensor, "b k"]:
+    """Return the word in whose share of [0, 1) a number lies, the shares laid side by side."""
+    ends = probabilities.double().cumsum(-1)  # in double, a number below 1 stays below the end
+    sought = luck.double().unsqueeze(-1) * ends[..., -1:]
+    return torch.searchsorted(ends, sought, right=True).squeeze(-1)

@@ -1,5 +1,6 @@
 """Where a pixel of the network's input lies on the picture that was given."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,6 +67,9 @@ class Geometry:
             )
         if self.orientation not in _STORED:
             raise ValueError(f"an EXIF orientation is 1 to 8, got {self.orientation}")
+        numbers = [*self.region, *(number for row in self.matrix for number in row)]
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"matrix and region must be finite, got {self.matrix}, {self.region}")
         (a, b, _), (c, d, _), last = self.matrix
         along, across = a and d and not (b or c), b and c and not (a or d)
         if not (along or across) or last != (0, 0, 1):
@@ -245,7 +249,7 @@ class Geometry:
                 (left, top, right, bottom),
                 int(plain["orientation"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a geometry as to_dict writes it: {error!r}") from error
 
     def _after(

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from visattn.blocks.catalogues import create
 from visattn.models.classifiers import ImageClassifier, block_name
@@ -58,6 +59,8 @@ class AttentionResNet(ImageClassifier):
             Spatial Transformer, which moves it; None or `none` for none.
         first_options: What that block takes.
         width: Of the first layer; by default 64 for large pictures, 16 for small ones.
+        cells: Cells along each side into which the last features are averaged; with more than 1 the
+            network minds where on the picture things lie.
         inner: Width inside the units of each stage, in place of the usual one: a way to give a
             plain network a few more parameters.
         shortcut: What a shortcut that changes the shape does: a learnt `projection`, or `padding`
@@ -67,8 +70,8 @@ class AttentionResNet(ImageClassifier):
         std: Spread of each colour channel, in [0, 1].
 
     Raises:
-        ValueError: If there is no network of that depth, no such block, option or stage, or if
-            `inner` has not one width per stage.
+        ValueError: If there is no network of that depth, no such block, option or stage, no cell,
+            or if `inner` has not one width per stage.
 
     Example:
         >>> model = AttentionResNet(("cat", "dog"), depth=8, block="se", options={"reduction": 4})
@@ -91,6 +94,7 @@ class AttentionResNet(ImageClassifier):
         first: str | None = None,
         first_options: Mapping[str, Any] | None = None,
         width: int | None = None,
+        cells: int = 1,
         inner: Sequence[int] | None = None,
         shortcut: Shortcut = "projection",
         size: tuple[int, int] = (32, 32),
@@ -99,6 +103,9 @@ class AttentionResNet(ImageClassifier):
     ) -> None:
         super().__init__(classes, size, mean, std)
         layout = layout_of(depth)
+        if cells < 1:
+            raise ValueError(f"cells must be at least 1, got {cells}")
+        self.cells = cells
         self.depth, self.block, self.first = depth, block_name(block), block_name(first)
         self.options, self.first_options = dict(options or {}), dict(first_options or {})
         self.at: At = at
@@ -119,7 +126,7 @@ class AttentionResNet(ImageClassifier):
         for number, name in enumerate(self._layers):
             came, stage = self._stage(layout, number, came)
             self.add_module(name, stage)
-        self.fc = nn.Linear(came, len(self.classes))
+        self.fc = nn.Linear(came * cells**2, len(self.classes))
 
     @property
     def head(self) -> nn.Module:
@@ -131,7 +138,7 @@ class AttentionResNet(ImageClassifier):
         x = self.maxpool(self.bn1(self.conv1(self.looks(pictures))).relu())
         for name in self._layers:
             x = self.get_submodule(name)(x)
-        return self.fc(x.mean((2, 3)))
+        return self.fc(adaptive_avg_pool2d(x, self.cells).flatten(1))
 
     def _stage(self, layout: Layout, number: int, came: int) -> tuple[int, nn.Sequential]:
         """Return the width that goes out of a stage, and its units."""

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import timm
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
+
+from visattn.models.weight_files import Shapes, local_file, opened_weights, shapes_in
 
 # What timm would load by itself, or give in another form than one grid.
 _NOT_ARGUMENTS = (
@@ -64,20 +64,25 @@ def load_weights(model: nn.Module, file: Path, *, without: tuple[str, ...] = ())
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is no safetensors file, or does not fit.
+        ValueError: If it is no safetensors file, does not fit, or lies on another machine.
     """
-    if not file.is_file():
-        raise FileNotFoundError(f"weights {file} do not exist")
-    try:
-        weights = load_file(file)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is not a safetensors file: {error}") from error
-    weights = {key: value for key, value in weights.items() if not key.startswith(without)}
-    wanted = model.state_dict()
+    file = local_file(file, missing=f"weights {file} do not exist")
+    with opened_weights(file) as opened:
+        shapes = {
+            name: shape for name, shape in shapes_in(opened).items() if not name.startswith(without)
+        }
+        _check_shapes(model, shapes, file)
+        weights = {name: opened.get_tensor(name) for name in shapes}
+    model.load_state_dict(weights, strict=False)
+
+
+def _check_shapes(model: nn.Module, shapes: Shapes, file: Path) -> None:
+    """Refuse weights of another model before any of them is read."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     counters = {key for key in wanted if key.endswith("num_batches_tracked")}  # often left out
-    missing = sorted(set(wanted) - set(weights) - counters)
-    spare = sorted(set(weights) - set(wanted))
-    other = [key for key in wanted if key in weights and wanted[key].shape != weights[key].shape]
+    missing = sorted(set(wanted) - set(shapes) - counters)
+    spare = sorted(set(shapes) - set(wanted))
+    other = [key for key in wanted if key in shapes and wanted[key] != shapes[key]]
     if missing or spare or other:
         config = cast("dict[str, Any]", getattr(model, "pretrained_cfg", {}))
         raise ValueError(
@@ -85,4 +90,3 @@ def load_weights(model: nn.Module, file: Path, *, without: tuple[str, ...] = ())
             f"{len(missing)} tensors missing {missing[:2]}, {len(spare)} left over {spare[:2]}, "
             f"{len(other)} of another shape {other[:2]}; check the name and the arguments"
         )
-    model.load_state_dict(weights, strict=False)

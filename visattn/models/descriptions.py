@@ -6,6 +6,7 @@ all a description needs; it holds no code, and building one can only make the cl
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -14,12 +15,16 @@ from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.encoders import SmallEncoder
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.hierarchical_transformers import HierarchicalTransformer
+from visattn.models.outlines import outline
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
 from visattn.models.vision_transformers import VisionTransformer
+from visattn.models.weight_files import Shapes
 
 Description = dict[str, Any]
+
+LARGEST_NUMBER = 2**20  # of anything a model is built with: no width, depth or size needs more
 
 CLASSES: dict[str, type[nn.Module]] = {
     kind.__name__: kind
@@ -34,6 +39,10 @@ CLASSES: dict[str, type[nn.Module]] = {
         HierarchicalTransformer,
     )
 }
+
+
+# What constructors raise when they get arguments of the wrong kind.
+_MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
 
 
 def describe(model: nn.Module) -> Description:
@@ -80,8 +89,42 @@ def build(description: Mapping[str, Any]) -> nn.Module:
     built = {key: _built(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
     try:
         return kind(**built)
-    except (AttributeError, TypeError) as error:
+    except _MISFITS as error:
         raise ValueError(f"{name} cannot be built with these arguments: {error}") from error
+
+
+def check_fit(description: Mapping[str, Any], shapes: Shapes, *, source: object) -> None:
+    """Let a description pass whose model has weights of these shapes; nothing takes memory here.
+
+    Args:
+        description: What `describe` said of a model.
+        shapes: Of all of its weights and buffers, by name.
+        source: Where both come from; errors name it.
+
+    Raises:
+        ValueError: If the description is not one of ours, if what it describes is larger than
+            the weights say, or if they do not fit it.
+
+    Example:
+        >>> hidden = {"class": "SmallEncoder", "arguments": {"channels": 10**12}}
+        >>> check_fit(hidden, {}, source="m.safetensors")
+        Traceback (most recent call last):
+        ValueError: m.safetensors: no number that a model is built with may be above 1,048,576...
+    """
+    try:
+        _check_numbers(description)
+        make = partial(build, description)
+        wanted = outline(make, weights=len(shapes), same=True)
+        if wanted != shapes and outline(make, weights=len(shapes), same=False) == shapes:
+            return
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
+    if wanted != shapes:
+        names = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
+        raise ValueError(
+            f"{source} is damaged: its weights do not fit the model it describes; {names[0]} is "
+            f"{shapes.get(names[0], 'missing')} and should be {wanted.get(names[0], 'missing')}"
+        )
 
 
 def restore(
@@ -102,12 +145,42 @@ def restore(
         >>> restore(describe(encoder), encoder.state_dict(), source="memory").training
         False
     """
+    check_fit(description, {k: tuple(v.shape) for k, v in weights.items()}, source=source)
+    return filled(description, weights)
+
+
+def filled(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return the described model with weights that `check_fit` let pass, in evaluation mode.
+
+    Raises:
+        ValueError: If they do not fit after all.
+
+    Example:
+        >>> encoder = SmallEncoder((24, 24), channels=8)
+        >>> filled(describe(encoder), encoder.state_dict()).grid
+        (3, 3)
+    """
     model = build(description)
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    if wanted != {name: tensor.shape for name, tensor in weights.items()}:
-        raise ValueError(f"{source} is damaged: its weights do not fit the model it describes")
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"the weights do not fit the model that is described: {error}") from error
     return model.eval()
+
+
+def _check_numbers(value: Any) -> None:
+    """Refuse numbers that nothing is built with, at any depth."""
+    if isinstance(value, Mapping):
+        for part in cast("Mapping[str, Any]", value).values():
+            _check_numbers(part)
+    elif isinstance(value, list | tuple):
+        for part in cast("list[Any]", value):
+            _check_numbers(part)
+    elif isinstance(value, int | float) and not abs(value) <= LARGEST_NUMBER:
+        raise ValueError(
+            f"no number that a model is built with may be above {LARGEST_NUMBER:,}, got "
+            f"{value!s:.20}"
+        )
 
 
 def _plain(value: object) -> Any:

@@ -153,7 +153,7 @@ class GlimpseModel(ImageClassifier):
         rollouts: int = 1,
         sampled: bool = False,
         reaching: bool = False,
-        start: Float[Tensor, "b 2"] | None = None,
+        start: Float[Tensor, "b 2"] | Float[Tensor, "b m 2"] | None = None,
         path: Float[Tensor, "b t 2"] | None = None,
         noise: Float[Tensor, "b m t 2"] | None = None,
     ) -> Looks:
@@ -164,7 +164,8 @@ class GlimpseModel(ImageClassifier):
             rollouts: How often each picture is looked at anew.
             sampled: Look at samples of the policy instead of its means.
             reaching: Let the gradient of the policy reach the core.
-            start: The first place of each picture; as the model starts if left out.
+            start: The first place of each picture, or of each of its rollouts; as the model starts
+                if left out.
             path: All places of each picture; the policy is not asked.
             noise: How far the sample that leads to each glimpse is off its mean, in spreads; drawn
                 if left out. The first counts only where the start is learned.
@@ -186,7 +187,8 @@ class GlimpseModel(ImageClassifier):
                 read = memory[0] if reaching else memory[0].detach()
                 place, action = self.policy(read, off[step])
             elif start is not None:
-                place, action = start[which], None
+                place = start[which] if start.ndim == 2 else start.flatten(0, 1)
+                action = None
             else:
                 place, action = self.policy.begin(off[0])
             memory = self.memory(self.glimpse_net(self.retina(shown, place, which), place), memory)

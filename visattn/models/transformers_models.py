@@ -53,9 +53,14 @@ def transformers_model(directory: Path) -> NamedModel:
     kind = library.AutoModelForImageClassification if scored else library.AutoModel
     try:
         model, told = kind.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False, output_loading_info=True
+            directory,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,  # weights kept as a pickle are not opened
+            weights_only=True,
+            output_loading_info=True,
         )
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
+    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{directory} holds no model that can be built: {error}") from error
     if missing := sorted(key for key in told["missing_keys"] if "pooler" not in key):
         raise ValueError(

@@ -1,11 +1,12 @@
 """Models as files, and files as models."""
 
 import os
+from functools import partial
 
 from torch import nn
 
 from visattn import store
-from visattn.models.descriptions import describe, restore
+from visattn.models.descriptions import check_fit, describe, filled
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -27,16 +28,18 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> nn.Module:
     """Return the model that a file holds, ready to look: in evaluation mode, on the CPU.
 
-    Nothing in the file is executed.
+    Nothing in the file is executed, and no memory is taken for weights before it is known that they
+    are those of the model that it describes.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or holds no model of visattn's.
+        ValueError: If the file is damaged, holds no model of visattn's, or lies on another machine.
 
     Example:
         >>> load("nowhere.safetensors")
         Traceback (most recent call last):
         FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
     """
-    weights, description = store.read_model(path)
-    return restore(description, weights, source=path)
+    fits = partial(check_fit, source=path)
+    weights, description = store.read_model(path, check=fits)
+    return filled(description, weights)

@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 
@@ -26,6 +27,24 @@ class WeightAverage(WeightAveraging):
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}")
         super().__init__(avg_fn=partial(moved_average, decay=decay))
         self.decay = decay
+        self._shown = False
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let the averaged weights be seen."""
+        super().on_validation_epoch_start(trainer, pl_module)
+        self._shown = True
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go on with those that are trained."""
+        super().on_validation_epoch_end(trainer, pl_module)
+        self._shown = False
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Put back the weights that are trained, for what is saved of a run that was stopped."""
+        if self._shown:
+            self.on_validation_epoch_end(trainer, pl_module)
 
 
 def moved_average(average: Tensor, current: Tensor, updates: Tensor | int, decay: float) -> Tensor:

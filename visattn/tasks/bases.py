@@ -8,11 +8,18 @@ import torch
 from lightning import LightningDataModule, LightningModule
 from torch import nn
 
+from visattn.data.resumable_loaders import ResumableLoader
 from visattn.models.descriptions import describe
+from visattn.tasks.draws import reseed
+from visattn.tasks.gradient_guards import check_weights
+from visattn.tasks.loop_states import settle
 
 
 class Task(LightningModule, ABC):
     """Something to be trained. A checkpoint of it holds plain values and weights, nothing else.
+
+    What is drawn at a step depends on the seed of the run, the step and the process alone, so that
+    a run that goes on from a checkpoint goes where it would have gone without a break.
 
     Args:
         model: The network that is trained and, in the end, saved.
@@ -21,13 +28,46 @@ class Task(LightningModule, ABC):
     monitor: tuple[str, str]
     """The score by which the best checkpoint is chosen, and whether its `max` or `min` is best."""
 
+    idle_parameters = False
+    """Whether some parameters have no part in some steps, which several processes must know."""
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.seed: int | None = None
+        self._place: dict[str, int] | None = None
+
+    def on_fit_start(self) -> None:
+        """Remember the seed of the run."""
+        self.seed = torch.initial_seed() if self.seed is None else self.seed
+
+    def on_train_start(self) -> None:
+        """Let the loader go on where it was; Lightning forgets that if a schedule asked for it."""
+        loader = self.trainer.train_dataloader
+        if self._place and isinstance(loader, ResumableLoader):
+            loader.load_state_dict(self._place)
+        self._place = None
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Draw as this step does, whatever was drawn before."""
+        reseed(self.seed or 0, self.trainer.fit_loop.total_batch_idx, self.global_rank, self.device)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what `visattn.tasks.checkpoints.read_model` needs to build the model again."""
-        checkpoint["visattn"] = {"model": describe(self.model)}
+        """Add what is needed to build the model again, and to go on exactly.
+
+        Raises:
+            FloatingPointError: If a weight is no number.
+        """
+        check_weights(checkpoint["state_dict"], dict(self.named_parameters()))
+        checkpoint["visattn"] = {"model": describe(self.model), "seed": self.seed}
+        if "loops" in checkpoint:
+            settle(checkpoint["loops"]["fit_loop"], self.trainer)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the seed of the run that wrote the checkpoint, and where its loader was."""
+        self.seed = checkpoint.get("visattn", {}).get("seed")
+        loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
+        (self._place,) = loops.get("combined_loader") or [None]
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

@@ -1,5 +1,7 @@
 """Photos with captions as data for training: any of five formats, features computed once."""
 
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -9,25 +11,24 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
 from visattn.data.batches import CaptionSample, caption_batch
-from visattn.data.caption_files import (
-    CaptionEntry,
-    check_disjoint,
-    in_split,
-    of_split,
-    read_captions,
-    read_split,
-)
+from visattn.data.caption_files import CaptionEntry, check_disjoint, read_captions
 from visattn.data.caption_formats import Format
-from visattn.data.captioned_photos import CaptionedPhotos
+from visattn.data.caption_splits import split_entries
+from visattn.data.captioned_photos import CaptionedPhotos, CaptionedPictures
 from visattn.data.feature_caches import FeatureCache
+from visattn.data.feature_requests import Photos
 from visattn.data.framings import Framing
+from visattn.data.pairs import PairsOnce
 from visattn.data.phrases import read_phrases
-from visattn.data.samplers import EachOnce, LengthBuckets
+from visattn.data.resumable_loaders import ResumableLoader
+from visattn.data.samplers import LengthBuckets, NumberedByEpoch
+from visattn.data.substitutes import OnError, Substitutes
 from visattn.data.told_photos import ToldPhotos
 from visattn.data.vocabularies import Vocabulary
 from visattn.models.captioners import Captioner
 from visattn.models.encoders import ImageEncoder
-from visattn.tasks.bases import Data, Task
+from visattn.tasks.bases import Task
+from visattn.tasks.substitutions import SubstitutingData
 
 Loader = DataLoader[CaptionSample]
 Split = Literal["train", "validation", "test"]
@@ -35,78 +36,71 @@ Fit = Literal["crop", "squash", "pad"]
 _SCORED: dict[str, Split] = {"validate": "validation", "test": "test"}
 
 
-class CaptionData(Data):
-    """Photos with several captions each, read from the files that people have.
-
-    The vocabulary is counted on the training split alone. With `cache`, what the frozen encoder
-    finds in each photo is computed once and kept; a batch then holds features, each photo's once
-    for all of its captions.
+class ToldData(SubstitutingData):
+    """Photos with several captions each, wherever they lie.
 
     Args:
-        captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
-            JSON lines.
-        photos: Folder of the photos.
-        train: A list of the training photos, one name per line; or, where the captions' file says
-            itself which split a photo belongs to, the name of the split.
-        validation: The same for validation.
-        test: The same for the test; the validation photos if left out.
-        format: Of the captions' file; recognised if left out.
-        fit: How a photo comes into the shape that the encoder takes: its middle (`crop`), all of
-            it out of shape (`squash`), or all of it with margins (`pad`).
+        vocabulary: Counted on the training split alone.
+        fit: How a photo comes into the shape that the encoder takes.
         cache: Folder for the features of a frozen encoder; none computes them anew each time.
         mirror: Show every second training photo mirrored, its captions' left and right swapped.
         phrases: A file of phrases with their boxes, to score attention by, or to guide it.
-        min_count: Words that training captions hold more rarely become unknown.
         max_words: Training captions are cut after so many words.
         batch: Photos per training batch and process; all captions of a photo come with it.
         workers: Processes that read ahead; 0 reads in between.
-        seed: Of the order in which photos come.
+        seed: Of the order in which photos come, and of which are mirrored.
+        on_error: A training photo that cannot be read stops the run (`raise`), or another one
+            stands in for it (`substitute`).
     """
+
+    entries: Mapping[Split, Sequence[CaptionEntry]]
+    """What is said of the photos of each split."""
 
     def __init__(
         self,
-        captions: str,
-        photos: str,
+        vocabulary: Vocabulary,
         *,
-        train: str = "train",
-        validation: str = "val",
-        test: str | None = None,
-        format: Format | None = None,  # noqa: A002 (the name people look for on the command line)
-        fit: Fit = "crop",
-        cache: str | None = None,
-        mirror: bool = False,
-        phrases: str | None = None,
-        min_count: int = 5,
-        max_words: int = 30,
-        batch: int = 26,
-        workers: int = 0,
-        seed: int = 0,
+        fit: Fit,
+        cache: str | None,
+        mirror: bool,
+        phrases: str | None,
+        max_words: int,
+        batch: int,
+        workers: int,
+        seed: int,
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__()
-        if min(min_count, max_words, batch) < 1:
+        if min(max_words, batch) < 1:
+            raise ValueError(f"max_words and batch must be at least 1, got {max_words} and {batch}")
+        if on_error == "substitute" and cache:
             raise ValueError(
-                "min_count, max_words and batch must be at least 1, "
-                f"got {min_count}, {max_words} and {batch}"
+                "with a cache every photo is read once, before training: on_error must be raise; "
+                "take out the photos that cannot be read, or leave out the cache"
             )
-        entries = read_captions(captions, format=format)
-        names: dict[Split, str] = {
-            "train": train,
-            "validation": validation,
-            "test": test or validation,
-        }
-        self.entries: dict[Split, list[CaptionEntry]] = {
-            split: _split(entries, name) for split, name in names.items()
-        }
-        for split in _SCORED.values():
-            check_disjoint({part: self.entries[part] for part in ("train", split)})
-        told = (caption for entry in self.entries["train"] for caption in entry.captions)
-        self.vocabulary = Vocabulary.of(told, min_count=min_count)
+        self.on_error: OnError = on_error
+        self.vocabulary = vocabulary
         self.phrases = read_phrases(phrases) if phrases else {}
-        self.folder, self.cache = Path(photos), cache
+        self.cache, self.mirror, self.max_words = cache, mirror, max_words
         self.fit: Fit = fit
-        self.mirror, self.max_words, self.batch = mirror, max_words, batch
-        self.workers, self.seed = workers, seed
+        self.batch, self.workers, self.seed = batch, workers, seed
         self.told: dict[Split, ToldPhotos] = {}
+
+    @abstractmethod
+    def shown(self, split: Split, framing: Framing) -> CaptionedPictures:
+        """Return the photos of a split, as an encoder is to see them."""
+
+    @abstractmethod
+    def everything(self, framing: Framing) -> tuple[list[str], Photos]:
+        """Return the photos of all splits, each once, and the name of each."""
+
+    @abstractmethod
+    def unknown_share(self) -> float:
+        """Return which share of the words of validation captions is unknown."""
+
+    def training_photos(self) -> int:
+        """Return how many photos there are to train on."""
+        return len(self.entries["train"])
 
     @property
     def data_info(self) -> dict[str, Any]:
@@ -123,7 +117,7 @@ class CaptionData(Data):
         encoder = task.model.encoder
         framing = Framing(encoder.size, fit=self.fit)
         splits: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
-        shown = [CaptionedPhotos(self.entries[split], self.folder, framing) for split in splits]
+        shown = [self.shown(split, framing) for split in splits]
         rank_zero_info(self._told_of_words())
         device = self.trainer.strategy.root_device if self.trainer else None
         caches = self._caches(encoder, framing, device) if self.cache else {}
@@ -133,15 +127,19 @@ class CaptionData(Data):
                 cache=caches.get(split),
                 phrases=self.phrases,
                 mirror=self.mirror and split == "train",
+                seed=self.seed,
+                substitutes=self._stand_ins(photos) if split == "train" else None,
             )
+
+    def _stand_ins(self, photos: CaptionedPictures) -> Substitutes | None:
+        return self.stand_ins(len(photos), lambda number: photos.entries[number].file)
 
     def _told_of_words(self) -> str:
         """Return how many words there are, and how many of the validation's are not among them."""
-        vocabulary, held_out = self.vocabulary, self.entries["validation"]
-        unknown = vocabulary.unknown_share(c for entry in held_out for c in entry.captions)
+        vocabulary, unknown = self.vocabulary, self.unknown_share()
         return (
             f"vocabulary {vocabulary.hash}: {len(vocabulary):,} words of "
-            f"{len(self.entries['train']):,} training photos; {unknown:.1%} of the words that "
+            f"{self.training_photos():,} training photos; {unknown:.1%} of the words that "
             "validation captions hold are unknown"
         )
 
@@ -149,15 +147,14 @@ class CaptionData(Data):
         self, encoder: ImageEncoder, framing: Framing, device: torch.device | None
     ) -> dict[Split, FeatureCache]:
         """Return the kept features of each split, after computing those that are missing."""
-        everything = [entry for entries in self.entries.values() for entry in entries]
-        every = list({entry.id: entry for entry in everything}.values())
+        ids, photos = self.everything(framing)
         views = ("plain", "mirrored") if self.mirror else ("plain",)
         folder = Path(str(self.cache))
         FeatureCache.prepare(
             folder,
             encoder,
-            CaptionedPhotos(every, self.folder, framing),
-            ids=[entry.id for entry in every],
+            photos,
+            ids=ids,
             framing=framing,
             views=views,
             device=device,
@@ -181,12 +178,11 @@ class CaptionData(Data):
             rank=self.rank,
             world=self.world,
         )
-        return DataLoader(
+        return ResumableLoader(
             photos,
-            batch_sampler=order,
-            collate_fn=partial(caption_batch, vocabulary=self.vocabulary, max_words=self.max_words),
-            num_workers=self.workers,
-            persistent_workers=self.workers > 0,
+            NumberedByEpoch(order),
+            collate=partial(caption_batch, vocabulary=self.vocabulary, max_words=self.max_words),
+            workers=self.workers,
         )
 
     def val_dataloader(self) -> Loader:
@@ -197,25 +193,103 @@ class CaptionData(Data):
         """Return the test photos, each once."""
         return self._evaluation("test")
 
+    def _evaluation(self, split: Split) -> Loader:
+        photos = self.told[split]
+        pairs = PairsOnce(len(photos), rank=self.rank, world=self.world)
+        collate = partial(caption_batch, vocabulary=self.vocabulary)
+        return DataLoader(photos, batch_size=64, sampler=pairs, collate_fn=collate)
+
+
+class CaptionData(ToldData):
+    """Photos with several captions each, read from the files that people have.
+
+    The vocabulary is counted on the training split alone. With `cache`, what the frozen encoder
+    finds in each photo is computed once and kept; a batch then holds features, each photo's once
+    for all of its captions.
+
+    Args:
+        captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
+            JSON lines.
+        photos: Folder of the photos.
+        train: A list of the training photos, one name per line; or, where the captions' file says
+            itself which split a photo belongs to, the name of the split.
+        validation: The same for validation.
+        test: The same for the test; the validation photos if left out.
+        format: Of the captions' file; recognised if left out.
+        fit: How a photo comes into the shape that the encoder takes: its middle (`crop`), all of
+            it out of shape (`squash`), or all of it with margins (`pad`).
+        cache: Folder for the features of a frozen encoder; none computes them anew each time.
+        mirror: Show every second training photo mirrored, its captions' left and right swapped.
+        phrases: A file of phrases with their boxes, to score attention by, or to guide it.
+        on_error: A training photo that cannot be read stops the run (`raise`), or another one
+            stands in for it, always the same, which is counted and said (`substitute`).
+        min_count: Words that training captions hold more rarely become unknown.
+        max_words: Training captions are cut after so many words.
+        batch: Photos per training batch and process; all captions of a photo come with it.
+        workers: Processes that read ahead; 0 reads in between.
+        seed: Of the order in which photos come, and of which are mirrored.
+    """
+
+    def __init__(
+        self,
+        captions: str,
+        photos: str,
+        *,
+        train: str = "train",
+        validation: str = "val",
+        test: str | None = None,
+        format: Format | None = None,  # noqa: A002 (the name people look for on the command line)
+        fit: Fit = "crop",
+        cache: str | None = None,
+        mirror: bool = False,
+        phrases: str | None = None,
+        on_error: OnError = "raise",
+        min_count: int = 5,
+        max_words: int = 30,
+        batch: int = 26,
+        workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        entries = read_captions(captions, format=format)
+        names: dict[Split, str] = {
+            "train": train,
+            "validation": validation,
+            "test": test or validation,
+        }
+        chosen: dict[Split, list[CaptionEntry]] = {
+            split: split_entries(entries, name) for split, name in names.items()
+        }
+        for split in _SCORED.values():
+            check_disjoint({part: chosen[part] for part in ("train", split)})
+        told = (caption for entry in chosen["train"] for caption in entry.captions)
+        super().__init__(
+            Vocabulary.of(told, min_count=min_count),
+            fit=fit,
+            cache=cache,
+            mirror=mirror,
+            phrases=phrases,
+            max_words=max_words,
+            batch=batch,
+            workers=workers,
+            seed=seed,
+            on_error=on_error,
+        )
+        self.entries, self.folder = chosen, Path(photos)
+
+    def shown(self, split: Split, framing: Framing) -> CaptionedPhotos:
+        """Return the photos of a split, as an encoder is to see them."""
+        return CaptionedPhotos(self.entries[split], self.folder, framing)
+
+    def everything(self, framing: Framing) -> tuple[list[str], Photos]:
+        """Return the photos of all splits, each once, and the name of each."""
+        every = {entry.id: entry for entries in self.entries.values() for entry in entries}
+        return list(every), CaptionedPhotos(list(every.values()), self.folder, framing)
+
+    def unknown_share(self) -> float:
+        """Return which share of the words of validation captions is unknown."""
+        held_out = self.entries["validation"]
+        return self.vocabulary.unknown_share(c for entry in held_out for c in entry.captions)
+
     def examples(self, count: int) -> list[Path]:
         """Return the files of the first validation photos."""
         return [self.folder / entry.file for entry in self.entries["validation"][:count]]
-
-    def _evaluation(self, split: Split) -> Loader:
-        photos = self.told[split]
-        each_once = EachOnce(len(photos), rank=self.rank, world=self.world)
-        collate = partial(caption_batch, vocabulary=self.vocabulary)
-        return DataLoader(photos, batch_size=64, sampler=each_once, collate_fn=collate)
-
-
-def _split(entries: list[CaptionEntry], name: str) -> list[CaptionEntry]:
-    """Return the entries of a split that is named in the captions' file, or listed in another."""
-    if any(entry.split == name for entry in entries):
-        return in_split(entries, name)
-    if Path(name).is_file():
-        return of_split(entries, read_split(name))
-    named = sorted({entry.split for entry in entries if entry.split})
-    known = f"the captions' file names {', '.join(named)}" if named else "it names no split"
-    raise ValueError(
-        f"{name} is neither a split that the captions' file names nor a list of photos; {known}"
-    )

@@ -15,6 +15,7 @@ from visattn.functional.captions import caption_loss
 from visattn.models.captioners import Captioner
 from visattn.models.descriptions import build, describe
 from visattn.tasks.bases import Task
+from visattn.tasks.fair_shares import known_anywhere
 from visattn.tasks.phrase_scores import OF_PHRASES, PhraseScores
 from visattn.tasks.ratios import Ratio
 from visattn.tasks.reference_scores import ReferenceScores
@@ -29,8 +30,9 @@ class ScoredTask(Task):
     """A captioner with its scores; what trains it comes on top.
 
     Made-up captions: `val`, `test`, and `novel` for the test's second set of pictures. `given` are
-    captions that the model reads, for the sake of its maps. Controls: `shuffled`, the captions of
-    other pictures; `untrained`, a model of the same make with fresh weights.
+    captions that the model reads, for the sake of its maps. Controls: `shuffled`, captions held
+    against the other picture of a pair of neighbours; `untrained`, a model of the same make with
+    fresh weights. Scores are those of all processes together, each picture counted once.
 
     Args:
         model: The captioner.
@@ -48,6 +50,7 @@ class ScoredTask(Task):
         self.scenes = nn.ModuleDict({split: SceneScores() for split in splits})
         self.phrases = nn.ModuleDict({split: PhraseScores() for split in splits})
         self.references = {split: ReferenceScores() for split in MADE_UP}
+        self.scored: set[str] = set()
         self.notes: dict[str, Any] = {}
 
     @abstractmethod
@@ -73,31 +76,34 @@ class ScoredTask(Task):
         if dataloader_idx:
             return
         self._score("given", given(self.model, batch), batch)
-        if len(batch.samples) > 1:  # a picture alone has no other
-            others = batch.rolled()
-            self._score("shuffled", self._generated(self.model, others), batch)
-            self._score("shuffled_given", given(self.model, others), batch)
+        if batch.paired:  # a picture alone has no other
+            others = batch.swapped()
+            self._score("shuffled", _of_pairs(self._generated(self.model, others), batch), batch)
+            self._score("shuffled_given", _of_pairs(given(self.model, others), batch), batch)
         fresh = self._fresh()
         self._score("untrained", self._generated(fresh, batch), batch)
         self._score("untrained_given", given(fresh, batch), batch)
 
     def on_validation_epoch_end(self) -> None:
         """Score all captions together."""
+        self._tell_scores()
         self._score_references("val")
 
     def on_test_epoch_end(self) -> None:
         """Score all captions together."""
+        self._tell_scores()
         for split in MADE_UP[1:]:
             self._score_references(split)
 
     def _score(self, split: str, told: Sequence[SeenCaption], batch: CaptionBatch) -> None:
-        """Take in captions, and log what each of the applicable scores says so far."""
+        """Take in captions, with each of the applicable scores."""
         if all(sample.world for sample in batch.samples):
             self._score_scenes(split, told, batch)
         if any(sample.phrases for sample in batch.samples) and self.trainer.state.fn != "fit":
             self._score_phrases(split, told, batch)
         if split in self.references and all(sample.references for sample in batch.samples):
-            self.references[split].update(batch.samples, [one.text for one in told])
+            tellers = [batch.samples[one.picture] for one in told]
+            self.references[split].update(tellers, [one.text for one in told])
 
     def _score_scenes(self, split: str, told: Sequence[SeenCaption], batch: CaptionBatch) -> None:
         once = [one for one in told if one.number == 0]
@@ -108,23 +114,37 @@ class ScoredTask(Task):
             [one.maps for one in once],
             [world for world in worlds if world],
         )
-        names = OF_MAPS if split in GIVEN else (*OF_WORDS, *OF_MAPS)
-        if split in ("shuffled", "untrained"):
-            names = OF_WORDS  # of true captions there are too few to speak of maps
-        for name in names:
-            shown = f"{split}/{name}"
-            self.log(shown, scores[name], add_dataloader_idx=False, prog_bar=shown == "val/truth")
+        self.scored.add(f"scenes/{split}")
 
     def _score_phrases(self, split: str, told: Sequence[SeenCaption], batch: CaptionBatch) -> None:
         scores = cast("PhraseScores", self.phrases[split])
         said = [_phrases(one, batch, made_up=split in MADE_UP) for one in told]
         scores.update([one.maps for one in told], said)
-        for name in OF_PHRASES:
-            self.log(f"{split}/{name}", scores[name], add_dataloader_idx=False)
+        self.scored.add(f"phrases/{split}")
+
+    def _tell_scores(self) -> None:
+        """Log what was scored in any process, in each of them: else some would wait for others."""
+        for named in known_anywhere(self.scored):
+            kind, split = named.split("/")
+            if kind == "scenes":
+                of_scenes = cast("SceneScores", self.scenes[split])
+                of_scenes.update([], [], [])  # scores without any are asked for all the same
+                for name in _of_scenes(split):
+                    self.log(
+                        f"{split}/{name}",
+                        of_scenes[name],
+                        prog_bar=f"{split}/{name}" == "val/truth",
+                    )
+            else:
+                of_phrases = cast("PhraseScores", self.phrases[split])
+                of_phrases.update([], [])
+                for name in OF_PHRASES:
+                    self.log(f"{split}/{name}", of_phrases[name])
+        self.scored.clear()
 
     def _score_references(self, split: str) -> None:
         scores = self.references[split]
-        if not scores.captions:
+        if not known_anywhere({split} if scores.captions else ()):
             return
         captions, found = scores.compute()
         scores.reset()
@@ -147,6 +167,18 @@ class ScoredTask(Task):
             torch.manual_seed(0)
             fresh = cast("Captioner", build(describe(self.model)))
         return fresh.eval().to(self.device)
+
+
+def _of_pairs(told: Sequence[SeenCaption], batch: CaptionBatch) -> list[SeenCaption]:
+    """Return the captions of those pictures of a batch that have another one as partner."""
+    return [one for one in told if one.picture < batch.paired]
+
+
+def _of_scenes(split: str) -> tuple[str, ...]:
+    """Return which scores of scenes are told of a split."""
+    if split in ("shuffled", "untrained"):
+        return OF_WORDS  # of true captions there are too few to speak of maps
+    return OF_MAPS if split in GIVEN else (*OF_WORDS, *OF_MAPS)
 
 
 def _phrases(told: SeenCaption, batch: CaptionBatch, *, made_up: bool) -> tuple[Phrase, ...]:

@@ -23,6 +23,7 @@ from visattn.functional.captions import (
 from visattn.models.captioners import Captioner, Unrolled
 from visattn.tasks.caption_scoring import ScoredTask
 from visattn.tasks.checkpoints import read_model
+from visattn.tasks.fair_shares import fair_share, processes
 from visattn.tasks.schedules import trapezoid
 from visattn.tasks.tellings import read
 
@@ -103,6 +104,7 @@ class CaptionTask(ScoredTask):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that were trained for other words, of which there may be as many."""
+        super().on_load_checkpoint(checkpoint)
         saved = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("words")
         if saved is not None:
             self._refuse_other_words(saved)
@@ -140,13 +142,17 @@ class CaptionTask(ScoredTask):
         )
         self.log("train/loss", loss.detach(), prog_bar=True)
         self.log("train/entropy", _entropy(told.look.weights.detach()))
+        words = len(targets) if self.reduction == "mean" else count
+        loss = loss * fair_share(words, loss.device)
         if self.penalty:
-            loss = loss + self.penalty * doubly_stochastic_penalty(
+            missed = doubly_stochastic_penalty(
                 told.look.weights, told.rows, count, reduction=self.reduction
             )
+            summed = self.reduction == "arctic"  # over captions: those of all processes
+            share = processes() if summed else fair_share(count, loss.device)
+            loss = loss + self.penalty * share * missed
         if self.supervision:
             guided = self._guidance(told, batch)
-            self.log("train/supervision", guided.detach())
             loss = loss + self.supervision * guided
         return loss
 
@@ -155,7 +161,9 @@ class CaptionTask(ScoredTask):
         known = supervised_words(batch.phrases(), self.model.encoder.grid, words=self.supervised)
         place = told.look.weights.device
         laid, shown = packed_targets(*(part.to(place) for part in known), lengths=batch.lengths)
-        return attention_supervision(told.look.weights, laid, shown)
+        guided = attention_supervision(told.look.weights, laid, shown)
+        self.log("train/supervision", guided.detach())
+        return guided * fair_share(shown.sum(), place)
 
 
 def _entropy(weights: Float[Tensor, "p n"]) -> Float[Tensor, ""]:

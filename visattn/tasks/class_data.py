@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torchvision.datasets
 from jaxtyping import Int, UInt8
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
@@ -20,9 +19,13 @@ from visattn.data.labelled_pictures import (
     class_folders,
     labelled_files,
 )
-from visattn.data.samplers import EachOnce, LengthBuckets
+from visattn.data.resumable_loaders import ResumableLoader
+from visattn.data.samplers import EachOnce, LengthBuckets, NumberedByEpoch
+from visattn.data.substitutes import OnError
+from visattn.data.torchvision_files import read_torchvision
 from visattn.models.classifiers import ImageClassifier
-from visattn.tasks.bases import Data, Task
+from visattn.tasks.bases import Task
+from visattn.tasks.substitutions import SubstitutingData
 
 Loader = DataLoader[LabelledBatch]
 Split = Literal["train", "validation", "test"]
@@ -31,7 +34,7 @@ Fit = Literal["crop", "squash", "pad"]
 Specs = list[str | dict[str, dict[str, Any]]]
 
 
-class ClassData(Data):
+class ClassData(SubstitutingData):
     """Pictures with classes, in three parts; the test part is opened by the test alone.
 
     Args:
@@ -40,7 +43,7 @@ class ClassData(Data):
             those of `torchvision.transforms.v2`.
         batch: Pictures per training batch and process.
         workers: Processes that read ahead; 0 reads in between.
-        seed: Of the order in which pictures come.
+        seed: Of the order in which pictures come, and of how they are changed.
     """
 
     evaluated_at_once = 256
@@ -76,13 +79,7 @@ class ClassData(Data):
             rank=self.rank,
             world=self.world,
         )
-        return DataLoader(
-            pictures,
-            batch_size=None,
-            sampler=order,
-            num_workers=self.workers,
-            persistent_workers=self.workers > 0,
-        )
+        return ResumableLoader(pictures, NumberedByEpoch(order), workers=self.workers)
 
     def val_dataloader(self) -> Loader:
         """Return the validation pictures, each once."""
@@ -124,7 +121,7 @@ class TorchvisionData(ClassData):
         workers: Processes that read ahead; 0 reads in between.
         split_seed: Decides which pictures are for validation, and how the others than those for
             training are distorted.
-        seed: Of the order in which pictures come.
+        seed: Of the order in which pictures come, and of how they are changed.
     """
 
     def __init__(
@@ -168,29 +165,23 @@ class TorchvisionData(ClassData):
         pictures, labels = self._held[split] if split != "test" else self._read(train=False)[:2]
         if split == "train":
             before: tuple[Augmentation, ...] = (self.distort,) if self.distort else ()
-            return HeldPictures(pictures, labels, (*before, *self.augmentations))
+            changes = (*before, *self.augmentations)
+            return HeldPictures(pictures, labels, changes, seed=self.seed)
         if self.distort:
             random = torch.Generator().manual_seed(self.split_seed)
-            pictures = torch.cat([self.distort(some, random) for some in pictures.split(1000)])
+            pictures = torch.cat(
+                [
+                    self.distort(some, torch.rand(4, len(some), generator=random).T)
+                    for some in pictures.split(1000)
+                ]
+            )
         return HeldPictures(pictures, labels)
 
     def _read(
         self, *, train: bool
     ) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"], tuple[str, ...]]:
         """Return the pictures, their classes and the names of these."""
-        reader = getattr(torchvision.datasets, self.source)
-        try:
-            found = reader(self.root, train=train, download=self.download)
-        except (RuntimeError, FileNotFoundError) as error:
-            raise FileNotFoundError(
-                f"{self.root} does not hold {self.source} as torchvision keeps it: {error}; choose "
-                "another --data.root, or say --data.download true"
-            ) from error
-        pictures = torch.as_tensor(found.data)
-        pictures = pictures[:, None] if pictures.ndim == 3 else pictures.permute(0, 3, 1, 2)
-        # torchvision calls a digit "7 - seven".
-        names = tuple(name.split(" - ")[0] for name in found.classes)
-        return pictures.contiguous(), torch.as_tensor(found.targets), names
+        return read_torchvision(self.source, self.root, train=train, download=self.download)
 
 
 class FolderData(ClassData):
@@ -207,10 +198,12 @@ class FolderData(ClassData):
         augment: What happens to training photos, in this order, each with its options where it has
             some: names of `torchvision.transforms.v2`, or `Mirror`, `Shift`, `Affine`. Photos of
             another size than the network takes are framed afterwards.
+        on_error: A training photo that cannot be read stops the run (`raise`), or another one
+            stands in for it, always the same, which is counted and said (`substitute`).
         batch: Photos per training batch and process.
         workers: Processes that read ahead; 0 reads in between.
         split_seed: Decides which training photos are set aside.
-        seed: Of the order in which photos come.
+        seed: Of the order in which photos come, and of how they are changed.
     """
 
     evaluated_at_once = 50
@@ -225,12 +218,14 @@ class FolderData(ClassData):
         test: str | None = None,
         fit: Fit = "crop",
         augment: Specs | None = None,
+        on_error: OnError = "raise",
         batch: int = 32,
         workers: int = 0,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__(augment, batch=batch, workers=workers, seed=seed)
+        self.on_error: OnError = on_error
         if not 0 < held_out < 1:
             raise ValueError(f"held_out must lie between 0 and 1, got {held_out}")
         self.root = Path(root)
@@ -260,7 +255,15 @@ class FolderData(ClassData):
             files = [file for file, keep in zip(files, kept.tolist(), strict=True) if keep]
             labels = labels[kept]
         augmentations = self.augmentations if split == "train" else ()
-        return FramedPhotos(files, labels, Framing(task.model.size, fit=self.fit), augmentations)
+        framing = Framing(task.model.size, fit=self.fit)
+        return FramedPhotos(
+            files,
+            labels,
+            framing,
+            augmentations,
+            seed=self.seed,
+            substitutes=self.stand_ins(len(files), files.__getitem__) if split == "train" else None,
+        )
 
     def _set_aside(self, labels: Int[Tensor, " n"]) -> Tensor:
         """Return which of the training photos are for validation: at least one of each class."""

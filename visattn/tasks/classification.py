@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -91,17 +90,13 @@ class ClassificationTask(Task):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that were trained for other classes, of which there may be as many."""
+        super().on_load_checkpoint(checkpoint)
         saved = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("classes")
         if saved is not None and tuple(saved) != self.model.classes:
             raise ValueError(
                 "the checkpoint was trained with other classes: say the same data options; it has "
                 f"{list(saved)[:5]}, the data {list(self.model.classes)[:5]}"
             )
-
-    def on_fit_start(self) -> None:
-        """Let each process draw numbers of its own: with the same ones all would mix alike."""
-        if self.global_rank:
-            torch.manual_seed(torch.initial_seed() + self.global_rank)
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, each part of the network at its own rate, and the schedule."""

@@ -4,13 +4,11 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from visattn.data.digit_canvases import CanvasPlan, Combine, LaidDigits
 from visattn.data.labelled_pictures import LabelledPictures
-from visattn.data.samplers import LengthBuckets, NumberedByEpoch
 from visattn.tasks.bases import Task
-from visattn.tasks.class_data import Loader, Specs, Split, TorchvisionData
+from visattn.tasks.class_data import Specs, Split, TorchvisionData
 
 
 class CanvasDigits(TorchvisionData):
@@ -105,16 +103,3 @@ class CanvasDigits(TorchvisionData):
         canvases = self.parts.get("test")
         if isinstance(notes, dict) and isinstance(canvases, LaidDigits):
             notes["test_canvases"] = f"sha256 {canvases.digest()}"
-
-    def train_dataloader(self) -> Loader:
-        """Return random batches of training digits, on canvases of this epoch."""
-        order = super().train_dataloader().sampler
-        if not isinstance(order, LengthBuckets):
-            raise TypeError(f"training batches must come from LengthBuckets, got {type(order)}")
-        return DataLoader(
-            self.parts["train"],
-            batch_size=None,
-            sampler=NumberedByEpoch(order),
-            num_workers=self.workers,
-            persistent_workers=self.workers > 0,
-        )

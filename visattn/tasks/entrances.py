@@ -1,15 +1,21 @@
 """The way into training: a short help at once, and Lightning only when there is work for it."""
 
+import os
+import sys
 from collections.abc import Sequence
 
+from visattn.tasks.given_words import completed, mistake, values
+
 _HELP = """\
-usage: visattn {word} --config FILE.yaml [--run FOLDER] [--ckpt_path FILE] [--GROUP.OPTION VALUE]
+usage: {usage}
 
 {purpose}
 
   --config FILE.yaml      one experiment; a second --config changes parts of the first
   --run FOLDER            {run}
   --ckpt_path FILE        {checkpoint}
+  --dry-run               build everything, look at one batch of each kind, write nothing
+  --timeout SECONDS       how long processes wait for each other (300)
   --print_config          print the whole config, every default included, and stop
   --model.help CLASS      the options of a task, such as CaptionTask
   --data.help CLASS       the options of a data module, such as ScenesData
@@ -18,18 +24,36 @@ usage: visattn {word} --config FILE.yaml [--run FOLDER] [--ckpt_path FILE] [--GR
 Every entry of a config can be changed from the command line, which has the last word:
   --model.optimizer.lr 1e-3  --data.batch 64  --trainer.max_steps 500  --trainer.devices 2
 """
+_FIT = "visattn fit --config FILE.yaml [--run FOLDER] [--ckpt_path FILE] [--GROUP.OPTION VALUE]"
+_SCORE = """\
+visattn {word} --run FOLDER [--GROUP.OPTION VALUE]
+       visattn {word} --config FILE.yaml --ckpt_path FILE [--run FOLDER] [--GROUP.OPTION VALUE]"""
 _PURPOSES = {
     "fit": "Train a task. The run's folder gets its config, checkpoints, logs and pictures.",
     "validate": "Score a checkpoint on the validation split; writes validate.json.",
     "test": "Score a checkpoint on the test split, beside its controls; writes test.json.",
 }
+_RUNS = {
+    "fit": "where the run is kept (runs/CONFIG/NUMBER); never one that holds a run",
+    "score": "a run of visattn fit: its config, its best checkpoint, and where the\n"
+    "                          scores go; with --config and --ckpt_path only the last",
+}
+_CHECKPOINTS = {
+    "fit": "go on from here, or from the newest of the last run (last); the\n"
+    "                          optimizer keeps the rate at which it stopped",
+    "score": "what is scored (the best of --run); without its config that of its run",
+}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer `--help` here, and hand everything else to the training command line.
+    """Answer `--help` and plain mistakes here; hand everything else to the training command line.
 
     Args:
         argv: `fit`, `validate` or `test`, and its options.
+
+    Raises:
+        FileNotFoundError: If the run that is named lacks its config or its checkpoint.
+        ValueError: If there are several runs where one was named.
 
     Example:
         >>> main(["fit", "--help"])  # doctest: +ELLIPSIS
@@ -40,9 +64,22 @@ def main(argv: Sequence[str]) -> int:
     if any(option in {"-h", "--help"} for option in options):
         print(help_text(word), end="")  # noqa: T201
         return 0
+    rehearsing = "--dry-run" in options
+    options = ["--help" if o == "--help-all" else o for o in options if o != "--dry-run"]
+    if wrong := mistake(word, options):
+        print(f"visattn: {wrong}", file=sys.stderr)  # noqa: T201
+        return 2
+    words = completed(word, options)
+    if words != options and os.environ.get("LOCAL_RANK", "0") == "0":
+        taken = (*values(words, "--config")[:1], *values(words, "--ckpt_path")[-1:])
+        print(f"visattn: {word} takes {' and '.join(taken)}", file=sys.stderr)  # noqa: T201
+    if rehearsing:
+        from visattn.tasks.rehearsals import rehearse
+
+        return rehearse([word, *words])
     from visattn.tasks import training
 
-    return training.main([word, *("--help" if o == "--help-all" else o for o in options)])
+    return training.main([word, *words])
 
 
 def help_text(word: str) -> str:
@@ -52,10 +89,10 @@ def help_text(word: str) -> str:
         >>> "beside its controls" in help_text("test")
         True
     """
-    if word == "fit":
-        run = "where the run is kept (runs/CONFIG/NUMBER); never one that holds a run"
-        checkpoint = "go on from here; the optimizer keeps the rate at which it stopped"
-    else:
-        run = "where the scores are written (the folder of the checkpoint's run)"
-        checkpoint = "what is scored; without it the weights would be random"
-    return _HELP.format(word=word, purpose=_PURPOSES[word], run=run, checkpoint=checkpoint)
+    kind = "fit" if word == "fit" else "score"
+    return _HELP.format(
+        usage=(_FIT if word == "fit" else _SCORE).format(word=word),
+        purpose=_PURPOSES[word],
+        run=_RUNS[kind],
+        checkpoint=_CHECKPOINTS[kind],
+    )

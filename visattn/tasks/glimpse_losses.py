@@ -18,6 +18,7 @@ from visattn.functional.policies import (
 )
 from visattn.models.looks import Looks
 from visattn.tasks.critics import Critic
+from visattn.tasks.fair_shares import spread_of_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ def losses_of_looks(
             or nothing. It may know nothing of the action itself, nor of what came after.
         others: Compare each rollout with the others of its picture, after the baseline.
         reward: As `visattn.functional.policies.rewards_to_go` takes it.
-        normalise: Divide the advantages by their standard deviation.
+        normalise: Divide the advantages by their standard deviation, over all processes.
         policy_weight: Weight of the policy's loss.
         every_glimpse: Weight of the answers after each glimpse, beside the last one's.
         smoothing: Share of label smoothing.
@@ -87,7 +88,7 @@ def losses_of_looks(
     advantages = leave_one_out(surplus) if others and acts else surplus
     foreseen = rewards - advantages
     if normalise and advantages.numel() > 1:
-        advantages = advantages / advantages.std().clamp(min=1e-6)
+        advantages = advantages / spread_of_all(advantages).clamp(min=1e-6)
     likely = gaussian_log_density(looks.samples, looks.means, spread)
     learned = acts and isinstance(baseline, Critic)
     return GlimpseLosses(

@@ -1,6 +1,6 @@
 """The ways in which a glimpse model is tried: as it is used, and as its policy must beat."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,13 +8,16 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from visattn.functional.scan_paths import random_paths, raster_paths
+from visattn.data.numbered_draws import numbered_uniforms
+from visattn.functional.scan_paths import raster_paths
 from visattn.models.glimpse_models import GlimpseModel
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Ways to look at pictures, the same for the same batch each time.
+    """Ways to look at pictures, the same for the same picture each time.
+
+    What is drawn belongs to the number of a picture: batches and processes make no difference.
 
     Args:
         starts: How often each picture is looked at from another start, for the mean error; once
@@ -47,39 +50,32 @@ class Trials:
         return ("mean", "random", "raster", *sampled)
 
     def run(
-        self, model: GlimpseModel, pictures: UInt8[Tensor, "b _ y x"], batch: int
+        self, model: GlimpseModel, pictures: UInt8[Tensor, "b _ y x"], numbers: Sequence[int]
     ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
         """Give, for each way, what the model says after each glimpse.
 
         Args:
             model: The model.
             pictures: As bytes.
-            batch: The number of the batch.
+            numbers: Of the pictures, in all that is looked at.
 
         Raises:
             ValueError: If the pictures are not those of the model, or the policy gives a place that
                 is no number.
         """
-        shown = model.normalised(pictures)
-        drawn = torch.Generator().manual_seed(self.seed * 1_000_003 + batch)
-        count, steps = len(shown), model.glimpses
+        shown, steps = model.normalised(pictures), model.glimpses
         starts = self.starts if model.start == "random" else 1
-        for start in [_start(model, shown, drawn) for _ in range(starts)]:
-            yield "mean", _said(model, shown, start=start)
-        paths = {"random": random_paths(count, steps, drawn), "raster": raster_paths(count, steps)}
+        parts = [2 * starts, 2 * steps, *[2 + 2 * steps] * self.samples]
+        drawn = numbered_uniforms(self.seed, numbers, sum(parts)).split(parts, 1)
+        for start in _places(drawn[0], shown).unbind(1):
+            yield "mean", _said(model, shown, start=_start(model, start))
+        paths = {"random": _places(drawn[1], shown), "raster": raster_paths(len(shown), steps)}
         for name, path in paths.items():
             yield name, _said(model, shown, path=path.to(shown))
         if self.samples:
-            said = torch.stack([self._sampled(model, shown, drawn) for _ in range(self.samples)])
+            said = torch.stack([_sampled(model, shown, one) for one in drawn[2:]])
             yield "sampled", said[0]
             yield "averaged", said.softmax(-1).mean(0)
-
-    def _sampled(
-        self, model: GlimpseModel, shown: Tensor, drawn: torch.Generator
-    ) -> Float[Tensor, "b t k"]:
-        start = _start(model, shown, drawn)
-        noise = torch.randn(len(shown), 1, model.glimpses, 2, generator=drawn).to(shown)
-        return _said(model, shown, start=start, sampled=True, noise=noise)
 
 
 @torch.no_grad()
@@ -88,8 +84,21 @@ def _said(model: GlimpseModel, shown: Tensor, **options: Any) -> Float[Tensor, "
     return model.roll_out(shown, **options).scores[:, 0]
 
 
-def _start(
-    model: GlimpseModel, shown: Tensor, drawn: torch.Generator
-) -> Float[Tensor, "b 2"] | None:
-    """Return first places where the model takes any, the same each time; else it knows its own."""
-    return random_paths(len(shown), 1, drawn)[:, 0].to(shown) if model.start == "random" else None
+def _sampled(
+    model: GlimpseModel, shown: Tensor, drawn: Float[Tensor, "b n"]
+) -> Float[Tensor, "b t k"]:
+    """Return the scores of a rollout that looks at samples of the policy."""
+    start, steps = _start(model, _places(drawn[:, :2], shown)[:, 0]), drawn[:, 2:]
+    inside = steps.clamp(2.0**-54, 1 - 2.0**-53)  # at 0 and 1 a Gaussian is infinitely far off
+    noise = torch.special.ndtri(inside).unflatten(1, (1, -1, 2)).to(shown)
+    return _said(model, shown, start=start, sampled=True, noise=noise)
+
+
+def _places(drawn: Float[Tensor, "b n"], shown: Tensor) -> Float[Tensor, "b _ 2"]:
+    """Return places anywhere on the picture for numbers even in [0, 1)."""
+    return (2 * drawn - 1).unflatten(1, (-1, 2)).to(shown)
+
+
+def _start(model: GlimpseModel, places: Float[Tensor, "b 2"]) -> Float[Tensor, "b 2"] | None:
+    """Return first places where the model takes any; else it knows its own."""
+    return places if model.start == "random" else None

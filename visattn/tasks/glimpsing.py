@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
@@ -14,12 +14,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from visattn.data.labelled_pictures import LabelledBatch
 from visattn.functional.policies import Reward
-from visattn.functional.scan_paths import random_paths
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.looks import Looks
 from visattn.tasks.bases import Task
 from visattn.tasks.critics import Critic
-from visattn.tasks.draws import reseed
+from visattn.tasks.fair_shares import mean_of_all
 from visattn.tasks.glimpse_diagnostics import gradient_norms, policy_figures
 from visattn.tasks.glimpse_losses import GlimpseLosses, losses_of_looks
 from visattn.tasks.glimpse_options import check_options
@@ -27,6 +26,7 @@ from visattn.tasks.glimpse_scores import ErrorPerGlimpse
 from visattn.tasks.glimpse_trials import Trials
 from visattn.tasks.ratios import Ratio
 from visattn.tasks.schedules import cosine, trapezoid
+from visattn.tasks.shared_draws import step_draws
 
 Baseline = Literal["none", "average", "learned", "informed", "leave_one_out"]
 Schedule = Literal["cosine", "line"]
@@ -41,9 +41,6 @@ class GlimpseTask(Task):
     and the core too only if `reaching`. Validation and test look where the policy means to, once,
     from starts that are the same each time, and set beside that what paths give that nobody
     learned: random places, and a fixed raster.
-
-    What is drawn at a step depends on the seed of the run and the step alone, so that a run that
-    goes on from a checkpoint goes where it would have gone without a break.
 
     Args:
         model: The model; it gets the names of its classes from the data.
@@ -112,6 +109,7 @@ class GlimpseTask(Task):
         self.reward: Reward = reward
         self.every_glimpse, self.smoothing, self.entropy = every_glimpse, smoothing, entropy
         self.last_spread, self.random_epochs = last_spread, random_epochs
+        self.idle_parameters = random_epochs > 0  # the policy rests
         self.optimizer = optimizer or _ADAM
         self.policy_rate, self.baseline_rate, self.warm = policy_rate, baseline_rate, warm
         self.schedule: Schedule = schedule
@@ -133,8 +131,8 @@ class GlimpseTask(Task):
         }
         self.errors = nn.ModuleDict(errors)
         self.loss = Ratio()
+        self.tried = 0
         self.notes: dict[str, Any] = {}
-        self.seed: int | None = None
         self.monitor = ("val/error", "min")
 
     average: Tensor
@@ -160,48 +158,39 @@ class GlimpseTask(Task):
         schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the seed to what every task keeps."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["visattn"]["seed"] = self.seed
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with the seed of the run that wrote the checkpoint."""
-        self.seed = checkpoint["visattn"].get("seed")
-
-    def on_fit_start(self) -> None:
-        """Remember the seed of the run."""
-        self.seed = torch.initial_seed() if self.seed is None else self.seed
-
-    def on_train_epoch_start(self) -> None:
-        """Draw as this epoch does: its first pictures are changed before the first step."""
-        self._draw(-1 - self.current_epoch)
-
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Draw as this step does, and narrow the policy as far as it wants it."""
-        self._draw(self.trainer.fit_loop.epoch_loop.total_batch_idx)
+        super().on_train_batch_start(batch, batch_idx)
         if self.last_spread is not None:
             done = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
             first, last = math.log(self.model.spread), math.log(self.last_spread)
             with torch.no_grad():
                 self.model.policy.log_spread.fill_(first + min(1.0, done) * (last - first))
 
-    def _draw(self, number: int) -> None:
-        reseed(self.seed or 0, number * self.trainer.world_size + self.global_rank, self.device)
-
     def training_step(self, batch: LabelledBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
-        pictures = self.model.normalised(batch.pictures)
-        path = None
-        if self.current_epoch < self.random_epochs:
-            path = random_paths(len(pictures), self.model.glimpses).to(pictures)
-        rollouts = self.rollouts if path is None else 1
-        looks = self.model.roll_out(
-            pictures, rollouts=rollouts, sampled=True, reaching=self.reaching, path=path
-        )
+        looks = self._looks(self.model.normalised(batch.pictures))
         losses = self.losses(looks, batch.labels)
         self._log_training(looks, losses)
         return losses.total
+
+    def _looks(self, pictures: Float[Tensor, "b c y x"]) -> Looks:
+        """Return rollouts to learn from, at places drawn from the policy, or at random ones."""
+        draws, steps, count = step_draws(self), self.model.glimpses, len(pictures)
+        if self.current_epoch < self.random_epochs:
+            path = 2 * draws.uniforms(count, steps, 2).to(pictures) - 1
+            return self.model.roll_out(pictures, path=path)
+        noise = draws.normals(count, self.rollouts, steps, 2).to(pictures)
+        anywhere = self.model.start == "random"
+        return self.model.roll_out(
+            pictures,
+            rollouts=self.rollouts,
+            reaching=self.reaching,
+            start=2 * draws.uniforms(count, self.rollouts, 2).to(pictures) - 1
+            if anywhere
+            else None,
+            noise=noise,
+        )
 
     def losses(self, looks: Looks, labels: Int[Tensor, " b"]) -> GlimpseLosses:
         """Return what is learned from rollouts."""
@@ -219,7 +208,7 @@ class GlimpseTask(Task):
             entropy=self.entropy,
         )
         if self.baseline == "average" and losses.rewards.numel():
-            self.average.lerp_(losses.rewards.mean(), 0.1)
+            self.average.lerp_(mean_of_all(losses.rewards.mean()), 0.1)
         return losses
 
     @property
@@ -242,11 +231,11 @@ class GlimpseTask(Task):
 
     def validation_step(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Look at a batch in every way."""
-        self._try(batch, batch_idx)
+        self._try(batch)
 
     def test_step(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Look at a batch in every way."""
-        self._try(batch, batch_idx)
+        self._try(batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log the errors on the validation pictures."""
@@ -274,8 +263,12 @@ class GlimpseTask(Task):
         for name, value in {**told, "baseline_loss": losses.baseline.detach()}.items():
             self.log(f"policy/{name}", value.detach(), prog_bar=name == "reward", batch_size=size)
 
-    def _try(self, batch: LabelledBatch, number: int) -> None:
-        for name, scores in self._trials.run(self.model, batch.pictures, number):
+    def _try(self, batch: LabelledBatch) -> None:
+        """Try a batch; of w processes, process r has pictures r, r + w, ... of all."""
+        first, world = self.tried * self.trainer.world_size, self.trainer.world_size
+        numbers = range(first + self.global_rank, first + len(batch.labels) * world, world)
+        self.tried += len(batch.labels)
+        for name, scores in self._trials.run(self.model, batch.pictures, numbers):
             self.errors[name].update(scores, batch.labels)  # type: ignore[operator]
             if name == "mean":
                 loss = cross_entropy(scores[:, -1], batch.labels, reduction="sum")
@@ -283,7 +276,7 @@ class GlimpseTask(Task):
 
     def _tell(self, split: str) -> None:
         """Log the errors after the last glimpse, and note those after each."""
-        trials, after = self._trials, {}
+        trials, after, self.tried = self._trials, {}, 0
         for name in trials.names():
             errors = self.errors[name].compute()  # type: ignore[operator]
             self.errors[name].reset()  # type: ignore[operator]

@@ -34,16 +34,17 @@ class SceneScores(nn.Module):
         worlds: Sequence[World],
     ) -> None:
         """Take in captions with their maps and the scenes they are about."""
-        for caption, looked, world in zip(captions, maps, worlds, strict=True):
-            judged = judge(caption, looked, world)
-            for name, amount, count in (
-                ("truth", judged.true, 1),
-                ("understood", judged.understood, 1),
-                ("pointing", judged.hits, judged.visual),
-                ("correctness", judged.correctness, judged.visual),
-                ("lift", judged.correctness - judged.baseline, judged.visual),
-            ):
-                self[name].update(float(amount), count)
+        judged = [judge(*each) for each in zip(captions, maps, worlds, strict=True)]
+        count, visual = len(judged), sum(one.visual for one in judged)
+        correctness = float(sum(one.correctness for one in judged))
+        for name, amount, among in (
+            ("truth", sum(one.true for one in judged), count),
+            ("understood", sum(one.understood for one in judged), count),
+            ("pointing", sum(one.hits for one in judged), visual),
+            ("correctness", correctness, visual),
+            ("lift", correctness - float(sum(one.baseline for one in judged)), visual),
+        ):
+            self[name].update(float(amount), among)
 
     def __getitem__(self, name: str) -> Ratio:
         """Return one score."""

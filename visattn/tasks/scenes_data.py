@@ -6,7 +6,9 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from visattn.data.batches import CaptionBatch, CaptionSample, caption_batch
-from visattn.data.samplers import EachOnce, LengthBuckets
+from visattn.data.pairs import PairsOnce
+from visattn.data.resumable_loaders import ResumableLoader
+from visattn.data.samplers import LengthBuckets
 from visattn.data.scenes.datasets import Scenes, Split, ToldOnce
 from visattn.data.scenes.grammars import grammar_words
 from visattn.data.scenes.worlds import COLOURS, SHAPES, TEXTURES, Kinds
@@ -84,13 +86,7 @@ class ScenesData(Data):
             rank=self.rank,
             world=self.world,
         )
-        return DataLoader(
-            told,
-            batch_sampler=buckets,
-            collate_fn=self._collate,
-            num_workers=self.workers,
-            persistent_workers=self.workers > 0,
-        )
+        return ResumableLoader(told, buckets, collate=self._collate, workers=self.workers)
 
     def val_dataloader(self) -> Loader:
         """Return the validation scenes, each once."""
@@ -112,5 +108,5 @@ class ScenesData(Data):
 
     def _evaluation(self, split: Split) -> Loader:
         scenes = self.scenes(split)
-        each_once = EachOnce(len(scenes), rank=self.rank, world=self.world)
-        return DataLoader(scenes, batch_size=64, sampler=each_once, collate_fn=self._collate)
+        pairs = PairsOnce(len(scenes), rank=self.rank, world=self.world)
+        return DataLoader(scenes, batch_size=64, sampler=pairs, collate_fn=self._collate)

@@ -1,6 +1,7 @@
 """Training a captioner on the score itself: captions that do better than its others."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from visattn.metrics.ngrams import Grams, ngram_counts
 from visattn.models.captioners import END, PAD, SPECIALS, START, UNKNOWN, Captioner
 from visattn.tasks.caption_data import CaptionData
 from visattn.tasks.captioning import CaptionTask
+from visattn.tasks.fair_shares import fair_share
+from visattn.tasks.shared_draws import step_draws
 from visattn.tasks.tellings import features
 
 SILENT = (PAD, START, UNKNOWN)
@@ -61,6 +64,7 @@ class SelfCriticalTask(CaptionTask):
 
     def on_fit_start(self) -> None:
         """Count how rare words are among the references of the training photos."""
+        super().on_fit_start()
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, CaptionData):
             raise TypeError("training on CIDEr-D needs photos with references: use CaptionData")
@@ -69,6 +73,11 @@ class SelfCriticalTask(CaptionTask):
             for entry in data.entries["train"]
         }
         self.rarity = rarity_of(list(self.known.values()))
+
+    def on_train_start(self) -> None:
+        """Leave out dropout; a run that goes on within an epoch does not start one."""
+        super().on_train_start()
+        self.on_train_epoch_start()
 
     def on_train_epoch_start(self) -> None:
         """Leave out dropout."""
@@ -89,11 +98,13 @@ class SelfCriticalTask(CaptionTask):
             max_length=self.max_length,
             banned=SILENT,
             device=seen.device,
+            uniforms=partial(step_draws(self).uniforms, len(seen), self.samples),
         )
         rewards = self.rewards(drawn, batch)
         self.log("train/reward", rewards.mean(), prog_bar=True)
         log_probabilities, owners = self._spoken(seen, drawn)
-        return policy_loss(log_probabilities, leave_one_out(rewards).flatten()[owners])
+        loss = policy_loss(log_probabilities, leave_one_out(rewards).flatten()[owners])
+        return loss * fair_share(len(log_probabilities), seen.device)
 
     def rewards(self, drawn: Samples, batch: CaptionBatch) -> Float[Tensor, "b k"]:
         """Return the CIDEr-D, 0 to 10, of each drawn caption."""

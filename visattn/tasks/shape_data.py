@@ -64,7 +64,7 @@ class SceneShapes(ClassData):
         """Return the pictures of a split."""
         things = self.things(split)
         augmentations = self.augmentations if split == "train" else ()
-        return HeldPictures(things.pictures, things.shapes, augmentations)
+        return HeldPictures(things.pictures, things.shapes, augmentations, seed=self.seed)
 
     def centres(self, split: Split = "test") -> Float[Tensor, "n 2"]:
         """Return the middle of each thing, in the order in which validation and test read them.

@@ -1,19 +1,18 @@
 """`visattn fit`, `validate` and `test`: Lightning's command line, its silent faults cured."""
 
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import set_parsing_settings
 from lightning import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 # Classes that are imported can be named in short in a config.
 import visattn.models.descriptions
@@ -28,62 +27,71 @@ import visattn.tasks.glimpsing
 import visattn.tasks.panels
 import visattn.tasks.scenes_data
 import visattn.tasks.self_critical
-import visattn.tasks.shape_data  # noqa: F401
+import visattn.tasks.shape_data
+import visattn.tasks.shard_data
+import visattn.tasks.streamed_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
+from visattn.tasks.checkpoint_writers import WholeCheckpoints
 from visattn.tasks.checkpoints import read_checkpoint
+from visattn.tasks.gradient_guards import GradientGuard
+from visattn.tasks.last_checkpoints import LastCheckpoint, newest_checkpoint, set_aside, steps_of
+from visattn.tasks.launches import TIMEOUT, keep_watch
 from visattn.tasks.parsers import Parser
-from visattn.tasks.runs import ScoresFile, next_run, run_of
+from visattn.tasks.peers import PeerWatch, losses_told
+from visattn.tasks.plain_errors import errors_told
+from visattn.tasks.runs import (
+    ScoresFile,
+    claim,
+    held,
+    latest_run,
+    next_run,
+    refuse_taken,
+    run_of,
+)
+from visattn.tasks.signals import LeaveAtSignal
+from visattn.tasks.trusted_imports import trust_only_known_packages
 from visattn.tasks.variables import expanded
 
-TRUSTED = (
-    "visattn",
-    "torch.optim",
-    "torch.nn",
-    "lightning.pytorch",
-    "pytorch_lightning",
-    "torchmetrics",
-)
+# option: (type, default, what it is for)
+OPTIONS: dict[str, tuple[Any, Any, str]] = {
+    "run": (str | None, None, "folder of the run (runs/CONFIG/NUMBER)"),
+    "save_minutes": (float, 10.0, "fit: write last.ckpt at least so often; 0 for never in between"),
+    "save_steps": (int, 0, "fit: write last.ckpt after each so many steps as well"),
+    "bad_steps": (int, 10, "fit: stop after so many steps in a row without a finite gradient"),
+    "timeout": (float, TIMEOUT, "seconds that processes wait for each other"),
+}
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], *, kind: "type[TrainingCLI] | None" = None) -> int:
     """Train, validate or test, as the command line and its YAML files say.
 
     Args:
         argv: `fit`, `validate` or `test`, and its options.
+        kind: What does the work, where it is not `TrainingCLI` itself.
     """
     trust_only_known_packages()
     quieten()
     # LightningCLI warns when it gets words of its own; other processes are started like this one.
     given, sys.argv = sys.argv, [sys.argv[0], *argv]
     try:
-        TrainingCLI(
-            Task,
-            Data,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            auto_configure_optimizers=False,
-            seed_everything_default=42,
-            parser_class=Parser,
-            parser_kwargs={"prog": "visattn"},
-        )
+        with losses_told(), errors_told():
+            (kind or TrainingCLI)(
+                Task,
+                Data,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                auto_configure_optimizers=False,
+                seed_everything_default=42,
+                parser_class=Parser,
+                parser_kwargs={"prog": "visattn"},
+            )
+    except SystemExit as stop:  # Lightning's word for Ctrl-C, where no step was to be finished
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from stop
+        raise
     finally:
         sys.argv = given
     return 0
-
-
-def trust_only_known_packages() -> None:
-    """Let configs import from `TRUSTED`, and from what `VISATTN_TRUST_MODULES` names.
-
-    It comes after the import of Lightning's command line, which opens what this closes again:
-    reading configs from remote addresses.
-    """
-    named = [name for name in os.environ.get("VISATTN_TRUST_MODULES", "").split(",") if name]
-    set_parsing_settings(
-        import_path_denylist=["*"],
-        import_path_allowlist=[*TRUSTED, *named],
-        instantiate_subclass_spec_in_any=False,
-        config_read_mode_fsspec_enabled=False,
-    )
 
 
 def quieten() -> None:
@@ -106,18 +114,20 @@ class TrainingCLI(LightningCLI):
 
     run: Path
     """The folder of this run."""
+    going_on: Path | None = None
+    """The checkpoint that it goes on from."""
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         """Return the words: captioning pictures is a command of its own, not `predict`."""
         words = LightningCLI.subcommands()
-        return {word: skipped for word, skipped in words.items() if word != "predict"}
+        more = {"weights_only"}  # nobody can ask for anything else
+        return {word: skipped | more for word, skipped in words.items() if word != "predict"}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the folder of the run, and tell the task what the data knows."""
-        parser.add_argument(
-            "--run", type=str | None, default=None, help="folder of the run (runs/CONFIG/NUMBER)"
-        )
+        """Add our options, and tell the task what the data knows."""
+        for name, (kind, default, told) in OPTIONS.items():
+            parser.add_argument(f"--{name}", type=kind, default=default, help=told)
         parser.link_arguments("data.data_info", "model.init_args.data_info", apply_on="instantiate")
 
     def _parse_ckpt_path(self) -> None:
@@ -128,34 +138,19 @@ class TrainingCLI(LightningCLI):
         asked = self.config[str(self.subcommand)]
         for key in list(asked.keys()):
             asked[key] = expanded(asked[key])
-        checkpoint, fitting = asked.get("ckpt_path"), self.subcommand == "fit"
-        if not fitting:
+        checkpoint = asked.get("ckpt_path")
+        if self.subcommand != "fit":
             self.save_config_callback = None
             if not checkpoint:
                 self.parser.error(
                     f"{self.subcommand} needs --ckpt_path FILE: without it the weights are random"
                 )
-        if checkpoint and not (fitting and checkpoint in ("last", "best")):
             read_checkpoint(checkpoint)  # or say in one line what is wrong with it
         self.run = self._run_folder(asked, checkpoint)
-        if fitting and checkpoint:  # a run that goes on keeps its first config
-            count = len(list(self.run.glob("config*.yaml"))) + 1
-            name = f"config-{count}.yaml" if count > 1 else "config.yaml"
-            self.save_config_kwargs["config_filename"] = name
-        elif fitting and asked.run:
-            self._refuse_a_taken_folder()
-
-    def _refuse_a_taken_folder(self) -> None:
-        """Keep two runs from sharing a folder; only the first of several processes looks."""
-        if (
-            getattr(rank_zero_only, "rank", 0) == 0
-            and self.run.exists()
-            and any(self.run.iterdir())
-        ):
-            raise FileExistsError(
-                f"{self.run} already holds a run; choose another --run, remove the folder, or go "
-                f"on with it by --ckpt_path {self.run}/checkpoints/last.ckpt"
-            )
+        if self.subcommand == "fit" and checkpoint:
+            self._go_on(checkpoint, branching=bool(asked.run))
+        elif self.subcommand == "fit" and asked.run and _is_first():
+            refuse_taken(self.run, f"--ckpt_path {self.run}/checkpoints/last.ckpt")
 
     def _run_folder(self, asked: Any, checkpoint: str | None) -> Path:
         if asked.run:
@@ -163,25 +158,69 @@ class TrainingCLI(LightningCLI):
         if checkpoint and Path(checkpoint).is_file():
             return run_of(Path(checkpoint))
         configs = asked.get("config") or []
-        return next_run(Path(str(configs[0])).stem if configs else "unnamed")
+        name = Path(str(configs[0])).stem if configs else "unnamed"
+        return latest_run(name) if checkpoint in ("last", "best") else next_run(name)
+
+    def _go_on(self, checkpoint: str, *, branching: bool) -> None:
+        """Find what the run goes on from; neither another run nor its own later steps are lost."""
+        count = len(list(self.run.glob("config*.yaml"))) + 1  # it keeps its first config
+        name = f"config-{count}.yaml" if count > 1 else "config.yaml"
+        self.save_config_kwargs["config_filename"] = name
+        newest = newest_checkpoint(self.run)
+        if checkpoint == "last":
+            self.going_on = newest
+            return
+        named = self.run / "checkpoints" / "best.ckpt" if checkpoint == "best" else Path(checkpoint)
+        done, self.going_on = steps_of(named), named
+        if branching and run_of(named).resolve() != self.run.resolve():
+            if _is_first():
+                refuse_taken(self.run, f"--ckpt_path last --run {self.run}")
+        elif newest and (further := steps_of(newest)) > done:
+            raise FileExistsError(
+                f"{named} is of step {done}, and the run goes on to step {further}, which would be "
+                f"overwritten; say --ckpt_path last --run {self.run}, or another --run for a run "
+                "that goes on from here"
+            )
+
+    def fit(self, **given: Any) -> None:
+        """Train, in a folder that is held by this run alone."""
+        with ExitStack() as kept:
+            if _is_first() and not getattr(self.trainer, "fast_dev_run", False):
+                claim(self.run, new=self.config["fit"].get("ckpt_path") is None)
+                kept.enter_context(held(self.run))
+                if self.going_on is None:
+                    set_aside(self.run)
+            if given.get("ckpt_path"):
+                told = f"goes on from {self.going_on}" if self.going_on else "starts afresh"
+                rank_zero_info(f"{self.run} {told}")
+            given["ckpt_path"] = self.going_on and str(self.going_on)
+            try:
+                self.trainer.fit(**given)
+            except FloatingPointError as error:  # what was trained made it so, not a fault of ours
+                raise ValueError(str(error)) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the run's logs, checkpoints and scores in its folder."""
-        given = self.config_init[str(self.subcommand)].trainer
-        fitting = self.subcommand == "fit"
+        asked, fitting = self.config_init[str(self.subcommand)], self.subcommand == "fit"
+        given = asked.trainer
         if given.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
-        kwargs["callbacks"] = [ScoresFile(self.run)]
+        kwargs["callbacks"] = [ScoresFile(self.run), PeerWatch()]
         if fitting:
-            kwargs["callbacks"] += given.callbacks or []
+            kwargs["callbacks"] += [GradientGuard(asked.bad_steps), *(given.callbacks or [])]
             kwargs["callbacks"] += (
                 [] if given.enable_checkpointing is False else self._checkpoints()
             )
         else:
+            kwargs["callbacks"] += [LeaveAtSignal()]
             kwargs["enable_checkpointing"] = False
-        return super().instantiate_trainer(
+        kwargs["plugins"] = given.plugins or [WholeCheckpoints()]
+        trainer = super().instantiate_trainer(
             default_root_dir=str(self.run), use_distributed_sampler=False, **kwargs
         )
+        idle = getattr(self.model, "idle_parameters", False)
+        keep_watch(trainer.strategy, seconds=asked.timeout, idle=idle)
+        return trainer
 
     def _loggers(self) -> list[TensorBoardLogger | CSVLogger]:
         tables = len(list(self.run.glob("csv-*"))) + 1  # a run that goes on keeps its old table
@@ -190,28 +229,20 @@ class TrainingCLI(LightningCLI):
             CSVLogger(self.run, name="", version=f"csv-{tables}"),
         ]
 
-    def _checkpoints(self) -> list[ModelCheckpoint]:
-        """Keep the best and the last; `save_last` of the first would keep the last of the best.
-
-        Both are kept after validation, from where Lightning goes on exactly; from the end of an
-        epoch it would skip one.
-        """
-        score, mode = self.model.monitor
+    def _checkpoints(self) -> list[Checkpoint]:
+        """Keep the best and the last."""
+        asked, (score, mode) = self.config_init["fit"], self.model.monitor
         folder = self.run / "checkpoints"
-        blind = self.config_init[str(self.subcommand)].trainer.limit_val_batches == 0
-        return [
-            ModelCheckpoint(
-                folder,
-                "best",
-                monitor=score,
-                mode=mode,
-                enable_version_counter=False,
-                save_on_train_epoch_end=False,
-            ),
-            ModelCheckpoint(
-                folder, "last", enable_version_counter=False, save_on_train_epoch_end=blind
-            ),
-        ]
+        best = ModelCheckpoint(
+            folder,
+            "best",
+            monitor=score,
+            mode=mode,
+            enable_version_counter=False,
+            save_on_train_epoch_end=False,
+        )
+        last = LastCheckpoint(folder, steps=asked.save_steps, minutes=asked.save_minutes)
+        return [best, last]
 
     def after_fit(self) -> None:
         """Say where everything lies."""
@@ -223,3 +254,8 @@ class TrainingCLI(LightningCLI):
         ):
             score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
             print(f"run: {self.run}\nbest checkpoint ({score}): {best.best_model_path}")  # noqa: T201
+
+
+def _is_first() -> bool:
+    """Return whether this is the first of the processes of a run, or the only one."""
+    return getattr(rank_zero_only, "rank", 0) == 0

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 
 from visattn.viz.gifs import encoded_gif
 from visattn.viz.legends import INK, PAPER, SOFT
-from visattn.viz.letters import shortened, typeface
+from visattn.viz.letters import ELLIPSIS, shortened, typeface
 from visattn.viz.overlays import Style, overlay
 from visattn.viz.rasters import resized_map, resized_picture
 
@@ -116,7 +116,7 @@ def _titled(
 def _places(words: Sequence[str], width: int) -> tuple[list[tuple[str, float, int, float]], int]:
     """Return each word with its left, top and right, and the height of them all.
 
-    Of a caption that is longer than the lines there are, the rest is left out.
+    Of a caption that is longer than the lines there are, the rest is an ellipsis.
     """
     font = typeface(_LETTERS)
     blank, room = font.getlength(" ") + 6, width - 2 * _MARGIN
@@ -127,6 +127,8 @@ def _places(words: Sequence[str], width: int) -> tuple[list[tuple[str, float, in
         if lines[-1] and sum(w + blank for _, w in lines[-1]) + long > room:
             lines.append([])
         lines[-1].append((short, long))
+    if len(lines) > _LINES:
+        lines[_LINES - 1][-1] = (ELLIPSIS, font.getlength(ELLIPSIS))
     places = []
     for number, line in enumerate(lines[:_LINES]):
         x = (width - sum(long for _, long in line) - blank * (len(line) - 1)) / 2

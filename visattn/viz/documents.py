@@ -5,7 +5,6 @@ import hashlib
 import html
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
@@ -17,8 +16,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from visattn.viz.rasters import resized_picture
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # what no page may hold
+from visattn.viz.shown_texts import shown_text
 
 
 def sealed_document(
@@ -76,11 +74,13 @@ def sealed_document(
 def escaped_text(text: str) -> str:
     """Return a text as a page can hold it, between tags and between quotation marks.
 
+    Signs that are hidden, or that would turn the text around them, are replaced.
+
     Example:
         >>> escaped_text("<b> & 'c'")
         '&lt;b&gt; &amp; &#x27;c&#x27;'
     """
-    return html.escape(_plain(text), quote=True)
+    return html.escape(shown_text(text), quote=True)
 
 
 def picture_address(
@@ -126,11 +126,6 @@ def _read(name: str) -> str:
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _plain(text: str) -> str:
-    """Return a text without what UTF-8 or HTML cannot hold."""
-    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text).encode(errors="replace").decode()
 
 
 def _quoted_json(data: Mapping[str, Any]) -> str:

@@ -10,7 +10,9 @@ from jaxtyping import Float, UInt8
 
 from visattn.viz.colours import colour_table
 from visattn.viz.photo_pages import LONGEST, photo_page
+from visattn.viz.shown_texts import shown_text
 
+_NAME, _TITLE = 60, 200  # characters
 _SCRIPTS = (
     "overlays.js", "photo.js", "choices.js", "facts.js", "ramps.js", "places.js", "heads.js",
     "tiles.js", "explorer.js",
@@ -157,11 +159,11 @@ def explorer_page(
         scripts=_SCRIPTS,
         data={
             "table": base64.b64encode(colour_table(colours).tobytes()).decode(),
-            "title": title,
+            "title": shown_text(title, _TITLE),
             "layers": [_layer_data(layer) for layer in layers],
             "maps": [_map_data(one) for one in maps],
         },
-        texts={"model": model, "title": title},
+        texts={"model": shown_text(model, _TITLE), "title": shown_text(title, _TITLE)},
         name=name,
         colours=colours,
         opacity=opacity,
@@ -205,11 +207,11 @@ def _layer_data(layer: ExploredLayer) -> dict[str, Any]:
     codes, tops = eight_bits(layer.weights)
     return {
         "number": layer.number,
-        "site": layer.site,
+        "site": shown_text(layer.site, _TITLE),
         "heads": list(layer.heads),
         "grid": list(layer.grid),
         "keys": list(layer.keys),
-        "askers": list(layer.askers),
+        "askers": [shown_text(asker, _NAME) for asker in layer.askers],
         "count": layer.weights.shape[1],
         "lone": layer.lone,
         "before": layer.before,
@@ -222,13 +224,13 @@ def _map_data(one: ExploredMap) -> dict[str, Any]:
     first = -one.high if one.signed else one.low
     size = np.abs(one.values) if one.signed else one.values
     return {
-        "name": one.name,
+        "name": shown_text(one.name, _NAME),
         "grid": list(one.values.shape),
         "scale": [one.low, one.high],
         "clipped": bool(size.max() > one.high),
         "signed": one.signed,
-        "unit": one.unit,
+        "unit": shown_text(one.unit, _NAME),
         "range": f"{first:.2g} to {one.high:.2g}".replace("-", "\N{MINUS SIGN}"),
-        "facts": [list(fact) for fact in one.facts],
+        "facts": [[shown_text(name, _NAME), shown_text(text, _TITLE)] for name, text in one.facts],
         "values": base64.b64encode(one.values.astype("<f4").tobytes()).decode(),
     }

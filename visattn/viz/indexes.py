@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.viz.documents import escaped_text, file_address, picture_address, sealed_document
+from visattn.viz.shown_texts import shown_text
 
+_NAME, _CAPTION = 200, 300  # characters
 _THUMBNAIL = 320  # pixels: a thousand of them make a page of some ten megabytes
 
 
@@ -44,7 +46,7 @@ def index_page(entries: Sequence[IndexEntry], *, title: str = "Captions") -> str
         styles=["paper.css", "index.css"],
         scripts=["index.js"],
         data={},
-        texts={"title": title, "count": _counted(len(ordered))},
+        texts={"title": shown_text(title, _NAME), "count": _counted(len(ordered))},
         markup={"cards": "\n".join(map(_card, ordered))},
     )
 
@@ -78,7 +80,8 @@ def thumbnail(picture: UInt8[np.ndarray, "y x 3"]) -> str:
 
 
 def _card(entry: IndexEntry) -> str:
-    name, caption = escaped_text(entry.name), escaped_text(entry.caption)
+    name = escaped_text(shown_text(entry.name, _NAME))
+    caption = escaped_text(shown_text(entry.caption, _CAPTION))
     return (
         f'<li><a class="photo" href="{file_address(entry.page)}">'
         f'<img src="{escaped_text(entry.thumbnail)}" alt="" loading="lazy" decoding="async">'

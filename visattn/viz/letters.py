@@ -3,14 +3,52 @@
 from bisect import bisect_right
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from PIL import ImageFont
+from PIL import ImageFont, features
 
-ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+from visattn.viz.shown_texts import ELLIPSIS, runs_leftwards, shown_text
+
+__all__ = ["ELLIPSIS", "Letters", "shortened", "typeface", "wrapped"]
+
+
+class Letters(ImageFont.FreeTypeFont):
+    """A typeface that also writes from right to left, and joins letters, where Pillow can.
+
+    Everything else is laid out in Pillow's plain way, which is the same on every machine.
+
+    Args:
+        path: Of the typeface.
+        size: Height of a line, in pixels.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        super().__init__(path, size, layout_engine=ImageFont.Layout.BASIC)
+        self._joined: ImageFont.FreeTypeFont | None = None
+        if features.check("raqm"):
+            self._joined = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.RAQM)
+
+    def getlength(self, text: Any, *args: Any, **options: Any) -> float:
+        """Return how wide a text is, in pixels."""
+        joined = self._for(text)
+        return (joined or super()).getlength(text, *args, **options)
+
+    def getbbox(self, text: Any, *args: Any, **options: Any) -> Any:
+        """Return left, top, right and bottom of a text."""
+        joined = self._for(text)
+        return (joined or super()).getbbox(text, *args, **options)
+
+    def getmask2(self, text: Any, *args: Any, **options: Any) -> Any:
+        """Return the pixels of a text, and where they begin."""
+        joined = self._for(text)
+        return (joined or super()).getmask2(text, *args, **options)
+
+    def _for(self, text: Any) -> ImageFont.FreeTypeFont | None:
+        return self._joined if isinstance(text, str) and runs_leftwards(text) else None
 
 
 @cache
-def typeface(size: int) -> ImageFont.FreeTypeFont:
+def typeface(size: int) -> Letters:
     """Return DejaVu Sans, as it comes with matplotlib.
 
     Args:
@@ -23,7 +61,7 @@ def typeface(size: int) -> ImageFont.FreeTypeFont:
     import matplotlib as mpl
 
     path = Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    return ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
+    return Letters(path, size)
 
 
 def shortened(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
@@ -33,7 +71,8 @@ def shortened(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
         >>> shortened("a man riding a horse", typeface(20), 100.0)
         'a man r…'
     """
-    text = " ".join(text.split())
+    # No letter is narrower than a pixel, but for accents, which `shown_text` counts by themselves.
+    text = shown_text(" ".join(text.split()), max(1, int(width) + 1))
     if font.getlength(text) <= width:
         return text
 
@@ -43,7 +82,7 @@ def shortened(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
     end = bisect_right(range(len(text)), width, key=long)
     while end and long(end) > width:
         end -= 1
-    return text[:end].rstrip() + ELLIPSIS
+    return text[:end].rstrip().removesuffix(ELLIPSIS) + ELLIPSIS
 
 
 def wrapped(text: str, font: ImageFont.FreeTypeFont, width: float, lines: int) -> list[str]:
@@ -53,11 +92,11 @@ def wrapped(text: str, font: ImageFont.FreeTypeFont, width: float, lines: int) -
         >>> wrapped("a man riding a horse", typeface(20), 150.0, 2)
         ['a man riding a', 'horse']
     """
-    rest, result = text.split(), []
+    rest, result = [shown_text(word) for word in text.split()], []
     while rest and len(result) < lines - 1:
-        count = len(rest)
-        while count > 1 and font.getlength(" ".join(rest[:count])) > width:
-            count -= 1
+        count = 1
+        while count < len(rest) and font.getlength(" ".join(rest[: count + 1])) <= width:
+            count += 1
         result.append(shortened(" ".join(rest[:count]), font, width))
         rest = rest[count:]
     return [*result, shortened(" ".join(rest), font, width)] if rest else result

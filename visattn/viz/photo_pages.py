@@ -9,6 +9,7 @@ from jaxtyping import UInt8
 
 from visattn.viz.documents import file_address, picture_address, sealed_document
 from visattn.viz.overlays import glowing_colours
+from visattn.viz.shown_texts import shown_text
 
 LONGEST = 1280
 """Of a photo in its page, in pixels: a page is to stay small enough to be sent."""
@@ -77,7 +78,7 @@ def photo_page(
         },
         css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
         texts={
-            "name": name,
+            "name": shown_text(name, 200),
             "size": f"{picture.shape[1]} \N{MULTIPLICATION SIGN} {picture.shape[0]}",
             "photo": address,
             "width": str(width),

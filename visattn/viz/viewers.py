@@ -11,7 +11,9 @@ from jaxtyping import Float, UInt8
 
 from visattn.viz.overlays import Style
 from visattn.viz.photo_pages import LONGEST, photo_page
+from visattn.viz.shown_texts import shown_text
 
+_WORD, _CAPTION = 60, 1_000  # characters
 _VIEWER = (
     "overlays.js", "photo.js", "choices.js", "facts.js", "ramps.js", "words.js", "readouts.js",
     "viewer.js",
@@ -136,7 +138,7 @@ def caption_page(
             "clipped": max(float(one.maps.max()) for one in captions) > high,
             "captions": [_caption_data(one) for one in captions],
         },
-        texts={"caption": " ".join(first.words)},
+        texts={"caption": shown_text(" ".join(first.words), _CAPTION)},
         name=name,
         colours=colours,
         opacity=opacity,
@@ -163,7 +165,7 @@ def _caption_data(caption: ShownCaption) -> dict[str, Any]:
     """Return what the script reads; of maps the bytes, as little-endian numbers of 32 bits."""
     maps = caption.maps.astype("<f4").tobytes()
     return {
-        "words": list(caption.words),
+        "words": [shown_text(word, _WORD) for word in caption.words],
         "chances": [math.exp(min(0.0, one)) for one in caption.log_probabilities],
         "gates": list(caption.gates),
         "score": caption.score,

@@ -15,7 +15,7 @@ function wordButtons(caption) {
       label.push(`gate ${gate.toFixed(2)}`);
     }
     if (chance !== undefined) {
-      button.append(made("span", { class: "chance" }, percent(chance)));
+      button.append(made("span", { class: "chance", dir: "ltr" }, percent(chance)));
       label.push(`probability ${percent(chance)}`);
     }
     if (known.has(index)) button.classList.add("known");

@@ -1,0 +1,57 @@
+"""Files with bytes changed at random: our error or a result, quickly, and the process lives."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOUSE = Path(__file__).parents[1] / "house"
+MORE = int(os.environ.get("VISATTN_FUZZ_CASES", "1_000_000"))
+
+
+def fuzzed(what: str, first: int, count: int, folder: Path) -> list[dict[str, Any]]:
+    """Return what a process of its own told of so many cases."""
+    command = [sys.executable, str(HOUSE / "fuzz_children.py"), what, str(first), str(count)]
+    child = subprocess.run(
+        [*command, str(folder)], capture_output=True, text=True, timeout=60 + count, check=False
+    )
+    last = (folder / "progress").read_text().strip() if (folder / "progress").exists() else "none"
+    assert child.returncode == 0, f"died at case {last} of {what}: {child.stderr[-2000:]}"
+    return [json.loads(line) for line in child.stdout.splitlines()]
+
+
+def check(told: dict[str, Any], count: int) -> None:
+    assert told["cases"] == count
+    assert told["read"] + told["refused"] + len(told["escaped"]) >= count
+    assert told["escaped"] == [], told["kind"]
+    assert told["slow"] == [], f"{told['kind']}: over a second"
+    assert told["megabytes"] < 500, told["kind"]
+    assert told["refused"] > count // 10, told["kind"]  # the cases are damaged indeed
+    assert told["read"] > 0, told["kind"]  # and not all of them beyond reading
+
+
+def test_sixty_thousand_damaged_pictures(tmp_path: Path) -> None:
+    [told] = fuzzed("pictures", 0, 60_000, tmp_path)
+    check(told, 60_000)
+    assert told["read"] > 6_000
+
+
+def test_damaged_annotations_of_every_kind(tmp_path: Path) -> None:
+    for told in fuzzed("annotations", 0, 300, tmp_path):
+        check(told, 300)
+
+
+@pytest.mark.fuzz
+def test_many_more_damaged_pictures(tmp_path: Path) -> None:
+    [told] = fuzzed("pictures", 1_000_000, MORE, tmp_path)
+    check(told, MORE)
+
+
+@pytest.mark.fuzz
+def test_many_more_damaged_annotations(tmp_path: Path) -> None:
+    for told in fuzzed("annotations", 1_000_000, MORE // 20, tmp_path):
+        check(told, MORE // 20)

@@ -1,0 +1,117 @@
+"""Two hosts for real: network namespaces, a link that is cut in the middle of a run, and mended."""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from network_hosts import Hosts, reason_without_hosts
+from told_tasks import write_tasks
+
+SECONDS = 30  # of the time-out; a busy machine takes long to start
+WORDS = (
+    "fit --config digits.yaml --run run --data.batch 3 --trainer.num_nodes 2 --trainer.devices 1 "
+    f"--trainer.strategy ddp --timeout {SECONDS}"
+).split()
+
+pytestmark = pytest.mark.hosts
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    if reason := reason_without_hosts():
+        pytest.skip(reason)
+    made = Hosts()
+    try:
+        made.put_up()
+        yield made
+    finally:
+        made.take_down()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_tasks(tmp_path)
+    return tmp_path
+
+
+def last_step(folder: Path) -> int:
+    """Return the step of the last checkpoint; -1 without one."""
+    path = folder / "run" / "checkpoints" / "last.ckpt"
+    return int(torch.load(path)["global_step"]) if path.exists() else -1
+
+
+def wait_for_step(folder: Path, step: int, started: list[subprocess.Popen[str]]) -> None:
+    until = time.monotonic() + 300
+    while last_step(folder) < step:
+        if time.monotonic() > until or any(one.poll() is not None for one in started):
+            for one in started:
+                one.kill()
+            pytest.fail("the run did not begin:\n" + "\n".join(ended(started, seconds=60)))
+        time.sleep(0.5)
+
+
+def ended(started: list[subprocess.Popen[str]], *, seconds: float) -> list[str]:
+    return [one.communicate(timeout=seconds)[0] for one in started]
+
+
+def test_a_link_is_cut_and_mended(hosts: Hosts, folder: Path) -> None:
+    started = hosts.torchrun([*WORDS, "--trainer.max_epochs", "100000"], folder)
+    wait_for_step(folder, 6, started)
+    hosts.cut()
+    cut = time.monotonic()
+    first, second = ended(started, seconds=SECONDS + 120)
+    took = time.monotonic() - cut
+    assert [one.returncode for one in started] == [1, 1]
+    assert took < SECONDS + 30
+    told = [re.findall(r"visattn: (rank .*)", said) for said in (first, second)]
+    assert len(told[0]) == len(told[1]) == 1
+    assert re.match(r"rank 0 of 2 stopped: rank 1 \(.*\) ended or cannot be reached", told[0][0])
+    assert re.match(r"rank 1 of 2 stopped: rank 0 \(.*\) ended or cannot be reached", told[1][0])
+    assert all("--ckpt_path last" in one[0] for one in told)
+    stopped = last_step(folder)
+
+    hosts.mend()
+    epochs = torch.load(folder / "run" / "checkpoints" / "last.ckpt")["epoch"] + 3
+    again = [*WORDS, "--ckpt_path", "last", "--trainer.max_epochs", str(epochs)]
+    started = hosts.torchrun(again, folder)
+    said = ended(started, seconds=300)
+    assert [one.returncode for one in started] == [0, 0], "\n".join(said)
+    assert last_step(folder) > stopped
+
+
+def test_hosts_without_torchrun_count_each_sample_once(hosts: Hosts, folder: Path) -> None:
+    words = [*WORDS, "--trainer.max_epochs", "1"]
+    started = hosts.plain(words, folder)
+    said = ended(started, seconds=300)
+    assert [one.returncode for one in started] == [0, 0], "\n".join(said)
+    told = [json.loads(path.read_text()) for path in (folder / "run" / "diary").glob("*.json")]
+    assert sorted(sum(map(len, one["validated"])) for one in told) == [5, 6]
+
+
+def test_a_host_that_does_not_come_is_told(hosts: Hosts, folder: Path) -> None:
+    (alone,) = hosts.plain(WORDS, folder, ranks=(0,))
+    (said,) = ended([alone], seconds=SECONDS + 120)
+    assert alone.returncode == 1
+    assert "the processes of the run did not find each other" in said
+    assert "--timeout" in said
+
+
+def test_a_host_with_other_files_is_refused_before_the_first_step(
+    hosts: Hosts, folder: Path
+) -> None:
+    other = folder / "other"
+    other.mkdir()
+    write_tasks(other)
+    (other / "digits.yaml").write_text(
+        (folder / "digits.yaml").read_text().replace("validation: 11", "validation: 10")
+    )
+    started = hosts.plain(WORDS, folder, other)
+    first, second = ended(started, seconds=300)
+    assert [one.returncode for one in started] == [1, 1]
+    assert re.search(r"visattn: all processes must see the same data: rank 0 .* rank 1 ", first)
+    assert "visattn:" not in second

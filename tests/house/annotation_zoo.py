@@ -1,0 +1,187 @@
+"""Annotations of every kind as they should be, each made here, and the readers of each kind."""
+
+import gzip
+import io
+import json
+import struct
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from visattn.data.caption_files import read_captions, read_split
+from visattn.data.feature_files import HEADER, FeatureHeader
+from visattn.data.idx_files import idx_shape
+from visattn.data.instance_files import read_instance_file
+from visattn.data.instance_masks import segmentation_mask
+from visattn.data.map_files import read_maps, shaped_maps
+from visattn.data.phrases import read_phrases
+from visattn.data.result_files import read_results
+from visattn.maps.geometries import Geometry
+
+
+class Kind(NamedTuple):
+    """How files of one kind are called, one of them, and what reads them."""
+
+    name: str
+    content: bytes
+    reader: Callable[[Path], object]
+
+
+def written(told: Any) -> bytes:
+    return json.dumps(told, ensure_ascii=False).encode()
+
+
+KARPATHY: Any = {
+    "images": [
+        {
+            "filename": "a.jpg",
+            "filepath": "val2014",
+            "split": "train",
+            "sentences": [{"raw": "A dog ."}, {"raw": "It runs ."}],
+        },
+        {"filename": "b.jpg", "split": "val", "sentences": [{"raw": "Ein Café ."}]},
+    ]
+}
+COCO: Any = {
+    "images": [{"id": 7, "file_name": "a.jpg"}, {"id": 8, "file_name": "b.jpg"}],
+    "annotations": [
+        {"image_id": 7, "id": 1, "caption": "A dog ."},
+        {"image_id": 8, "id": 2, "caption": "It runs ."},
+    ],
+}
+SQUARE = [[1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0]]
+INSTANCES: Any = {
+    "images": [{"id": 3, "file_name": "b.png", "height": 6, "width": 8}],
+    "categories": [{"id": 17, "name": "cat"}],
+    "annotations": [
+        {"id": 1, "image_id": 3, "category_id": 17, "bbox": [1, 1, 3, 2], "segmentation": SQUARE},
+        {
+            "id": 2,
+            "image_id": 3,
+            "category_id": 17,
+            "bbox": [5, 0, 1, 6],
+            "segmentation": {"size": [6, 8], "counts": [30, 6, 12]},
+        },
+        {
+            "id": 3,
+            "image_id": 3,
+            "category_id": 17,
+            "bbox": [0, 0, 8, 6],
+            "segmentation": {"size": [6, 8], "counts": "n06<"},  # 30, 6, 12
+        },
+    ],
+}
+PHRASES: Any = {
+    "a.jpg": [
+        {
+            "sentence": "A dog runs .",
+            "phrases": [
+                {
+                    "first_word": 0,
+                    "words": 2,
+                    "phrase": "A dog",
+                    "types": ["animals"],
+                    "boxes": [[0.0, 0.25, 0.5, 1.0]],
+                }
+            ],
+        }
+    ]
+}
+RESULTS: Any = [{"image_id": 37, "caption": "a ring"}, {"image_id": "b.jpg", "caption": ""}]
+MAPS: Any = {
+    "maps": [[[0.0, 1.0], [0.5, 0.25]]],
+    "words": ["dog"],
+    "gates": [0.5],
+    "geometry": Geometry.identity((5, 7)).to_dict(),
+}
+FEATURES: Any = {
+    "format": "visattn-features-1",
+    "made_of": {"encoder": "resnet18"},
+    "shapes": [[5, 3, 2]],
+    "views": ["plain"],
+    "ids": ["a.jpg", "b.jpg"],
+    "complete": True,
+}
+
+
+def npy(values: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
+    return file.getvalue()
+
+
+def idx(values: np.ndarray) -> bytes:
+    return (
+        bytes([0, 0, 8, values.ndim])
+        + struct.pack(f">{values.ndim}I", *values.shape)
+        + values.tobytes()
+    )
+
+
+def _captions(path: Path) -> object:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*left out", UserWarning)
+        return read_captions(path)
+
+
+def _maps(path: Path) -> object:
+    given = read_maps(path)
+    try:
+        if given.geometry is not None:
+            Geometry.from_dict(given.geometry)
+        return shaped_maps(given.maps, words=len(given.words))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _instances(path: Path) -> object:
+    pictures = read_instance_file(path)
+    try:
+        return [segmentation_mask(o.outline, one.size) for one in pictures for o in one.objects]
+    except ValueError as error:  # as LocatedPicture.regions does, with the picture
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _features(path: Path) -> object:
+    path.replace(path.parent / HEADER)
+    return FeatureHeader.read(path.parent)
+
+
+NOISE = np.random.default_rng(3).random((2, 3, 5))
+KINDS: dict[str, Kind] = {
+    "tokens": Kind(
+        "a.txt", "a.jpg#0\tA dog .\na.jpg#1\tEin Café .\nb.jpg#0\tB\n".encode(), _captions
+    ),
+    "table": Kind(
+        "a.csv", b'image,caption\na.jpg,A dog .\na.jpg,"It, ""too"" , runs ."\n', _captions
+    ),
+    "karpathy": Kind("a.json", written(KARPATHY), _captions),
+    "coco captions": Kind("a.json", written(COCO), _captions),
+    "json lines": Kind(
+        "a.jsonl",
+        b'{"file": "a.jpg", "id": 5, "captions": ["A", "B"]}\n{"image": "b.jpg", "caption": "C"}\n',
+        _captions,
+    ),
+    "split": Kind("train.txt", b"a.jpg\nb.jpg\n\nc.jpg\n", read_split),
+    "coco results": Kind("a.json", written(RESULTS), read_results),
+    "result lines": Kind("a.jsonl", b"\n".join(map(written, RESULTS)), read_results),
+    "result table": Kind("a.tsv", b"37\ta ring\nb.jpg\t\n", read_results),
+    "instances": Kind("a.json", written(INSTANCES), _instances),
+    "phrases": Kind("a.json", written(PHRASES), read_phrases),
+    "packed phrases": Kind("a.json.gz", gzip.compress(written(PHRASES), mtime=0), read_phrases),
+    "array": Kind("a.npy", npy(NOISE), _maps),
+    "arrays": Kind("a.npz", npz(maps=NOISE, other=np.zeros(3)), _maps),
+    "map json": Kind("a.json", written(MAPS), _maps),
+    "idx pictures": Kind("a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: idx_shape(path, 3)),
+    "idx classes": Kind("a", idx(np.arange(5, dtype=np.uint8)), lambda path: idx_shape(path, 1)),
+    "features": Kind("a.json", written(FEATURES), _features),
+}

@@ -1,0 +1,109 @@
+"""Files with bytes changed, and what becomes of reading them: for tests that look for crashes."""
+
+import os
+import resource
+import struct
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+_EDITS = 16  # at most in one case
+_MAGIC = [
+    *(bytes([byte]) * count for byte in (0, 1, 0x7F, 0x80, 0xFF) for count in (1, 2, 4, 8)),
+    *(struct.pack(order + "I", number) for order in "<>" for number in (1, 2**16, 2**31)),
+    b"\xff\xd8", b"\xff\xd9", b"\xff\xda", b"IDAT", b"IEND", b"II*\0", b"MM\0*", b"GIF89a",
+    b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"\\u0000", b"\\ud800", b"\n", b"\r", b"\t",
+    b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true", b"{}", b"[]", b"../", b"\xef\xbb\xbf",
+    b"9" * 40,
+]  # fmt: skip
+
+
+def mutated(seeds: Sequence[bytes], number: int) -> bytes:
+    """Return one of the seeds with one to sixteen edits; which ones, the number says."""
+    random = Random(number)
+    content = bytearray(random.choice(seeds))
+    for _ in range(random.choice((1, 1, 2, 3, 5, _EDITS))):
+        _edit(content, seeds, random)
+    is_png = content.startswith(b"\x89PNG")
+    return mended(bytes(content)) if is_png and random.random() < 0.5 else bytes(content)
+
+
+def _edit(content: bytearray, seeds: Sequence[bytes], random: Random) -> None:
+    at, length = random.randint(0, len(content)), random.choice((1, 2, 4, 9, 33))
+    action = random.randrange(8)
+    if action == 0:
+        content[at : at + length] = random.randbytes(length)
+    elif action == 1:
+        del content[at : at + length * random.choice((1, 1, 10, 100))]
+    elif action == 2:
+        content[at:at] = random.randbytes(length)
+    elif action == 3:
+        piece = random.choice(_MAGIC)
+        content[at : at + len(piece)] = piece
+    elif action == 4:
+        content[at:at] = random.choice(_MAGIC)
+    elif action == 5:
+        other = random.choice(seeds)
+        start = random.randint(0, len(other))
+        content[at : at + length] = other[start : start + length * 5]
+    elif action == 6:
+        del content[at:]
+    elif at < len(content):
+        content[at] ^= 1 << random.randrange(8)
+
+
+def mended(content: bytes) -> bytes:
+    """Return a PNG with the checksums that its chunks should have: else nothing more is read."""
+    parts, at = [content[:8]], 8
+    while at + 12 <= len(content):
+        length = int.from_bytes(content[at : at + 4], "big")
+        end = at + 8 + length
+        if end + 4 > len(content):
+            break
+        body = content[at + 4 : end]
+        parts += [content[at : at + 4], body, struct.pack(">I", zlib.crc32(body))]
+        at = end + 4
+    return b"".join(parts) + content[at:]
+
+
+def tried(
+    reading: Callable[[bytes], object],
+    seeds: Sequence[bytes],
+    numbers: range,
+    refusals: tuple[type[Exception], ...],
+    progress: Path,
+) -> dict[str, Any]:
+    """Read cases one after the other; return how it went, in plain values.
+
+    Args:
+        reading: What is looked at.
+        seeds: What the cases are made of.
+        numbers: Of the cases.
+        refusals: The errors that a reader may raise.
+        progress: Is told each number before its case, for whoever finds this process dead.
+    """
+    told: dict[str, Any] = {"cases": 0, "read": 0, "refused": 0, "escaped": [], "slow": []}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with progress.open("wb", buffering=0) as file:
+        for number in numbers:
+            os.pwrite(file.fileno(), b"%20d" % number, 0)
+            content = mutated(seeds, number)
+            start = time.thread_time()
+            try:
+                reading(content)
+                told["read"] += 1
+            except refusals as error:
+                told["refused"] += 1
+                if not str(error).isprintable():
+                    told["escaped"].append((number, f"unprintable: {error!r}"))
+            except Exception as error:  # noqa: BLE001 (which is what is looked for)
+                told["escaped"].append((number, repr(error)[:300]))
+            took = time.thread_time() - start
+            if took > 1:
+                told["slow"].append((number, round(took, 2)))
+            told["cases"] += 1
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return told | {"megabytes": (after - before) // 1024}

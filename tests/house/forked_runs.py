@@ -1,0 +1,146 @@
+"""Command lines of visattn in processes of their own, of which Lightning is imported once.
+
+`python forked_runs.py` reads a request per line and forks a process for each rank that it asks for.
+So a test can really kill what it started, and pays for the import only once.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+HOUSE = Path(__file__).parent
+ROOT = HOUSE.parents[1]
+TRUSTED = "broken_runs"
+
+
+class ForkedRuns:
+    """Where runs are forked; `close` ends it."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment_of_runs(),
+        )
+
+    def run(
+        self, folder: Path, *words: str, processes: int = 1, seconds: float = 300, **broken: str
+    ) -> tuple[list[int], str]:
+        """Run a command line and return the exit code of each process and what they said.
+
+        Args:
+            folder: Where it runs.
+            words: Of the command line.
+            processes: How many ranks.
+            seconds: After which what still runs is killed.
+            broken: Environment of the run, such as BREAK.
+        """
+        if processes > 1:
+            words = (*words, "--trainer.devices", str(processes), "--trainer.strategy", "ddp")
+        asked = {"folder": str(folder), "words": words, "processes": processes}
+        asked |= {"seconds": seconds, "environment": broken}
+        if self.process.stdin is None or self.process.stdout is None:
+            raise RuntimeError("forked runs are asked for and told through pipes")
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        told = json.loads(self.process.stdout.readline())
+        return told["codes"], told["said"]
+
+    def close(self) -> None:
+        """End it."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
+        self.process.wait(30)
+
+
+def environment_of_runs() -> dict[str, str]:
+    """Return the environment in which a run finds the package and this folder."""
+    paths = [str(ROOT), str(HOUSE), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "VISATTN_TRUST_MODULES": TRUSTED,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    from visattn.tasks import training  # noqa: F401 (this is what takes long)
+
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Run what is asked for, and return codes and words; below 0, it was that signal."""
+    port = str(free_port())
+    folder = Path(asked["folder"])
+    logs = [folder / f"said-{rank}.txt" for rank in range(asked["processes"])]
+    children = [forked(asked, rank, port, log) for rank, log in enumerate(logs)]
+    codes: dict[int, int] = {}
+    until = time.monotonic() + asked["seconds"]
+    while len(codes) < len(children):
+        for child in set(children) - set(codes):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                codes[child] = os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            for child in set(children) - set(codes):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    said = "\n".join(log.read_text(errors="replace") for log in logs)
+    return {"codes": [codes[child] for child in children], "said": said}
+
+
+def forked(asked: dict[str, Any], rank: int, port: str, log: Path) -> int:
+    """Start a process of a run; in that process this never returns."""
+    if child := os.fork():
+        return child
+    code = 70
+    try:
+        handle = os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(asked["folder"])
+        os.environ.update(asked["environment"])
+        if asked["processes"] > 1:
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0"}
+            os.environ |= {"LOCAL_RANK": str(rank), "WORLD_SIZE": str(asked["processes"])}
+        from lightning.pytorch.utilities import rank_zero_only
+
+        from visattn.cli import main
+
+        rank_zero_only.rank = rank  # type: ignore[attr-defined]
+        sys.argv = ["visattn"]
+        code = main(list(asked["words"]))
+    except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,73 @@
+"""Pictures are decoded in one place, and never by torchvision: a short PNG ends its process."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    path for room in ("visattn", "tools", "tests") for path in sorted((ROOT / room).rglob("*.py"))
+]
+DECODERS = {
+    "read_image", "decode_image", "decode_png", "decode_jpeg", "decode_gif", "decode_webp",
+    "decode_avif", "decode_heic", "read_video", "set_image_backend", "ImageFolder", "DatasetFolder",
+}  # fmt: skip
+OPENERS = [
+    ROOT / "visattn" / "data" / "pictures.py",
+    ROOT / "visattn" / "data" / "shard_sources.py",  # only asks for the format
+]
+
+
+def used(tree: ast.AST) -> Iterator[str]:
+    """Yield every name that a module imports, and every one that it reaches by dots."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def decoders(source: str) -> list[str]:
+    """Return what a module uses of torchvision's decoders."""
+    names = used(ast.parse(source))
+    return [
+        name
+        for name in names
+        if name.startswith("torchvision")
+        and (name.split(".")[1:2] == ["io"] or DECODERS & set(name.split(".")))
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torchvision.io",
+        "import torchvision.io as pictures",
+        "from torchvision import io",
+        "from torchvision.io import read_image",
+        "from torchvision.io.image import decode_png",
+        "import torchvision\ntorchvision.io.decode_jpeg(content)",
+        "from torchvision.datasets import ImageFolder",
+        "import torchvision\ntorchvision.set_image_backend('accimage')",
+    ],
+)
+def test_the_rule_sees_every_way_to_torchvisions_decoders(source: str) -> None:
+    assert decoders(source)
+
+
+def test_nothing_decodes_pictures_with_torchvision() -> None:
+    assert len(FILES) > 400
+    sources = {path: path.read_text(encoding="utf-8") for path in FILES}
+    some = {path: source for path, source in sources.items() if "torchvision" in source}
+    found = {str(path): names for path, source in some.items() if (names := decoders(source))}
+    assert found == {}
+
+
+def test_pictures_are_opened_where_they_are_checked() -> None:
+    for path in (ROOT / "visattn").rglob("*.py"):
+        opened = "Image.open(" in path.read_text(encoding="utf-8")
+        assert not opened or path in OPENERS, f"{path} opens pictures itself; read_picture checks"

@@ -1,0 +1,101 @@
+"""Rules about reading files of others: nothing in them is run, and nothing is fetched."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = sorted([*(ROOT / "visattn").rglob("*.py"), *(ROOT / "tools").rglob("*.py")])
+RUNNING = {"pickle", "cPickle", "dill", "joblib", "cloudpickle", "marshal", "shelve"}
+FETCHING = {"urllib.request", "requests", "httpx", "http.client", "ftplib", "fsspec"}
+
+
+CALLED = {"yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "torch.jit.load"}
+CALLED |= {"eval", "exec", "os.system", "os.popen", "__import__"}
+TELLING = {
+    "weights_only",
+    "allow_pickle",
+    "trust_remote_code",
+    "local_files_only",
+    "use_safetensors",
+    "shell",
+}
+
+
+def dangers(source: str) -> list[str]:
+    """Return what in a source could run or fetch what a file of others says."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            found += [f"{node.lineno}: {told}" for told in call_dangers(node)]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            names = [f"{module}{alias.name}" for alias in node.names]
+            found += [
+                f"{node.lineno}: import {name}"
+                for name in names
+                if name.split(".")[0] in RUNNING or any(name.startswith(one) for one in FETCHING)
+            ]
+    return found
+
+
+def call_dangers(node: ast.Call) -> Iterator[str]:
+    """Yield what is dangerous in one call."""
+    name = dotted(node.func)
+    last = name.split(".")[-1]
+    given = {word.arg: ast.unparse(word.value) for word in node.keywords if word.arg in TELLING}
+    wanted: dict[str, str] = {}
+    if name == "torch.load":
+        wanted = {"weights_only": "True"}
+    elif name in ("np.load", "numpy.load"):
+        wanted = {"allow_pickle": "False"}
+    elif last == "from_pretrained":
+        wanted = {"trust_remote_code": "False", "local_files_only": "True"}
+        wanted |= {"use_safetensors": "True"}
+    yield from (f"{name} without {k}={v}" for k, v in wanted.items() if given.get(k) != v)
+    if name in CALLED or name.startswith(("torch.hub.", "torch.package")):
+        yield name
+    if last == "load_from_checkpoint" or given.get("weights_only", "True") != "True":
+        yield f"{name} reads more than weights"
+    if given.get("shell", "False") != "False":
+        yield f"{name} starts a shell"
+
+
+def dotted(node: ast.expr) -> str:
+    """Return a.b.c of what is called, as far as it is made of names."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_nothing_in_a_file_is_run_and_nothing_is_fetched() -> None:
+    found = {
+        str(path.relative_to(ROOT)): dangers(path.read_text(encoding="utf-8")) for path in OURS
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "torch.load(path, weights_only=asked)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "import pickle",
+        "from pickle import loads",
+        "from urllib import request\nimport urllib.request",
+        "kind.from_pretrained(folder, local_files_only=True)",
+        "Task.load_from_checkpoint(path)",
+        "trainer.fit(task, weights_only=False)",
+        "subprocess.run(words, shell=True)",
+        "torch.hub.load_state_dict_from_url(address)",
+        "eval(text)",
+    ],
+)
+def test_the_rules_see_what_they_are_for(line: str) -> None:
+    assert dangers(line) != []

@@ -1,0 +1,14 @@
+"""A few lines of YAML that unfold to more than a machine can hold."""
+
+
+def bomb(levels: int = 9, width: int = 9) -> str:
+    """Return a few lines that unfold to `width ** levels` texts."""
+    lines = ["a0: &a0 [" + ", ".join(["lol"] * width) + "]"]
+    lines += [
+        f"a{level}: &a{level} [" + ", ".join([f"*a{level - 1}"] * width) + "]"
+        for level in range(1, levels)
+    ]
+    return "\n".join(lines)
+
+
+BOMB = bomb()

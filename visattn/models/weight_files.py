@@ -1,0 +1,114 @@
+"""Files with weights: of this machine, and believed only as far as they reach."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+Shapes = dict[str, tuple[int, ...]]
+
+_LONGEST = 2**25  # bytes of a header: names and places of some 200,000 tensors
+_ADDRESS = re.compile(r"\w[\w+.-]+:/")
+
+
+def local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
+    """Return a path after checking that a file of this machine lies there.
+
+    Args:
+        path: What somebody named.
+        missing: What to say where there is none.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is the address of another machine.
+
+    Example:
+        >>> local_file("https://example.org/m.safetensors", missing="")
+        Traceback (most recent call last):
+        ValueError: https://example.org/m.safetensors lies on another machine, and nothing is...
+    """
+    text = os.fspath(path)
+    if _ADDRESS.match(text):
+        address = re.sub(r"^(\w+):/(?!/)", r"\1://", text)  # pathlib takes a slash away
+        raise ValueError(
+            f"{address} lies on another machine, and nothing is fetched by itself: download it, "
+            "see that it is what you want, and name the file"
+        )
+    file = Path(text).expanduser()
+    try:
+        found = file.is_file()
+    except (OSError, ValueError):  # too long a name, a zero byte
+        found = False
+    if not found:
+        raise FileNotFoundError(missing)
+    return file
+
+
+@contextmanager
+def opened_weights(file: Path) -> Iterator[Any]:
+    """Open a safetensors file whose header is short and promises no more than there is room for.
+
+    Raises:
+        ValueError: If it is damaged, no safetensors file, or larger than the memory.
+    """
+    with file.open("rb") as begun:
+        length = int.from_bytes(begun.read(8), "little")
+    if length > _LONGEST:
+        raise ValueError(
+            f"{file} is damaged or no safetensors file: its header would be {length:,} bytes long"
+        )
+    try:
+        with safe_open(file, framework="pt") as opened:
+            check_room(file.stat().st_size, file)
+            yield opened
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged or no safetensors file: {error}") from error
+
+
+def shapes_in(opened: Any) -> Shapes:
+    """Return the shapes of the tensors in a safetensors file, none of which is read.
+
+    Args:
+        opened: As `opened_weights` gives it.
+    """
+    return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+
+
+def check_room(count: int, source: object) -> None:
+    """Let weights pass that the memory of this machine can hold.
+
+    Args:
+        count: Bytes.
+        source: Where they come from.
+
+    Raises:
+        ValueError: If there are more than that.
+
+    Example:
+        >>> check_room(10**15, "model.ckpt")
+        Traceback (most recent call last):
+        ValueError: model.ckpt holds 1,000,000.0 GB, but this machine has a memory of ... GB
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if count > memory:
+        raise ValueError(
+            f"{source} holds {count / 1e9:,.1f} GB, but this machine has a memory of "
+            f"{memory / 1e9:,.1f} GB"
+        )
+
+
+def some_shapes(shapes: Shapes) -> str:
+    """Return in words how many tensors there are, and the largest of them.
+
+    Example:
+        >>> some_shapes({"a": (3, 5), "b": (2,)})
+        '2 tensors, the largest a (3, 5)'
+    """
+    largest = max(shapes, key=lambda name: prod(shapes[name]), default=None)
+    told = "" if largest is None else f", the largest {largest} {shapes[largest]}"
+    return f"{len(shapes)} tensors{told}"

@@ -1,0 +1,221 @@
+"""Shards as data for training: batch for batch what the loose files give."""
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import ConcatDataset
+
+from visattn.data.feature_requests import Photos
+from visattn.data.framings import Framing
+from visattn.data.labelled_pictures import FramedPhotos, LabelledPictures
+from visattn.data.pictures import Picture
+from visattn.data.shard_files import WORDS, Kind, ShardInfo, read_json
+from visattn.data.sharded_pictures import (
+    ShardedPhotos,
+    ShardedRasters,
+    ShardEntries,
+    ShardPictures,
+)
+from visattn.data.shards import ShardSamples
+from visattn.data.substitutes import OnError
+from visattn.data.vocabularies import Vocabulary
+from visattn.models.classifiers import ImageClassifier
+from visattn.tasks.bases import Task
+from visattn.tasks.caption_data import Fit, Split, ToldData
+from visattn.tasks.class_data import ClassData, FolderData, Specs, TorchvisionData
+
+
+class ShardCaptionData(ToldData):
+    """Photos with several captions each, from shards; else as `CaptionData` gives them.
+
+    `visattn data shards` writes them and counts the words of the training captions, so that
+    nothing is scanned here. Photos are read by number: in any order, on any number of processes.
+
+    Args:
+        shards: Folder of the shards. Without a test split in it the validation photos are tested.
+        fit: How a photo comes into the shape that the encoder takes: its middle (`crop`), all of
+            it out of shape (`squash`), or all of it with margins (`pad`).
+        cache: Folder for the features of a frozen encoder; none computes them anew each time.
+        mirror: Show every second training photo mirrored, its captions' left and right swapped.
+        phrases: A file of phrases with their boxes, to score attention by, or to guide it.
+        on_error: A training picture that cannot be read stops the run (`raise`), or another one
+            stands in for it, always the same, which is counted and said (`substitute`).
+        min_count: Words that training captions hold more rarely become unknown.
+        max_words: Training captions are cut after so many words.
+        batch: Photos per training batch and process; all captions of a photo come with it.
+        workers: Processes that read ahead; 0 reads in between.
+        seed: Of the order in which photos come, and of which are mirrored.
+    """
+
+    reads_training = True
+
+    def __init__(
+        self,
+        shards: str,
+        *,
+        fit: Fit = "crop",
+        cache: str | None = None,
+        mirror: bool = False,
+        phrases: str | None = None,
+        on_error: OnError = "raise",
+        min_count: int = 5,
+        max_words: int = 30,
+        batch: int = 26,
+        workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.samples = opened(shards, "captions", training=self.reads_training)
+        self.words = counted_words(shards)
+        super().__init__(
+            Vocabulary.counted(self.words["train"], min_count=min_count),
+            fit=fit,
+            cache=cache,
+            mirror=mirror,
+            phrases=phrases,
+            on_error=on_error,
+            max_words=max_words,
+            batch=batch,
+            workers=workers,
+            seed=seed,
+        )
+        self.entries = {split: ShardEntries(samples) for split, samples in self.samples.items()}
+
+    def shown(self, split: Split, framing: Framing) -> ShardedPhotos:
+        """Return the photos of a split, as an encoder is to see them."""
+        return ShardedPhotos(self.samples[split], framing)
+
+    def everything(self, framing: Framing) -> tuple[list[str], Photos]:
+        """Return the photos of all splits, each once, and the name of each."""
+        every = {samples.split: samples for samples in self.samples.values()}
+        shown = [ShardedPhotos(samples, framing) for samples in every.values()]
+        ids = [entry.id for entry in chain.from_iterable(photos.entries for photos in shown)]
+        return ids, ConcatDataset(shown)
+
+    def unknown_share(self) -> float:
+        """Return which share of the words of validation captions is unknown."""
+        counts, known = self.words["validation"], set(self.vocabulary.words)
+        unknown = sum(count for word, count in counts.items() if word not in known)
+        return unknown / max(1, sum(counts.values()))
+
+    def examples(self, count: int) -> list[Picture]:
+        """Return the first validation photos."""
+        return ShardPictures(self.samples["validation"])[:count]
+
+
+class ShardClassData(ClassData):
+    """Pictures with classes, from shards; else as `FolderData` or `TorchvisionData` give them.
+
+    Args:
+        shards: Folder that `visattn data shards` wrote. Without a test split in it the validation
+            pictures are tested.
+        fit: How a photo comes into the shape that the network takes: its middle (`crop`), all of
+            it out of shape (`squash`), or all of it with margins (`pad`). Pictures of torchvision's
+            collections are shown as they are.
+        augment: What happens to training pictures, as `FolderData` and `TorchvisionData` take it.
+        on_error: A training picture that cannot be read stops the run (`raise`), or another one
+            stands in for it, always the same, which is counted and said (`substitute`).
+        batch: Pictures per training batch and process.
+        workers: Processes that read ahead; 0 reads in between.
+        seed: Of the order in which pictures come, and of how they are changed.
+    """
+
+    evaluated_at_once = FolderData.evaluated_at_once
+    reads_training = True
+
+    def __init__(
+        self,
+        shards: str,
+        *,
+        fit: Fit = "crop",
+        augment: Specs | None = None,
+        on_error: OnError = "raise",
+        batch: int = 32,
+        workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(augment, batch=batch, workers=workers, seed=seed)
+        self.on_error: OnError = on_error
+        self.samples = opened(shards, "classes", training=self.reads_training)
+        self.info = self.samples["validation"].info
+        self.fit: Fit = fit
+        if self.info.size and on_error == "substitute":
+            raise ValueError(f"{shards} holds small pictures, all readable: leave on_error out")
+        if self.info.size:
+            self.evaluated_at_once = TorchvisionData.evaluated_at_once
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        """The names of the classes."""
+        return {"classes": list(self.info.classes)}
+
+    def part(self, split: Split) -> LabelledPictures:
+        """Return the pictures of a split, as the network that is trained or scored takes them."""
+        samples = self.samples[split]
+        augmentations = self.augmentations if split == "train" else ()
+        if self.info.size:
+            return ShardedRasters(samples, augmentations, seed=self.seed)
+        pictures, framing = ShardPictures(samples), self.framing()
+        return FramedPhotos(
+            pictures,
+            samples.labels,
+            framing,
+            augmentations,
+            seed=self.seed,
+            substitutes=self.stand_ins(len(samples), samples.place) if split == "train" else None,
+        )
+
+    def framing(self) -> Framing:
+        """Return how a photo comes into the size that the network takes.
+
+        Raises:
+            TypeError: If no classifier is trained.
+        """
+        task = self.trainer.lightning_module if self.trainer else None
+        if not isinstance(task, Task) or not isinstance(task.model, ImageClassifier):
+            raise TypeError("photos with classes are for a task that trains a classifier")
+        return Framing(task.model.size, fit=self.fit)
+
+
+def opened(folder: str, kind: Kind, *, training: bool = True) -> dict[Split, ShardSamples]:
+    """Return the samples of each split of shards; where there is no test split, validation's.
+
+    Args:
+        folder: That which `visattn data shards` wrote.
+        kind: What the pictures must have.
+        training: Open what is trained on, too.
+
+    Raises:
+        FileNotFoundError: If there are no shards, they are unfinished, or one is missing.
+        ValueError: If they are of another kind, or damaged, or have nothing to train on or to
+            validate.
+    """
+    info = ShardInfo.read(folder)
+    if info.kind != kind:
+        other = {"captions": "ShardCaptionData", "classes": "ShardClassData"}[info.kind]
+        raise ValueError(f"{folder} holds pictures with {info.kind}; {other} reads them")
+    found: dict[Split, ShardSamples] = {"validation": ShardSamples(folder, "validation")}
+    if training:
+        found["train"] = ShardSamples(folder, "train")
+    tested = "test" in info.splits
+    found["test"] = ShardSamples(folder, "test") if tested else found["validation"]
+    return found
+
+
+def counted_words(folder: str) -> dict[str, dict[str, int]]:
+    """Return how often each word stands in the captions of each split of shards.
+
+    Raises:
+        ValueError: If the file is missing or damaged.
+    """
+    path = Path(folder, WORDS)
+    try:
+        found = read_json(path)
+        return {
+            split: {str(word): int(count) for word, count in found[split].items()}
+            for split in ("train", "validation")
+        }
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is missing or damaged ({type(error).__name__}: {error}); write the shards anew"
+        ) from error
