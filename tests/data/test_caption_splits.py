@@ -18,9 +18,7 @@ def test_the_split_of_the_file_itself_comes_first(tmp_path: Path) -> None:
 
 
 def test_neither_is_refused_with_what_there_is() -> None:
-    with pytest.raises(
-        ValueError, match=r"neither a split .*; the captions' file names"
-    ):
+    with pytest.raises(ValueError, match=r"neither a split .*; the captions' file names"):
         split_entries(ENTRIES, "test")
     with pytest.raises(ValueError, match="it names no split"):
         split_entries([CaptionEntry("a", "a.jpg", ("A .",))], "test")

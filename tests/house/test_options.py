@@ -32,9 +32,10 @@ def of_configs() -> Iterator[str]:
     from visattn.tasks.crop_panels import CropPanels
     from visattn.tasks.panels import CaptionPanels
     from visattn.tasks.scenes_data import ScenesData
+    from visattn.tasks.shard_data import ShardCaptionData, ShardClassData
 
-    captioning = (CaptionTask, CaptionPanels, ScenesData)
-    classifying = (ClassificationTask, CropPanels, TorchvisionData, FolderData)
+    captioning = (CaptionTask, CaptionPanels, ScenesData, ShardCaptionData)
+    classifying = (ClassificationTask, CropPanels, TorchvisionData, FolderData, ShardClassData)
     for kind in (*captioning, *classifying, *CLASSES.values()):
         for name in list(inspect.signature(kind.__init__).parameters)[1:]:
             yield f"{kind.__name__}.{name}"
@@ -44,7 +45,9 @@ def current() -> list[str]:
     found = [f"--{name}" for name in ("help", "version", "debug")]
     for word, (_, module) in cli.COMMANDS.items():
         if word in TRAINING:
-            found.append(word)
+            from visattn.tasks.training import OPTIONS
+
+            found += [word, *(f"{word} --{name}" for name in OPTIONS)]
         else:
             found += options(word, importlib.import_module(module).parser())
     return [*found, *of_configs()]

@@ -57,7 +57,8 @@ def call_dangers(node: ast.Call) -> Iterator[str]:
     yield from (f"{name} without {k}={v}" for k, v in wanted.items() if given.get(k) != v)
     if name in CALLED or name.startswith(("torch.hub.", "torch.package")):
         yield name
-    if last == "load_from_checkpoint" or given.get("weights_only", "True") != "True":
+    less = last != "save_checkpoint" and given.get("weights_only", "True") != "True"
+    if last == "load_from_checkpoint" or less:
         yield f"{name} reads more than weights"
     if given.get("shell", "False") != "False":
         yield f"{name} starts a shell"

@@ -13,6 +13,7 @@ from class_miniatures import (
     write_photo_folders,
 )
 
+from visattn.data.labelled_pictures import FramedPhotos
 from visattn.data.pictures import PictureError
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.tasks.class_data import FolderData, TorchvisionData
@@ -210,7 +211,14 @@ def test_unreadable_training_photos_are_replaced_and_told_of(photos: Path, worke
     data.on_after_batch_transfer(seen[0], 0)  # which is said once
     data.teardown("fit")
     train = data.parts["train"]
+    assert isinstance(train, FramedPhotos)
+    assert train.substitutes is not None
     assert torch.equal(train[[8]].pictures, train[[8 + 21]].pictures)  # the same in each epoch
+    shown = [
+        next(n for n in train.substitutes.others(lost) if n not in (8, 11)) for lost in (8, 11)
+    ]
+    assert torch.equal(train[[8, 11]].pictures, train[shown].pictures)
+    assert train[[8, 11]].labels.tolist() == train[shown].labels.tolist() != [1, 1]
 
 
 def test_unreadable_photos_stop_training_unless_asked_and_always_evaluation(photos: Path) -> None:

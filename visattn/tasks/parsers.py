@@ -75,8 +75,8 @@ def error_text(message: str, *, options: Sequence[str] = (), others: Sequence[Pa
         others: Files that are no configs, of which nothing may be shown.
 
     Example:
-        >>> error_text('Parser key "fit.model": Expected a dot import path string: CaptionTsk')
-        'fit.model: there is no class CaptionTsk; did you mean CaptionTask?'
+        >>> error_text('Parser key "encoder": Expected a dot import path string: SmalEncoder')
+        'encoder: there is no class SmalEncoder; did you mean SmallEncoder?'
     """
     place = re.search(r'Parser key "([^"]+)"', message)
     key = f"{place[1]}: " if place else ""
