@@ -6,8 +6,10 @@ import threading
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from lightning import LightningModule, Trainer
 from rank_stories import free_port
 from torch import distributed
 
@@ -24,12 +26,16 @@ LOST = (
 )
 
 
+MODULE = Mock(spec=LightningModule)
+
+
 def trainer(count: int, *, rank: int = 0, world: int = 2, **limits: int) -> Any:
     def loader() -> Any:
         order = EachOnce(count, rank=rank, world=world)
         return SimpleNamespace(dataset=range(count), sampler=order)
 
-    return SimpleNamespace(
+    return Mock(
+        spec=Trainer,
         world_size=world,
         global_rank=rank,
         is_global_zero=rank == 0,
@@ -55,28 +61,28 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_process_with_nothing_to_evaluate_is_refused_once(meeting: list[Any]) -> None:
     said = "training: each of 2 processes needs a sample, got 1"
     with pytest.raises(ValueError, match=said):
-        PeerWatch().setup(trainer(1), SimpleNamespace(), "fit")  # type: ignore[arg-type]
+        PeerWatch().setup(trainer(1), MODULE, "fit")
     with pytest.raises(ValueError, match="validation: each of 2"):
-        PeerWatch().setup(trainer(1, limit_train_batches=0), SimpleNamespace(), "fit")  # type: ignore[arg-type]
+        PeerWatch().setup(trainer(1, limit_train_batches=0), MODULE, "fit")
     meeting[0] = ("there, process 2", {}, "validation: each of 2 ...")
     with pytest.raises(SystemExit, match="1"):  # the first says it for all
-        PeerWatch().setup(trainer(1, rank=1), SimpleNamespace(), "fit")  # type: ignore[arg-type]
+        PeerWatch().setup(trainer(1, rank=1), MODULE, "fit")
 
 
 def test_hosts_with_different_data_are_refused(meeting: list[Any]) -> None:
     meeting[0] = ("there, process 2", {"train": 3, "val": 2}, None)
     said = r"rank 0 \(.*\) has \{'train': 3, 'val': 3\}, rank 1 \(there, process 2\) has .*'val': 2"
     with pytest.raises(ValueError, match=said):
-        PeerWatch().setup(trainer(3), SimpleNamespace(), "fit")  # type: ignore[arg-type]
+        PeerWatch().setup(trainer(3), MODULE, "fit")
 
 
 def test_data_that_are_alike_go_on(meeting: list[Any]) -> None:
     met = PeerWatch()
-    met.setup(trainer(3), SimpleNamespace(), "fit")  # type: ignore[arg-type]
+    met.setup(trainer(3), MODULE, "fit")
     assert met.homes[0].endswith(f"process {os.getpid()}")
     assert met.homes[1] == "there, process 2"
     alone = PeerWatch()
-    alone.setup(trainer(1, world=1), SimpleNamespace(), "fit")  # type: ignore[arg-type]
+    alone.setup(trainer(1, world=1), MODULE, "fit")
     assert alone.hearts is None
 
 
@@ -96,7 +102,7 @@ def test_a_lost_process_is_named_with_what_to_do(
     met.homes, met.hearts = ["a", "b", "c"], LifeSigns(0, 3)
     monkeypatch.setattr(LifeSigns, "silent", lambda self: silent)
     error = RuntimeError(LOST[0])
-    met.on_exception(trainer(3, world=3), SimpleNamespace(), error)  # type: ignore[arg-type]
+    met.on_exception(trainer(3, world=3), MODULE, error)
     with pytest.raises(ConnectionError, match=re.escape(said)) as raised, losses_told():
         raise error
     assert "--ckpt_path last" in str(raised.value)

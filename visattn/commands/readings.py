@@ -77,10 +77,12 @@ def telling_how_far(done: Sized, count: int) -> Iterator[None]:
         count: Of all of them.
 
     Example:
-        >>> with telling_how_far(["a.png"], 3):
-        ...     raise KeyboardInterrupt
-        Traceback (most recent call last):
-        KeyboardInterrupt: 1 of 3 pictures are done
+        >>> try:
+        ...     with telling_how_far(["a.png"], 3):
+        ...         raise KeyboardInterrupt
+        ... except KeyboardInterrupt as interruption:
+        ...     print(interruption)
+        1 of 3 pictures are done
     """
     try:
         yield
