@@ -208,6 +208,7 @@ def test_supervision_draws_attention_to_the_boxes(paths: CaptionPaths, tmp_path:
         words = ["--config", str(config), "--run", str(folder)]
         rate = ["--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.02"]
         words += [*rate, "--trainer.callbacks=[]", "--seed_everything=3"]
+        words += ["--trainer.check_val_every_n_epoch=25"]
         last = str(folder / "checkpoints" / "last.ckpt")
         assert main(["fit", *words, "--trainer.max_epochs=25"]) == 0
         assert main(["validate", *words, "--ckpt_path", last]) == 0

@@ -9,7 +9,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from visattn.tasks.loop_states import settle
 
-NAMES = ("ready", "started", "processed", "completed")
+NAMES: tuple[str, ...] = ("ready", "started", "processed", "completed")
 STEPS = "epoch_loop.automatic_optimization.optim_progress"
 
 
