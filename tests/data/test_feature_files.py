@@ -49,6 +49,8 @@ def damage(folder: Path, how: str) -> None:
         header.write_text("[1, 2]")
     elif how == "a word":
         header.write_text('"features"')
+    elif how == "a key that cannot be printed":
+        header.write_text(json.dumps({**json.loads(header.read_text()), "co\0": 1}))
     elif how == "no text":
         header.write_bytes(b"\xff\xfe\x00")
     else:
@@ -65,6 +67,7 @@ def damage(folder: Path, how: str) -> None:
         ("half a header", r"features\.json is damaged, or not in the format visattn-features-1"),
         ("a list", r"features\.json is damaged"),
         ("a word", r"features\.json is damaged"),
+        ("a key that cannot be printed", r"features\.json is damaged[ -~]*\\x00[ -~]*another one$"),
         ("no text", r"features\.json is damaged"),
         ("format", r"features\.json is damaged, or not in the format visattn-features-1"),
     ],

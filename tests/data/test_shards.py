@@ -134,12 +134,15 @@ def test_shards_of_others_are_opened_with_doubt(folder: Path) -> None:
     info = json.loads((folder / "info.json").read_text())
     for change in (
         {"format": "another"}, {"splits": {"../train": {}}}, {"kind": "x"}, {"splits": []},
-        {"classes": None}, {"more": 1}, {"size": [1]},
+        {"classes": None}, {"more\0": 1}, {"size": [1]},
         {"splits": {"train": {**info["splits"]["train"], "samples": 8}}},
     ):  # fmt: skip
         (folder / "info.json").write_text(json.dumps({**info, **change}))
-        with pytest.raises(ValueError, match=r"info\.json is damaged, or not in the format"):
+        with pytest.raises(
+            ValueError, match=r"info\.json is damaged, or not in the format"
+        ) as said:
             ShardSamples(folder, "train")
+        assert str(said.value).isprintable()
     for text in ("", "[]", "{", "[" * 100_000):
         (folder / "info.json").write_text(text)
         with pytest.raises(ValueError, match=r"info\.json is damaged"):

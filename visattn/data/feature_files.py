@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float16, UInt16
 
-from visattn.data.texts import bounded_bytes, parsed_json, plain_text
+from visattn.data.texts import bounded_bytes, named, parsed_json, plain_text
 from visattn.whole_files import write_whole
 
 FORMAT = "visattn-features-1"
@@ -85,8 +85,8 @@ class FeatureHeader:
             return cls._parsed(parsed_json(plain_text(content)))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{folder / HEADER} is damaged, or not in the format {FORMAT} ({error}); "
-                "remove the folder, or name another one"
+                f"{folder / HEADER} is damaged, or not in the format {FORMAT} "
+                f"({named(str(error))}); remove the folder, or name another one"
             ) from error
 
     @classmethod

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from visattn.data.pictures import PathLike
+from visattn.data.texts import named
 from visattn.whole_files import write_whole
 
 FORMAT = "visattn-shards-1"
@@ -119,7 +120,8 @@ class ShardInfo:
             return cls._parsed(read_json(path))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{path} is damaged, or not in the format {FORMAT} ({error}); write the shards anew"
+                f"{path} is damaged, or not in the format {FORMAT} ({named(str(error))}); "
+                "write the shards anew"
             ) from error
 
     @classmethod
