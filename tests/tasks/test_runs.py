@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from visattn.tasks.finished_runs import run_of
 from visattn.tasks.runs import (
     ScoresFile,
     claim,
@@ -17,7 +18,6 @@ from visattn.tasks.runs import (
     latest_run,
     next_run,
     refuse_taken,
-    run_of,
 )
 
 

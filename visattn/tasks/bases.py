@@ -1,7 +1,7 @@
 """What every task and every data module has in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from lightning import LightningDataModule, LightningModule
 from torch import nn
 
 from visattn.data.resumable_loaders import ResumableLoader
+from visattn.data.samplers import LengthBuckets
 from visattn.models.descriptions import describe
 from visattn.tasks.draws import reseed
 from visattn.tasks.gradient_guards import check_weights
@@ -89,6 +90,11 @@ class Task(LightningModule, ABC):
 class Data(LightningDataModule, ABC):
     """Where samples come from."""
 
+    batch: int
+    """Samples per training batch and process."""
+    seed: int
+    """Of the order in which training samples come."""
+
     @property
     @abstractmethod
     def data_info(self) -> dict[str, Any]:
@@ -107,6 +113,26 @@ class Data(LightningDataModule, ABC):
     def world(self) -> int:
         """How many processes there are."""
         return self.trainer.world_size if self.trainer else 1
+
+    def order(
+        self, count: int, *, length: Callable[[int], int] = lambda _: 0, pool: int = 1
+    ) -> LengthBuckets:
+        """Return the order in which training samples come, each process its share of them.
+
+        Args:
+            count: How many samples there are.
+            length: The length of a sample; those of a batch are of similar length.
+            pool: Batches that are sorted together.
+        """
+        return LengthBuckets(
+            count,
+            length,
+            batch=self.batch,
+            pool=pool,
+            seed=self.seed,
+            rank=self.rank,
+            world=self.world,
+        )
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int

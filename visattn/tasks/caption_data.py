@@ -21,7 +21,7 @@ from visattn.data.framings import Framing
 from visattn.data.pairs import PairsOnce
 from visattn.data.phrases import read_phrases
 from visattn.data.resumable_loaders import ResumableLoader
-from visattn.data.samplers import LengthBuckets, NumberedByEpoch
+from visattn.data.samplers import NumberedByEpoch
 from visattn.data.substitutes import OnError, Substitutes
 from visattn.data.told_photos import ToldPhotos
 from visattn.data.vocabularies import Vocabulary
@@ -107,14 +107,23 @@ class ToldData(SubstitutingData):
         """The vocabulary of the training captions."""
         return {"words": list(self.vocabulary.words)}
 
+    @property
+    def encoder(self) -> ImageEncoder:
+        """What is to see the photos.
+
+        Raises:
+            TypeError: If no captioner is trained.
+        """
+        task = self.trainer.lightning_module if self.trainer else None
+        if not isinstance(task, Task) or not isinstance(task.model, Captioner):
+            raise TypeError("photos with captions are for a task that trains a captioner")
+        return task.model.encoder
+
     def setup(self, stage: str) -> None:
         """Find the photos, and keep the features of the encoder that is to see them."""
         if self.told:
             return
-        task = self.trainer.lightning_module if self.trainer else None
-        if not isinstance(task, Task) or not isinstance(task.model, Captioner):
-            raise TypeError("photos with captions are for a task that trains a captioner")
-        encoder = task.model.encoder
+        encoder = self.encoder
         framing = Framing(encoder.size, fit=self.fit)
         splits: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
         shown = [self.shown(split, framing) for split in splits]
@@ -169,18 +178,9 @@ class ToldData(SubstitutingData):
     def train_dataloader(self) -> Loader:
         """Return random training photos, each with all of its captions."""
         photos = self.told["train"]
-        order = LengthBuckets(
-            len(photos),
-            lambda _: 0,
-            batch=self.batch,
-            pool=1,
-            seed=self.seed,
-            rank=self.rank,
-            world=self.world,
-        )
         return ResumableLoader(
             photos,
-            NumberedByEpoch(order),
+            NumberedByEpoch(self.order(len(photos))),
             collate=partial(caption_batch, vocabulary=self.vocabulary, max_words=self.max_words),
             workers=self.workers,
         )

@@ -1,6 +1,7 @@
 """Pictures with classes as data for training: small ones in memory, photos in folders."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +20,9 @@ from visattn.data.labelled_pictures import (
     class_folders,
     labelled_files,
 )
+from visattn.data.pictures import Picture
 from visattn.data.resumable_loaders import ResumableLoader
-from visattn.data.samplers import EachOnce, LengthBuckets, NumberedByEpoch
+from visattn.data.samplers import EachOnce, NumberedByEpoch
 from visattn.data.substitutes import OnError
 from visattn.data.torchvision_files import read_torchvision
 from visattn.models.classifiers import ImageClassifier
@@ -47,6 +49,8 @@ class ClassData(SubstitutingData):
     """
 
     evaluated_at_once = 256
+    fit: Fit = "crop"
+    """How a photo comes into the shape that the network takes."""
 
     def __init__(self, augment: Specs | None, *, batch: int, workers: int, seed: int) -> None:
         super().__init__()
@@ -70,16 +74,8 @@ class ClassData(SubstitutingData):
     def train_dataloader(self) -> Loader:
         """Return random batches of training pictures."""
         pictures = self.parts["train"]
-        order = LengthBuckets(
-            len(pictures),
-            lambda _: 0,
-            batch=self.batch,
-            pool=1,
-            seed=self.seed,
-            rank=self.rank,
-            world=self.world,
-        )
-        return ResumableLoader(pictures, NumberedByEpoch(order), workers=self.workers)
+        order = NumberedByEpoch(self.order(len(pictures)))
+        return ResumableLoader(pictures, order, workers=self.workers)
 
     def val_dataloader(self) -> Loader:
         """Return the validation pictures, each once."""
@@ -95,6 +91,42 @@ class ClassData(SubstitutingData):
         pictures = self.parts["validation"]
         shown = pictures[list(range(min(count, len(pictures))))].pictures
         return list(shown.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
+
+    def framing(self) -> Framing:
+        """Return how a photo comes into the size that the network takes.
+
+        Raises:
+            TypeError: If no classifier is trained.
+        """
+        task = self.trainer.lightning_module if self.trainer else None
+        if not isinstance(task, Task) or not isinstance(task.model, ImageClassifier):
+            raise TypeError("photos with classes are for a task that trains a classifier")
+        return Framing(task.model.size, fit=self.fit)
+
+    def framed(
+        self,
+        photos: Sequence[Path | Picture],
+        labels: Int[Tensor, " n"],
+        split: Split,
+        name: Callable[[int], object],
+    ) -> FramedPhotos:
+        """Return photos as the network takes them; those to train on are changed by chance.
+
+        Args:
+            photos: Of any size.
+            labels: The class of each.
+            split: Which part they are.
+            name: Says which file a number means.
+        """
+        training = split == "train"
+        return FramedPhotos(
+            photos,
+            labels,
+            self.framing(),
+            self.augmentations if training else (),
+            seed=self.seed,
+            substitutes=self.stand_ins(len(photos), name) if training else None,
+        )
 
     def _evaluation(self, split: Split) -> Loader:
         each_once = EachOnce(len(self.parts[split]), rank=self.rank, world=self.world)
@@ -245,25 +277,13 @@ class FolderData(ClassData):
 
     def part(self, split: Split) -> LabelledPictures:
         """Return the photos of a split, as the network that is trained or scored takes them."""
-        task = self.trainer.lightning_module if self.trainer else None
-        if not isinstance(task, Task) or not isinstance(task.model, ImageClassifier):
-            raise TypeError("photos with classes are for a task that trains a classifier")
         folder = self.folders[split] or str(self.folders["train"])
         files, labels = labelled_files(self.root / folder, self.classes)
         if self.folders["validation"] is None and folder == self.folders["train"]:
             kept = self._set_aside(labels) ^ (split == "train")
             files = [file for file, keep in zip(files, kept.tolist(), strict=True) if keep]
             labels = labels[kept]
-        augmentations = self.augmentations if split == "train" else ()
-        framing = Framing(task.model.size, fit=self.fit)
-        return FramedPhotos(
-            files,
-            labels,
-            framing,
-            augmentations,
-            seed=self.seed,
-            substitutes=self.stand_ins(len(files), files.__getitem__) if split == "train" else None,
-        )
+        return self.framed(files, labels, split, files.__getitem__)
 
     def _set_aside(self, labels: Int[Tensor, " n"]) -> Tensor:
         """Return which of the training photos are for validation: at least one of each class."""

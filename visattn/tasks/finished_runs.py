@@ -42,6 +42,17 @@ def finished_run(folder: Path) -> Path:
     return inside[0] if inside else folder
 
 
+def run_of(checkpoint: Path) -> Path:
+    """Return the folder of the run that wrote a checkpoint.
+
+    Example:
+        >>> run_of(Path("runs/scenes/1/checkpoints/best.ckpt")).as_posix()
+        'runs/scenes/1'
+    """
+    folder = checkpoint.parent
+    return folder.parent if folder.name == "checkpoints" else folder
+
+
 def run_config(run: Path) -> Path:
     """Return the config with which a run was last started.
 

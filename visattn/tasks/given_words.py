@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.tasks.finished_runs import finished_run, run_checkpoint, run_config
+from visattn.tasks.finished_runs import finished_run, run_checkpoint, run_config, run_of
 
 _CONFIG = ("--config", "-c")
 _ENDINGS = (".yaml", ".yml")
@@ -104,8 +104,7 @@ def _home(checkpoint: Path) -> Path:
         raise FileNotFoundError(
             f"no checkpoint at {checkpoint}; `visattn fit` says where it saves them"
         )
-    folder = checkpoint.parent
-    return folder.parent if folder.name == "checkpoints" else folder
+    return run_of(checkpoint)
 
 
 def _stray(word: str, options: Sequence[str]) -> str:

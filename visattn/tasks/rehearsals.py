@@ -115,17 +115,13 @@ def _model_lines(task: Any) -> Iterator[str]:
 
 def _loader_lines(name: str, loader: Any) -> Iterator[str]:
     """Yield how many batches there are, and what the first of them holds."""
-    count = _count(loader)
+    count = len(loader)
     yield _row(f"  {name}", f"{count:,} batch{'' if count == 1 else 'es'}; the first:")
     first = next(iter(loader), None)
     if first is None:
         raise ValueError(f"the {name} part of the data gives no batch; it needs more samples")
     for title, told in _parts(first):
         yield _row("", f"{title:10} {told}")
-
-
-def _count(loader: Any) -> int:
-    return len(loader)
 
 
 def _parts(batch: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -165,7 +161,7 @@ def _named(batch: Any) -> Mapping[str, Any]:
 
 def _plan(trainer: Trainer, loader: Any) -> str:
     """Return how many steps there are, in an epoch and in all."""
-    batches = _limited(_count(loader), trainer.limit_train_batches)
+    batches = _limited(len(loader), trainer.limit_train_batches)
     each = max(trainer.accumulate_grad_batches, 1)
     steps = math.ceil(batches / each)
     epochs, most = trainer.max_epochs, trainer.max_steps

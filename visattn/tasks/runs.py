@@ -92,17 +92,6 @@ def refuse_taken(run: Path, way_on: str) -> None:
         )
 
 
-def run_of(checkpoint: Path) -> Path:
-    """Return the folder of the run that wrote a checkpoint.
-
-    Example:
-        >>> run_of(Path("runs/scenes/1/checkpoints/best.ckpt")).as_posix()
-        'runs/scenes/1'
-    """
-    folder = checkpoint.parent
-    return folder.parent if folder.name == "checkpoints" else folder
-
-
 class ScoresFile(Callback):
     """Write the scores of `validate` or `test` as JSON into the folder of the run.
 

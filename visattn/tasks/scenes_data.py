@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 from visattn.data.batches import CaptionBatch, CaptionSample, caption_batch
 from visattn.data.pairs import PairsOnce
 from visattn.data.resumable_loaders import ResumableLoader
-from visattn.data.samplers import LengthBuckets
 from visattn.data.scenes.datasets import Scenes, Split, ToldOnce
 from visattn.data.scenes.grammars import grammar_words
 from visattn.data.scenes.worlds import COLOURS, SHAPES, TEXTURES, Kinds
@@ -77,15 +76,7 @@ class ScenesData(Data):
     def train_dataloader(self) -> Loader:
         """Return random batches of captions of similar length."""
         told = ToldOnce(self.scenes("train"))
-        buckets = LengthBuckets(
-            len(told),
-            told.length,
-            batch=self.batch,
-            pool=self.pool,
-            seed=self.seed,
-            rank=self.rank,
-            world=self.world,
-        )
+        buckets = self.order(len(told), length=told.length, pool=self.pool)
         return ResumableLoader(told, buckets, collate=self._collate, workers=self.workers)
 
     def val_dataloader(self) -> Loader:

@@ -8,7 +8,7 @@ from torch.utils.data import ConcatDataset
 
 from visattn.data.feature_requests import Photos
 from visattn.data.framings import Framing
-from visattn.data.labelled_pictures import FramedPhotos, LabelledPictures
+from visattn.data.labelled_pictures import LabelledPictures
 from visattn.data.pictures import Picture
 from visattn.data.shard_files import WORDS, Kind, ShardInfo, read_json
 from visattn.data.sharded_pictures import (
@@ -20,8 +20,6 @@ from visattn.data.sharded_pictures import (
 from visattn.data.shards import ShardSamples
 from visattn.data.substitutes import OnError
 from visattn.data.vocabularies import Vocabulary
-from visattn.models.classifiers import ImageClassifier
-from visattn.tasks.bases import Task
 from visattn.tasks.caption_data import Fit, Split, ToldData
 from visattn.tasks.class_data import ClassData, FolderData, Specs, TorchvisionData
 
@@ -152,29 +150,10 @@ class ShardClassData(ClassData):
     def part(self, split: Split) -> LabelledPictures:
         """Return the pictures of a split, as the network that is trained or scored takes them."""
         samples = self.samples[split]
-        augmentations = self.augmentations if split == "train" else ()
         if self.info.size:
+            augmentations = self.augmentations if split == "train" else ()
             return ShardedRasters(samples, augmentations, seed=self.seed)
-        pictures, framing = ShardPictures(samples), self.framing()
-        return FramedPhotos(
-            pictures,
-            samples.labels,
-            framing,
-            augmentations,
-            seed=self.seed,
-            substitutes=self.stand_ins(len(samples), samples.place) if split == "train" else None,
-        )
-
-    def framing(self) -> Framing:
-        """Return how a photo comes into the size that the network takes.
-
-        Raises:
-            TypeError: If no classifier is trained.
-        """
-        task = self.trainer.lightning_module if self.trainer else None
-        if not isinstance(task, Task) or not isinstance(task.model, ImageClassifier):
-            raise TypeError("photos with classes are for a task that trains a classifier")
-        return Framing(task.model.size, fit=self.fit)
+        return self.framed(ShardPictures(samples), samples.labels, split, samples.place)
 
 
 def opened(folder: str, kind: Kind, *, training: bool = True) -> dict[Split, ShardSamples]:

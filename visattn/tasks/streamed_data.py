@@ -16,8 +16,6 @@ from visattn.data.shard_files import ShardInfo, shard_name
 from visattn.data.sharded_pictures import caption_entry
 from visattn.data.shards import decoded
 from visattn.data.told_photos import mirrored_words
-from visattn.models.captioners import Captioner
-from visattn.tasks.bases import Task
 from visattn.tasks.caption_data import Fit
 from visattn.tasks.class_data import Specs
 from visattn.tasks.shard_data import ShardCaptionData, ShardClassData
@@ -83,10 +81,7 @@ class StreamCaptionData(ShardCaptionData):
 
     def train_dataloader(self) -> StreamLoader:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return training photos as they come, each with all of its captions."""
-        task = self.trainer.lightning_module if self.trainer else None
-        if not isinstance(task, Task) or not isinstance(task.model, Captioner):
-            raise TypeError("photos with captions are for a task that trains a captioner")
-        framing = Framing(task.model.encoder.size, fit=self.fit)
+        framing = Framing(self.encoder.size, fit=self.fit)
         made = partial(told_sample, framing=framing, mirror=self.mirror, seed=self.seed)
         collate = partial(caption_batch, vocabulary=self.vocabulary, max_words=self.max_words)
         return loader(self, self.samples["validation"].info, made, collate)

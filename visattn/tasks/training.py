@@ -33,6 +33,7 @@ import visattn.tasks.streamed_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
 from visattn.tasks.checkpoint_writers import WholeCheckpoints
 from visattn.tasks.checkpoints import read_checkpoint
+from visattn.tasks.finished_runs import run_of
 from visattn.tasks.gradient_guards import GradientGuard
 from visattn.tasks.last_checkpoints import LastCheckpoint, newest_checkpoint, set_aside, steps_of
 from visattn.tasks.launches import TIMEOUT, keep_watch
@@ -46,7 +47,6 @@ from visattn.tasks.runs import (
     latest_run,
     next_run,
     refuse_taken,
-    run_of,
 )
 from visattn.tasks.signals import LeaveAtSignal
 from visattn.tasks.trusted_imports import trust_only_known_packages
