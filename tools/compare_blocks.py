@@ -6,6 +6,8 @@ r"""Trains one recipe with several blocks and seeds, and says what each block is
 A row is a block with its options; `none` is the network without attention, and `wider:BLOCK` is
 that network made wider inside its units until it has as many parameters as the one with the block
 (of AttentionResNet alone). `init`, `at` and `stages` are the classifier's own: `cbam:init=paper`.
+A classifier that takes no blocks is compared by its own arguments: `as-is` is the recipe itself,
+`with:registers=4` and `with:attend=[window,shifted],extent=4` change them.
 What stands after `--` goes to every training, such as `-- --trainer.max_epochs 30`.
 
 Every finished run is a line of the file: what is there already is not trained again. Runs are
@@ -17,6 +19,7 @@ import argparse
 import hashlib
 import itertools
 import json
+import re
 import statistics
 import sys
 import time
@@ -50,8 +53,9 @@ def row_of(name: str, config: dict[str, Any]) -> Row:
     block, _, rest = name.partition(":")
     if block == "wider":
         return Row(name, {"block": "none", "inner": wider(config, row_of(rest, config).changes)})
-    pairs = dict(pair.split("=", 1) for pair in rest.split(",") if rest)
-    values = {key: yaml.safe_load(value) for key, value in pairs.items()}
+    values = yaml.safe_load(f"{{{rest.replace('=', ': ')}}}")
+    if block in ("as-is", "with"):
+        return Row(name, values)
     own = {key: values.pop(key) for key in OF_CLASSIFIER if key in values}
     return Row(name, {"block": block, "options": values, **own})
 
@@ -106,7 +110,7 @@ def trained(
     config: Path, row: Row, seed: int, *, folder: Path, extra: Sequence[str]
 ) -> dict[str, Any]:
     """Train and test one row with one seed, and return what is to be remembered of it."""
-    run = next_run(f"{row.name.replace(':', '-').replace(',', '-')}-{seed}", folder)
+    run = next_run(f"{re.sub('[^a-z0-9=.]+', '-', row.name)}-{seed}", folder)
     words = ["--config", str(config), "--seed_everything", str(seed), "--data.seed", str(seed)]
     for key, value in row.changes.items():
         said = value if isinstance(value, str) else json.dumps(value)

@@ -124,17 +124,33 @@ def test_pixels_made_up_from_those_around(coco: Path, capsys: Capsys) -> None:
     assert [line.split()[0] for line in printed[1:5]] == ["gradcam", "random", "centre", "edges"]
 
 
-def test_its_own_answers_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys) -> None:
-    for name in ("photos", "masks"):
-        (tmp_path / name).mkdir()
-    for name in "ab":
-        pixels = np.random.default_rng(ord(name)).integers(0, 255, (60, 50, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{name}.png")
+def _masked(folder: Path, *names: str) -> None:
+    """Write photos of noise, each with a mask of its name."""
+    for number, name in enumerate(names):
+        pixels = np.random.default_rng(number).integers(0, 255, (60, 50, 3), dtype=np.uint8)
         mask = np.zeros((60, 50), dtype=np.uint8)
         mask[20:40, 10:30] = 255
-        Image.fromarray(mask).save(tmp_path / "masks" / f"{name}.png")
+        for kind, content in (("photos", pixels), ("masks", mask)):
+            path = folder / kind / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(content).save(path)
+
+
+def test_its_own_answers_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys) -> None:
+    _masked(tmp_path, "a", "b")
     assert run(*CNN, "--data", tmp_path / "photos", "--methods", "gradcam", *FAST) == 0
     assert "2 pictures; the model's own answer, all objects count" in capsys.readouterr().out
+
+
+def test_pictures_of_one_name_in_several_folders_are_all_scored(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    _masked(tmp_path, "left/0", "right/0")
+    words = [*CNN, "--data", tmp_path / "photos", "--methods", "gradcam", *FAST]
+    assert run(*words, "--out", tmp_path / "scores") == 0
+    assert "2 pictures" in capsys.readouterr().out
+    _, *rows = map(json.loads, (tmp_path / "scores" / "rows.jsonl").read_text().splitlines())
+    assert {row["picture"] for row in rows} == {"left/0.png", "right/0.png"}
 
 
 def test_diagnostics_of_a_transformer(coco: Path, tmp_path: Path, capsys: Capsys) -> None:

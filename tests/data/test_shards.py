@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import sys
 import threading
 from multiprocessing import get_context
 from pathlib import Path
@@ -91,16 +92,21 @@ def test_threads_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     wrong: list[int] = []
 
     def read(start: int) -> None:
-        for step in range(200):
+        for step in range(1500):
             number = (start + 3 * step) % 11
             if samples.content(number) != wanted[number]:
                 wrong.append(number)
 
     threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns at almost every step
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
     assert not wrong
 
 

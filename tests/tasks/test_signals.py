@@ -17,6 +17,7 @@ BOTH = (signal.SIGTERM, signal.SIGINT)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
     kept = {number: signal.getsignal(number) for number in BOTH}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run unattended
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)

@@ -49,6 +49,15 @@ def test_rows_are_blocks_with_options() -> None:
     }
 
 
+def test_rows_are_arguments_of_a_classifier_that_takes_no_blocks() -> None:
+    assert row_of("as-is", {}).changes == {}
+    assert row_of("with:attend=[window,shifted],extent=4,stem_options={layers: 1}", {}).changes == {
+        "attend": ["window", "shifted"],
+        "extent": 4,
+        "stem_options": {"layers": 1},
+    }
+
+
 @pytest.mark.parametrize("block", ["se", "cbam", "coordinate", "scse"])
 def test_the_wider_network_has_as_many_parameters(block: str) -> None:
     changes = row_of(f"wider:{block}", cifar()).changes
@@ -130,3 +139,28 @@ def test_a_comparison_from_end_to_end(
     assert len(se["validation"]) == 1
     assert abs(wide["parameters"] - se["parameters"]) < 0.02 * se["parameters"]
     assert "| se:reduction=2 | " in capsys.readouterr().out
+
+
+def test_transformers_compared_from_end_to_end(config: Path, tmp_path: Path) -> None:
+    recipe = yaml.safe_load(config.read_text())
+    recipe["model"]["init_args"]["classifier"] = {
+        "class_path": "VisionTransformer",
+        "init_args": {
+            "size": [28, 28],
+            "patch": 7,
+            "width": 8,
+            "depth": 2,
+            "heads": 2,
+            "mean": [0.1],
+            "std": [0.3],
+        },
+    }
+    config.write_text(yaml.safe_dump(recipe))
+    out = tmp_path / "runs.jsonl"
+    windowed = "with:attend=[window,shifted],extent=2,positions=relative"
+    words = ["--config", str(config), "--rows", "as-is", windowed, "--seeds", "3"]
+    assert compare_blocks.main([*words, "--out", str(out)]) == 0
+    plain, changed = map(json.loads, out.read_text().splitlines())
+    assert changed["changes"]["attend"] == ["window", "shifted"]
+    assert plain["parameters"] != changed["parameters"]
+    assert Path(changed["run"]).is_dir()

@@ -142,7 +142,7 @@ def score(asked: argparse.Namespace) -> int:
         _run(trials, sought, methods, rows, bad, asked)
     _conclude(asked, settings, rows, lacking, bad)
     if asked.diagnostics and asked.out is not None:
-        paths = [one.path for one in pictures if one.path.name not in bad]
+        paths = [one.path for one in pictures if one.name not in bad]
         lines = write_diagnostics(trials, paths[: asked.diagnostics], asked.out, asked.batch)
         print("\n".join(["", *lines]))
     for reason in bad.values():
@@ -216,7 +216,7 @@ def _run(
     work += [("check", batch) for batch in _batches(sought[: asked.checks or 0], asked.batch)]
     with progress_bar(len(work)) as progress:
         for kind, batch in progress.track(work) if progress else work:
-            names = [(one.picture.path.name, one.category) for one in batch]
+            names = [(one.picture.name, one.category) for one in batch]
             left = [
                 method
                 for method in methods
@@ -243,19 +243,19 @@ def _readable(batch: "Sequence[Sought]", bad: dict[str, str]) -> "Iterator[tuple
 
     last: tuple[Path, Picture] | None = None
     for one in batch:
-        path, size = one.picture.path, one.picture.size
+        name, path, size = one.picture.name, one.picture.path, one.picture.size
         try:
             picture = last[1] if last and last[0] == path else read_picture(path)
             one.picture.regions(one.category)
         except (PictureError, ValueError) as error:
-            bad[path.name] = str(error)
+            bad[name] = str(error)
             continue
         last = path, picture
         if picture.size == size:
             yield one, picture
         else:
             there, told = ("{1} x {0}".format(*both) for both in (picture.size, size))
-            bad[path.name] = f"{path}: it is {there} pixels, its annotations are of {told}"
+            bad[name] = f"{path}: it is {there} pixels, its annotations are of {told}"
 
 
 def _conclude(

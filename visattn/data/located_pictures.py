@@ -37,11 +37,13 @@ class LocatedPicture:
     """A picture and its objects.
 
     Args:
+        name: Where the file lies in the folder of pictures, with `/`: what tells it from others.
         path: Of the file.
         size: Height and width of the upright picture, which the outlines refer to.
         objects: On it.
     """
 
+    name: str
     path: Path
     size: tuple[int, int]
     objects: tuple[LocatedObject, ...]
@@ -163,8 +165,8 @@ def read_instances(
         found = [_located(one, inside) for one in told]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    _check_files(found)
-    return sorted(found, key=lambda one: one.path.name)
+    _check_files(found, folder)
+    return sorted(found, key=lambda one: one.name)
 
 
 def read_masked(
@@ -199,13 +201,14 @@ def read_masked(
         mask = known.get(path.relative_to(folder).with_suffix(""))
         if mask is None:
             raise FileNotFoundError(f"{path} has no mask of its name in {inside}")
-        found.append(LocatedPicture(path, read_size(path)[0], (LocatedObject("", mask),)))
+        name, size = path.relative_to(folder).as_posix(), read_size(path)[0]
+        found.append(LocatedPicture(name, path, size, (LocatedObject("", mask),)))
     return sorted(found, key=lambda one: one.path)
 
 
 def _located(told: ToldPicture, folder: ClosedFolder) -> LocatedPicture:
     objects = tuple(LocatedObject(*one) for one in told.objects)
-    return LocatedPicture(folder.path(told.file), told.size, objects)
+    return LocatedPicture(told.file, folder.path(told.file), told.size, objects)
 
 
 def _beside(path: Path) -> Path:
@@ -215,11 +218,11 @@ def _beside(path: Path) -> Path:
     return next((place for place in places if place.is_dir()), places[0])
 
 
-def _check_files(found: Sequence[LocatedPicture]) -> None:
-    lost = [one.path.name for one in found if not one.path.is_file()]
+def _check_files(found: Sequence[LocatedPicture], folder: Path) -> None:
+    lost = [one.name for one in found if not one.path.is_file()]
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        raise FileNotFoundError(f"no picture {lost[0]}{more} in {found[0].path.parent}")
+        raise FileNotFoundError(f"no picture {lost[0]}{more} in {folder}")
 
 
 def _outline(outline: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:

@@ -3,7 +3,6 @@
 import json
 import os
 import weakref
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ class ShardSamples:
 
     def _open(self) -> None:
         self._rows = open_index(self.folder, self.split, self._facts)
-        self._tars: OrderedDict[int, _Tar] = OrderedDict()
+        self._tars: dict[int, _Tar] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _OPENED}
@@ -190,13 +189,15 @@ class ShardSamples:
         """Return an open tar; the one that was not asked for longest makes room.
 
         Nobody closes a tar that a thread may still read from: it closes when the last lets it go.
+        Each step on the dictionary is whole and bears that another thread came first; a lock would
+        be copied, perhaps locked, into a process that is forked.
         """
         tar = self._tars.pop(number, None)
         if tar is None:
             tar = _Tar(self.folder / shard_name(self.split, number))
         self._tars[number] = tar
-        while len(self._tars) > _OPEN_AT_ONCE:
-            self._tars.popitem(last=False)
+        for oldest in list(self._tars)[:-_OPEN_AT_ONCE]:
+            self._tars.pop(oldest, None)
         return tar
 
 

@@ -237,7 +237,7 @@ class MapTrials:
 
     def _seed(self, one: Sought) -> int:
         """Return a seed that a picture has in every batch and on every machine."""
-        return self.seed + zlib.crc32(f"{one.picture.path.name}\n{one.category}".encode())
+        return self.seed + zlib.crc32(f"{one.picture.name}\n{one.category}".encode())
 
     def _others(self, sought: Sequence[Sought], numbers: Sequence[int], count: int) -> list[int]:
         """Return for each picture a class that is not the one that is asked for."""
@@ -252,4 +252,4 @@ class MapTrials:
 
 
 def _named(one: Sought) -> dict[str, Any]:
-    return {"picture": one.picture.path.name, "category": one.category}
+    return {"picture": one.picture.name, "category": one.category}

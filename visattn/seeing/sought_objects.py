@@ -41,7 +41,7 @@ def sought_things(
         >>> from pathlib import Path
         >>> from visattn.data.located_pictures import LocatedObject
         >>> things = (LocatedObject("zebra", []), LocatedObject("person", []))
-        >>> photo = LocatedPicture(Path("a.jpg"), (3, 4), things)
+        >>> photo = LocatedPicture("a.jpg", Path("a.jpg"), (3, 4), things)
         >>> found, lacking = sought_things([photo], (), 1000, predicted=False)
         >>> [(one.category, one.classes) for one in found], lacking
         ([('zebra', (340,))], {'person': 1})
