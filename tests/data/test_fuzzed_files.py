@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-HOUSE = Path(__file__).parents[1] / "house"
+HELPERS = Path(__file__).parents[1] / "helpers"
 MORE = int(os.environ.get("VISATTN_FUZZ_CASES", "1_000_000"))
 
 
 def fuzzed(what: str, first: int, count: int, folder: Path) -> list[dict[str, Any]]:
     """Return what a process of its own told of so many cases."""
-    command = [sys.executable, str(HOUSE / "fuzz_children.py"), what, str(first), str(count)]
+    command = [sys.executable, str(HELPERS / "fuzz_children.py"), what, str(first), str(count)]
     child = subprocess.run(
         [*command, str(folder)], capture_output=True, text=True, timeout=60 + count, check=False
     )

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -84,6 +85,16 @@ def test_few_tars_are_open_at_once_and_none_is_left_open(
     assert open_tars() == 0
 
 
+@pytest.fixture
+def _haste() -> Iterator[None]:
+    """Let threads take turns at almost every step."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("_haste")
 def test_threads_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_OPEN_AT_ONCE", 1)
     write_shards(tmp_path, noise_plan((11,)), per_shard=2)
@@ -98,15 +109,10 @@ def test_threads_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 wrong.append(number)
 
     threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads take turns at almost every step
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(usual)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not wrong
 
 

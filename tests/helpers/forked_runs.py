@@ -15,8 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-HOUSE = Path(__file__).parent
-ROOT = HOUSE.parents[1]
+HELPERS = Path(__file__).parent
+ROOT = HELPERS.parents[1]
 TRUSTED = "broken_runs"
 
 
@@ -65,7 +65,7 @@ class ForkedRuns:
 
 def environment_of_runs() -> dict[str, str]:
     """Return the environment in which a run finds the package and this folder."""
-    paths = [str(ROOT), str(HOUSE), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(HELPERS), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from visattn.tasks.training import TrainingCLI, main
 
 Stories = Sequence[Sequence[str]]
-ROOT, HOUSE = Path(__file__).parents[2], Path(__file__).parent
+ROOT, HELPERS = Path(__file__).parents[2], Path(__file__).parent
 TOGETHER = ("--trainer.devices", "2", "--trainer.strategy", "ddp")
 
 
@@ -85,7 +85,7 @@ def tell_as_ranks(stories: Stories) -> int:
 
 def environment() -> dict[str, str]:
     """Return the environment in which a process of ours finds the package and this folder."""
-    paths = [str(ROOT), str(HOUSE), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(HELPERS), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",

@@ -1,6 +1,6 @@
 """A process of its own that reads mutated files, so that a crash is seen by who started it.
 
-    python tests/house/fuzz_children.py WHAT FIRST COUNT FOLDER
+    python tests/helpers/fuzz_children.py WHAT FIRST COUNT FOLDER
 
 WHAT is `pictures` or `annotations`. One line of JSON for each kind says how it went.
 """
