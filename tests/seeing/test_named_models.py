@@ -30,7 +30,7 @@ def test_each_form_finds_its_model(tmp_path: Path) -> None:
     [
         ("timn:resnet18", {}, r"named timm:NAME, .* got 'timn:resnet18'; did you mean timm\?"),
         ("resnet18", {}, "did you mean timm:resnet18 or torchvision:resnet18"),
-        (".", {}, r"did you mean hf:\.\?"),
+        (".", {}, r"did you mean hf:\., or at the command line run:\.\?"),
         ("a/b/c.pth", {}, r"got 'a/b/c.pth'$"),
         ("m.safetensors", {"pretrained": True}, "m.safetensors brings its own"),
         ("hf:somewhere", {"weights": Path("w")}, "hf:somewhere brings its own"),

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from class_miniatures import write_digits
+from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from visattn.cli import main
+from visattn.commands.map_records import digest
 from visattn.data.labelled_pictures import LabelledBatch
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.vision_transformers import VisionTransformer
@@ -190,6 +192,32 @@ def test_class_names_come_with_the_exported_file(run: Path, tmp_path: Path) -> N
     trained = read_model(checkpoint)
     pictures = torch.randint(256, (2, 1, 28, 28), dtype=torch.uint8)
     assert torch.equal(model(pictures), trained(pictures))
+
+
+def test_maps_of_a_run_as_training_left_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("L", (40, 30), 99).save("digit.png")
+    words = ["overlay", "digit.png", "--method", "gradcam", "--out", "maps", "--model"]
+    assert main([*words, f"run:{run}"]) == 0
+    told = json.loads(Path("maps/digit.gradcam.json").read_text())
+    assert told["weights"] == {
+        "file": "best.ckpt",
+        "sha256": digest(run / "checkpoints" / "best.ckpt"),
+    }
+
+
+def test_a_run_brings_its_own_weights(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("L", (40, 30), 99).save("digit.png")
+    words = ["overlay", "digit.png", "--method", "gradcam", "--out", "maps", "--model"]
+    assert main([*words, f"run:{run}", "--pretrained"]) == 1
+    assert f"run:{run} brings its own" in capsys.readouterr().err
+    assert main([*words, f"run:{run.parent / 'rum'}"]) == 1
+    assert f"there is {run}" in capsys.readouterr().err
 
 
 def test_the_weights_of_other_classes_are_refused(run: Path) -> None:

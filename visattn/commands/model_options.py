@@ -26,7 +26,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True)
         "--model",
         required=required,
         metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, or a file that visattn export wrote",
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER as visattn fit left it, or a "
+        "file that visattn export wrote",
     )
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="safetensors for timm:NAME, torchvision:NAME"
@@ -52,20 +53,14 @@ def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
         asked: Options of `add_model_options`.
 
     Raises:
-        FileNotFoundError: If a file or directory does not exist.
+        FileNotFoundError: If a file, directory or run does not exist.
         ValueError: If the name, an argument, the weights or the device cannot be used, or the model
             is a captioner.
     """
     from visattn.maps.subjects import subject_of
     from visattn.models.captioners import Captioner
-    from visattn.seeing.named_models import named_model
 
-    named = named_model(
-        asked.model,
-        weights=asked.weights,
-        pretrained=asked.pretrained,
-        arguments=dict(asked.argument) or None,
-    )
+    named = _named(asked)
     if isinstance(named.model, Captioner):
         kind = type(named.model).__name__
         raise ValueError(  # noqa: TRY004 (a file's fault)
@@ -75,6 +70,26 @@ def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
     move_to_device(named.model, asked.device)
     subject = subject_of(named.model)
     return named, subject if subject.classes else replace(subject, classes=named.classes)
+
+
+def _named(asked: argparse.Namespace) -> "NamedModel":
+    from visattn.models.library_models import NamedModel
+    from visattn.seeing.named_models import named_model
+
+    arguments = dict(asked.argument) or None
+    if not asked.model.startswith("run:") or asked.weights or asked.pretrained or arguments:
+        return named_model(
+            asked.model,
+            weights=asked.weights,
+            pretrained=asked.pretrained,
+            arguments=arguments,
+        )
+    from visattn.tasks.checkpoints import read_model
+    from visattn.tasks.finished_runs import finished_run, run_checkpoint
+
+    file = run_checkpoint(finished_run(Path(asked.model.removeprefix("run:")).expanduser()))
+    model = read_model(file)
+    return NamedModel(model, None, tuple(map(str, getattr(model, "classes", ()))), str(file))
 
 
 def _argument(text: str) -> tuple[str, Any]:

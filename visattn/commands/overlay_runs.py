@@ -95,8 +95,7 @@ class _Run:
         self.done: list[str] = []
         self.model = {
             "model": asked.model,
-            "weights": asked.weights
-            and {"file": asked.weights.name, "sha256": digest(asked.weights)},
+            "weights": _origin(looker.named.weights),
             "pretrained": asked.pretrained,
             "arguments": dict(asked.argument),
             "target": asked.target,
@@ -276,3 +275,9 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
     return {"visattn": version("visattn"), "torch": version("torch")}
+
+
+def _origin(weights: str) -> str | dict[str, str]:
+    """Return where weights are from: a word, or a file and its mark, as it may be written anew."""
+    path = Path(weights)
+    return {"file": path.name, "sha256": digest(path)} if path.is_file() else path.name

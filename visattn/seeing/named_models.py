@@ -72,7 +72,7 @@ def _unknown(spec: str, kind: str) -> str:
     if kind:
         hint = close_matches(kind, [*_LIBRARIES, "hf"])
     elif Path(spec).is_dir():
-        hint = f"; did you mean hf:{spec}?"
+        hint = f"; did you mean hf:{spec}, or at the command line run:{spec}?"
     else:
         hint = f"; did you mean timm:{spec} or torchvision:{spec}?" if spec.isidentifier() else ""
     return f"a model is named {_FORMS}, got {spec!r}{hint}"
