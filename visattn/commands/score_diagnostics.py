@@ -59,11 +59,12 @@ def _table(layers: "Sequence[LayerDiagnostics]", subject: "Subject") -> Iterator
     names = list(dict.fromkeys(name for layer in layers for name in layer.measures()))
     width = max(len(layer.site) for layer in layers) + 1
     yield f"attention of {subject.card.name}, means over heads"
-    yield " " * width + "".join(f"{name:>13}" for name in names)
+    wide = max(len(name) for name in names) + 2
+    yield " " * width + "".join(f"{name:>{wide}}" for name in names)
     for layer in layers:
         found = layer.measures()
         cells = (
-            f"{float(found[name].mean()):13.3f}" if name in found else f"{'-':>13}"
+            f"{float(found[name].mean()):{wide}.3f}" if name in found else f"{'-':>{wide}}"
             for name in names
         )
         yield f"{layer.site:{width}}" + "".join(cells)

@@ -129,6 +129,7 @@ def _write(
     for share in (0.0, 0.5, 1.0):
         place = (_LEFT - 8, _TOP + (height - _TOP - _BOTTOM) * (1 - share))
         pen.text(place, f"{share * top:g}", SOFT, font, anchor="rm")
+    pen.text((_LEFT - 8, height - _BOTTOM + 8), "layer", SOFT, font, anchor="ra")
     every = max(1, -(-24 * len(x) // (width - _LEFT - _RIGHT)))
     for index, place in enumerate(x):
         if index % every == 0:
