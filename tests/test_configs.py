@@ -131,6 +131,13 @@ def test_transformers_for_small_pictures_differ_in_what_their_heads_say() -> Non
         assert asked[plain] == asked[other]
 
 
+def test_training_on_the_score_goes_on_from_what_was_trained_before() -> None:
+    ours, theirs = settings("flickr8k_cider"), settings("flickr8k_soft")
+    assert ours["data"] == theirs["data"]
+    models = [one["model"]["init_args"]["captioner"] for one in (ours, theirs)]
+    assert models[0] == models[1]
+
+
 @pytest.mark.parametrize(
     ("sharded", "loose"),
     [("flickr8k_shards", "flickr8k_soft"), ("flowers_shards", "flowers_mobilenetv2_cbam")],

@@ -11,6 +11,9 @@ import torch
 from PIL import Image
 
 from visattn.cli import main
+from visattn.commands.map_records import digest
+from visattn.models.attention_resnets import AttentionResNet
+from visattn.seeing import save
 from visattn.seeing.map_trials import MapTrials
 
 Capsys = pytest.CaptureFixture[str]
@@ -134,6 +137,20 @@ def _masked(folder: Path, *names: str) -> None:
             path = folder / kind / f"{name}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(content).save(path)
+
+
+def test_scores_of_weights_that_were_written_anew_are_not_mixed(
+    coco: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    file = tmp_path / "cnn.safetensors"
+    words = ["--model", file, "--data", coco, "--methods", "gradcam", *FAST, "--limit", "1"]
+    words += ["--target", "predicted", "--out", tmp_path / "out"]
+    save(AttentionResNet(("ant", "bee"), depth=8, width=4, size=(32, 32)), file)
+    assert run(*words) == 0
+    assert f"weights:cnn.safetensors@{digest(file)}|" in capsys.readouterr().out
+    save(AttentionResNet(("ant", "bee"), depth=8, width=4, size=(32, 32)), file)
+    assert run(*words) == 1
+    assert "holds scores made with weights=" in capsys.readouterr().err
 
 
 def test_its_own_answers_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys) -> None:

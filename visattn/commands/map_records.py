@@ -163,3 +163,28 @@ def _summary(one: "AttentionMap") -> dict[str, Any]:
     [[x, y]] = one.geometry.to_picture(cell).tolist()
     ends = {"lowest": float(values.min()), "highest": float(values.max())}
     return {**ends, "mean": float(values.mean()), "peak": [round(x, 2), round(y, 2)]}
+
+
+def origin_of(weights: str) -> str | dict[str, str]:
+    """Return where the weights of a model are from, to be kept with what was made of them.
+
+    Args:
+        weights: As a `NamedModel` has them.
+
+    Returns:
+        `random` or `pretrained`; of a file its name and its digest, as it may be written anew.
+
+    Raises:
+        OSError: If the file cannot be read.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.safetensors"
+        >>> file.write_bytes(b"abc")
+        3
+        >>> origin_of("random"), origin_of(str(file))
+        ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
+    """
+    path = Path(weights)
+    if weights in ("random", "pretrained") or not path.is_file():
+        return path.name
+    return {"file": path.name, "sha256": digest(path)}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.devices import move_to_device
+from visattn.commands.run_models import run_model
 from visattn.commands.values import named_value
 
 if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
@@ -84,11 +85,7 @@ def _named(asked: argparse.Namespace) -> "NamedModel":
             pretrained=asked.pretrained,
             arguments=arguments,
         )
-    from visattn.tasks.checkpoints import read_model
-    from visattn.tasks.finished_runs import finished_run, run_checkpoint
-
-    file = run_checkpoint(finished_run(Path(asked.model.removeprefix("run:")).expanduser()))
-    model = read_model(file)
+    model, file = run_model(Path(asked.model.removeprefix("run:")).expanduser())
     return NamedModel(model, None, tuple(map(str, getattr(model, "classes", ()))), str(file))
 
 

@@ -11,7 +11,7 @@ from visattn.commands.dry_runs import foresee, told_model, told_pictures
 from visattn.commands.folders import file_names, png, spare_pictures
 from visattn.commands.galleries import INDEX, earlier_entries
 from visattn.commands.map_looks import Looker, MapLook
-from visattn.commands.map_records import PICTURES, MapFolder, digest
+from visattn.commands.map_records import PICTURES, MapFolder, digest, origin_of
 from visattn.commands.overlay_pages import OverlayPages, page_files
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import batched, readable, report, telling_how_far
@@ -95,7 +95,7 @@ class _Run:
         self.done: list[str] = []
         self.model = {
             "model": asked.model,
-            "weights": _origin(looker.named.weights),
+            "weights": origin_of(looker.named.weights),
             "pretrained": asked.pretrained,
             "arguments": dict(asked.argument),
             "target": asked.target,
@@ -275,9 +275,3 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
     return {"visattn": version("visattn"), "torch": version("torch")}
-
-
-def _origin(weights: str) -> str | dict[str, str]:
-    """Return where weights are from: a word, or a file and its mark, as it may be written anew."""
-    path = Path(weights)
-    return {"file": path.name, "sha256": digest(path)} if path.is_file() else path.name

@@ -65,11 +65,26 @@ def trained_model(asked: argparse.Namespace) -> "tuple[Module, Path]":
         FileNotFoundError: If there is no such file or run.
         ValueError: If the file is damaged, or holds no model of ours.
     """
-    file = model_file(asked)
     if asked.run is not None:
-        from visattn.tasks.checkpoints import read_model
-
-        return read_model(file), file
+        return run_model(asked.run)
     from visattn.seeing import load
 
+    file = model_file(asked)
     return load(file), file
+
+
+def run_model(folder: Path) -> "tuple[Module, Path]":
+    """Return the model of a run's best checkpoint, and that file.
+
+    Args:
+        folder: The run, or the folder of a config that holds this run alone.
+
+    Raises:
+        FileNotFoundError: If there is no such run, or no checkpoint in it.
+        ValueError: If there are several runs, or the checkpoint is damaged.
+    """
+    from visattn.tasks.checkpoints import read_model
+    from visattn.tasks.finished_runs import finished_run, run_checkpoint
+
+    file = run_checkpoint(finished_run(folder))
+    return read_model(file), file

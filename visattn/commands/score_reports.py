@@ -122,11 +122,13 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _signature(settings: Mapping[str, Any]) -> str:
-    threshold = settings["threshold"]
+    threshold, weights = settings["threshold"], settings["weights"]
+    if not isinstance(weights, str):
+        weights = "{file}@{sha256}".format(**weights)
     return "|".join(
         (
             f"model:{settings['model']}",
-            f"weights:{settings['weights']}",
+            f"weights:{weights}",
             f"data:{settings['data']}",
             f"target:{settings['target']}",
             f"peak:{settings['tolerance']:g}px",
