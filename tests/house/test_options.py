@@ -27,12 +27,13 @@ def of_configs() -> Iterator[str]:
     """What a config may say of our classes, which is what training commands take as options."""
     from visattn.models.descriptions import CLASSES
     from visattn.tasks.captioning import CaptionTask
-    from visattn.tasks.class_data import FolderData, TorchvisionData
     from visattn.tasks.classification import ClassificationTask
     from visattn.tasks.crop_panels import CropPanels
+    from visattn.tasks.folder_data import FolderData
     from visattn.tasks.panels import CaptionPanels
     from visattn.tasks.scenes_data import ScenesData
     from visattn.tasks.shard_data import ShardCaptionData, ShardClassData
+    from visattn.tasks.torchvision_data import TorchvisionData
 
     captioning = (CaptionTask, CaptionPanels, ScenesData, ShardCaptionData)
     classifying = (ClassificationTask, CropPanels, TorchvisionData, FolderData, ShardClassData)

@@ -16,8 +16,9 @@ from class_miniatures import (
 from visattn.data.labelled_pictures import FramedPhotos
 from visattn.data.pictures import PictureError
 from visattn.models.attention_resnets import AttentionResNet
-from visattn.tasks.class_data import FolderData, TorchvisionData
 from visattn.tasks.classification import ClassificationTask
+from visattn.tasks.folder_data import FolderData
+from visattn.tasks.torchvision_data import TorchvisionData
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ from lightning import Trainer
 from visattn.data.digit_canvases import LaidDigits
 from visattn.data.labelled_pictures import LabelledBatch
 from visattn.models.attention_resnets import AttentionResNet
+from visattn.models.glimpse_models import GlimpseModel
 from visattn.tasks.classification import ClassificationTask
 from visattn.tasks.digit_data import CanvasDigits
+from visattn.tasks.glimpsing import GlimpseTask
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +153,27 @@ def test_centres_come_in_the_order_of_the_test(root: Path) -> None:
         columns = torch.nonzero(picture[0])[:, 1].float()  # a digit is a row from 4 to 24 of 28
         assert 2 * (columns.mean() + 0.5) / 37 - 1 == pytest.approx(x, abs=1e-6)
     assert data.centres("validation").shape == (5, 2)
+
+
+def test_a_model_that_looks_is_tried_from_the_digit_itself_too(root: Path, tmp_path: Path) -> None:
+    def model(classes: list[str]) -> GlimpseModel:
+        return GlimpseModel(classes, (31, 37), [0.1], [0.3], glimpse=5, glimpses=3, width=8)
+
+    task, data = GlimpseTask(model, {"classes": list("0123456789")}), digits(root)
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, max_epochs=1,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        use_distributed_sampler=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(task, datamodule=data)
+    assert "val/error_aimed" not in trainer.callback_metrics
+    (scores,) = trainer.test(task, datamodule=data, verbose=False)
+    shown = data.laid("test")[list(range(len(data.laid("test"))))]
+    looks = task.model.eval().look(shown.pictures, start=data.centres())
+    wrong = (looks.scores[:, 0].argmax(-1) != shown.labels[:, None]).float().mean(0)
+    assert scores["test/error_aimed"] == pytest.approx(wrong[-1].item())
+    noted = task.notes["test_error_after_each_glimpse"]["aimed"]
+    assert noted == pytest.approx(wrong.tolist())
 
 
 def test_other_processes_make_the_same_canvases(root: Path) -> None:

@@ -106,6 +106,27 @@ def test_every_way_looks_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.equal(sampled[0].places, sampled[1].places)
 
 
+@pytest.mark.parametrize("start", ["centre", "random"])
+def test_aimed_it_starts_at_the_middles_and_goes_where_the_policy_means(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model(start)
+    middles = 2 * torch.rand(300, 2, generator=torch.Generator().manual_seed(5)) - 1
+    looks = []
+    roll_out = made.roll_out
+    monkeypatch.setattr(
+        made, "roll_out", lambda *a, **o: looks.append(roll_out(*a, **o)) or looks[-1]
+    )
+    trials = Trials(samples=1)
+    ways = [name for name, _ in trials.run(made, pictures(), range(300), middles)]
+    assert ways == list(trials.names(aimed=True))
+    aimed = looks[ways.index("aimed")]
+    assert torch.equal(aimed.places[:, 0, 0], middles)
+    assert torch.equal(aimed.samples, aimed.means)
+    means = roll_out(made.normalised(pictures()), start=middles)
+    assert torch.equal(aimed.scores, means.scores)
+
+
 def test_a_place_that_is_learned_is_meant_by_the_mean_and_sampled_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,9 +26,10 @@ from visattn.models.timm_encoders import TimmEncoder
 from visattn.tasks.bases import Data
 from visattn.tasks.caption_data import CaptionData
 from visattn.tasks.captioning import CaptionTask
-from visattn.tasks.class_data import FolderData, TorchvisionData
 from visattn.tasks.classification import ClassificationTask
+from visattn.tasks.folder_data import FolderData
 from visattn.tasks.shard_data import ShardCaptionData, ShardClassData
+from visattn.tasks.torchvision_data import TorchvisionData
 
 AUGMENT: list[Any] = ["Mirror", {"RandomResizedCrop": {"size": 24}}]
 

@@ -128,7 +128,8 @@ def _plan(asked: argparse.Namespace) -> "ShardPlan":
 def _torchvision_plan(asked: argparse.Namespace) -> "ShardPlan":
     from visattn.data.labelled_pictures import HeldPictures
     from visattn.data.shard_sources import held_plan
-    from visattn.tasks.class_data import Split, TorchvisionData
+    from visattn.tasks.class_data import Split
+    from visattn.tasks.torchvision_data import TorchvisionData
 
     data = TorchvisionData(
         asked.source, root=asked.root, validation=asked.held_out, split_seed=asked.split_seed

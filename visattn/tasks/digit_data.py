@@ -8,7 +8,8 @@ from torch import Tensor
 from visattn.data.digit_canvases import CanvasPlan, Combine, LaidDigits
 from visattn.data.labelled_pictures import LabelledPictures
 from visattn.tasks.bases import Task
-from visattn.tasks.class_data import Specs, Split, TorchvisionData
+from visattn.tasks.class_data import Specs, Split
+from visattn.tasks.torchvision_data import TorchvisionData
 
 
 class CanvasDigits(TorchvisionData):

@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
+from lightning import Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from visattn.data.numbered_draws import numbered_uniforms
 from visattn.functional.scan_paths import raster_paths
 from visattn.models.glimpse_models import GlimpseModel
+from visattn.tasks.class_data import ClassData
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,21 @@ class Trials:
                 f"{self.samples}"
             )
 
-    def names(self) -> tuple[str, ...]:
-        """Return the ways: the policy's means come first."""
+    def names(self, *, aimed: bool = False) -> tuple[str, ...]:
+        """Return the ways: the policy's means come first.
+
+        Args:
+            aimed: The middles of what is to be named are known, so that one can start there.
+        """
         sampled = ("sampled", "averaged") if self.samples else ()
-        return ("mean", "random", "raster", *sampled)
+        return ("mean", "random", "raster", *(["aimed"] if aimed else []), *sampled)
 
     def run(
-        self, model: GlimpseModel, pictures: UInt8[Tensor, "b _ y x"], numbers: Sequence[int]
+        self,
+        model: GlimpseModel,
+        pictures: UInt8[Tensor, "b _ y x"],
+        numbers: Sequence[int],
+        centres: Float[Tensor, "b 2"] | None = None,
     ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
         """Give, for each way, what the model says after each glimpse.
 
@@ -58,6 +69,8 @@ class Trials:
             model: The model.
             pictures: As bytes.
             numbers: Of the pictures, in all that is looked at.
+            centres: The middle of what is to be named, x and y in [-1, 1]: the first place of the
+                way that is `aimed`, which is left out without them.
 
         Raises:
             ValueError: If the pictures are not those of the model, or the policy gives a place that
@@ -72,10 +85,24 @@ class Trials:
         paths = {"random": _places(drawn[1], shown), "raster": raster_paths(len(shown), steps)}
         for name, path in paths.items():
             yield name, _said(model, shown, path=path.to(shown))
+        if centres is not None:
+            yield "aimed", _said(model, shown, start=centres.to(shown))
         if self.samples:
             said = torch.stack([_sampled(model, shown, one) for one in drawn[2:]])
             yield "sampled", said[0]
             yield "averaged", said.softmax(-1).mean(0)
+
+
+def known_centres(trainer: Trainer) -> Float[Tensor, "n 2"] | None:
+    """Return the middles of what is to be named in all pictures of a validation or a test.
+
+    Returns:
+        x and y in [-1, 1]; None in training, and of data that do not know them.
+    """
+    data, stage = getattr(trainer, "datamodule", None), trainer.state.fn
+    if stage == TrainerFn.FITTING or not isinstance(data, ClassData):
+        return None
+    return data.centres("test" if stage == TrainerFn.TESTING else "validation")
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from visattn.tasks.glimpse_diagnostics import gradient_norms, policy_figures
 from visattn.tasks.glimpse_losses import GlimpseLosses, losses_of_looks
 from visattn.tasks.glimpse_options import check_options
 from visattn.tasks.glimpse_scores import ErrorPerGlimpse
-from visattn.tasks.glimpse_trials import Trials
+from visattn.tasks.glimpse_trials import Trials, known_centres
 from visattn.tasks.ratios import Ratio
 from visattn.tasks.schedules import cosine, trapezoid
 from visattn.tasks.shared_draws import step_draws
@@ -40,7 +40,8 @@ class GlimpseTask(Task):
     trains the glimpse network, the core and the classifier; the policy's loss trains the policy,
     and the core too only if `reaching`. Validation and test look where the policy means to, once,
     from starts that are the same each time, and set beside that what paths give that nobody
-    learned: random places, and a fixed raster.
+    learned: random places, and a fixed raster; where the data know where a thing lies, also
+    what the policy gives that starts right there (`aimed`).
 
     Args:
         model: The model; it gets the names of its classes from the data.
@@ -127,7 +128,8 @@ class GlimpseTask(Task):
             "test": Trials(starts=starts, samples=samples),
         }
         errors = {
-            name: ErrorPerGlimpse(self.model.glimpses) for name in self.trials["test"].names()
+            name: ErrorPerGlimpse(self.model.glimpses)
+            for name in self.trials["test"].names(aimed=True)
         }
         self.errors = nn.ModuleDict(errors)
         self.loss = Ratio()
@@ -268,7 +270,9 @@ class GlimpseTask(Task):
         first, world = self.tried * self.trainer.world_size, self.trainer.world_size
         numbers = range(first + self.global_rank, first + len(batch.labels) * world, world)
         self.tried += len(batch.labels)
-        for name, scores in self._trials.run(self.model, batch.pictures, numbers):
+        known = known_centres(self.trainer)
+        centres = None if known is None else known[list(numbers)]
+        for name, scores in self._trials.run(self.model, batch.pictures, numbers, centres):
             self.errors[name].update(scores, batch.labels)  # type: ignore[operator]
             if name == "mean":
                 loss = cross_entropy(scores[:, -1], batch.labels, reduction="sum")
@@ -277,7 +281,7 @@ class GlimpseTask(Task):
     def _tell(self, split: str) -> None:
         """Log the errors after the last glimpse, and note those after each."""
         trials, after, self.tried = self._trials, {}, 0
-        for name in trials.names():
+        for name in trials.names(aimed=known_centres(self.trainer) is not None):
             errors = self.errors[name].compute()  # type: ignore[operator]
             self.errors[name].reset()  # type: ignore[operator]
             said = "error" if name == "mean" else f"error_{name}"

@@ -21,7 +21,9 @@ from visattn.data.shards import ShardSamples
 from visattn.data.substitutes import OnError
 from visattn.data.vocabularies import Vocabulary
 from visattn.tasks.caption_data import Fit, Split, ToldData
-from visattn.tasks.class_data import ClassData, FolderData, Specs, TorchvisionData
+from visattn.tasks.class_data import ClassData, Specs
+from visattn.tasks.folder_data import FolderData
+from visattn.tasks.torchvision_data import TorchvisionData
 
 
 class ShardCaptionData(ToldData):

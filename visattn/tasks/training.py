@@ -19,17 +19,18 @@ import visattn.models.descriptions
 import visattn.tasks.averages
 import visattn.tasks.caption_data
 import visattn.tasks.captioning
-import visattn.tasks.class_data
 import visattn.tasks.classification
 import visattn.tasks.crop_panels
 import visattn.tasks.digit_data
+import visattn.tasks.folder_data
 import visattn.tasks.glimpsing
 import visattn.tasks.panels
 import visattn.tasks.scenes_data
 import visattn.tasks.self_critical
 import visattn.tasks.shape_data
 import visattn.tasks.shard_data
-import visattn.tasks.streamed_data  # noqa: F401
+import visattn.tasks.streamed_data
+import visattn.tasks.torchvision_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
 from visattn.tasks.checkpoint_writers import WholeCheckpoints
 from visattn.tasks.checkpoints import read_checkpoint
