@@ -53,7 +53,7 @@ def test_a_glimpse_is_a_window_averaged_to_cells(
     drawn = (noise(5, 2, seed=1) * 2 - 1).tolist()
     places = [list(place) for place in EDGES] + drawn
     which = torch.arange(len(places)) % 2
-    pyramid = glimpse_pyramid(pictures, glimpse=glimpse, scales=scales, background=around)
+    pyramid = glimpse_pyramid(pictures, scales=scales, background=around)
     at = torch.tensor(places, dtype=torch.float64)
     seen = cropped_glimpses(pyramid, at, size, glimpse=glimpse, which=which)
     for number, place in enumerate(places):
@@ -69,7 +69,7 @@ def test_every_pixel_of_every_place_is_right(glimpse: int) -> None:
     picture = noise(1, 1, *size)
     grid = [[x / 5, y / 5] for x in range(-5, 6) for y in range(-5, 6)]
     at = torch.tensor(grid, dtype=torch.float64)
-    pyramid = glimpse_pyramid(picture, glimpse=glimpse, scales=2)
+    pyramid = glimpse_pyramid(picture, scales=2)
     nought = torch.zeros(len(grid), dtype=torch.long)
     seen = cropped_glimpses(pyramid, at, size, glimpse=glimpse, which=nought)
     for one, place in zip(seen, grid, strict=True):
@@ -93,7 +93,7 @@ def test_no_place_of_any_picture_is_beyond_the_retina(
     height: int, width: int, glimpse: int, scales: int, x: float, y: float
 ) -> None:
     picture, size = noise(1, 1, height, width), (height, width)
-    pyramid = glimpse_pyramid(picture, glimpse=glimpse, scales=scales)
+    pyramid = glimpse_pyramid(picture, scales=scales)
     at = torch.tensor([[x, y]], dtype=torch.float64)
     seen = cropped_glimpses(pyramid, at, size, glimpse=glimpse)[0]
     torch.testing.assert_close(seen, plain(picture[0], [x, y], glimpse, scales, 0.0))
@@ -127,7 +127,7 @@ def test_a_constant_picture_on_its_own_background_stays_constant(see: See) -> No
     """Normalised black around a normalised black picture leaves no frame."""
     levels = torch.tensor([-0.424, 0.7, 2.1])
     pictures = levels.view(1, 3, 1, 1).expand(1, 3, 7, 5).contiguous()
-    pyramid = glimpse_pyramid(pictures, glimpse=3, scales=3, background=levels)
+    pyramid = glimpse_pyramid(pictures, scales=3, background=levels)
     at = torch.tensor([[-1.0, 1.0], [0.1, 0.3], [1.0, -1.0]])
     seen = see(pyramid, at, (7, 5), glimpse=3, which=torch.zeros(3, dtype=torch.long))
     torch.testing.assert_close(seen, levels.view(1, 1, 3, 1, 1).expand_as(seen))
@@ -142,7 +142,7 @@ def test_between_pixels_equals_snapped_where_a_window_begins_at_a_pixel(
     scales = 1 if glimpse % 2 else 3
     middles = [[x + half, y + half] for x in range(9) for y in range(6)]
     at = torch.tensor(middles, dtype=torch.float64) / torch.tensor([9, 6]) * 2 - 1
-    pyramid = glimpse_pyramid(noise(1, 2, *size), glimpse=glimpse, scales=scales, background=0.3)
+    pyramid = glimpse_pyramid(noise(1, 2, *size), scales=scales, background=0.3)
     which = torch.zeros(len(at), dtype=torch.long)
     snapped = cropped_glimpses(pyramid, at + 1e-9, size, glimpse=glimpse, which=which)
     between = sampled_glimpses(pyramid, at, size, glimpse=glimpse, which=which)
@@ -153,7 +153,7 @@ def test_between_pixels_a_slope_is_read_exactly() -> None:
     """A picture of x · y shows in each cell that of its middle, between pixels too."""
     height, width = 40, 44
     y, x = (torch.arange(side, dtype=torch.float64) + 0.5 for side in (height, width))
-    pyramid = glimpse_pyramid((y[:, None] * x).view(1, 1, height, width), glimpse=4, scales=2)
+    pyramid = glimpse_pyramid((y[:, None] * x).view(1, 1, height, width), scales=2)
     at = torch.tensor([[0.144, -0.087]], dtype=torch.float64)
     across, down = (0.144 + 1) / 2 * width, (-0.087 + 1) / 2 * height
     seen = sampled_glimpses(pyramid, at, (height, width), glimpse=4)[0, :, 0]
@@ -164,7 +164,7 @@ def test_between_pixels_a_slope_is_read_exactly() -> None:
 
 def test_the_gradient_of_a_place_is_that_of_finite_differences() -> None:
     size = (7, 11)
-    pyramid = glimpse_pyramid(noise(2, 2, *size), glimpse=3, scales=3, background=0.4)
+    pyramid = glimpse_pyramid(noise(2, 2, *size), scales=3, background=0.4)
     at = torch.tensor([[0.113, -0.427], [-0.931, 0.877]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
         lambda places: sampled_glimpses(pyramid, places, size, glimpse=3), at, eps=1e-6, atol=1e-5
@@ -174,7 +174,7 @@ def test_the_gradient_of_a_place_is_that_of_finite_differences() -> None:
 def test_snapped_windows_have_no_gradient_for_places() -> None:
     picture = noise(1, 1, 5, 5).requires_grad_()
     at = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
-    pyramid = glimpse_pyramid(picture, glimpse=2, scales=1)
+    pyramid = glimpse_pyramid(picture, scales=1)
     cropped_glimpses(pyramid, at, (5, 5), glimpse=2).sum().backward()
     assert at.grad is None
     assert picture.grad is not None
@@ -190,7 +190,7 @@ def test_a_moved_picture_is_the_same_at_the_moved_place(see: See) -> None:
     at = torch.tensor([[-0.07, 0.03]], dtype=torch.float64)
     there = at + torch.tensor([3 / 20, 2 / 16]) * 2
     seen, again = (
-        see(glimpse_pyramid(some, glimpse=4, scales=2), place, size, glimpse=4)
+        see(glimpse_pyramid(some, scales=2), place, size, glimpse=4)
         for some, place in ((picture, at), (moved, there))
     )
     assert seen.abs().sum() > 0
@@ -201,34 +201,48 @@ def test_a_moved_picture_is_the_same_at_the_moved_place(see: See) -> None:
 def test_each_glimpse_is_of_the_picture_that_is_named(see: See) -> None:
     pictures, at = noise(3, 1, 5, 7), noise(5, 2, seed=4) * 2 - 1
     which = torch.tensor([2, 0, 2, 1, 0])
-    pyramid = glimpse_pyramid(pictures, glimpse=3, scales=2)
+    pyramid = glimpse_pyramid(pictures, scales=2)
     seen = see(pyramid, at, (5, 7), glimpse=3, which=which)
     for number, of in enumerate(which.tolist()):
-        own = glimpse_pyramid(pictures[of : of + 1], glimpse=3, scales=2)
+        own = glimpse_pyramid(pictures[of : of + 1], scales=2)
         assert torch.equal(seen[number], see(own, at[number, None], (5, 7), glimpse=3)[0])
 
 
 def test_a_pyramid_serves_every_scale_with_boxes_of_its_own() -> None:
     picture = noise(1, 1, 5, 3)
-    levels = glimpse_pyramid(picture, glimpse=2, scales=3)
-    assert [tuple(level.shape[2:]) for level in levels] == [(14, 12), (13, 11), (11, 9)]
+    levels = glimpse_pyramid(picture, scales=3)
+    assert [tuple(level.shape[2:]) for level in levels] == [(13, 11), (12, 10), (10, 8)]
     assert all(float(level.sum()) == pytest.approx(float(picture.sum())) for level in levels)
 
 
 @pytest.mark.parametrize(
-    ("glimpse", "scales", "shape"),
-    [(0, 1, (1, 1, 3, 3)), (2, 0, (1, 1, 3, 3)), (2, 1, (1, 1, 0, 3)), (2, 1, (1, 0, 3, 3))],
+    ("scales", "shape"), [(0, (1, 1, 3, 3)), (1, (1, 1, 0, 3)), (1, (1, 0, 3, 3))]
 )
-def test_a_retina_without_cells_or_pixels_is_refused(
-    glimpse: int, scales: int, shape: tuple[int, ...]
-) -> None:
-    with pytest.raises(ValueError, match="needs at least 1 cell and 1 scale, and a picture with"):
-        glimpse_pyramid(torch.zeros(shape), glimpse=glimpse, scales=scales)
+def test_a_pyramid_of_nothing_is_refused(scales: int, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="needs at least 1 scale, and pictures with pixels; got"):
+        glimpse_pyramid(torch.zeros(shape), scales=scales)
+
+
+@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+def test_a_glimpse_without_cells_is_refused(see: See) -> None:
+    pyramid = glimpse_pyramid(torch.zeros(1, 1, 3, 3), scales=1)
+    with pytest.raises(ValueError, match="needs at least 1 cell along a side, got 0"):
+        see(pyramid, torch.zeros(1, 2), (3, 3), glimpse=0)
+
+
+@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+def test_what_lies_far_outside_is_background_too(see: See) -> None:
+    """A place may be beyond the edge by any distance: no cell of another picture is shown."""
+    pyramid = glimpse_pyramid(noise(3, 2, 5, 7), scales=2, background=0.4)
+    far = torch.tensor([[-9.0, 0.0], [0.3, 7.5], [1e6, -1e6]], dtype=torch.float64)
+    torch.testing.assert_close(
+        see(pyramid, far, (5, 7), glimpse=3), torch.full((3, 2, 2, 3, 3), 0.4).double()
+    )
 
 
 @pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
 def test_places_without_a_picture_are_refused(see: See) -> None:
-    pyramid = glimpse_pyramid(torch.zeros(2, 1, 3, 3), glimpse=2, scales=1)
+    pyramid = glimpse_pyramid(torch.zeros(2, 1, 3, 3), scales=1)
     with pytest.raises(ValueError, match=r"say `which`.*got 3 places for 2 pictures"):
         see(pyramid, torch.zeros(3, 2), (3, 3), glimpse=2)
 
@@ -239,7 +253,7 @@ def test_compiled_it_sees_the_same(see: See) -> None:
     pictures, at = noise(3, 1, 7, 5), noise(3, 2, seed=1) * 2 - 1
 
     def whole(pictures: Tensor, places: Tensor) -> Tensor:
-        pyramid = glimpse_pyramid(pictures, glimpse=3, scales=2)
+        pyramid = glimpse_pyramid(pictures, scales=2)
         return see(pyramid, places, (7, 5), glimpse=3)
 
     compiled = torch.compile(whole, backend="aot_eager", fullgraph=True)

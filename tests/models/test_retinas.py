@@ -20,7 +20,7 @@ def test_it_sees_what_its_function_sees(backend: Backend) -> None:
     retina = Retina(3, 2, around, backend)
     shown = retina.show(pictures)
     see = cropped_glimpses if backend == "crop" else sampled_glimpses
-    pyramid = glimpse_pyramid(pictures, glimpse=3, scales=2, background=around)
+    pyramid = glimpse_pyramid(pictures, scales=2, background=around)
     wanted = see(pyramid, places, (7, 11), glimpse=3, which=which)
     assert torch.equal(retina(shown, places, which), wanted)
     assert torch.equal(retina(shown, places[:3]), see(pyramid, places[:3], (7, 11), glimpse=3))

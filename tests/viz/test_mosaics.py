@@ -17,9 +17,7 @@ def looked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return patches and boxes of glimpses at a picture `[c, y, x]`."""
     at, size = torch.tensor(places), (picture.shape[1], picture.shape[2])
-    pyramid = glimpse_pyramid(
-        torch.from_numpy(picture)[None].float(), glimpse=glimpse, scales=scales
-    )
+    pyramid = glimpse_pyramid(torch.from_numpy(picture)[None].float(), scales=scales)
     which = torch.zeros(len(places), dtype=torch.long)
     patches = cropped_glimpses(pyramid, at, size, glimpse=glimpse, which=which)
     boxes = glimpse_boxes(at, size, glimpse=glimpse, scales=scales)

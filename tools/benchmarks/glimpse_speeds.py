@@ -121,7 +121,7 @@ def retina_ways(
     size = (case.side, case.side)
 
     def ours() -> list[Tensor]:
-        shown = glimpse_pyramid(pictures, glimpse=case.glimpse, scales=case.scales)
+        shown = glimpse_pyramid(pictures, scales=case.scales)
         return [
             cropped_glimpses(shown, places, size, glimpse=case.glimpse, which=which)
             for places in path.unbind(1)

@@ -14,6 +14,8 @@ Source:
     between pixels nor how it is reduced: here it snaps to the nearest pixel and averages boxes.
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -47,50 +49,44 @@ def glimpse_boxes(
 def glimpse_pyramid(
     pictures: Float[Tensor, "b c y x"],
     *,
-    glimpse: int,
     scales: int,
     background: float | Float[Tensor, " c"] = 0.0,
 ) -> tuple[Tensor, ...]:
     """Return pictures ready to be looked at: for each scale, the mean of the box at every pixel.
 
     Made once for pictures, it serves all their glimpses. The mean over a box is the mean of the
-    four boxes of half its side, so that a scale costs four additions a pixel.
+    four boxes of half its side, so that a scale costs four additions a pixel. The outermost boxes
+    hold nothing but background, and stand for all that lie farther out.
 
     Args:
         pictures: In any units.
-        glimpse: Cells along a side of a glimpse.
         scales: How many.
         background: What lies around the pictures, in their units, one number or one per channel.
 
     Returns:
-        For scale i, `[b, c, y + margins, x + margins]`: boxes of `2^i` pixels.
+        For scale i, boxes of `2^i` pixels: the first begins as far before the picture as the
+        widest box is wide, the last where the picture ends or later.
 
     Raises:
-        ValueError: If there are no cells, no scales, or no pixels.
+        ValueError: If there are no scales, or no pixels.
 
     Example:
-        >>> pixels, boxes = glimpse_pyramid(torch.ones(1, 1, 3, 5), glimpse=2, scales=2)
-        >>> pixels[0, 0].sum(), boxes[0, 0].amax()
-        (tensor(15.), tensor(1.))
+        >>> pixels, boxes = glimpse_pyramid(torch.ones(1, 1, 3, 5), scales=2)
+        >>> pixels.shape, boxes.shape
+        (torch.Size([1, 1, 7, 9]), torch.Size([1, 1, 6, 8]))
+        >>> pixels.sum(), boxes[0, 0, 0].sum(), boxes.amax()
+        (tensor(15.), tensor(0.), tensor(1.))
     """
-    if glimpse < 1 or scales < 1 or 0 in pictures.shape[1:]:
+    if scales < 1 or 0 in pictures.shape[1:]:
         raise ValueError(
-            "a glimpse needs at least 1 cell and 1 scale, and a picture with pixels; got "
-            f"glimpse={glimpse}, scales={scales} and pictures {list(pictures.shape)}"
+            "a pyramid needs at least 1 scale, and pictures with pixels; got "
+            f"scales={scales} and pictures {list(pictures.shape)}"
         )
-    before, after = _margins(glimpse, scales)
-    margins = (before, after, before, after)
-    if isinstance(background, Tensor):  # padding takes one number only
-        around = background.to(pictures).view(-1, 1, 1)
-        level = pad(pictures - around, margins) + around
-    else:
-        level = pad(pictures, margins, value=background)
-    levels = [level]
+    levels = [_framed(pictures, background, 2 ** (scales - 1))]
     for scale in range(scales - 1):
-        half = 2**scale
+        half, level = 2**scale, levels[-1]
         wide = level[..., :-half] + level[..., half:]
-        level = (wide[..., :-half, :] + wide[..., half:, :]) / 4
-        levels.append(level)
+        levels.append((wide[..., :-half, :] + wide[..., half:, :]) / 4)
     return tuple(levels)
 
 
@@ -108,25 +104,26 @@ def cropped_glimpses(
         pyramid: Of the pictures, as `glimpse_pyramid` gives it.
         places: x and y of each glimpse, in [-1, 1]; no gradient flows into them.
         size: Height and width of the pictures.
-        glimpse: Cells along a side, as for the pyramid.
+        glimpse: Cells along a side.
         which: The picture of each glimpse; the n-th looks at the n-th picture if left out.
 
     Raises:
-        ValueError: If places and pictures do not fit together.
+        ValueError: If a glimpse has no cells, or places and pictures do not fit together.
 
     Example:
         >>> picture = torch.arange(12.0).view(1, 1, 3, 4)
-        >>> pyramid = glimpse_pyramid(picture, glimpse=2, scales=1)
+        >>> pyramid = glimpse_pyramid(picture, scales=1)
         >>> cropped_glimpses(pyramid, torch.zeros(1, 2), (3, 4), glimpse=2)[0, 0, 0]
         tensor([[ 5.,  6.],
                 [ 9., 10.]])
     """
-    which = _pictures_of(pyramid, places, which)
-    margin = _margins(glimpse, len(pyramid))[0]
-    seen = [
-        _taken(level, _corner(places, size, glimpse * 2**scale) + margin, which, glimpse, 2**scale)
-        for scale, level in enumerate(pyramid)
-    ]
+    which = _pictures_of(pyramid, places, which, glimpse)
+    reach = 2 ** (len(pyramid) - 1)
+    seen: list[Tensor] = []
+    for scale, level in enumerate(pyramid):
+        first = _corner(places, size, glimpse * 2**scale).long()
+        rows, columns = _cells(first, size, reach, glimpse, 2**scale)
+        seen.append(_taken(level, which, rows, columns))
     return torch.stack(seen, 1)
 
 
@@ -147,33 +144,47 @@ def sampled_glimpses(
         pyramid: Of the pictures, as `glimpse_pyramid` gives it.
         places: x and y of each glimpse, in [-1, 1].
         size: Height and width of the pictures.
-        glimpse: Cells along a side, as for the pyramid.
+        glimpse: Cells along a side.
         which: The picture of each glimpse; the n-th looks at the n-th picture if left out.
 
     Raises:
-        ValueError: If places and pictures do not fit together.
+        ValueError: If a glimpse has no cells, or places and pictures do not fit together.
 
     Example:
         >>> picture = torch.arange(12.0).view(1, 1, 3, 4)
-        >>> pyramid = glimpse_pyramid(picture, glimpse=2, scales=1)
+        >>> pyramid = glimpse_pyramid(picture, scales=1)
         >>> sampled_glimpses(pyramid, torch.zeros(1, 2), (3, 4), glimpse=2)[0, 0, 0]
         tensor([[3., 4.],
                 [7., 8.]])
     """
-    which = _pictures_of(pyramid, places, which)
-    before, _ = _margins(glimpse, len(pyramid))
-    middle = _middles(places, size) + before
+    which = _pictures_of(pyramid, places, which, glimpse)
+    reach, middle = 2 ** (len(pyramid) - 1), _middles(places, size)
     seen: list[Tensor] = []
     for scale, level in enumerate(pyramid):
         start = middle - glimpse * 2**scale / 2
         whole = start.detach().floor()
-        x, y = whole.long().clamp(min=0).unbind(-1)
-        right, down = (start - whole).view(-1, 2, 1, 1, 1).unbind(1)
-        windows = _windows(level, glimpse, 2**scale)
-        upper = torch.lerp(windows[which, y, x], windows[which, y, x + 1], right)
-        lower = torch.lerp(windows[which, y + 1, x], windows[which, y + 1, x + 1], right)
+        first = whole.long()
+        rows, columns = _cells(first, size, reach, glimpse, 2**scale)
+        below, right = _cells(first + 1, size, reach, glimpse, 2**scale)
+        see = partial(_taken, level, which)
+        across, down = (start - whole).view(-1, 2, 1, 1, 1).unbind(1)
+        upper = torch.lerp(see(rows, columns), see(rows, right), across)
+        lower = torch.lerp(see(below, columns), see(below, right), across)
         seen.append(torch.lerp(upper, lower, down))
     return torch.stack(seen, 1)
+
+
+def _framed(
+    pictures: Float[Tensor, "b c y x"], background: float | Tensor, margin: int
+) -> Float[Tensor, "b c v u"]:
+    """Return pictures with background around them."""
+    if not isinstance(background, Tensor):
+        return pad(pictures, (margin,) * 4, value=background)
+    height, width = pictures.shape[2:]
+    around = background.to(pictures).view(-1, 1, 1)  # padding takes one number only
+    framed = around.repeat(len(pictures), 1, height + 2 * margin, width + 2 * margin)
+    framed[..., margin:-margin, margin:-margin] = pictures
+    return framed
 
 
 def _corner(places: Float[Tensor, "*n 2"], size: Size, wide: int) -> Float[Tensor, "*n 2"]:
@@ -187,49 +198,36 @@ def _middles(places: Float[Tensor, "*n 2"], size: Size) -> Float[Tensor, "*n 2"]
     return (places + 1) / 2 * places.new_tensor([size[1], size[0]])
 
 
-def _margins(glimpse: int, scales: int) -> Size:
-    """Return how far the widest window reaches out of a picture: before it, and after it.
-
-    The pixel more lets a window between pixels take the next one's share.
-    """
-    wide = glimpse * 2 ** (scales - 1)
-    return wide // 2 + glimpse % 2, (wide + 1) // 2 + glimpse % 2 + 1
-
-
-def _windows(level: Tensor, glimpse: int, step: int) -> Float[Tensor, "b y x c g g"]:
-    """Return a view of a level: at each pixel the window that begins there."""
-    span = step * (glimpse - 1) + 1
-    windows = level.unfold(2, span, 1).unfold(3, span, 1)[..., ::step, ::step]
-    return windows.permute(0, 2, 3, 1, 4, 5)
+def _cells(
+    first: Int[Tensor, "r 2"], size: Size, reach: int, glimpse: int, step: int
+) -> tuple[Int[Tensor, "r g"], Int[Tensor, "r g"]]:
+    """Return the rows and the columns of a level that the cells of windows are."""
+    offsets = torch.arange(reach, reach + glimpse * step, step, device=first.device)
+    columns, rows = (first.unsqueeze(2) + offsets).unbind(1)
+    return rows.clamp(0, size[0] + reach), columns.clamp(0, size[1] + reach)
 
 
 def _taken(
     level: Float[Tensor, "b c y x"],
-    starts: Float[Tensor, "r 2"],
     which: Int[Tensor, " r"],
-    glimpse: int,
-    step: int,
+    rows: Int[Tensor, "r g"],
+    columns: Int[Tensor, "r g"],
 ) -> Float[Tensor, "r c g g"]:
-    """Return the windows of a level that begin at pixels, by the number of each of their cells.
-
-    Indexing `_windows` gives the same, and takes several times as long for small windows.
-    """
+    """Return the cells of a level by their numbers; indexing by all four takes much longer."""
     _, channels, height, width = level.shape
-    left, top = starts.long().unbind(1)
-    first = (which * (channels * height) + top) * width + left
-    cells = torch.arange(0, glimpse * step, step, device=level.device)
-    inside = cells.unsqueeze(1) * width + cells
+    lines = rows + (which * (channels * height)).unsqueeze(1)
+    numbers = ((lines * width).unsqueeze(2) + columns.unsqueeze(1)).unsqueeze(1)
     if channels > 1:
-        area = height * width
-        inside = torch.arange(0, channels * area, area, device=level.device).view(-1, 1, 1) + inside
-    numbers = first.unsqueeze(1) + inside.flatten()
-    seen = level.flatten().index_select(0, numbers.flatten())
-    return seen.view(-1, channels, glimpse, glimpse)
+        planes = torch.arange(channels, device=level.device) * (height * width)
+        numbers = numbers + planes.view(-1, 1, 1)
+    return level.flatten().index_select(0, numbers.flatten()).view(numbers.shape)
 
 
 def _pictures_of(
-    pyramid: tuple[Tensor, ...], places: Tensor, which: Tensor | None
+    pyramid: tuple[Tensor, ...], places: Tensor, which: Tensor | None, glimpse: int
 ) -> Int[Tensor, " r"]:
+    if glimpse < 1:
+        raise ValueError(f"a glimpse needs at least 1 cell along a side, got {glimpse}")
     if which is None:
         which = torch.arange(len(pyramid[0]), device=places.device)
     if len(which) != len(places):

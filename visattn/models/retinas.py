@@ -58,9 +58,7 @@ class Retina(nn.Module):
 
     def show(self, pictures: Float[Tensor, "b c y x"]) -> Shown:
         """Return pictures ready to be looked at; it serves all their glimpses."""
-        pyramid = glimpse_pyramid(
-            pictures, glimpse=self.glimpse, scales=self.scales, background=self.background
-        )
+        pyramid = glimpse_pyramid(pictures, scales=self.scales, background=self.background)
         return Shown(pyramid, (pictures.shape[2], pictures.shape[3]))
 
     def forward(
