@@ -155,7 +155,9 @@ def test_centres_come_in_the_order_of_the_test(root: Path) -> None:
     assert data.centres("validation").shape == (5, 2)
 
 
-def test_a_model_that_looks_is_tried_from_the_digit_itself_too(root: Path, tmp_path: Path) -> None:
+def test_a_model_that_looks_is_tried_from_the_digit_itself_too(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def model(classes: list[str]) -> GlimpseModel:
         return GlimpseModel(classes, (31, 37), [0.1], [0.3], glimpse=5, glimpses=3, width=8)
 
@@ -167,7 +169,13 @@ def test_a_model_that_looks_is_tried_from_the_digit_itself_too(root: Path, tmp_p
     )  # fmt: skip
     trainer.fit(task, datamodule=data)
     assert "val/error_aimed" not in trainer.callback_metrics
+    roll_out, starts = task.model.roll_out, []
+    monkeypatch.setattr(
+        task.model, "roll_out", lambda *a, **o: starts.append(o.get("start")) or roll_out(*a, **o)
+    )
     (scores,) = trainer.test(task, datamodule=data, verbose=False)
+    monkeypatch.undo()
+    assert any(start is not None and torch.equal(start, data.centres()) for start in starts)
     shown = data.laid("test")[list(range(len(data.laid("test"))))]
     looks = task.model.eval().look(shown.pictures, start=data.centres())
     wrong = (looks.scores[:, 0].argmax(-1) != shown.labels[:, None]).float().mean(0)
