@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import torch
@@ -158,7 +159,7 @@ class LaidDigits(LabelledPictures):
             (of_pieces[..., 3:] * (canvas - piece + 1)).long(),
         )
 
-    @property
+    @cached_property
     def centres(self) -> Float[Tensor, "n 2"]:
         """The middle of each digit on its first canvas: x and y, from -1 to 1 across the canvas."""
         corners = self.placements(range(len(self))).digits

@@ -11,11 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from visattn.data.augmentations import augmentation
 from visattn.data.framings import Framing
-from visattn.data.labelled_pictures import (
-    FramedPhotos,
-    LabelledBatch,
-    LabelledPictures,
-)
+from visattn.data.labelled_pictures import FramedPhotos, LabelledBatch, LabelledPictures
 from visattn.data.pictures import Picture
 from visattn.data.resumable_loaders import ResumableLoader
 from visattn.data.samplers import EachOnce, NumberedByEpoch
