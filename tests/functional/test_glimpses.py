@@ -55,7 +55,7 @@ def test_a_glimpse_is_a_window_averaged_to_cells(
     which = torch.arange(len(places)) % 2
     pyramid = glimpse_pyramid(pictures, scales=scales, background=around)
     at = torch.tensor(places, dtype=torch.float64)
-    seen = cropped_glimpses(pyramid, at, size, glimpse=glimpse, which=which)
+    seen = cropped_glimpses(pyramid, at, glimpse=glimpse, which=which)
     for number, place in enumerate(places):
         wanted = plain(pictures[number % 2], place, glimpse, scales, around)
         assert torch.equal(seen[number, 0], wanted[0])
@@ -71,7 +71,7 @@ def test_every_pixel_of_every_place_is_right(glimpse: int) -> None:
     at = torch.tensor(grid, dtype=torch.float64)
     pyramid = glimpse_pyramid(picture, scales=2)
     nought = torch.zeros(len(grid), dtype=torch.long)
-    seen = cropped_glimpses(pyramid, at, size, glimpse=glimpse, which=nought)
+    seen = cropped_glimpses(pyramid, at, glimpse=glimpse, which=nought)
     for one, place in zip(seen, grid, strict=True):
         torch.testing.assert_close(one, plain(picture[0], place, glimpse, 2, 0.0))
     starts = glimpse_boxes(at, size, glimpse=glimpse, scales=2)[..., :2]
@@ -92,12 +92,12 @@ def test_every_pixel_of_every_place_is_right(glimpse: int) -> None:
 def test_no_place_of_any_picture_is_beyond_the_retina(
     height: int, width: int, glimpse: int, scales: int, x: float, y: float
 ) -> None:
-    picture, size = noise(1, 1, height, width), (height, width)
+    picture = noise(1, 1, height, width)
     pyramid = glimpse_pyramid(picture, scales=scales)
     at = torch.tensor([[x, y]], dtype=torch.float64)
-    seen = cropped_glimpses(pyramid, at, size, glimpse=glimpse)[0]
+    seen = cropped_glimpses(pyramid, at, glimpse=glimpse)[0]
     torch.testing.assert_close(seen, plain(picture[0], [x, y], glimpse, scales, 0.0))
-    between = sampled_glimpses(pyramid, at, size, glimpse=glimpse)
+    between = sampled_glimpses(pyramid, at, glimpse=glimpse)
     assert between.isfinite().all()
     assert between.max() <= 1
     assert between.min() >= 0
@@ -129,7 +129,7 @@ def test_a_constant_picture_on_its_own_background_stays_constant(see: See) -> No
     pictures = levels.view(1, 3, 1, 1).expand(1, 3, 7, 5).contiguous()
     pyramid = glimpse_pyramid(pictures, scales=3, background=levels)
     at = torch.tensor([[-1.0, 1.0], [0.1, 0.3], [1.0, -1.0]])
-    seen = see(pyramid, at, (7, 5), glimpse=3, which=torch.zeros(3, dtype=torch.long))
+    seen = see(pyramid, at, glimpse=3, which=torch.zeros(3, dtype=torch.long))
     torch.testing.assert_close(seen, levels.view(1, 1, 3, 1, 1).expand_as(seen))
 
 
@@ -144,8 +144,8 @@ def test_between_pixels_equals_snapped_where_a_window_begins_at_a_pixel(
     at = torch.tensor(middles, dtype=torch.float64) / torch.tensor([9, 6]) * 2 - 1
     pyramid = glimpse_pyramid(noise(1, 2, *size), scales=scales, background=0.3)
     which = torch.zeros(len(at), dtype=torch.long)
-    snapped = cropped_glimpses(pyramid, at + 1e-9, size, glimpse=glimpse, which=which)
-    between = sampled_glimpses(pyramid, at, size, glimpse=glimpse, which=which)
+    snapped = cropped_glimpses(pyramid, at + 1e-9, glimpse=glimpse, which=which)
+    between = sampled_glimpses(pyramid, at, glimpse=glimpse, which=which)
     torch.testing.assert_close(between, snapped, rtol=0, atol=1e-6)
 
 
@@ -156,7 +156,7 @@ def test_between_pixels_a_slope_is_read_exactly() -> None:
     pyramid = glimpse_pyramid((y[:, None] * x).view(1, 1, height, width), scales=2)
     at = torch.tensor([[0.144, -0.087]], dtype=torch.float64)
     across, down = (0.144 + 1) / 2 * width, (-0.087 + 1) / 2 * height
-    seen = sampled_glimpses(pyramid, at, (height, width), glimpse=4)[0, :, 0]
+    seen = sampled_glimpses(pyramid, at, glimpse=4)[0, :, 0]
     for scale in range(2):
         cells = 2**scale * (torch.arange(4, dtype=torch.float64) - 1.5)
         torch.testing.assert_close(seen[scale], (down + cells)[:, None] * (across + cells))
@@ -167,7 +167,7 @@ def test_the_gradient_of_a_place_is_that_of_finite_differences() -> None:
     pyramid = glimpse_pyramid(noise(2, 2, *size), scales=3, background=0.4)
     at = torch.tensor([[0.113, -0.427], [-0.931, 0.877]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda places: sampled_glimpses(pyramid, places, size, glimpse=3), at, eps=1e-6, atol=1e-5
+        lambda places: sampled_glimpses(pyramid, places, glimpse=3), at, eps=1e-6, atol=1e-5
     )
 
 
@@ -175,7 +175,7 @@ def test_snapped_windows_have_no_gradient_for_places() -> None:
     picture = noise(1, 1, 5, 5).requires_grad_()
     at = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
     pyramid = glimpse_pyramid(picture, scales=1)
-    cropped_glimpses(pyramid, at, (5, 5), glimpse=2).sum().backward()
+    cropped_glimpses(pyramid, at, glimpse=2).sum().backward()
     assert at.grad is None
     assert picture.grad is not None
     assert picture.grad.sum() == 4
@@ -190,7 +190,7 @@ def test_a_moved_picture_is_the_same_at_the_moved_place(see: See) -> None:
     at = torch.tensor([[-0.07, 0.03]], dtype=torch.float64)
     there = at + torch.tensor([3 / 20, 2 / 16]) * 2
     seen, again = (
-        see(glimpse_pyramid(some, scales=2), place, size, glimpse=4)
+        see(glimpse_pyramid(some, scales=2), place, glimpse=4)
         for some, place in ((picture, at), (moved, there))
     )
     assert seen.abs().sum() > 0
@@ -202,15 +202,15 @@ def test_each_glimpse_is_of_the_picture_that_is_named(see: See) -> None:
     pictures, at = noise(3, 1, 5, 7), noise(5, 2, seed=4) * 2 - 1
     which = torch.tensor([2, 0, 2, 1, 0])
     pyramid = glimpse_pyramid(pictures, scales=2)
-    seen = see(pyramid, at, (5, 7), glimpse=3, which=which)
+    seen = see(pyramid, at, glimpse=3, which=which)
     for number, of in enumerate(which.tolist()):
         own = glimpse_pyramid(pictures[of : of + 1], scales=2)
-        assert torch.equal(seen[number], see(own, at[number, None], (5, 7), glimpse=3)[0])
+        assert torch.equal(seen[number], see(own, at[number, None], glimpse=3)[0])
 
 
 def test_a_pyramid_serves_every_scale_with_boxes_of_its_own() -> None:
     picture = noise(1, 1, 5, 3)
-    levels = glimpse_pyramid(picture, scales=3)
+    levels = glimpse_pyramid(picture, scales=3).levels
     assert [tuple(level.shape[2:]) for level in levels] == [(13, 11), (12, 10), (10, 8)]
     assert all(float(level.sum()) == pytest.approx(float(picture.sum())) for level in levels)
 
@@ -227,7 +227,7 @@ def test_a_pyramid_of_nothing_is_refused(scales: int, shape: tuple[int, ...]) ->
 def test_a_glimpse_without_cells_is_refused(see: See) -> None:
     pyramid = glimpse_pyramid(torch.zeros(1, 1, 3, 3), scales=1)
     with pytest.raises(ValueError, match="needs at least 1 cell along a side, got 0"):
-        see(pyramid, torch.zeros(1, 2), (3, 3), glimpse=0)
+        see(pyramid, torch.zeros(1, 2), glimpse=0)
 
 
 @pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
@@ -236,7 +236,7 @@ def test_what_lies_far_outside_is_background_too(see: See) -> None:
     pyramid = glimpse_pyramid(noise(3, 2, 5, 7), scales=2, background=0.4)
     far = torch.tensor([[-9.0, 0.0], [0.3, 7.5], [1e6, -1e6]], dtype=torch.float64)
     torch.testing.assert_close(
-        see(pyramid, far, (5, 7), glimpse=3), torch.full((3, 2, 2, 3, 3), 0.4).double()
+        see(pyramid, far, glimpse=3), torch.full((3, 2, 2, 3, 3), 0.4).double()
     )
 
 
@@ -244,7 +244,7 @@ def test_what_lies_far_outside_is_background_too(see: See) -> None:
 def test_places_without_a_picture_are_refused(see: See) -> None:
     pyramid = glimpse_pyramid(torch.zeros(2, 1, 3, 3), scales=1)
     with pytest.raises(ValueError, match=r"say `which`.*got 3 places for 2 pictures"):
-        see(pyramid, torch.zeros(3, 2), (3, 3), glimpse=2)
+        see(pyramid, torch.zeros(3, 2), glimpse=2)
 
 
 @pytest.mark.compile
@@ -254,7 +254,7 @@ def test_compiled_it_sees_the_same(see: See) -> None:
 
     def whole(pictures: Tensor, places: Tensor) -> Tensor:
         pyramid = glimpse_pyramid(pictures, scales=2)
-        return see(pyramid, places, (7, 5), glimpse=3)
+        return see(pyramid, places, glimpse=3)
 
     compiled = torch.compile(whole, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(pictures, at), whole(pictures, at))

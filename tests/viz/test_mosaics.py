@@ -19,7 +19,7 @@ def looked(
     at, size = torch.tensor(places), (picture.shape[1], picture.shape[2])
     pyramid = glimpse_pyramid(torch.from_numpy(picture)[None].float(), scales=scales)
     which = torch.zeros(len(places), dtype=torch.long)
-    patches = cropped_glimpses(pyramid, at, size, glimpse=glimpse, which=which)
+    patches = cropped_glimpses(pyramid, at, glimpse=glimpse, which=which)
     boxes = glimpse_boxes(at, size, glimpse=glimpse, scales=scales)
     return patches.round().byte().numpy(), boxes.numpy()
 

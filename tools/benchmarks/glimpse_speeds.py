@@ -118,12 +118,11 @@ def retina_ways(
     pictures = torch.rand(batch, 1, case.side, case.side)
     path = torch.rand(batch * case.rollouts, case.glimpses, 2) * 2 - 1
     which = torch.arange(batch).repeat_interleave(case.rollouts)
-    size = (case.side, case.side)
 
     def ours() -> list[Tensor]:
         shown = glimpse_pyramid(pictures, scales=case.scales)
         return [
-            cropped_glimpses(shown, places, size, glimpse=case.glimpse, which=which)
+            cropped_glimpses(shown, places, glimpse=case.glimpse, which=which)
             for places in path.unbind(1)
         ]
 

@@ -14,6 +14,7 @@ Source:
     between pixels nor how it is reduced: here it snaps to the nearest pixel and averages boxes.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,6 +23,27 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 Size = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class GlimpsePyramid:
+    """Pictures ready to be looked at.
+
+    Args:
+        levels: For scale i, the means of boxes of `2^i` pixels: the first begins as far before the
+            picture as the widest box is wide, the last where the picture ends or later.
+        middle: x and y of the middle of the pictures, in pixels.
+        last: The last column and the last row that all levels have.
+    """
+
+    levels: tuple[Float[Tensor, "b c _ _"], ...]
+    middle: Float[Tensor, "2"]
+    last: Int[Tensor, "2 1"]
+
+    @property
+    def margin(self) -> int:
+        """How many pixels before the picture the levels begin."""
+        return 2 ** (len(self.levels) - 1)
 
 
 def glimpse_boxes(
@@ -41,7 +63,8 @@ def glimpse_boxes(
                 [22.,  6., 38., 22.]])
     """
     wide = [glimpse * 2**scale for scale in range(scales)]
-    starts = [_corner(places, size, side) for side in wide]
+    middles = _middles(places, places.new_tensor([size[1] / 2, size[0] / 2]))
+    starts = [_corners(middles, side) for side in wide]
     ends = [start + side for start, side in zip(starts, wide, strict=True)]
     return torch.stack([torch.cat(box, -1) for box in zip(starts, ends, strict=True)], -2)
 
@@ -51,7 +74,7 @@ def glimpse_pyramid(
     *,
     scales: int,
     background: float | Float[Tensor, " c"] = 0.0,
-) -> tuple[Tensor, ...]:
+) -> GlimpsePyramid:
     """Return pictures ready to be looked at: for each scale, the mean of the box at every pixel.
 
     Made once for pictures, it serves all their glimpses. The mean over a box is the mean of the
@@ -63,15 +86,11 @@ def glimpse_pyramid(
         scales: How many.
         background: What lies around the pictures, in their units, one number or one per channel.
 
-    Returns:
-        For scale i, boxes of `2^i` pixels: the first begins as far before the picture as the
-        widest box is wide, the last where the picture ends or later.
-
     Raises:
         ValueError: If there are no scales, or no pixels.
 
     Example:
-        >>> pixels, boxes = glimpse_pyramid(torch.ones(1, 1, 3, 5), scales=2)
+        >>> pixels, boxes = glimpse_pyramid(torch.ones(1, 1, 3, 5), scales=2).levels
         >>> pixels.shape, boxes.shape
         (torch.Size([1, 1, 7, 9]), torch.Size([1, 1, 6, 8]))
         >>> pixels.sum(), boxes[0, 0, 0].sum(), boxes.amax()
@@ -82,18 +101,19 @@ def glimpse_pyramid(
             "a pyramid needs at least 1 scale, and pictures with pixels; got "
             f"scales={scales} and pictures {list(pictures.shape)}"
         )
-    levels = [_framed(pictures, background, 2 ** (scales - 1))]
+    margin = 2 ** (scales - 1)
+    levels = [_framed(pictures, background, margin)]
     for scale in range(scales - 1):
         half, level = 2**scale, levels[-1]
         wide = level[..., :-half] + level[..., half:]
         levels.append((wide[..., :-half, :] + wide[..., half:, :]) / 4)
-    return tuple(levels)
+    width_height = torch.tensor([pictures.shape[3], pictures.shape[2]], device=pictures.device)
+    return GlimpsePyramid(tuple(levels), width_height / 2, (width_height + margin).unsqueeze(1))
 
 
 def cropped_glimpses(
-    pyramid: tuple[Tensor, ...],
+    pyramid: GlimpsePyramid,
     places: Float[Tensor, "r 2"],
-    size: Size,
     *,
     glimpse: int,
     which: Int[Tensor, " r"] | None = None,
@@ -103,7 +123,6 @@ def cropped_glimpses(
     Args:
         pyramid: Of the pictures, as `glimpse_pyramid` gives it.
         places: x and y of each glimpse, in [-1, 1]; no gradient flows into them.
-        size: Height and width of the pictures.
         glimpse: Cells along a side.
         which: The picture of each glimpse; the n-th looks at the n-th picture if left out.
 
@@ -113,24 +132,22 @@ def cropped_glimpses(
     Example:
         >>> picture = torch.arange(12.0).view(1, 1, 3, 4)
         >>> pyramid = glimpse_pyramid(picture, scales=1)
-        >>> cropped_glimpses(pyramid, torch.zeros(1, 2), (3, 4), glimpse=2)[0, 0, 0]
+        >>> cropped_glimpses(pyramid, torch.zeros(1, 2), glimpse=2)[0, 0, 0]
         tensor([[ 5.,  6.],
                 [ 9., 10.]])
     """
     which = _pictures_of(pyramid, places, which, glimpse)
-    reach = 2 ** (len(pyramid) - 1)
+    middles = _middles(places, pyramid.middle)
     seen: list[Tensor] = []
-    for scale, level in enumerate(pyramid):
-        first = _corner(places, size, glimpse * 2**scale).long()
-        rows, columns = _cells(first, size, reach, glimpse, 2**scale)
-        seen.append(_taken(level, which, rows, columns))
-    return torch.stack(seen, 1)
+    for scale, level in enumerate(pyramid.levels):
+        first = _corners(middles, glimpse * 2**scale).long()
+        seen.append(_taken(level, which, *_cells(pyramid, first, glimpse, 2**scale)))
+    return torch.stack(seen, 1) if len(seen) > 1 else seen[0].unsqueeze(1)
 
 
 def sampled_glimpses(
-    pyramid: tuple[Tensor, ...],
+    pyramid: GlimpsePyramid,
     places: Float[Tensor, "r 2"],
-    size: Size,
     *,
     glimpse: int,
     which: Int[Tensor, " r"] | None = None,
@@ -143,7 +160,6 @@ def sampled_glimpses(
     Args:
         pyramid: Of the pictures, as `glimpse_pyramid` gives it.
         places: x and y of each glimpse, in [-1, 1].
-        size: Height and width of the pictures.
         glimpse: Cells along a side.
         which: The picture of each glimpse; the n-th looks at the n-th picture if left out.
 
@@ -153,23 +169,23 @@ def sampled_glimpses(
     Example:
         >>> picture = torch.arange(12.0).view(1, 1, 3, 4)
         >>> pyramid = glimpse_pyramid(picture, scales=1)
-        >>> sampled_glimpses(pyramid, torch.zeros(1, 2), (3, 4), glimpse=2)[0, 0, 0]
+        >>> sampled_glimpses(pyramid, torch.zeros(1, 2), glimpse=2)[0, 0, 0]
         tensor([[3., 4.],
                 [7., 8.]])
     """
     which = _pictures_of(pyramid, places, which, glimpse)
-    reach, middle = 2 ** (len(pyramid) - 1), _middles(places, size)
+    middles = _middles(places, pyramid.middle)
     seen: list[Tensor] = []
-    for scale, level in enumerate(pyramid):
-        start = middle - glimpse * 2**scale / 2
+    for scale, level in enumerate(pyramid.levels):
+        start = middles - glimpse * 2**scale / 2
         whole = start.detach().floor()
         first = whole.long()
-        rows, columns = _cells(first, size, reach, glimpse, 2**scale)
-        below, right = _cells(first + 1, size, reach, glimpse, 2**scale)
+        columns, rows = _cells(pyramid, first, glimpse, 2**scale)
+        right, below = _cells(pyramid, first + 1, glimpse, 2**scale)
         see = partial(_taken, level, which)
         across, down = (start - whole).view(-1, 2, 1, 1, 1).unbind(1)
-        upper = torch.lerp(see(rows, columns), see(rows, right), across)
-        lower = torch.lerp(see(below, columns), see(below, right), across)
+        upper = torch.lerp(see(columns, rows), see(right, rows), across)
+        lower = torch.lerp(see(columns, below), see(right, below), across)
         seen.append(torch.lerp(upper, lower, down))
     return torch.stack(seen, 1)
 
@@ -187,50 +203,52 @@ def _framed(
     return framed
 
 
-def _corner(places: Float[Tensor, "*n 2"], size: Size, wide: int) -> Float[Tensor, "*n 2"]:
-    """Return the left and the top of a window, whole numbers of pixels."""
-    half = places.new_tensor([size[1] / 2, size[0] / 2])
-    return ((places + 1) * half + (0.5 - wide / 2)).floor()
-
-
-def _middles(places: Float[Tensor, "*n 2"], size: Size) -> Float[Tensor, "*n 2"]:
+def _middles(places: Float[Tensor, "*n 2"], middle: Float[Tensor, "2"]) -> Float[Tensor, "*n 2"]:
     """Return x and y of places in pixels."""
-    return (places + 1) / 2 * places.new_tensor([size[1], size[0]])
+    return (places + 1) * middle
+
+
+def _corners(middles: Float[Tensor, "*n 2"], wide: int) -> Float[Tensor, "*n 2"]:
+    """Return the left and the top of windows, whole numbers of pixels."""
+    return (middles + (0.5 - wide / 2)).floor()
 
 
 def _cells(
-    first: Int[Tensor, "r 2"], size: Size, reach: int, glimpse: int, step: int
+    pyramid: GlimpsePyramid, first: Int[Tensor, "r 2"], glimpse: int, step: int
 ) -> tuple[Int[Tensor, "r g"], Int[Tensor, "r g"]]:
-    """Return the rows and the columns of a level that the cells of windows are."""
-    offsets = torch.arange(reach, reach + glimpse * step, step, device=first.device)
-    columns, rows = (first.unsqueeze(2) + offsets).unbind(1)
-    return rows.clamp(0, size[0] + reach), columns.clamp(0, size[1] + reach)
+    """Return the columns and the rows of a level that the cells of windows are."""
+    begin = pyramid.margin
+    offsets = torch.arange(begin, begin + glimpse * step, step, device=first.device)
+    cells = (first.unsqueeze(2) + offsets).clamp_(min=0).minimum(pyramid.last)
+    columns, rows = cells.unbind(1)
+    return columns, rows
 
 
 def _taken(
     level: Float[Tensor, "b c y x"],
     which: Int[Tensor, " r"],
-    rows: Int[Tensor, "r g"],
     columns: Int[Tensor, "r g"],
+    rows: Int[Tensor, "r g"],
 ) -> Float[Tensor, "r c g g"]:
     """Return the cells of a level by their numbers; indexing by all four takes much longer."""
     _, channels, height, width = level.shape
-    lines = rows + (which * (channels * height)).unsqueeze(1)
-    numbers = ((lines * width).unsqueeze(2) + columns.unsqueeze(1)).unsqueeze(1)
+    lines = torch.add((which * (channels * height * width)).unsqueeze(1), rows, alpha=width)
+    numbers = columns.unsqueeze(1) + lines.unsqueeze(2)
     if channels > 1:
         planes = torch.arange(channels, device=level.device) * (height * width)
-        numbers = numbers + planes.view(-1, 1, 1)
-    return level.flatten().index_select(0, numbers.flatten()).view(numbers.shape)
+        numbers = numbers.unsqueeze(1) + planes.view(-1, 1, 1)
+    seen = level.flatten().index_select(0, numbers.flatten())
+    return seen.view(-1, channels, *numbers.shape[-2:])
 
 
 def _pictures_of(
-    pyramid: tuple[Tensor, ...], places: Tensor, which: Tensor | None, glimpse: int
+    pyramid: GlimpsePyramid, places: Tensor, which: Tensor | None, glimpse: int
 ) -> Int[Tensor, " r"]:
     if glimpse < 1:
         raise ValueError(f"a glimpse needs at least 1 cell along a side, got {glimpse}")
     if which is None:
-        which = torch.arange(len(pyramid[0]), device=places.device)
-    if len(which) != len(places):
+        which = torch.arange(pyramid.levels[0].shape[0], device=places.device)
+    if which.shape != places.shape[:1]:
         raise ValueError(
             "each place needs its picture: say `which`, or one place for each picture; got "
             f"{len(places)} places for {len(which)} pictures"

@@ -1,27 +1,18 @@
 """A retina for pictures of any size: it is shown pictures once, then looks at places of them."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.functional.glimpses import cropped_glimpses, glimpse_pyramid, sampled_glimpses
+from visattn.functional.glimpses import (
+    GlimpsePyramid,
+    cropped_glimpses,
+    glimpse_pyramid,
+    sampled_glimpses,
+)
 
 Backend = Literal["crop", "bilinear"]
-
-
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """Pictures that a retina is ready to look at.
-
-    Args:
-        pyramid: As `visattn.functional.glimpses.glimpse_pyramid` gives it.
-        size: Height and width of the pictures.
-    """
-
-    pyramid: tuple[Tensor, ...]
-    size: tuple[int, int]
 
 
 class Retina(nn.Module):
@@ -56,14 +47,13 @@ class Retina(nn.Module):
         self.backend: Backend = backend
         self.register_buffer("background", background, persistent=False)
 
-    def show(self, pictures: Float[Tensor, "b c y x"]) -> Shown:
+    def show(self, pictures: Float[Tensor, "b c y x"]) -> GlimpsePyramid:
         """Return pictures ready to be looked at; it serves all their glimpses."""
-        pyramid = glimpse_pyramid(pictures, scales=self.scales, background=self.background)
-        return Shown(pyramid, (pictures.shape[2], pictures.shape[3]))
+        return glimpse_pyramid(pictures, scales=self.scales, background=self.background)
 
     def forward(
         self,
-        shown: Shown,
+        shown: GlimpsePyramid,
         places: Float[Tensor, "r 2"],
         which: Int[Tensor, " r"] | None = None,
     ) -> Float[Tensor, "r s c g g"]:
@@ -75,4 +65,4 @@ class Retina(nn.Module):
             which: The picture of each glimpse; the n-th looks at the n-th picture if left out.
         """
         see = cropped_glimpses if self.backend == "crop" else sampled_glimpses
-        return see(shown.pyramid, places, shown.size, glimpse=self.glimpse, which=which)
+        return see(shown, places, glimpse=self.glimpse, which=which)
