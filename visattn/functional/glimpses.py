@@ -14,8 +14,8 @@ Source:
     between pixels nor how it is reduced: here it snaps to the nearest pixel and averages boxes.
 """
 
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -25,8 +25,7 @@ from torch.nn.functional import pad
 Size = tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
-class GlimpsePyramid:
+class GlimpsePyramid(NamedTuple):
     """Pictures ready to be looked at.
 
     Args:
@@ -34,16 +33,13 @@ class GlimpsePyramid:
             picture as the widest box is wide, the last where the picture ends or later.
         middle: x and y of the middle of the pictures, in pixels.
         last: The last column and the last row that all levels have.
+        margin: How many pixels before the pictures the levels begin.
     """
 
     levels: tuple[Float[Tensor, "b c _ _"], ...]
     middle: Float[Tensor, "2"]
     last: Int[Tensor, "2 1"]
-
-    @property
-    def margin(self) -> int:
-        """How many pixels before the picture the levels begin."""
-        return 2 ** (len(self.levels) - 1)
+    margin: int
 
 
 def glimpse_boxes(
@@ -108,7 +104,8 @@ def glimpse_pyramid(
         wide = level[..., :-half] + level[..., half:]
         levels.append((wide[..., :-half, :] + wide[..., half:, :]) / 4)
     width_height = torch.tensor([pictures.shape[3], pictures.shape[2]], device=pictures.device)
-    return GlimpsePyramid(tuple(levels), width_height / 2, (width_height + margin).unsqueeze(1))
+    last = (width_height + margin).unsqueeze(1)
+    return GlimpsePyramid(tuple(levels), width_height / 2, last, margin)
 
 
 def cropped_glimpses(
