@@ -68,9 +68,13 @@ def test_what_is_foreseen_comes_true(
     [
         ("caption photos --weights eye.safetensors", 1, "holds a GlimpseModel"),
         ("caption photos --weights captioner.safetensors --out said.txt", 1, "could not be"),
-        ("caption photos --weights captioner.safetensors --out photos", 1, "in place of the pict"),
+        (
+            "caption photos --weights captioner.safetensors --out photos",
+            1,
+            "photos is searched for",
+        ),
         ("glimpse nowhere --weights eye.safetensors", 1, "nowhere does not exist"),
-        ("glimpse photos --weights eye.safetensors --out photos", 1, "in place of the picture"),
+        ("glimpse photos/dog.png --weights eye.safetensors --out photos", 1, "in place of the pi"),
         ("overlay photos --model cnn.safetensors --method rollout --out a", 1, "does not fit"),
         ("overlay photos/dog.png --maps torn.ckpt --out a", 1, "torn.ckpt"),
         (f"{SCORED} --methods nothing", 1, "nothing"),

@@ -127,10 +127,9 @@ def test_a_model_or_maps(words: list[str], photos: Path, tmp_path: Path, capsys:
     assert "say whose maps these are" in capsys.readouterr().err
 
 
-def test_no_picture_is_overwritten(cnn: Path, photos: Path, capsys: Capsys) -> None:
-    Image.new("RGB", (5, 5)).save(photos / "wide.gradcam.png")
+def test_results_are_not_put_among_the_pictures(cnn: Path, photos: Path, capsys: Capsys) -> None:
     assert run(photos, cnn, photos, "--method", "gradcam") == 1
-    assert "in place of the picture wide.gradcam.png" in capsys.readouterr().err
+    assert "is searched for pictures: the next run would take" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_and_an_index_of_somebody_else(

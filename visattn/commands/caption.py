@@ -14,7 +14,14 @@ from visattn.commands.folders import file_names, spare_pictures
 from visattn.commands.galleries import INDEX, SUFFIXES, Gallery, earlier_entries
 from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import PIXELS_PER_BATCH, batched, readable, report, telling_how_far
+from visattn.commands.readings import (
+    PIXELS_PER_BATCH,
+    batched,
+    input_pictures,
+    readable,
+    report,
+    telling_how_far,
+)
 from visattn.commands.run_models import add_model_source, model_file, trained_model
 from visattn.commands.values import positive
 
@@ -107,14 +114,12 @@ def main(argv: Sequence[str]) -> int:
     if asked.weights is None and asked.run is None:
         options.error(_NO_WEIGHTS)
     _check(options, asked)
-    from visattn.data.pictures import find_pictures
-
-    names = file_names(find_pictures(asked.pictures))
+    bad: list[str] = []
+    names = file_names(input_pictures(asked.pictures, asked.out, bad))
     if asked.dry_run:
         return _rehearse(asked, names)
     gallery = _gallery(asked, names)
     model = _captioner(asked)
-    bad: list[str] = []
     lost: list[str] = []
     done: list[str] = []
     with (

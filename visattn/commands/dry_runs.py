@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -60,8 +61,17 @@ def told_pictures(paths: Sequence[Path]) -> str:
     """
     kinds = Counter(path.suffix.lower() for path in paths)
     named = ", ".join(f"{count:,} {ending}" for ending, count in sorted(kinds.items()))
-    size = sum(path.stat().st_size for path in paths if path.is_file()) / 10**6
+    size = sum(map(_file_size, paths)) / 10**6
     return f"{len(paths):,} picture{'' if len(paths) == 1 else 's'}: {named}; {size:,.1f} MB"
+
+
+def _file_size(path: Path) -> int:
+    """Return the bytes of a file; 0 of what is none, or cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def told_model(model: "Module", source: object) -> str:

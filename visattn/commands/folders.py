@@ -49,9 +49,9 @@ def spare_pictures(folder: Path, files: Iterable[str], pictures: Iterable[Path])
     Example:
         >>> spare_pictures(Path("out"), ["dog.png"], [Path("photos/dog.png")])
     """
-    kept = {path.resolve() for path in pictures}
+    kept = {os.path.realpath(path) for path in pictures}  # unlike resolve, bears links in a loop
     for file in files:
-        if (folder / file).resolve() in kept:
+        if os.path.realpath(folder / file) in kept:
             raise ValueError(
                 f"--out {folder} would put a file in place of the picture {file}; "
                 "choose another folder"

@@ -124,10 +124,11 @@ def earlier_entries(index: Path) -> "list[IndexEntry]":
     """
     if not index.exists():
         return []
+    from visattn.data.texts import bounded_bytes, plain_text
     from visattn.viz.indexes import index_entries
 
     try:
-        entries = index_entries(index.read_text(encoding="utf-8"))
+        entries = index_entries(plain_text(bounded_bytes(index)))
     except ValueError as error:
         raise ValueError(
             f"--out {index.parent} has an {INDEX} that visattn did not write and will not replace; "

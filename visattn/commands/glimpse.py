@@ -11,7 +11,7 @@ from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pic
 from visattn.commands.folders import file_names, png, prepare_folder, spare_pictures, write_whole
 from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import readable, report, telling_how_far
+from visattn.commands.readings import input_pictures, readable, report, telling_how_far
 from visattn.commands.run_models import add_model_source, model_file, trained_model
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
@@ -89,9 +89,8 @@ def main(argv: Sequence[str]) -> int:
     if asked.weights is None and asked.run is None:
         options.error(_NO_WEIGHTS)
     model_file(asked)  # or says at once that there is no such run
-    from visattn.data.pictures import find_pictures
-
-    names = file_names(find_pictures(asked.pictures), taken=_COVERAGE)
+    bad: list[str] = []
+    names = file_names(input_pictures(asked.pictures, asked.out, bad), taken=_COVERAGE)
     files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
     files += [f"{_COVERAGE}.png"] if len(names) > 1 else []
     if asked.out is not None:
@@ -102,17 +101,16 @@ def main(argv: Sequence[str]) -> int:
         return foresee(reads, asked.out, files)
     if asked.out is not None:
         prepare_folder(asked.out)
-    return _look_at_all(_glimpse_model(asked), asked, names)
+    return _look_at_all(_glimpse_model(asked), asked, names, bad)
 
 
 def _look_at_all(
-    model: "GlimpseModel", asked: argparse.Namespace, names: Mapping[Path, str]
+    model: "GlimpseModel", asked: argparse.Namespace, names: Mapping[Path, str], bad: list[str]
 ) -> int:
     """Look at one picture after the other; return the exit code."""
     from visattn.seeing import Coverage
 
     coverage = Coverage(f"{asked.policy} policy")
-    bad: list[str] = []
     lost: list[str] = []
     done: list[Path] = []
     with telling_how_far(done, len(names)), progress_bar(len(names)) as progress:

@@ -48,9 +48,11 @@ class MapFolder:
             key: Of the map.
             asked: How it is to be made, and from what.
         """
+        from visattn.data.texts import bounded_bytes, parsed_json, plain_text
+
         path = self.folder / f"{name}.{key}.json"
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = parsed_json(plain_text(bounded_bytes(path)))
             same = all(told[part] == _plain(value) for part, value in asked.items())
         except (OSError, ValueError, KeyError, TypeError):  # not there, cut short, or another's
             return None
@@ -130,7 +132,9 @@ def digest(path: Path) -> str:
         >>> digest(file)
         'ba7816bf8f01cfea'
     """
-    with path.open("rb") as file:
+    from visattn.data.regular_files import open_regular
+
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST]
 
 

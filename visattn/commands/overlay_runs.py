@@ -14,7 +14,7 @@ from visattn.commands.map_looks import Looker, MapLook
 from visattn.commands.map_records import PICTURES, MapFolder, digest, origin_of
 from visattn.commands.overlay_pages import OverlayPages, page_files
 from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import batched, readable, report, telling_how_far
+from visattn.commands.readings import batched, input_pictures, readable, report, telling_how_far
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.pictures import Picture
@@ -34,9 +34,8 @@ def draw_folder(asked: argparse.Namespace) -> int:
             picture.
         OSError: If the folder cannot be written.
     """
-    from visattn.data.pictures import find_pictures
-
-    names = file_names(find_pictures(asked.pictures))
+    bad: list[str] = []
+    names = file_names(input_pictures(asked.pictures, asked.out, bad))
     _check_drawing(asked)
     if asked.dry_run:
         return _rehearse(asked, names)
@@ -46,6 +45,7 @@ def draw_folder(asked: argparse.Namespace) -> int:
     folder = MapFolder(asked.out, names, [look.key for look in looker.looks])
     with OverlayPages(asked, looker, folder) as pages:
         run = _Run(asked, looker, folder, pages, names)
+        run.bad += bad
         with telling_how_far(run.done, len(names)), progress_bar(len(names)) as progress:
             run.go(progress.track(names) if progress else names)
     return report(run.bad, run.lost, len(names))
@@ -141,9 +141,12 @@ class _Run:
         }
 
     def _digest(self, path: Path) -> str:
-        """Return the hash of a picture, which is read for it once."""
+        """Return the hash of a picture, which is read for it once; "" if it cannot be read."""
         if path not in self.digests:
-            self.digests[path] = digest(path)
+            try:
+                self.digests[path] = digest(path)
+            except (OSError, ValueError):  # whoever reads it as a picture says why
+                return ""
         return self.digests[path]
 
     def _known(self, path: Path) -> list[dict[str, Any]] | None:

@@ -1,8 +1,9 @@
 """Pictures as commands read them, and what they say of those that went wrong."""
 
 import contextlib
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +14,37 @@ Key = TypeVar("Key")
 
 # Pictures wait decoded until their batch is full: at most about this many pixels at a time.
 PIXELS_PER_BATCH = 64_000_000
+
+
+def input_pictures(paths: Sequence[Path], out: Path | None, bad: list[str]) -> list[Path]:
+    """Return the pictures among files and folders; what lies in `--out` is none of them.
+
+    Args:
+        paths: Files and folders of the command line.
+        out: Folder for results, if there is one.
+        bad: Where the reasons go why folders could not be listed.
+
+    Raises:
+        FileNotFoundError: If a path does not exist, or if there is no picture at all.
+        ValueError: If the results would go into a folder that is searched for pictures.
+
+    Example:
+        >>> input_pictures([Path("no_such_folder")], None, [])
+        Traceback (most recent call last):
+        FileNotFoundError: no_such_folder does not exist; give picture files or folders
+    """
+    from visattn.data.pictures import find_pictures
+
+    if out is not None and os.path.isdir(out):  # noqa: PTH112 (raises nothing)
+        for path in paths:
+            if os.path.isdir(path) and out.samefile(path):  # noqa: PTH112
+                raise ValueError(
+                    f"--out {out} is searched for pictures: the next run would take the results "
+                    f"for photos; choose another folder, for instance {path / 'results'}"
+                )
+    return find_pictures(
+        paths, omit=out, onerror=lambda error: bad.append(f"{error.filename}: {error.strerror}")
+    )
 
 
 def readable(

@@ -118,7 +118,15 @@ def score(asked: argparse.Namespace) -> int:
 
     if asked.diagnostics and asked.out is None:
         raise ValueError("--diagnostics are files: say where to with --out DIR")
-    pictures = read_located(asked.data, pictures=asked.pictures, masks=asked.masks)[: asked.limit]
+    bad: dict[str, str] = {}
+    located = read_located(
+        asked.data,
+        pictures=asked.pictures,
+        masks=asked.masks,
+        omit=asked.out,
+        onerror=lambda error: bad.update({str(error): str(error)}),
+    )
+    pictures = located[: asked.limit]
     predicted = asked.target == "predicted" or (
         asked.target is None and not any(any(one.categories) for one in pictures)
     )
@@ -138,7 +146,6 @@ def score(asked: argparse.Namespace) -> int:
         return _rehearse(asked, trials, sought, methods)
     settings = _settings(asked, predicted=predicted, weights=weights)
     path = None if asked.out is None else asked.out / "rows.jsonl"
-    bad: dict[str, str] = {}
     with ScoreRows(path, settings, again=asked.again) as rows:
         _run(trials, sought, methods, rows, bad, asked)
     _conclude(asked, settings, rows, lacking, bad)

@@ -1,7 +1,7 @@
 """Scores as lines of a file, so that a run that was interrupted goes on where it was."""
 
+import fcntl
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -47,10 +47,22 @@ class ScoreRows:
         self._file = None
         if path is None:
             return
-        end = 0 if again or not path.exists() else self._read(path)
-        self._file = path.open("r+b" if path.exists() else "w+b")
-        self._file.truncate(end)
-        self._file.seek(0, os.SEEK_END)
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path} is not a regular file; choose another --out")
+        file = path.open("a+b")  # made if it is not there, and as it is until it is ours alone
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            end = 0 if again else self._read(path)
+            file.truncate(end)
+        except BlockingIOError as error:
+            file.close()
+            raise OSError(
+                f"another process is writing {path}; let it end, or choose another --out"
+            ) from error
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
         if not end:
             self._write({"settings": self.settings})
 

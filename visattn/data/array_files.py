@@ -8,6 +8,8 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Shaped
 
+from visattn.data.regular_files import open_regular
+
 LARGEST = 2**30  # bytes of an array
 _KINDS = "biufcSU"  # numbers and texts; other kinds need pickle, or hide structure
 
@@ -33,7 +35,7 @@ def read_array(path: Path, name: str = "maps") -> Shaped[np.ndarray, "..."]:
         >>> read_array(file).shape
         (2, 7, 7)
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         packed = file.read(2) == b"PK"
         length = file.seek(0, 2)
         file.seek(0)

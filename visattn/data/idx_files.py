@@ -3,6 +3,8 @@
 from math import prod
 from pathlib import Path
 
+from visattn.data.regular_files import open_regular
+
 _BYTES, _LARGEST = 8, 2**30  # the kind of number; the longest file
 
 
@@ -29,7 +31,7 @@ def idx_shape(path: Path, axes: int) -> tuple[int, ...]:
     if not path.is_file():  # opening a pipe would wait for ever
         raise FileNotFoundError(f"{path} is no file")
     length = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(4 + 4 * axes)
     if head[:4] != bytes([0, 0, _BYTES, axes]):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Pictures whose objects are known, each with its outline: COCO's, or a folder with masks."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from visattn.data.instance_files import ToldPicture, read_instance_file
 from visattn.data.instance_masks import boxes_mask, segmentation_mask
 from visattn.data.paths import ClosedFolder
-from visattn.data.pictures import find_pictures, read_picture, read_size
+from visattn.data.pictures import PictureError, find_pictures, read_picture, read_size
 from visattn.maps.geometries import Box
 
 
@@ -84,6 +84,8 @@ def read_located(
     *,
     pictures: str | os.PathLike[str] | None = None,
     masks: str | os.PathLike[str] | None = None,
+    omit: str | os.PathLike[str] | None = None,
+    onerror: Callable[[OSError | PictureError], object] | None = None,
 ) -> list[LocatedPicture]:
     """Return pictures with objects, in the order of their names.
 
@@ -93,6 +95,9 @@ def read_located(
         pictures: Where the pictures are, if not there.
         masks: A folder of masks as pictures, light inside, each named and sized as its own
             picture; `masks` beside or in the folder of pictures if left out.
+        omit: A folder that is not searched for pictures, as results are written there.
+        onerror: Takes the error of each picture and folder that cannot be read while a folder of
+            pictures with masks is searched; by default it is raised.
 
     Raises:
         FileNotFoundError: If a file or a folder does not exist.
@@ -118,7 +123,7 @@ def read_located(
             f"{source} has neither annotations/instances_*.json nor a folder masks; "
             "say where the masks are"
         )
-    return read_masked(folder, masks)
+    return read_masked(folder, masks, omit=omit, onerror=onerror)
 
 
 def read_instances(
@@ -170,13 +175,20 @@ def read_instances(
 
 
 def read_masked(
-    pictures: str | os.PathLike[str], masks: str | os.PathLike[str]
+    pictures: str | os.PathLike[str],
+    masks: str | os.PathLike[str],
+    *,
+    omit: str | os.PathLike[str] | None = None,
+    onerror: Callable[[OSError | PictureError], object] | None = None,
 ) -> list[LocatedPicture]:
     """Return pictures with one object each, whose mask is a picture of the same name.
 
     Args:
         pictures: Folder; it is searched with all that it holds.
         masks: Folder, in which masks lie as the pictures do in theirs; endings may differ.
+        omit: A folder that is not searched for pictures.
+        onerror: Takes the error of each picture and folder that cannot be read; by default it is
+            raised.
 
     Raises:
         FileNotFoundError: If a folder does not exist, or a picture has no mask.
@@ -195,13 +207,20 @@ def read_masked(
         raise FileNotFoundError(f"no folder of masks at {inside}")
     known = {path.relative_to(inside).with_suffix(""): path for path in find_pictures(inside)}
     found: list[LocatedPicture] = []
-    for path in find_pictures(folder):
+    for path in find_pictures(folder, omit=omit, onerror=onerror):
         if path.is_relative_to(inside):
             continue
         mask = known.get(path.relative_to(folder).with_suffix(""))
         if mask is None:
             raise FileNotFoundError(f"{path} has no mask of its name in {inside}")
-        name, size = path.relative_to(folder).as_posix(), read_size(path)[0]
+        try:
+            size, _ = read_size(path)
+        except PictureError as error:
+            if onerror is None:
+                raise
+            onerror(error)
+            continue
+        name = path.relative_to(folder).as_posix()
         found.append(LocatedPicture(name, path, size, (LocatedObject("", mask),)))
     return sorted(found, key=lambda one: one.path)
 

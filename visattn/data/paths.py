@@ -1,6 +1,7 @@
-"""File names that somebody else wrote down: none may lead out of its folder."""
+"""Folders of others: what lies in them, and names that may not lead out of them."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from visattn.data.texts import CONTROLS, shown
@@ -8,6 +9,75 @@ from visattn.data.texts import CONTROLS, shown
 PathLike = str | os.PathLike[str]
 _LONGEST_PART = 255  # bytes: what file systems take
 _LONGEST = 3000  # bytes: with the folder, Linux takes 4096
+
+
+def walk_files(
+    folder: PathLike,
+    *,
+    omit: PathLike | None = None,
+    onerror: Callable[[OSError], object] | None = None,
+) -> Iterator[Path]:
+    """Yield the files below a folder, each folder's own in alphabetical order before those below.
+
+    Hidden files and folders are left out. Links to folders are not followed, so that the walk ends
+    and stays in the folder. All that is not a folder counts as a file: dangling or looping links,
+    pipes, sockets and devices too, which whoever reads them refuses and reports.
+
+    Args:
+        folder: May itself be a link.
+        omit: A folder below it that is left out, whatever it is called; it need not exist.
+        onerror: Takes the error of each folder that cannot be listed, as for `os.walk`; by default
+            the error is raised.
+
+    Raises:
+        OSError: If a folder cannot be listed and there is no `onerror`.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> for name in ("photos", "results"):
+        ...     (folder / name).mkdir()
+        ...     (folder / name / "a.jpg").touch()
+        >>> [path.name for path in walk_files(folder, omit=folder / "results")]
+        ['a.jpg']
+    """
+    left_out = _identity(omit) if omit is not None else None
+    waiting = [Path(folder)]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            with os.scandir(parent) as listing:
+                entries = sorted(
+                    (entry for entry in listing if not entry.name.startswith(".")),
+                    key=lambda entry: entry.name,
+                )
+        except OSError as error:
+            if onerror is None:
+                raise
+            onerror(error)
+            continue
+        folders = [parent / entry.name for entry in entries if _is_folder(entry)]
+        yield from (parent / entry.name for entry in entries if not _is_folder(entry))
+        waiting += [
+            path
+            for path in reversed(folders)
+            if not path.is_symlink() and (left_out is None or _identity(path) != left_out)
+        ]
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _identity(path: PathLike) -> tuple[int, int] | None:
+    """Return what tells a file from all others, by whatever name; None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 (takes texts too)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def check_name(name: str) -> None:

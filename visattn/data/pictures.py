@@ -2,10 +2,9 @@
 
 import io
 import os
-import stat
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from visattn.data.conversions import from_array, to_rgb
 from visattn.data.jpeg_scans import scan_count
+from visattn.data.paths import walk_files
 from visattn.data.png_rows import rows_missing
+from visattn.data.regular_files import open_regular
 from visattn.data.texts import named
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
@@ -136,17 +137,27 @@ def read_size(
     return (width, height) if lies else (height, width), code
 
 
-def find_pictures(paths: PathLike | Iterable[PathLike]) -> list[Path]:
+def find_pictures(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    omit: PathLike | None = None,
+    onerror: Callable[[OSError], object] | None = None,
+) -> list[Path]:
     """Return the pictures among files and folders.
 
     A file is taken as it is given. A folder is searched with all it holds for names that end as
-    pictures do, in alphabetical order; hidden files and folders are left out.
+    pictures do, in alphabetical order, as `visattn.data.paths.walk_files` does; hidden files and
+    folders are left out, and links to folders are not followed. What cannot be read, such as a
+    link that leads nowhere, is among them: `read_picture` says why.
 
     Args:
         paths: One path or several.
+        omit: A folder below those that is not searched, as results are written there.
+        onerror: Takes the error of each folder that cannot be listed; by default it is raised.
 
     Raises:
         FileNotFoundError: If a path does not exist, or if there is no picture at all.
+        OSError: If a folder cannot be listed, and there is no `onerror` or no picture elsewhere.
 
     Example:
         >>> find_pictures("no_such_folder")
@@ -155,23 +166,34 @@ def find_pictures(paths: PathLike | Iterable[PathLike]) -> list[Path]:
     """
     given = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     found: list[Path] = []
+    unlisted: list[OSError] = []
     for path in given:
-        if not path.exists():
+        if not _is_there(path):
             raise FileNotFoundError(f"{path} does not exist; give picture files or folders")
-        found += _searched(path) if path.is_dir() else [path]
+        if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where it may not look)
+            files = walk_files(path, omit=omit, onerror=unlisted.append if onerror else None)
+            found += [file for file in files if file.suffix.lower() in SUFFIXES]
+        else:
+            found.append(path)
     if not found:
         places = ", ".join(map(str, given)) or "an empty list"
-        raise FileNotFoundError(f"no picture in {places}; looked for {' '.join(SUFFIXES)}")
+        missing = FileNotFoundError(f"no picture in {places}; looked for {' '.join(SUFFIXES)}")
+        raise unlisted[0] if unlisted else missing
+    if onerror is not None:
+        for error in unlisted:
+            onerror(error)
     return list(dict.fromkeys(found))
 
 
-def _searched(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        shown = (name for name in sorted(files) if not name.startswith("."))
-        found += [Path(parent, name) for name in shown if Path(name).suffix.lower() in SUFFIXES]
-    return found
+def _is_there(path: Path) -> bool:
+    """Whether there is something of this name, be it a link that leads nowhere."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # whoever reads it says why it cannot be read
+        return True
+    return True
 
 
 def _name(source: object) -> str:
@@ -206,12 +228,13 @@ def _opened(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: int)
 
 
 def _content(path: PathLike, max_bytes: int) -> bytes:
-    found = Path(path).stat()
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
-        raise PictureError("not a regular file")
-    if found.st_size > max_bytes:
-        raise PictureError(f"longer than max_bytes, {max_bytes:,} bytes")
-    with Path(path).open("rb") as file:
+    try:
+        file = open_regular(path)
+    except ValueError as error:
+        raise PictureError(str(error).removeprefix(f"{Path(path)} is ")) from error
+    with file:
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise PictureError(f"longer than max_bytes, {max_bytes:,} bytes")
         return file.read(max_bytes + 1)
 
 

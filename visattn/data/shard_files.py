@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from visattn.data.pictures import PathLike
-from visattn.data.texts import named
+from visattn.data.regular_files import open_regular
+from visattn.data.texts import bounded_bytes, named, parsed_json, plain_text
 from visattn.whole_files import write_whole
 
 FORMAT = "visattn-shards-1"
@@ -118,7 +119,7 @@ class ShardInfo:
             )
         try:
             return cls._parsed(read_json(path))
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is damaged, or not in the format {FORMAT} ({named(str(error))}); "
                 "write the shards anew"
@@ -199,7 +200,8 @@ def open_index(folder: PathLike, split: str, facts: SplitFacts) -> Shaped[np.nda
     """
     path = Path(folder, index_name(split))
     try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        with open_regular(path):  # NumPy itself would wait for what a pipe says
+            rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise ValueError(f"{path} is missing or damaged: {error}; write the shards anew") from error
     if not isinstance(rows, np.memmap) or rows.dtype != ROW or rows.shape != (facts.samples,):
@@ -219,7 +221,7 @@ def hash_of(path: Path) -> str:
         >>> hash_of(path)[:8]
         'e3b0c442'
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -235,11 +237,10 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: If it holds none, or is too long.
     """
-    if path.stat().st_size > _MOST_INFO:
-        raise ValueError(f"{path} has more than {_MOST_INFO:,} bytes")
+    content = bounded_bytes(path, _MOST_INFO)
     try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        found = parsed_json(plain_text(content))
+    except ValueError as error:
         raise ValueError(f"{path} holds no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object")  # noqa: TRY004 (a file's fault)

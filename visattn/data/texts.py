@@ -1,13 +1,15 @@
 """Files of text that somebody else wrote: no longer than is sensible, UTF-8, JSON without traps."""
 
 import json
+import os
 import re
 import reprlib
-import stat
 import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from visattn.data.regular_files import open_regular
 
 LARGEST = 2**30  # bytes
 CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # and halves of a character
@@ -39,13 +41,9 @@ def bounded_bytes(path: Path, most: int = LARGEST) -> bytes:
         >>> bounded_bytes(file)
         b'a dog'
     """
-    found, content = path.stat(), b""
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
-        raise ValueError(f"{path} is not a regular file")
-    size = found.st_size
-    if size <= most:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1) if size <= most else b""
     if max(size, len(content)) > most:
         raise ValueError(f"{path} is longer than {most:,} bytes, it has {size:,}")
     return content

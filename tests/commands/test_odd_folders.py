@@ -1,0 +1,133 @@
+"""What lies in folders besides photos: links in a loop, pipes, results; all commands alike."""
+
+import os
+import shlex
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandboxes import fill
+
+from visattn.cli import main
+from visattn.data.paths import walk_files
+from visattn.data.pictures import find_pictures
+
+Capsys = pytest.CaptureFixture[str]
+COMMANDS = {
+    "caption odd --weights captioner.safetensors --out odd/captions": {"dog", "link"},
+    "glimpse odd --weights eye.safetensors --out odd/scans": {"dog", "link"},
+    "overlay odd --model cnn.safetensors --method gradcam --out odd/maps": {"dog", "link"},
+    "overlay odd --model cnn.safetensors --method gradcam --scale global --out odd/maps2": {
+        "dog",
+        "link",
+    },
+    "score maps --model cnn.safetensors --data odd --masks masks --methods gradcam "
+    "--scores location --out odd/scores": set(),
+}
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fill(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def odd(sandbox: Path) -> Iterator[Path]:
+    """A folder with a photo, a link to it, and whatever else can have the name of a photo."""
+    folder = sandbox / "odd"
+    folder.mkdir()
+    (folder / "dog.png").write_bytes((sandbox / "photos" / "dog.png").read_bytes())
+    (folder / "link.png").symlink_to("dog.png")
+    (folder / "round.jpg").symlink_to("round.jpg")
+    (folder / "gone.jpg").symlink_to("nowhere.jpg")
+    (folder / "all").symlink_to(".")
+    os.mkfifo(folder / "pipe.png")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("odd/listener.png")
+        yield folder
+
+
+REASONS = {
+    "round.jpg": "Too many levels of symbolic links",
+    "gone.jpg": "no such file",
+    "pipe.png": "not a regular file",
+    "listener.png": "not a regular file",
+}
+
+
+def test_what_is_no_photo_is_skipped_and_reported_and_results_are_no_photos(
+    odd: Path, capsys: Capsys
+) -> None:
+    for name in ("dog", "link", "round", "gone", "pipe", "listener"):
+        (odd.parent / "masks" / f"{name}.png").write_bytes(
+            (odd.parent / "masks" / "dog.png").read_bytes()
+        )
+    for typed, shown in COMMANDS.items():
+        words = shlex.split(typed)
+        for _ in range(2):
+            assert main(words) == 1, typed
+            out, err = capsys.readouterr()
+            if shown:
+                assert {line.partition("\t")[0] for line in out.splitlines()} == shown, typed
+                assert "visattn: 4 of 6 pictures skipped" in err
+            for name, reason in REASONS.items():
+                assert f"visattn: skipped odd/{name}: {reason}\n" in err, typed
+        shutil.rmtree(words[-1])
+
+
+def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_go_on(
+    sandbox: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sandbox / "photos" / "locked").mkdir()
+    list_folder = os.scandir
+
+    def refuse(path: Path) -> "os.ScandirIterator[str]":  # root may look everywhere
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return list_folder(path)  # type: ignore[return-value]
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert main(["caption", "photos", "--weights", "captioner.safetensors"]) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert err == (
+        "visattn: skipped photos/locked: Permission denied\nvisattn: 1 of 2 pictures skipped\n"
+    )
+    with pytest.raises(PermissionError, match="Permission denied"):
+        find_pictures(sandbox / "photos")  # training with fewer photos would be another training
+    with pytest.raises(PermissionError, match="Permission denied"):
+        find_pictures(sandbox / "photos" / "locked", onerror=print)
+
+
+def test_a_photo_that_vanishes_is_skipped(
+    sandbox: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from visattn.commands import caption
+
+    build = caption.trained_model
+    monkeypatch.setattr(
+        caption, "trained_model", lambda asked: (Path("photos/dog.png").unlink(), build(asked))[1]
+    )
+    assert main(["caption", "photos", "--weights", "captioner.safetensors"]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("cat\t")
+    assert "visattn: skipped photos/dog.png: no such file\n" in err
+
+
+def test_a_walk_is_in_order_ends_and_stays_inside(tmp_path: Path) -> None:
+    inside = tmp_path / "a"
+    for name in ("b/2.txt", "b/1.txt", "z.txt", "b.txt", ".hidden/3.txt", "out/4.txt", "b/out/5"):
+        (inside / name).parent.mkdir(parents=True, exist_ok=True)
+        (inside / name).touch()
+    (inside / "b" / "up").symlink_to("..")
+    (tmp_path / "other").symlink_to(inside / "out")  # the same folder by another name
+    expected = ["b.txt", "z.txt", "b/1.txt", "b/2.txt", "b/out/5", "out/4.txt"]
+    assert [path.relative_to(inside).as_posix() for path in walk_files(inside)] == expected
+    assert list(walk_files(inside, omit=tmp_path / "nowhere")) == list(walk_files(inside))
+    for omitted in (inside / "out", tmp_path / "other"):
+        found = walk_files(inside, omit=omitted)
+        assert [path.relative_to(inside).as_posix() for path in found] == expected[:-1]
