@@ -11,7 +11,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TextIO
+
+from visattn.commands.streams import prepare_streams, print_remark, silence
 
 # word: (one line of help, the module whose main(argv) -> exit code does the work)
 COMMANDS = {
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         visattn 0.1.0
         0
     """
+    prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get("VISATTN_DEBUG", "") not in {"", "0"}
     if words[:1] == ["--debug"]:
@@ -145,10 +147,7 @@ def _told(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    try:
-        print(f"visattn: {message}", file=sys.stderr, flush=True)
-    except OSError:  # nobody reads what we say, so that the code must say it all
-        _silence(sys.stderr)
+    print_remark(message)
     return code
 
 
@@ -170,16 +169,8 @@ def _handed_over(code: int) -> int:
     except BrokenPipeError:
         code = 141
     except OSError as error:
-        _silence(sys.stdout)
+        silence(sys.stdout)
         return code or _fail(f"what was printed could not be written: {error.strerror}", 1)
     if code == 141:
-        _silence(sys.stdout)
+        silence(sys.stdout)
     return code
-
-
-def _silence(stream: TextIO) -> None:
-    """Point a stream at nothing, or Python complains once more when it closes it."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except (OSError, ValueError):  # one that stands for no file, as in a notebook
-        return

@@ -37,7 +37,8 @@ def replacing(path: str | os.PathLike[str], *, needed: int = 0) -> Iterator[Path
         ('1 2 3', ['numbers.txt'])
     """
     target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_PART}")
+    # Not longer than the name itself may be: 50 characters are 200 bytes at most.
+    part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}{_PART}")
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield part
@@ -48,6 +49,8 @@ def replacing(path: str | os.PathLike[str], *, needed: int = 0) -> Iterator[Path
         part.unlink(missing_ok=True)
         if full:
             raise _no_room(target.parent, max(needed, written)) from error
+        if isinstance(error, OSError) and error.filename in (part, str(part)):
+            error.filename = str(target)  # the name that people know
         raise
     _flush(target.parent)
 

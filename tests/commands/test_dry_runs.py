@@ -78,7 +78,7 @@ def test_what_is_foreseen_comes_true(
         ("overlay photos --model cnn.safetensors --method rollout --out a", 1, "does not fit"),
         ("overlay photos/dog.png --maps torn.ckpt --out a", 1, "torn.ckpt"),
         (f"{SCORED} --methods nothing", 1, "nothing"),
-        ("data scenes --count 0 --out a", 1, "count"),
+        ("data scenes --count 0 --out a", 2, "count"),
         ("data scenes --out said.txt/deeper", 1, "said.txt is no folder; choose another"),
     ],
 )

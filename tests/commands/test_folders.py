@@ -1,6 +1,7 @@
 """Folders are made and tried before the work begins; each file has a name of its own."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ def test_what_lies_in_a_folder_stays(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_path: Path) -> None:
+    def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "touch", refuse)  # root may write everywhere, so play the refusal
+    monkeypatch.setattr(
+        tempfile, "mkstemp", refuse
+    )  # root may write everywhere, so play the refusal
     with pytest.raises(OSError, match=r"--out .* cannot be written: Permission denied; choose"):
         prepare_folder(tmp_path)
 
@@ -42,7 +45,7 @@ def test_a_file_is_there_whole_or_as_it_was(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, step, full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="no space left"):
         write_whole(tmp_path / "a.txt", b"second")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == b"first"

@@ -1,5 +1,6 @@
 """The files of photos and the index of them all."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -79,3 +80,18 @@ def test_a_page_that_stands_in_the_index_is_there(tmp_path: Path) -> None:
             gallery.add("b", PICTURE, SAID)
     assert listed(tmp_path) == ["a"]
     assert not list(tmp_path.glob(".visattn*"))
+
+
+def test_two_commands_into_one_folder_keep_each_others_photos(tmp_path: Path) -> None:
+    """Both begin before the other has written anything; the index knows the photos of both."""
+    with Gallery(tmp_path) as first, Gallery(tmp_path) as second:
+        first.add("a", PICTURE, SAID)
+        second.add("b", PICTURE, SAID)
+        first.add("c", PICTURE, SAID)
+    assert listed(tmp_path) == ["a", "b", "c"]
+
+
+def test_an_index_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "index.html")
+    with pytest.raises(ValueError, match="visattn did not write and will not replace"):
+        Gallery(tmp_path)

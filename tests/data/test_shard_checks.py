@@ -1,6 +1,7 @@
 """Damage to shards is found, whichever byte it befell, and named by tar and key."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -90,3 +91,35 @@ def test_members_that_lie_elsewhere_are_found(noise: Path, tmp_path: Path) -> No
     (fault, *_) = shard_faults(folder)
     assert fault.place.endswith("train-000001.tar")
     assert fault.reason == "must hold 2 samples"
+
+
+def test_a_member_of_2_to_the_60_bytes_is_named_with_its_file(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a", noise_plan((5, 2)), per_shard=3)
+    path = tmp_path / "a" / "train-000001.tar"
+    whole = path.read_bytes()
+    for size in (2**60, 2**64, 2**87):
+        header = bytearray(whole[:512])
+        header[124:136] = b"\x80" + size.to_bytes(11, "big")  # as GNU writes what is longer
+        header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
+        path.write_bytes(bytes(header) + whole[512:])
+        faults = list(map(str, shard_faults(tmp_path / "a", decode=False)))
+        assert any(fault.startswith(f"{path}: no tar: ") for fault in faults)
+        assert all("train-000001.tar" in fault for fault in faults)
+
+
+def test_an_index_that_is_a_pipe_and_numbers_without_end_are_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    write_shards(tmp_path / "a", noise_plan((5, 2)), per_shard=3)
+    index, info = tmp_path / "a" / "train.index.npy", tmp_path / "a" / "info.json"
+    said = info.read_text()
+    for text in (said.replace('"samples":5', '"samples":1e999'), said.replace(":5", ":NaN")):
+        assert text != said
+        info.write_text(text)
+        with pytest.raises(ValueError, match=r"info\.json is damaged, or not in the format"):
+            check_shards(tmp_path / "a")
+    info.write_text(said)
+    index.unlink()
+    os.mkfifo(index)
+    with pytest.raises(ValueError, match=r"train\.index\.npy is not a regular|is missing or dam"):
+        check_shards(tmp_path / "a")

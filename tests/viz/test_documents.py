@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import ImageFile
 
+from visattn.data.pictures import read_picture
 from visattn.viz.documents import escaped_text, file_address, picture_address, sealed_document
 
 
@@ -161,3 +163,20 @@ def test_a_picture_keeps_its_proportions_and_is_never_enlarged(
     address, found = picture_address(np.zeros((*size, 3), np.uint8), longest=640)
     assert found == shown
     assert address.startswith("data:image/jpeg;base64,")
+
+
+def test_noise_in_full_colour_is_written_too() -> None:
+    """Pillow's own buffer has a byte for each pixel, which such pictures overflow."""
+    random, usual = np.random.default_rng(0), ImageFile.MAXBLOCK
+    for height, width in ((7, 5), (257, 263), (509, 499), (640, 13), (641, 643)):
+        for levels in (2, 256):
+            noise = random.integers(0, levels, (height, width, 3)) * (255 // (levels - 1))
+            for quality in (72, 88, 95):
+                address, size = picture_address(
+                    noise.astype(np.uint8), longest=1600, quality=quality
+                )
+                content = base64.b64decode(address.partition(",")[2])
+                assert size == (height, width)
+                assert read_picture(content).size == size
+                assert len(content) < max(4 * height * width, 2**16)
+    assert usual == ImageFile.MAXBLOCK

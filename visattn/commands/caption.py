@@ -23,7 +23,8 @@ from visattn.commands.readings import (
     telling_how_far,
 )
 from visattn.commands.run_models import add_model_source, model_file, trained_model
-from visattn.commands.values import positive
+from visattn.commands.streams import print_row
+from visattn.commands.values import batch_size, real_number, whole_number
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.phrases import Phrase
@@ -77,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
         help="what the network sees of a long picture: its middle, all of it out of shape, "
         "all of it with margins (crop)",
     )
-    made.add_argument("--batch", type=positive, default=16, help="pictures at once (16)")
+    made.add_argument("--batch", type=batch_size, default=16, help="pictures at once (16)")
     made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
     add_dry_run(made)
@@ -86,16 +87,17 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_search(made: argparse.ArgumentParser) -> None:
     """Add how captions are searched for."""
-    made.add_argument("--beam", type=positive, default=5, help="captions searched at once (5)")
+    beams = whole_number(1, 1000)  # more have never helped, and take memory for each
+    made.add_argument("--beam", type=beams, default=5, help="captions searched at once (5)")
     made.add_argument(
         "--length-penalty",
-        type=float,
+        type=real_number(-10, 10),  # an exponent of the caption's length
         default=0.0,
         metavar="ALPHA",
         help="above 0, longer captions are found; try 0.7 (0)",
     )
     made.add_argument(
-        "--best", type=positive, metavar="N", help="captions per picture in its files (up to 5)"
+        "--best", type=beams, metavar="N", help="captions per picture in its files (up to 5)"
     )
 
 
@@ -230,7 +232,7 @@ def _caption(
     )
     lost: list[str] = []
     for (name, picture), caption in zip(batch, captions, strict=True):
-        print(f"{name}\t{caption.text}", flush=True)
+        print_row(name, caption.text)
         if gallery is not None:
             try:
                 gallery.add(name, picture, caption)

@@ -11,6 +11,8 @@ from visattn.commands.data_shards import add_shards, shards_asked
 from visattn.commands.dry_runs import add_dry_run, foresee
 from visattn.commands.folders import png, prepare_folder, write_whole
 from visattn.commands.parsers import CommandParser
+from visattn.commands.streams import print_row
+from visattn.commands.values import count, seed, whole_number
 
 if TYPE_CHECKING:  # numpy and torch are loaded when the command runs, not for its help
     from jaxtyping import UInt8
@@ -40,6 +42,8 @@ line of DIR/digits.jsonl:
   box        where the digit lies: left, top, right, bottom in pixels
   pieces     the boxes of the pieces of other digits, in the order in which they were laid"""
 _LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
+_SIDES = whole_number(16, 4096)  # pixels; beyond, one scene takes gigabytes while it is drawn
+_THINGS = whole_number(1, 100)
 _COMBINATIONS = ("sum", "max", "overwrite", "blend")
 
 
@@ -74,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     if asked.dry_run:
         pictures = [f"{asked.split}-{number}.png" for number in range(asked.count)]
         return foresee([said], asked.out, [*pictures, _LISTS[asked.name]])
-    print(f"{asked.out}\t{said}")
+    print_row(asked.out, said)
     return 0
 
 
@@ -86,20 +90,20 @@ def _add_scenes(sets: Any) -> None:
         default="test",
         help="which scenes; novel: colours on shapes that training never shows (test)",
     )
-    scenes.add_argument("--count", type=int, default=8, help="how many (8)")
-    scenes.add_argument("--size", type=int, default=64, help="height and width in pixels (64)")
-    scenes.add_argument("--seed", type=int, default=0, help="another seed, other scenes (0)")
+    scenes.add_argument("--count", type=count, default=8, help="how many (8)")
+    scenes.add_argument("--size", type=_SIDES, default=64, help="height and width in pixels (64)")
+    scenes.add_argument("--seed", type=seed, default=0, help="another seed, other scenes (0)")
     for name in ("colours", "shapes", "textures"):
         scenes.add_argument(f"--{name}", nargs="+", metavar="WORD", help=f"only these {name}")
-    scenes.add_argument("--fewest", type=int, default=2, help="fewest things on a picture (2)")
-    scenes.add_argument("--most", type=int, default=4, help="most things on a picture (4)")
+    scenes.add_argument("--fewest", type=_THINGS, default=2, help="fewest things on a picture (2)")
+    scenes.add_argument("--most", type=_THINGS, default=4, help="most things on a picture (4)")
 
 
 def _add_shapes(sets: Any) -> None:
     shapes = _added(sets, "shapes", "one drawn shape a picture, to be told apart", _SHAPES)
     _add_split(shapes)
-    shapes.add_argument("--size", type=int, default=64, help="height and width in pixels (64)")
-    shapes.add_argument("--seed", type=int, default=0, help="another seed, other scenes (0)")
+    shapes.add_argument("--size", type=_SIDES, default=64, help="height and width in pixels (64)")
+    shapes.add_argument("--seed", type=seed, default=0, help="another seed, other scenes (0)")
 
 
 def _add_digits(sets: Any) -> None:
@@ -110,19 +114,23 @@ def _add_digits(sets: Any) -> None:
     _add_split(digits)
     digits.add_argument(
         "--canvas",
-        type=int,
+        type=whole_number(28, 1024),
         nargs=2,
         metavar=("HEIGHT", "WIDTH"),
         default=(60, 60),
         help="in pixels (60 60)",
     )
-    digits.add_argument("--pieces", type=int, default=0, help="pieces of other digits (0)")
-    digits.add_argument("--piece", type=int, default=8, help="sides of a piece in pixels (8)")
+    digits.add_argument(
+        "--pieces", type=whole_number(0, 1000), default=0, help="pieces of other digits (0)"
+    )
+    digits.add_argument(
+        "--piece", type=whole_number(1, 28), default=8, help="sides of a piece in pixels (8)"
+    )
     digits.add_argument(
         "--combine", choices=_COMBINATIONS, default="sum", help="how pieces lie over things (sum)"
     )
     digits.add_argument(
-        "--seed", type=int, default=0, help="data.seed and data.split_seed of a config (0)"
+        "--seed", type=seed, default=0, help="data.seed and data.split_seed of a config (0)"
     )
 
 
@@ -146,7 +154,7 @@ def _add_split(own: argparse.ArgumentParser) -> None:
         default="test",
         help="which pictures (test)",
     )
-    own.add_argument("--count", type=int, default=8, help="how many (8)")
+    own.add_argument("--count", type=count, default=8, help="how many (8)")
 
 
 def _write_scenes(asked: argparse.Namespace) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.dry_runs import add_dry_run, foresee
 from visattn.commands.progresses import progress_bar
+from visattn.commands.streams import print_row
+from visattn.commands.values import count, seed, whole_number
 
 if TYPE_CHECKING:  # loaded when the command runs, not for its help
     from collections.abc import Callable
@@ -44,7 +46,7 @@ def add_shards(sets: Any) -> None:
     add("--out", type=Path, metavar="DIR", required=True, help="folder of the shards")
     add_dry_run(own)
     add("--check", action="store_true", help="write nothing; read all that is there, and judge")
-    add("--per-shard", type=int, default=1000, metavar="N", help="samples in a tar (1000)")
+    add("--per-shard", type=count, default=1000, metavar="N", help="samples in a tar (1000)")
     add("--captions", metavar="FILE", help="tokens, CSV, Karpathy, COCO or JSON lines")
     add("--photos", metavar="DIR", help="folder of the photos that FILE names")
     add("--format", choices=("flickr", "csv", "karpathy", "coco", "jsonl"),
@@ -56,9 +58,9 @@ def add_shards(sets: Any) -> None:
         help="of FILE: a split, or a list of photos; of ROOT: a folder (train)")  # fmt: skip
     add("--validation", default="val", metavar="NAME", help="the same for validation (val)")
     add("--test", metavar="NAME", help="the same for the test (none: validation is scored)")
-    add("--held-out", type=int, default=5000, metavar="N",
+    add("--held-out", type=whole_number(0, 10**9), default=5000, metavar="N",
         help="of --source, training pictures for validation (5000)")  # fmt: skip
-    add("--split-seed", type=int, default=0, metavar="N",
+    add("--split-seed", type=seed, default=0, metavar="N",
         help="of --source, decides which these are (0)")  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def shards_asked(asked: argparse.Namespace) -> int:
     shards = sum(len(facts.shards) for facts in splits.values())
     size = sum(shard.bytes for facts in splits.values() for shard in facts.shards) / 1e6
     what = f"{', '.join(counts)} samples in {shards:,} tars of {size:,.1f} MB"
-    print(f"{asked.out}\t{what}, all as written")
+    print_row(asked.out, f"{what}, all as written")
     return 0
 
 

@@ -19,8 +19,10 @@ def move_to_device(model: "Module", device: str) -> None:
     import torch
 
     try:
-        model.eval().to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
+        place = torch.device(device)
+        torch.ones((), device=place).add(1).item()  # meta, for one, gives shapes and no numbers
+        model.eval().to(place)
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts that it has CUDA
         reason = str(error).splitlines()[0]
         if "Expected one of" in reason:  # a list of all that torch was ever made for
             reason = "there is cpu, and where it is built in, cuda, cuda:N, mps"

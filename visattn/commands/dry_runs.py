@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.streams import print_lines
+
 if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
     from torch.nn import Module
 
@@ -45,7 +47,7 @@ def foresee(reads: Iterable[str], folder: Path | None, files: Sequence[str]) -> 
     """
     lines = [f"reads   {line}" for line in reads]
     lines += _written(folder, files) if folder is not None else ["writes  no file; --out DIR would"]
-    print("\n".join(["dry run: nothing is written", *lines]))
+    print_lines(["dry run: nothing is written", *lines])
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from visattn.commands.folders import prepare_folder
 from visattn.commands.parsers import CommandParser
 from visattn.commands.run_models import add_run
+from visattn.commands.streams import print_row
 
 _DESCRIPTION = """\
 Turn a training checkpoint into one safetensors file: the weights, how to build the model, how to
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     model = read_model(checkpoint)
     save(model, out)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{out}\t{type(model).__name__}, {parameters:,} parameters")
+    print_row(out, f"{type(model).__name__}, {parameters:,} parameters")
     return 0
 
 

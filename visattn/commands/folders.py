@@ -1,12 +1,18 @@
 """Folders that commands write into, and files in them."""
 
+import contextlib
+import fcntl
 import io
 import itertools
 import os
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from visattn import whole_files
 
 if TYPE_CHECKING:  # loaded when a command runs, not for its help
     import numpy as np
@@ -24,15 +30,35 @@ def prepare_folder(folder: Path) -> None:
         ...
         OSError: --out ...folders.py cannot be written: File exists; choose another folder
     """
-    probe = folder / ".visattn-probe"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        handle, probe = tempfile.mkstemp(prefix=".visattn-", dir=folder)  # ours, whoever else tries
+        os.close(handle)
+        Path(probe).unlink()
     except OSError as error:
         raise OSError(
             f"--out {folder} cannot be written: {error.strerror}; choose another folder"
         ) from error
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder while a file that several commands share is read and written anew.
+
+    It waits for another command that holds it, and lets go however it ends. On a disk that knows
+    no locks nothing is held.
+
+    Example:
+        >>> with folder_lock(getfixture("tmp_path")):
+        ...     pass
+    """
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def spare_pictures(folder: Path, files: Iterable[str], pictures: Iterable[Path]) -> None:
@@ -86,12 +112,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     if path.exists() and not path.is_file():  # a device would be replaced, for everybody
         raise OSError(f"{path} is no file; choose another name")
-    part = path.with_name(f".visattn-{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    whole_files.write_whole(path, content)
 
 
 def file_names(paths: Sequence[Path], *, taken: str = "index") -> dict[Path, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.folders import png, prepare_folder, write_whole
+from visattn.commands.folders import folder_lock, png, prepare_folder, write_whole
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from types import TracebackType
@@ -106,7 +106,10 @@ class Gallery:
         from visattn.viz.indexes import index_page
 
         start = time.monotonic()
-        self._write(INDEX, index_page([*self._entries.values()]).encode())
+        with folder_lock(self.folder):  # another command may add its photos to the same index
+            for entry in earlier_entries(self.folder / INDEX):
+                self._entries.setdefault(entry.page, entry)
+            self._write(INDEX, index_page([*self._entries.values()]).encode())
         self._news = False
         end = time.monotonic()
         self._due = end + (end - start) / _SHARE

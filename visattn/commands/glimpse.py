@@ -13,6 +13,8 @@ from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import input_pictures, readable, report, telling_how_far
 from visattn.commands.run_models import add_model_source, model_file, trained_model
+from visattn.commands.streams import print_row
+from visattn.commands.values import whole_number
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.pictures import Picture
@@ -60,7 +62,10 @@ def parser() -> argparse.ArgumentParser:
         "what stands out (mean)",
     )
     made.add_argument(
-        "--seed", type=_seed, default=0, help="of a random start and of what is sampled (0)"
+        "--seed",
+        type=whole_number(0, _LARGEST_SEED),
+        default=0,
+        help="of a random start and of what is sampled (0)",
     )
     made.add_argument(
         "--fit",
@@ -123,15 +128,6 @@ def _look_at_all(
     return report(bad, lost, len(names))
 
 
-def _seed(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
-    if not 0 <= value <= _LARGEST_SEED:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number from 0 to {_LARGEST_SEED}, got {text!r}"
-        )
-    return value
-
-
 def _glimpse_model(asked: argparse.Namespace) -> "GlimpseModel":
     """Return the model that is asked for, ready to look, on its device."""
     from visattn.models.glimpse_models import GlimpseModel
@@ -155,7 +151,7 @@ def _look(
     from visattn.seeing import glimpse_animation, glimpse_panel, glimpses
 
     [scan] = glimpses(model, picture, policy=asked.policy, seed=asked.seed, fit=asked.fit)
-    print(f"{name}\t{scan.answer}\t{scan.probability:.3f}", flush=True)
+    print_row(name, scan.answer, f"{scan.probability:.3f}")
     if asked.out is None:
         return []
     coverage.add(scan)

@@ -8,7 +8,8 @@ from pathlib import Path
 from visattn.commands.dry_runs import add_dry_run, foresee, told_pictures
 from visattn.commands.model_options import add_model_options
 from visattn.commands.parsers import CommandParser
-from visattn.commands.values import named_value, positive
+from visattn.commands.streams import print_lines
+from visattn.commands.values import batch_size, named_value, real_number, whole_number
 
 _NOTHING = """\
 say whose maps these are, with --model SPEC or --maps FILE:
@@ -33,6 +34,7 @@ With --maps, FILE (.npy, .npz, .json) holds one map [y, x] or several [t, y, x] 
 JSON of visattn caption also knows words and place. --out is then FILE.png or a folder."""
 
 _STYLES = ("heat", "light", "blur", "contour")
+_LONGEST = 8000  # pixels of a side: a square has as many as the largest picture that is read
 _PICTURES = ("overlay", "rgba", "16bit")
 
 
@@ -52,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     _add_methods(made)
     _add_drawing(made)
     _add_given(made)
-    made.add_argument("--batch", type=positive, default=16, help="pictures at once (16)")
+    made.add_argument("--batch", type=batch_size, default=16, help="pictures at once (16)")
     made.add_argument("--again", action="store_true", help="make anew what is there already")
     made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
     add_dry_run(made)
@@ -60,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_methods(made: argparse.ArgumentParser) -> None:
+    number = whole_number(-10_000, 10_000)
     made.add_argument(
         "--method",
         nargs="+",
@@ -71,10 +74,10 @@ def _add_methods(made: argparse.ArgumentParser) -> None:
         "--target", metavar="CLASS", help="what is explained, by name or number (the prediction)"
     )
     made.add_argument(
-        "--layers", nargs="+", type=int, metavar="N", help="only these, from 0; -1 is the last"
+        "--layers", nargs="+", type=number, metavar="N", help="only these, from 0; -1 is the last"
     )
     made.add_argument(
-        "--heads", nargs="+", type=int, metavar="N", help="only these, counted from 0"
+        "--heads", nargs="+", type=number, metavar="N", help="only these, counted from 0"
     )
     made.add_argument(
         "--option",
@@ -107,7 +110,9 @@ def _add_drawing(made: argparse.ArgumentParser) -> None:
     made.add_argument("--style", choices=_STYLES, default="heat", help="colours (heat), the light "
                       "of the photo, its sharpness, or lines")  # fmt: skip
     made.add_argument("--colours", default="magma", help="a colour map of matplotlib (magma)")
-    made.add_argument("--opacity", type=float, default=0.7, help="of the colours in full (0.7)")
+    made.add_argument(
+        "--opacity", type=real_number(0, 1), default=0.7, help="of the colours in full (0.7)"
+    )
     made.add_argument(
         "--files", dest="kinds", nargs="+", choices=_PICTURES, default=list(_PICTURES),
         help="which PNGs of each map (all)",
@@ -117,15 +122,21 @@ def _add_drawing(made: argparse.ArgumentParser) -> None:
 
 
 def _add_given(made: argparse.ArgumentParser) -> None:
+    values = real_number(-1e30, 1e30)  # as float32 holds them, and differences of them
     made.add_argument(
         "--maps", type=Path, metavar="FILE", help="maps of the photo, in place of a model"
     )
     made.add_argument("--size", type=_sides, metavar="N|YxX", help="what the network took (224)")
-    made.add_argument("--shorter", type=int, metavar="N", help="the short side before a crop")
+    made.add_argument(
+        "--shorter",
+        type=whole_number(1, _LONGEST),
+        metavar="N",
+        help="the short side before a crop",
+    )
     made.add_argument("--map-grid", type=_sides, metavar="N|YxX", help="the last axis is this grid")
     made.add_argument("--words", nargs="+", default=[], metavar="WORD", help="one for each map")
-    made.add_argument("--low", type=float, default=0.0, help="the value that begins to show (0)")
-    made.add_argument("--high", type=float, help="the value that shows in full (by --scale)")
+    made.add_argument("--low", type=values, default=0.0, help="the value that begins to show (0)")
+    made.add_argument("--high", type=values, help="the value that shows in full (by --scale)")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -155,14 +166,15 @@ def main(argv: Sequence[str]) -> int:
     if asked.dry_run:
         reads = [told_pictures(asked.pictures), f"maps in {asked.maps}"]
         return foresee(reads, paths[0].parent, [path.name for path in paths])
-    for path in paths:
-        print(path)
+    print_lines(map(str, paths))
     return 0
 
 
 def _sides(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
     y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if min(y, x) < 1:
-        raise argparse.ArgumentTypeError(f"must be N or HEIGHTxWIDTH, got {text!r}")
+    if min(y, x) < 1 or max(y, x) > _LONGEST:
+        raise argparse.ArgumentTypeError(
+            f"must be N or HEIGHTxWIDTH, each from 1 to {_LONGEST:,}, got {text!r}"
+        )
     return y, x

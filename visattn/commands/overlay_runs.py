@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from visattn.commands.map_records import PICTURES, MapFolder, digest, origin_of
 from visattn.commands.overlay_pages import OverlayPages, page_files
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import batched, input_pictures, readable, report, telling_how_far
+from visattn.commands.streams import print_remark, print_row
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.pictures import Picture
@@ -41,7 +41,7 @@ def draw_folder(asked: argparse.Namespace) -> int:
         return _rehearse(asked, names)
     looker = Looker(asked)
     if looker.named.weights == "random":
-        print("visattn: the weights are random, so these maps say nothing", file=sys.stderr)
+        print_remark("the weights are random, so these maps say nothing")
     folder = MapFolder(asked.out, names, [look.key for look in looker.looks])
     with OverlayPages(asked, looker, folder) as pages:
         run = _Run(asked, looker, folder, pages, names)
@@ -261,7 +261,7 @@ class _Run:
         first = -scale["high"] if scale["signed"] else scale["low"]
         about = made.get("class") or made.get("target")
         chance = f"{made['probability']:.3f}"
-        print(f"{name}\t{key}\t{about}\t{chance}\t{first:.3g} to {scale['high']:.3g}", flush=True)
+        print_row(name, key, about, chance, f"{first:.3g} to {scale['high']:.3g}")
 
     @contextlib.contextmanager
     def _kept_from_harm(self, name: str) -> Iterator[None]:

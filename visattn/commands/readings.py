@@ -2,10 +2,11 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from visattn.commands.streams import print_remark
 
 if TYPE_CHECKING:
     from visattn.data.pictures import Picture
@@ -135,10 +136,10 @@ def report(bad: list[str], lost: list[str], count: int) -> int:
         0
     """
     for reason in bad:
-        print(f"visattn: skipped {reason}", file=sys.stderr)
+        print_remark(f"skipped {reason}")
     for reason in lost:
-        print(f"visattn: not written: {reason}", file=sys.stderr)
+        print_remark(f"not written: {reason}")
     for some, what in ((bad, "pictures skipped"), (lost, "pictures not written")):
         if some:
-            print(f"visattn: {len(some)} of {count} {what}", file=sys.stderr)
+            print_remark(f"{len(some)} of {count} {what}")
     return 1 if bad or lost else 0

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from visattn.commands.folders import prepare_folder, write_whole
 from visattn.commands.parsers import CommandParser
+from visattn.commands.streams import print_lines, print_remark
 
 if TYPE_CHECKING:  # loaded when the command runs, not for its help
     from visattn.commands.pairings import Pairs
@@ -82,10 +82,10 @@ def score(asked: argparse.Namespace) -> int:
         _prepare(asked)
     scores = caption_scores(pairs.captions, pairs.references, java=asked.java)
     for remark in (*remarks, *scores.warnings):
-        print(f"visattn: {remark}", file=sys.stderr)
+        print_remark(remark)
     if asked.out is not None:
         _write(asked.out, scores, remarks)
-    print("\n".join(_table(scores, pairs)))
+    print_lines(_table(scores, pairs))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,8 @@ from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
 from visattn.commands.score_diagnostics import write_diagnostics
 from visattn.commands.score_rows import ScoreRows
-from visattn.commands.values import positive
+from visattn.commands.streams import print_lines, print_remark
+from visattn.commands.values import batch_size, count, real_number, seed, whole_number
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from visattn.data.pictures import Picture
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--data", type=Path, required=True, metavar="DATA", help="see below")
     made.add_argument("--pictures", type=Path, metavar="DIR", help="where DATA's pictures are")
     made.add_argument("--masks", type=Path, metavar="DIR", help="masks of the pictures in DATA")
-    made.add_argument("--limit", type=positive, metavar="N", help="only the first N pictures")
+    made.add_argument("--limit", type=count, metavar="N", help="only the first N pictures")
     made.add_argument(
         "--methods", nargs="+", required=True, metavar="METHOD", help="such as gradcam, rollout"
     )
@@ -87,21 +87,29 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_rules(made: argparse.ArgumentParser) -> None:
     """Add what changes the numbers."""
+    steps = whole_number(1, 10_000)
     made.add_argument(
-        "--tolerance", type=float, default=15.0, metavar="PX", help="a peak may miss by (15)"
+        "--tolerance",
+        type=real_number(0, 1e6),
+        default=15.0,
+        metavar="PX",
+        help="a peak may miss by (15)",
     )
     made.add_argument(
-        "--threshold", type=float, metavar="SHARE", help="of the range, for IoU (the map's mean)"
+        "--threshold",
+        type=real_number(0, 1),
+        metavar="SHARE",
+        help="of the range, for IoU (the map's mean)",
     )
-    made.add_argument("--steps", type=positive, default=16, help="of insertion and deletion (16)")
+    made.add_argument("--steps", type=steps, default=16, help="of insertion and deletion (16)")
     made.add_argument(
-        "--checks", type=positive, metavar="N", help="shuffle the weights for the first N objects"
+        "--checks", type=count, metavar="N", help="shuffle the weights for the first N objects"
     )
     made.add_argument(
-        "--diagnostics", type=positive, metavar="N", help="attention itself, over N pictures"
+        "--diagnostics", type=count, metavar="N", help="attention itself, over N pictures"
     )
-    made.add_argument("--batch", type=positive, default=16, help="pictures at a time (16)")
-    made.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
+    made.add_argument("--batch", type=batch_size, default=16, help="pictures at a time (16)")
+    made.add_argument("--seed", type=seed, default=0, help="of all that is drawn (0)")
 
 
 def score(asked: argparse.Namespace) -> int:
@@ -152,9 +160,9 @@ def score(asked: argparse.Namespace) -> int:
     if asked.diagnostics and asked.out is not None:
         paths = [one.path for one in pictures if one.name not in bad]
         lines = write_diagnostics(trials, paths[: asked.diagnostics], asked.out, asked.batch)
-        print("\n".join(["", *lines]))
+        print_lines(["", *lines])
     for reason in bad.values():
-        print(f"visattn: skipped {reason}", file=sys.stderr)
+        print_remark(f"skipped {reason}")
     return 1 if bad else 0
 
 
@@ -169,7 +177,7 @@ def _trials(asked: argparse.Namespace) -> "tuple[MapTrials, str]":
     asked.pretrained = asked.pretrained and not asked.dry_run  # to foresee, nothing is fetched
     named, subject = chosen_model(asked)
     if named.weights == "random" and not asked.dry_run:
-        print("visattn: the weights are random, so these scores say nothing", file=sys.stderr)
+        print_remark("the weights are random, so these scores say nothing")
     trials = MapTrials(subject, asked.scores, rule, plan, asked.seed, transform=named.transform)
     return trials, named.weights
 
@@ -276,7 +284,7 @@ def _conclude(
     """Print what was found, and write it."""
     from visattn.commands.score_reports import report_lines, report_numbers
 
-    print("\n".join(report_lines(rows.rows, settings, lacking)))
+    print_lines(report_lines(rows.rows, settings, lacking))
     if asked.out is None:
         return
     told = report_numbers(rows.rows) | {"lacking": lacking, "skipped": sorted(bad)}

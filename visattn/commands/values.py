@@ -2,23 +2,84 @@
 
 import argparse
 import json
+import math
+import re
+from collections.abc import Callable
 from typing import Any
 
+LARGEST_SEED = 2**63 - 1  # what generators of torch and NumPy take alike
 
-def positive(text: str) -> int:
-    """Return a whole number from 1.
+
+def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers of a range; every number of a command line has one.
+
+    Args:
+        lowest: The least that makes sense.
+        highest: The most that does, or that memory and files bear.
 
     Raises:
-        argparse.ArgumentTypeError: If the text is none.
+        argparse.ArgumentTypeError: By what is returned, if a text is none, or out of the range.
 
     Example:
-        >>> positive("16")
+        >>> whole_number(1, 1000)("16")
         16
+        >>> whole_number(1, 1000)("100000000000000000000")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: must be a whole number from 1 to 1,000, got '1000000000000...
     """
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return value
+
+    def read(text: str) -> int:
+        plain = re.fullmatch(r"[+-]?[0-9]{1,20}", text)
+        if plain is None or not lowest <= int(text) <= highest:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number from {lowest:,} to {highest:,}, got {_short(text)}"
+            )
+        return int(text)
+
+    return read
+
+
+def real_number(lowest: float, highest: float) -> Callable[[str], float]:
+    """Return a reader of numbers of a range, NaN and infinity left out.
+
+    Args:
+        lowest: The least that makes sense.
+        highest: The most that does.
+
+    Raises:
+        argparse.ArgumentTypeError: By what is returned, if a text is none, or out of the range.
+
+    Example:
+        >>> real_number(-10, 10)("0.7")
+        0.7
+        >>> real_number(-10, 10)("nan")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: must be a number from -10 to 10, got 'nan'
+    """
+
+    def read(text: str) -> float:
+        try:
+            value = float(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            value = math.nan
+        if not lowest <= value <= highest:
+            raise argparse.ArgumentTypeError(
+                f"must be a number from {lowest:g} to {highest:g}, got {_short(text)}"
+            )
+        return value
+
+    return read
+
+
+# Of pictures that are worked on at once, and of things that are counted out: beyond these no
+# memory, and no folder, would be large enough.
+batch_size = whole_number(1, 65_536)
+count = whole_number(1, 1_000_000)
+seed = whole_number(0, LARGEST_SEED)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def named_value(text: str) -> tuple[str, Any]:

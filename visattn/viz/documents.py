@@ -5,6 +5,7 @@ import hashlib
 import html
 import io
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
@@ -13,10 +14,13 @@ from urllib.parse import quote
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import Image, ImageFile
 
 from visattn.viz.rasters import resized_picture
 from visattn.viz.shown_texts import shown_text
+
+_BYTES_PER_PIXEL = 4  # of a JPEG at most: noise of black and white in full colour takes 2.4
+_ENCODING = threading.Lock()
 
 
 def sealed_document(
@@ -101,11 +105,10 @@ def picture_address(
     height, width = picture.shape[:2]
     share = min(1.0, longest / max(height, width))
     size = (max(1, round(height * share)), max(1, round(width * share)))
-    buffer, image = io.BytesIO(), Image.fromarray(resized_picture(picture, size))
     # Small pictures are enlarged by the page, and drawn ones have hard edges: all of their colour.
     sampling = 2 if share < 1 or max(size) > 640 else 0
-    image.save(buffer, "jpeg", quality=quality, optimize=True, subsampling=sampling)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), size
+    content = _jpeg(Image.fromarray(resized_picture(picture, size)), quality, sampling)
+    return "data:image/jpeg;base64," + base64.b64encode(content).decode(), size
 
 
 def file_address(name: str) -> str:
@@ -118,6 +121,23 @@ def file_address(name: str) -> str:
         './50%20%25%20%231.html'
     """
     return escaped_text("./" + quote(name, safe="", errors="replace"))
+
+
+def _jpeg(image: Image.Image, quality: int, sampling: int) -> bytes:
+    """Return a picture as JPEG, with tables made for it.
+
+    For these the whole file must fit into a buffer, in which Pillow reckons with a byte for each
+    pixel; noise in full colour takes more. The size of the buffer changes no byte of the file.
+    """
+    buffer = io.BytesIO()
+    with _ENCODING:  # what a module knows is everybody's
+        usual = ImageFile.MAXBLOCK
+        ImageFile.MAXBLOCK = max(usual, _BYTES_PER_PIXEL * image.width * image.height)
+        try:
+            image.save(buffer, "jpeg", quality=quality, optimize=True, subsampling=sampling)
+        finally:
+            ImageFile.MAXBLOCK = usual
+    return buffer.getvalue()
 
 
 def _read(name: str) -> str:
