@@ -73,15 +73,15 @@ def test_the_splits_offered_are_those_there_are(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--count", "0"], "count must be >= 1"),
-        (["--size", "3"], "size >= 16 pixels"),
-        (["--seed", "-1"], "seed >= 0"),
+        (["--count", "0"], "--count: must be a whole number from 1 to 1,000,000"),
+        (["--size", "3"], "--size: must be a whole number from 16 to 4,096"),
+        (["--seed", "-1"], "--seed: must be a whole number from 0"),
     ],
 )
 def test_numbers_without_sense_write_nothing(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["data", "scenes", "--out", str(tmp_path / "new"), *words]) == 1
+    assert main(["data", "scenes", "--out", str(tmp_path / "new"), *words]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 

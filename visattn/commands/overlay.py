@@ -9,7 +9,7 @@ from visattn.commands.dry_runs import add_dry_run, foresee, told_pictures
 from visattn.commands.model_options import add_model_options
 from visattn.commands.parsers import CommandParser
 from visattn.commands.streams import print_lines
-from visattn.commands.values import batch_size, named_value, real_number, whole_number
+from visattn.commands.values import batch_size, named_value, quoted, real_number, whole_number
 
 _NOTHING = """\
 say whose maps these are, with --model SPEC or --maps FILE:
@@ -175,6 +175,6 @@ def _sides(text: str) -> tuple[int, int]:
     y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if min(y, x) < 1 or max(y, x) > _LONGEST:
         raise argparse.ArgumentTypeError(
-            f"must be N or HEIGHTxWIDTH, each from 1 to {_LONGEST:,}, got {text!r}"
+            f"must be N or HEIGHTxWIDTH, each from 1 to {_LONGEST:,}, got {quoted(text)}"
         )
     return y, x

@@ -32,7 +32,7 @@ def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
         plain = re.fullmatch(r"[+-]?[0-9]{1,20}", text)
         if plain is None or not lowest <= int(text) <= highest:
             raise argparse.ArgumentTypeError(
-                f"must be a whole number from {lowest:,} to {highest:,}, got {_short(text)}"
+                f"must be a whole number from {lowest:,} to {highest:,}, got {quoted(text)}"
             )
         return int(text)
 
@@ -64,7 +64,7 @@ def real_number(lowest: float, highest: float) -> Callable[[str], float]:
             value = math.nan
         if not lowest <= value <= highest:
             raise argparse.ArgumentTypeError(
-                f"must be a number from {lowest:g} to {highest:g}, got {_short(text)}"
+                f"must be a number from {lowest:g} to {highest:g}, got {quoted(text)}"
             )
         return value
 
@@ -78,7 +78,13 @@ count = whole_number(1, 1_000_000)
 seed = whole_number(0, LARGEST_SEED)
 
 
-def _short(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return what was typed as an answer repeats it: between quotation marks, and not all of it.
+
+    Example:
+        >>> quoted("7" * 5000)
+        "'7777777777777777777777777777777777777...'"
+    """
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
