@@ -60,6 +60,7 @@ def test_a_number_out_of_its_range_is_a_usage_error(capsys: Capsys) -> None:
         ("caption a.png --run a --beam 100000000000000000000", "from 1 to 1,000, got '1000000"),
         ("caption a.png --run a --length-penalty 1e308", "from -10 to 10, got '1e308'"),
         ("caption a.png --run a --length-penalty nan", "from -10 to 10, got 'nan'"),
+        ("overlay a.png --out a --model a --opacity 7", "a number from 0 to 1, got '7'"),
         ("data scenes --out a --size 100000", "from 16 to 4,096, got '100000'"),
         ("data scenes --out a --count 100000000000 --dry-run", "from 1 to 1,000,000, got '1000"),
     ):

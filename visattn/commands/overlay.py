@@ -122,7 +122,7 @@ def _add_drawing(made: argparse.ArgumentParser) -> None:
 
 
 def _add_given(made: argparse.ArgumentParser) -> None:
-    values = real_number(-1e30, 1e30)  # as float32 holds them, and differences of them
+    values = real_number(-1e19, 1e19)  # float32 holds them and their squares
     made.add_argument(
         "--maps", type=Path, metavar="FILE", help="maps of the photo, in place of a model"
     )
@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _sides(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
     y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if min(y, x) < 1 or max(y, x) > _LONGEST:
         raise argparse.ArgumentTypeError(
