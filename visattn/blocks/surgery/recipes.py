@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.bases import Block
-from visattn.blocks.catalogues import create
+from visattn.blocks.catalogues import create, name_of
 from visattn.blocks.surgery.grafts import Graft
 from visattn.blocks.surgery.sites import Site
 
@@ -37,7 +36,7 @@ def graft_for(site: Site, recipe: Recipe, *, identity: bool, options: dict[str, 
     with torch.device("meta" if bare else "cpu"):
         for each in wanted:
             made = _made(each, site.channels, options)
-            blocks[_label(each, made, blocks)] = made
+            blocks[_label(made, blocks)] = made
         eased = [name for name, block in blocks.items() if identity and _changes(block, site)]
         return Graft(blocks, eased=eased, last=site.last)
 
@@ -59,9 +58,9 @@ def _made(recipe: str | Factory, channels: int, options: dict[str, Any]) -> nn.M
     return made
 
 
-def _label(given: str | Factory, block: nn.Module, taken: dict[str, nn.Module]) -> str:
-    name = given if isinstance(given, str) else type(block).__name__.lower()
-    name = block.card.name if isinstance(block, Block) else re.sub(r"\W", "_", name)
+def _label(block: nn.Module, taken: dict[str, nn.Module]) -> str:
+    name = name_of(block) or type(block).__name__
+    name = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
     name = f"{name}_block" if hasattr(nn.Module, name) else name
     count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
     return f"{name}{count + 1}" if count else name
