@@ -282,6 +282,6 @@ def _entry(name: str) -> _Entry:
     near = list(dict.fromkeys(spellings[key] for key in close))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names())}"
     raise ValueError(
-        f"there is no block {name!r}; {hint} (a block of your own: call va.register(MyBlock) first, "
-        "or name it as package.module.Class)"
+        f"there is no block {name!r}; {hint} (a block of your own: call va.register(MyBlock) "
+        "first, or name it as package.module.Class)"
     )

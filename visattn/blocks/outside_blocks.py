@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -86,18 +87,32 @@ def imported(path: str) -> type[nn.Module]:
         raise ValueError(f"there is no block {path!r}: a class is named as package.module.Class")
     _check_trust(path, module)
     try:
-        thing: Any = getattr(importlib.import_module(module), name)
+        thing: Any = getattr(imported_module(module), name)
     except AttributeError:
         raise ValueError(f"there is no block {path!r}: {module} has no {name}") from None
-    except Exception as error:  # whatever a user's module raises
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"there is no block {path!r}: {module} cannot be imported: {reason}; a module of your "
-            "own must lie in a folder of PYTHONPATH"
-        ) from error
     if isinstance(thing, type):  # something else's class, seen through a module of ours
         _check_trust(path, thing.__module__)
     return check_class(thing)
+
+
+def imported_module(name: str) -> ModuleType:
+    """Return a module that the user trusts.
+
+    Raises:
+        ValueError: If it cannot be imported, with the reason in a line.
+
+    Example:
+        >>> imported_module("visattn.blocks.cards").__name__
+        'visattn.blocks.cards'
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever a module of theirs raises
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{name} cannot be imported: {reason}; a module of your own must lie in a folder of "
+            "PYTHONPATH"
+        ) from error
 
 
 def _check_trust(path: str, module: str) -> None:

@@ -4,6 +4,7 @@ import argparse
 import inspect
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -48,12 +49,12 @@ def main(argv: Sequence[str]) -> int:
     asked = options.parse_args(argv)
     from visattn.blocks.catalogues import info
 
-    _import_users_modules()
     columns = shutil.get_terminal_size((120, 24)).columns
-    if asked.name is None:
-        print("\n".join(_table(columns)))
-        return 0
     try:
+        _import_users_modules()
+        if asked.name is None:
+            print("\n".join(_table(columns)))
+            return 0
         info(asked.name)
         lines = _card(asked.name, min(columns, 100))
     except (ValueError, TypeError) as error:
@@ -65,19 +66,16 @@ def main(argv: Sequence[str]) -> int:
 def _import_users_modules() -> None:
     """Import what the user trusts, so that the blocks that are registered there are known.
 
-    Raises:
-        SystemExit: If one of the modules cannot be imported, with code 2.
+    A module that cannot be imported is named on stderr; the other blocks are shown all the same.
     """
-    import importlib
+    from visattn.blocks.outside_blocks import imported_module
+    from visattn.trusted_modules import users_modules
 
-    from visattn.trusted_modules import VARIABLE, users_modules
-
-    try:
-        for module in users_modules():
-            importlib.import_module(module)
-    except Exception as error:  # whatever a user's module raises
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        parser().error(f"{VARIABLE} names a module that cannot be imported: {reason}")
+    for module in users_modules():
+        try:
+            imported_module(module)
+        except ValueError as error:
+            print(f"visattn blocks: {error}; what it registers is not shown", file=sys.stderr)
 
 
 # ------------------------------------------------------------------ all blocks
