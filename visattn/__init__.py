@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from visattn.blocks.catalogues import create, info, names
+    from visattn.blocks.catalogues import create, info, names, register
     from visattn.blocks.surgery import bake, insert, remove, table
     from visattn.data.pictures import read_picture
     from visattn.data.scenes.datasets import Scenes
@@ -40,6 +40,7 @@ __all__ = [
     "overlay",
     "read_picture",
     "record",
+    "register",
     "remove",
     "save",
     "table",
@@ -61,6 +62,7 @@ _HOMES = {
     "overlay": "visattn.seeing",
     "read_picture": "visattn.data.pictures",
     "record": "visattn.maps.recorders",
+    "register": "visattn.blocks.catalogues",
     "remove": "visattn.blocks.surgery",
     "save": "visattn.seeing",
     "table": "visattn.blocks.surgery",

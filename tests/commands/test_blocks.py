@@ -1,9 +1,12 @@
 """The table of blocks and their cards, as a terminal or a pipe shows them."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
+from visattn.blocks import catalogues
 from visattn.blocks.catalogues import create, info, names
 from visattn.cli import main
 from visattn.commands import blocks
@@ -89,3 +92,53 @@ def test_arguments_are_read_to_the_end_of_their_section() -> None:
     )
     assert blocks._arguments(docstring) == {"one": "Its side, odd.", "two": "More."}
     assert blocks._arguments("No arguments.") == {}
+
+
+MINE = """
+import visattn as va
+from torch import nn
+
+@va.register
+class Mine(nn.Module):
+    '''A block of a user.
+
+    Args:
+        channels: Width.
+        factor: By which it scales.
+    '''
+    def __init__(self, channels, factor=2.0):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 1)
+    def forward(self, x):
+        return x * self.conv(x).sigmoid()
+
+@va.register(name="counting")
+class Counting(Mine):
+    def forward(self, x):
+        return x * x.sum().item()
+"""
+
+
+def test_blocks_of_trusted_modules_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: None, capsys: Capsys
+) -> None:
+    monkeypatch.setattr(catalogues, "_registered", {})
+    (tmp_path / "mine_of_blocks.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["blocks", "mine_of_blocks.Mine"]) == 2
+    assert "trust the module by VISATTN_TRUST_MODULES=mine_of_blocks" in capsys.readouterr().err
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "mine_of_blocks,nowhere_at_all")
+    rows = {line.split()[0]: line.split() for line in shown(capsys) if line}
+    assert rows["mine"][:3] == ["mine", "other", "65,792"]
+    assert rows["counting"][2:4] == ["-", "-"]
+    card = shown(capsys, "mine_of_blocks.Mine")
+    assert card[0] == "mine: Mine"
+    assert "options     factor=2.0: By which it scales." in card
+    assert any("not counted: RuntimeError" in line for line in shown(capsys, "counting"))
+    assert main(["blocks"]) == 0
+    assert "nowhere_at_all cannot be imported" in capsys.readouterr().err
+    sys.modules.pop("mine_of_blocks")
+
+
+def test_a_block_goes_by_its_other_names(narrow: None, capsys: Capsys) -> None:
+    assert shown(capsys, "CBAM") == shown(capsys, "cbam")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from class_miniatures import believe_miniatures, write_digits
 from yaml_bombs import BOMB
 
 from visattn.cli import main
@@ -111,6 +112,43 @@ def test_row_1_and_2_classes_of_others(refused: Refused, evil: Path) -> None:
         assert "says so by VISATTN_TRUST_MODULES=evilmod\n" in said
         assert len(said.splitlines()) == 1
     assert not evil.exists()
+
+
+BLOCKS = """\
+trainer: {accelerator: cpu, max_epochs: 1, enable_progress_bar: false, logger: false}
+model:
+  class_path: ClassificationTask
+  init_args:
+    classifier:
+      class_path: AttentionResNet
+      init_args: {depth: 8, width: 4, size: [28, 28], mean: [0.1], std: [0.3]}
+data:
+  class_path: TorchvisionData
+  init_args: {source: MNIST, root: DIGITS, validation: 5, batch: 6}
+"""
+
+
+def test_row_2_blocks_of_others(
+    evil: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    believe_miniatures(monkeypatch)
+    write_digits(tmp_path)
+    (tmp_path / "blocks.yaml").write_text(BLOCKS.replace("DIGITS", str(tmp_path)))
+    words = ["fit", "--config", "blocks.yaml", "--run", "run"]
+    place = "--model.classifier.init_args"
+    for key, block in (
+        *(("block", "evilmod.Evil"), ("first", "evilmod.Evil"), ("block", "os.system")),
+        ("block", "visattn.blocks.outside_blocks.ModuleType"),
+    ):
+        assert main([*words, f"{place}.{key}", block]) == 1
+        said = capsys.readouterr().err
+        assert f"{block} may not be imported because a text names it" in said
+        assert "Traceback" not in said
+    assert not evil.exists()
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "evilmod")
+    assert main([*words, f"{place}.block", "evilmod.Evil"]) == 1
+    assert "a block is a class of torch.nn.Module" in capsys.readouterr().err
+    assert evil.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from jsonargparse import ArgumentParser
 
-from visattn.tasks.trusted_imports import TRUSTED, named_modules, trust_only_known_packages
+from visattn.tasks.trusted_imports import trust_only_known_packages
+from visattn.trusted_modules import TRUSTED, named_modules
 
 
 @pytest.fixture

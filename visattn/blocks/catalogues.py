@@ -2,7 +2,12 @@
 
 import difflib
 import inspect
-from typing import Any, get_args
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar, get_args, overload
+
+from torch import nn
 
 from visattn.blocks.bases import Block
 from visattn.blocks.branches.selective_kernels import SelectiveKernel
@@ -25,10 +30,13 @@ from visattn.blocks.grids.criss_crosses import CrissCrossAttention
 from visattn.blocks.grids.double_attentions import DoubleAttention
 from visattn.blocks.grids.dual_attentions import DualAttention
 from visattn.blocks.grids.nonlocals import NonLocal
+from visattn.blocks.outside_blocks import check_class, imported, path_of, plain_card
 from visattn.blocks.spatial.pooled_gates import SpatialGate
 from visattn.blocks.spatial.signal_gates import AttentionGate
 from visattn.blocks.spatial.spatial_excitations import SpatialExcitation
 from visattn.blocks.spatial.spatial_transformers import SpatialTransformer
+
+BlockClass = TypeVar("BlockClass", bound=type[nn.Module])
 
 BLOCKS: dict[str, type[Block]] = {
     block.card.name: block
@@ -60,25 +68,41 @@ BLOCKS: dict[str, type[Block]] = {
 }
 
 
-def create(name: str, channels: int, **options: Any) -> Block:
+class _Entry(NamedTuple):
+    block: type[nn.Module]
+    card: Card
+
+
+_registered: dict[str, _Entry] = {}
+_imported: dict[str, _Entry] = {}
+"""Classes that were named by their path, by that path."""
+
+
+def create(name: str, channels: int, **options: Any) -> nn.Module:
     """Return a block by its name in the catalogue.
 
     Args:
-        name: One of `names()`.
+        name: One of `names()`, or another name that the block goes by: "SE", "squeeze_excite",
+            "non-local"; case, hyphens and underscores do not matter. Or the class of a block as
+            `package.module.Class`, of a module that configs may import.
         channels: Width of the features that it is to take.
         options: What the block takes besides, as `reduction` or `kernel`.
 
     Raises:
-        ValueError: If there is no such block, or if it takes no such option.
+        ValueError: If there is no such block, if it takes no such option, or if its module may not
+            be imported.
+        TypeError: If the class that is named cannot be a block.
 
     Example:
         >>> import torch
-        >>> create("se", 32, reduction=8)(torch.zeros(1, 32, 5, 7)).shape
+        >>> create("SE", 32, reduction=8)(torch.zeros(1, 32, 5, 7)).shape
         torch.Size([1, 32, 5, 7])
     """
-    block = _found(name)
-    known = [key for key in inspect.signature(block).parameters if key != "channels"]
-    if wrong := sorted(set(options) - set(known)):
+    block = block_class(name)
+    parameters = list(inspect.signature(block).parameters.values())[1:]
+    known = [option.name for option in parameters if option.kind != option.VAR_KEYWORD]
+    wrong = sorted(set(options) - set(known))
+    if wrong and len(known) == len(parameters):
         raise ValueError(
             f"{name} takes no {', '.join(wrong)}; it takes {', '.join(known) or 'no options'}"
         )
@@ -97,25 +121,167 @@ def names(kind: Kind | None = None) -> list[str]:
     """
     if kind is not None and kind not in get_args(Kind):
         raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
-    return [name for name, block in BLOCKS.items() if kind in (None, block.card.kind)]
+    return [name for name, entry in _entries().items() if kind in (None, entry.card.kind)]
 
 
 def info(name: str) -> Card:
     """Return the card of a block: paper, equation, parameters, and where we deviate.
 
+    Args:
+        name: As `create` takes it.
+
     Raises:
-        ValueError: If there is no such block.
+        ValueError: If there is no such block, or if its module may not be imported.
+        TypeError: If the class that is named cannot be a block.
 
     Example:
-        >>> info("se").equation
+        >>> info("SE").equation
         'y = x * s(W2 relu(W1 mean(x) + b1) + b2)'
     """
-    return _found(name).card
+    return _entry(name).card
 
 
-def _found(name: str) -> type[Block]:
-    if name not in BLOCKS:
-        close = difflib.get_close_matches(name.lower(), BLOCKS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(BLOCKS)}"
-        raise ValueError(f"there is no block {name!r}; {hint}")
-    return BLOCKS[name]
+@overload
+def register(block: BlockClass, *, name: str | None = None) -> BlockClass: ...
+
+
+@overload
+def register(
+    block: None = None, *, name: str | None = None
+) -> Callable[[BlockClass], BlockClass]: ...
+
+
+def register(
+    block: BlockClass | None = None, *, name: str | None = None
+) -> BlockClass | Callable[[BlockClass], BlockClass]:
+    """Add a block of your own to the catalogue, for this process; also as a decorator.
+
+    `create`, `insert`, `names`, `info`, the networks, the conformance suite and `visattn blocks`
+    know it from then on, by its name or as `package.module.Class`.
+
+    Args:
+        block: A class of `torch.nn.Module` that takes features [batch, channels, height, width] and
+            returns features of the same shape. Its constructor takes the channels first, and all
+            its other arguments have defaults. A class attribute `card` says what `info` returns.
+        name: In the catalogue; the name of the class in lower case if None.
+
+    Returns:
+        The class as it is.
+
+    Raises:
+        TypeError: If it is no such class.
+        ValueError: If the name is taken by another block, or is no plain word.
+
+    Example:
+        >>> from visattn.blocks import catalogues
+        >>> getfixture("monkeypatch").setattr(catalogues, "_registered", {})
+        >>> @register
+        ... class Halved(nn.Module):
+        ...     def __init__(self, channels):
+        ...         super().__init__()
+        ...     def forward(self, x):
+        ...         return x / 2
+        >>> create("halved", 64)
+        Halved()
+    """
+    if block is None:
+        return lambda given: register(given, name=name)
+    made = check_class(block)
+    card = getattr(made, "card", None)
+    card = card if isinstance(card, Card) else None
+    word = name or (card.name if card else made.__name__.lower())
+    if not re.fullmatch(r"[A-Za-z](\w|-)*", word) or word.lower() == "none":
+        raise ValueError(f"a block is named by a word such as my_block, got {word!r}")
+    other = _spellings().get(_key(word))
+    taken = _entries()[other].block if other else None
+    if taken is not None and path_of(taken) != path_of(made):  # a cell that ran again is the same
+        raise ValueError(
+            f"the name {word!r} is taken by the block {other} ({path_of(taken)}); "
+            f"give another: va.register({made.__name__}, name=...)"
+        )
+    if other in BLOCKS:
+        return block
+    aliases = tuple(a for a in card.aliases if _key(a) not in _spellings()) if card else ()
+    told = replace(card, name=word, aliases=aliases) if card else plain_card(made, word)
+    _registered[other or word] = _Entry(made, told)
+    return block
+
+
+def block_class(name: str) -> type[nn.Module]:
+    """Return the class of a block, by a name as `create` takes it.
+
+    Raises:
+        ValueError: If there is no such block, or if its module may not be imported.
+        TypeError: If the class that is named cannot be a block.
+
+    Example:
+        >>> block_class("CBAM").__name__
+        'ConvolutionalAttention'
+    """
+    return _entry(name).block
+
+
+def is_known(name: str) -> bool:
+    """Return whether a block can be made by a name without anything being imported for it.
+
+    Example:
+        >>> is_known("CBAM"), is_known("my_package.MyBlock")
+        (True, False)
+    """
+    return _known(name) is not None
+
+
+def name_of(module: nn.Module) -> str | None:
+    """Return the name of a block in the catalogue; None of what is no block.
+
+    Example:
+        >>> name_of(create("CBAM", 32)), name_of(nn.ReLU())
+        ('cbam', None)
+    """
+    for name, entry in {**_entries(), **_imported}.items():
+        if type(module) is entry.block:
+            return name
+    return type(module).__name__ if isinstance(module, Block) else None
+
+
+def _entries() -> dict[str, _Entry]:
+    """Return all blocks by name, ours first."""
+    return {name: _Entry(block, block.card) for name, block in BLOCKS.items()} | _registered
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name.lower())
+
+
+def _spellings() -> dict[str, str]:
+    """Return the names of blocks by all that they are called; what they are named as comes last."""
+    entries = _entries()
+    by_class = {_key(entry.block.__name__): name for name, entry in entries.items()}
+    by_alias = {_key(a): name for name, entry in entries.items() for a in entry.card.aliases}
+    return {**by_class, **by_alias, **{_key(name): name for name in entries}}
+
+
+def _known(name: str) -> _Entry | None:
+    entries = _entries()
+    if "." not in name:
+        spelt = _spellings().get(_key(name))
+        return entries[spelt] if spelt else None
+    paths = {path_of(entry.block): entry for entry in entries.values()}
+    return paths.get(name) or _imported.get(name)
+
+
+def _entry(name: str) -> _Entry:
+    if known := _known(name):
+        return known
+    if "." in name:
+        block = imported(name)
+        _imported[name] = _Entry(block, plain_card(block, name))
+        return _imported[name]
+    spellings = _spellings()
+    close = difflib.get_close_matches(_key(name), spellings, n=5, cutoff=0.6)
+    near = list(dict.fromkeys(spellings[key] for key in close))[:3]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names())}"
+    raise ValueError(
+        f"there is no block {name!r}; {hint} (a block of your own: call va.register(MyBlock) "
+        "first, or name it as package.module.Class)"
+    )

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.blocks.taps import Tap
+from visattn.functional.precisions import may_overwrite
 
 
 def scaled(
@@ -25,7 +26,7 @@ def scaled(
         tensor([[[[1.5000]]]])
     """
     gate = tap(gate)
-    needed = x.requires_grad or gate.requires_grad or tap.wanted
+    needed = tap.wanted or not may_overwrite(x, gate)
     if needed or torch.compiler.is_compiling() or gate.stride() != x.stride():
         return x * gate
     return gate.mul_(x)

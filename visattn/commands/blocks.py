@@ -4,6 +4,7 @@ import argparse
 import inspect
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from visattn.commands.parsers import CommandParser
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
-    from visattn.blocks.bases import Block
+    from torch import nn
 
 CHANNELS = 256
 SIDE = 56
@@ -25,7 +26,9 @@ whose weights it takes."""
 
 _EPILOG = """\
 A block is made by va.create(NAME, channels, ...) and put into a network by
-va.insert(model, NAME, at=..., example=...)."""
+va.insert(model, NAME, at=..., example=...). NAME may be a class of your own, as
+package.module.Class, and what modules of yours register is listed too, if
+VISATTN_TRUST_MODULES names these modules."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,15 +50,32 @@ def main(argv: Sequence[str]) -> int:
     from visattn.blocks.catalogues import info
 
     columns = shutil.get_terminal_size((120, 24)).columns
-    if asked.name is None:
-        print("\n".join(_table(columns)))
-        return 0
     try:
+        _import_users_modules()
+        if asked.name is None:
+            print("\n".join(_table(columns)))
+            return 0
         info(asked.name)
-    except ValueError as error:
+        lines = _card(asked.name, min(columns, 100))
+    except (ValueError, TypeError) as error:
         options.error(str(error))
-    print("\n".join(_card(asked.name, min(columns, 100))))
+    print("\n".join(lines))
     return 0
+
+
+def _import_users_modules() -> None:
+    """Import what the user trusts, so that the blocks that are registered there are known.
+
+    A module that cannot be imported is named on stderr; the other blocks are shown all the same.
+    """
+    from visattn.blocks.outside_blocks import imported_module
+    from visattn.trusted_modules import users_modules
+
+    for module in users_modules():
+        try:
+            imported_module(module)
+        except ValueError as error:
+            print(f"visattn blocks: {error}; what it registers is not shown", file=sys.stderr)
 
 
 # ------------------------------------------------------------------ all blocks
@@ -68,8 +88,12 @@ def _table(columns: int) -> list[str]:
     rows = [("block", "kind", "parameters", "MACs", "title", "paper")]
     for name in names():
         card = info(name)
-        parameters, macs = _costs(name)
-        rows.append((name, card.kind, f"{parameters:,}", _short(macs), card.title, card.paper))
+        try:
+            parameters, macs = _costs(name)
+            costs = f"{parameters:,}", _short(macs)
+        except ValueError:  # a registered block; its card says why
+            costs = "-", "-"
+        rows.append((name, card.kind, *costs, card.title, card.paper))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     room = columns - sum(widths) - 2 * len(widths)
     lines = [f"{_aligned(row[:4], widths)}  {_told(*row[4:], room)}".rstrip() for row in rows]
@@ -107,15 +131,23 @@ def _told(title: str, paper: str, room: int) -> str:
 
 
 def _costs(name: str) -> tuple[int, int]:
-    """Return parameters and MACs of a block; nothing is computed for it."""
+    """Return parameters and MACs of a block; nothing is computed for it.
+
+    Raises:
+        ValueError: If it fails.
+    """
     import torch
 
     from visattn.blocks.catalogues import create
     from visattn.blocks.surgery.tables import table
 
-    with torch.device("meta"):
-        model = torch.nn.Sequential(create(name, CHANNELS))
-        costs = table(model, torch.empty(1, CHANNELS, SIDE, SIDE))
+    try:
+        with torch.device("meta"):
+            model = torch.nn.Sequential(create(name, CHANNELS))
+            costs = table(model, torch.empty(1, CHANNELS, SIDE, SIDE))
+    except Exception as error:  # whatever a user's block raises
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"not counted: {type(error).__name__}: {reason}") from error
     return costs.parameters, costs.work.macs
 
 
@@ -137,18 +169,23 @@ def _short(count: int) -> str:
 
 def _card(name: str, columns: int) -> list[str]:
     """Return all that is known of a block, under one margin."""
-    from visattn.blocks.catalogues import BLOCKS
+    from visattn.blocks.catalogues import block_class, info
 
-    block = BLOCKS[name]
-    card = block.card
-    parameters, macs = _costs(name)
-    costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE} cells"
+    block, card = block_class(name), info(name)
+    try:
+        parameters, macs = _costs(name)
+        costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE} cells"
+    except ValueError as error:
+        costs = str(error)
+    name = card.name
     lines = [f"{name}: {card.title}"]
     lines += _wrapped(f"{card.paper}; {_weighs(card.kind)}", "", columns)
     lines += ["", *_wrapped(card.equation, "  ", columns)]
     lines += ["  (x: input, y: output, s: sigmoid)", ""]
     lines += _entry("parameters", [card.parameters, costs], columns)
     lines += _entry("options", _options(block) or ["none"], columns)
+    if card.aliases:
+        lines += _entry("also called", [", ".join(card.aliases)], columns)
     lines += _entry("deviations", card.deviations or ["none known"], columns)
     lines += _entry("weights", card.weights or ["of this block only"], columns)
     lines += ["", f'va.create("{name}", {CHANNELS})']
@@ -162,6 +199,7 @@ def _weighs(kind: str) -> str:
         "both": "weighs channels and places",
         "branches": "weighs branches of convolutions",
         "grid": "each place takes from others",
+        "other": "a block from outside",
     }[kind]
 
 
@@ -189,13 +227,13 @@ def _wrapped(text: str, margin: str, columns: int, *, hanging: str = "") -> list
     ]
 
 
-def _options(block: "type[Block]") -> list[str]:
+def _options(block: "type[nn.Module]") -> list[str]:
     """Return the options of a block with their defaults and what its docstring says of them."""
     told = _arguments(inspect.getdoc(block) or "")
     return [
         f"{name}={option.default!r}: {told.get(name, '')}".removesuffix(": ")
-        for name, option in inspect.signature(block).parameters.items()
-        if name != "channels"
+        for name, option in list(inspect.signature(block).parameters.items())[1:]
+        if option.default is not option.empty
     ]
 
 

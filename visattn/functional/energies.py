@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.functional.pools import channel_means
-from visattn.functional.precisions import at_least_float32
+from visattn.functional.precisions import at_least_float32, may_overwrite
 
 
 def energy_gate(
@@ -39,11 +39,18 @@ def energy_gate(
         raise ValueError(f"smoothing must be above 0, got {smoothing}")
     exact = at_least_float32(x)
     centred = exact - channel_means(exact)[:, :, None, None]
-    learning = centred.requires_grad
+    fresh = not may_overwrite(centred)
     # Every step is as large as x. Where no slope needs it again, the next one takes its memory.
-    squares = centred.square() if learning else centred.square_()
-    degrees = cast("int", torch.sym_max(x.shape[2] * x.shape[3] - 1, 1))
-    factor = 0.25 / (squares.sum((2, 3), keepdim=True) / degrees + smoothing)
-    if learning:
+    squares = centred.square() if fresh else centred.square_()
+    factor = 0.25 / (squares.sum((2, 3), keepdim=True) / _degrees(x) + smoothing)
+    if fresh:
         return (squares * factor + 0.5).sigmoid().to(x.dtype)
     return squares.mul_(factor).add_(0.5).sigmoid_().to(x.dtype)
+
+
+def _degrees(x: Float[Tensor, "b c y x"]) -> int | Tensor:
+    """Return the number of places less 1, but at least 1."""
+    degrees: int | Tensor = x.shape[2] * x.shape[3] - 1  # a tensor under torch.jit.trace
+    if isinstance(degrees, Tensor):
+        return degrees.clamp_min(1)
+    return cast("int", torch.sym_max(degrees, 1))

@@ -17,6 +17,19 @@ def at_least_float32(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def may_overwrite(*tensors: Tensor) -> bool:
+    """Return whether an operation on tensors may write its result over them.
+
+    It may not where a gradient needs them again, and not under `torch.jit.trace`, whose check wants
+    the same operations with gradients and without.
+
+    Example:
+        >>> may_overwrite(torch.ones(1)), may_overwrite(torch.ones(1, requires_grad=True))
+        (True, False)
+    """
+    return not (torch.jit.is_tracing() or any(x.requires_grad for x in tensors))
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which autocast does not narrow what was widened.
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from visattn.blocks.bases import Block
+from visattn.blocks.catalogues import name_of
 from visattn.blocks.surgery.grafts import Graft
 
 Part = Literal["backbone", "blocks", "head"]
@@ -108,8 +108,10 @@ class ImageClassifier(nn.Module, ABC):
 
     @property
     def attention(self) -> tuple[nn.Module, ...]:
-        """What was added to the backbone: blocks of visattn's, and what eases them in."""
-        return tuple(module for module in self.modules() if isinstance(module, (Block, Graft)))
+        """What was added to the backbone: blocks of the catalogue, and what eases them in."""
+        return tuple(
+            module for module in self.modules() if isinstance(module, Graft) or name_of(module)
+        )
 
     def parts(self) -> Mapping[Part, list[nn.Parameter]]:
         """Return the parameters of the backbone, of the attention blocks and of the head.

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from visattn.blocks.catalogues import is_known
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.encoders import SmallEncoder
 from visattn.models.glimpse_models import GlimpseModel
@@ -86,6 +87,7 @@ def build(description: Mapping[str, Any]) -> nn.Module:
         raise ValueError(f"{name} has no argument {', '.join(unknown)}; it takes {sorted(known)}")
     if arguments.get("pretrained") or arguments.get("weights"):
         raise ValueError("a description brings its own weights; it may not ask for others")
+    _check_blocks(name, arguments)
     built = {key: _built(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
     try:
         return kind(**built)
@@ -166,6 +168,16 @@ def filled(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.
     except RuntimeError as error:
         raise ValueError(f"the weights do not fit the model that is described: {error}") from error
     return model.eval()
+
+
+def _check_blocks(name: str, arguments: Mapping[Any, Any]) -> None:
+    """Refuse blocks that this process does not know yet: a description imports nothing."""
+    for block in (arguments.get("block"), arguments.get("first")):
+        if isinstance(block, str) and not is_known(block):
+            raise ValueError(
+                f"the {name} was built with the block {block!r}, which is not in the catalogue: "
+                "import its class and call va.register(Class), under that name, before loading"
+            )
 
 
 def _check_numbers(value: Any) -> None:

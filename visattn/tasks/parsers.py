@@ -16,8 +16,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 from visattn.models.descriptions import CLASSES
 from visattn.tasks.bases import Data, Task
 from visattn.tasks.plain_errors import plain_error
-from visattn.tasks.trusted_imports import TRUSTED
 from visattn.tasks.yaml_checks import LONGEST, check_configs, checked_texts
+from visattn.trusted_modules import TRUSTED
 
 _LONG = 200  # characters of a value that may be a file's content
 _WIDEST = 2_000  # characters of an error

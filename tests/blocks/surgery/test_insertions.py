@@ -278,5 +278,5 @@ def test_options_are_for_every_block() -> None:
     with pytest.raises(ValueError, match="eca takes no reduction"):
         insert(model, ["se", "eca"], at="residual", example=x, reduction=4)
     with pytest.raises(ValueError, match="did you mean sse"):
-        insert(model, "sse_", at="residual", example=x)
+        insert(model, "ssse", at="residual", example=x)
     assert not any("visattn" in key for key in model.state_dict())

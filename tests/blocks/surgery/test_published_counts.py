@@ -87,11 +87,11 @@ def test_every_residual_branch(
     model = hollow(backbone)
     assert parameters(model) == bare
     seen = trace(model, PICTURE)
-    branches = [site.channels for site in chosen_sites(model, seen, "residual")]
+    branches = [site.channels for site in chosen_sites(model, seen, "residual").sites]
     for name, count in counts.items():
         sizes = {width: parameters(made(name, width)) for width in set(branches)}
         assert (name, bare + sum(sizes[width] for width in branches)) == (name, count)
-    ends = [site.channels for site in chosen_sites(model, seen, "stage_end", (1, 2, 3))]
+    ends = [site.channels for site in chosen_sites(model, seen, "stage_end", (1, 2, 3)).sites]
     assert bare + sum(parameters(made("bam", width)) for width in ends) == bam
 
 

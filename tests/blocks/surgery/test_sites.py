@@ -22,7 +22,8 @@ from torch import nn
 from torchvision.models import densenet121, mobilenet_v2, resnet50, vgg11_bn
 
 from visattn.blocks.surgery import insert
-from visattn.blocks.surgery.sites import Site, Where, chosen_sites
+from visattn.blocks.surgery.hosts import Site
+from visattn.blocks.surgery.sites import Where, chosen_sites
 from visattn.blocks.surgery.traces import trace
 
 PICTURE = torch.zeros(1, 3, 64, 64)
@@ -38,42 +39,42 @@ def names(found: Iterable[Site]) -> list[str]:
 )
 def test_residual_branches_of_timm(name: str, count: int, first: str) -> None:
     model = hollow(partial(timm.create_model, name))
-    found = chosen_sites(model, trace(model, PICTURE), "residual")
+    found = chosen_sites(model, trace(model, PICTURE), "residual").sites
     assert (len(found), found[0].name) == (count, first)
 
 
 def test_words_on_resnet_50() -> None:
     model = hollow(resnet50)
     seen = trace(model, PICTURE)
-    ends = chosen_sites(model, seen, "stage_end", (1, 2, 3))
+    ends = chosen_sites(model, seen, "stage_end", (1, 2, 3)).sites
     assert [(s.name, s.channels, s.grid, s.stage) for s in ends] == [
         ("layer1", 256, (16, 16), 1),
         ("layer2", 512, (8, 8), 2),
         ("layer3", 1024, (4, 4), 3),
     ]
-    branches = names(chosen_sites(model, seen, "residual", (1, 4)))
+    branches = names(chosen_sites(model, seen, "residual", (1, 4)).sites)
     assert branches == [f"layer{stage}.{block}.bn3" for stage in (1, 4) for block in range(3)]
 
 
 def test_words_on_mobilenet_v2() -> None:
     model = hollow(mobilenet_v2)
     seen = trace(model, PICTURE)
-    ends = names(chosen_sites(model, seen, "stage_end"))
-    assert ends == ["features.3", "features.6", "features.13", "features.16"]
-    branches = chosen_sites(model, seen, "residual")
+    ends = names(chosen_sites(model, seen, "stage_end").sites)
+    assert ends == [f"features.{n}" for n in (1, 3, 6, 13, 17)]
+    branches = chosen_sites(model, seen, "residual").sites
     assert branches[0].name == "features.3.conv"
     assert [site.channels for site in branches] == [24, 32, 32, 64, 64, 64, 96, 96, 160, 160]
 
 
 def test_stages_without_residual_branches_end_where_features_shrink() -> None:
     plain, dense = hollow(partial(vgg11_bn, init_weights=False)), hollow(densenet121)
-    ends = names(chosen_sites(plain, trace(plain, PICTURE), "stage_end"))
+    ends = names(chosen_sites(plain, trace(plain, PICTURE), "stage_end").sites)
     assert ends == [f"features.{n}" for n in (2, 6, 13, 20, 27)]
-    ends = names(chosen_sites(dense, trace(dense, PICTURE), "stage_end"))
+    ends = names(chosen_sites(dense, trace(dense, PICTURE), "stage_end").sites)
     assert ends == [
         "features.relu0",
         *(f"features.transition{n}.conv" for n in (1, 2, 3)),
-        "features",
+        "features.norm5",
     ]
 
 

@@ -98,7 +98,7 @@ def test_a_model_that_is_one_block_is_counted_once() -> None:
     found = table(block, x)
     rest, whole = found.rows
     assert (rest.site, rest.parameters, rest.work) == ("", 0, Work())
-    assert (whole.site, whole.blocks) == ("(the model)", "SqueezeExcitation")
+    assert (whole.site, whole.blocks) == ("(the model)", "se")
     assert found.work == whole.work == Work(weighted=2 * 6 * 3, gates=6 * 5 * 7)
     assert found.parameters == sum(p.numel() for p in block.parameters()) == 2 * 6 * 3 + 3 + 6
 

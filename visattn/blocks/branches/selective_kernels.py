@@ -54,6 +54,7 @@ class SelectiveKernel(Block):
             "it cannot learn from a batch of one picture, which has no variance",
         ),
         weights=("timm SelectiveKernel with split_input=False (paths, attn)",),
+        aliases=("SKNet", "SK attention", "SKConv"),
     )
 
     def __init__(

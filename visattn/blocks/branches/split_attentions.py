@@ -54,6 +54,7 @@ class SplitAttention(Block):
             "it cannot learn from a batch of one picture, which has no variance",
         ),
         weights=("timm SplitAttn with batch normalisation (conv, bn0, fc1, bn1, fc2)",),
+        aliases=("split attn", "splat", "ResNeSt"),
     )
 
     def __init__(

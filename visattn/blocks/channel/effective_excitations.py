@@ -36,6 +36,7 @@ class EffectiveExcitation(Block):
         parameters="C C + C",
         deviations=("the sigmoid is the hard one of the released code",),
         weights=("timm EffectiveSEModule (fc as a 1x1 convolution)",),
+        aliases=("effective squeeze-and-excitation", "effective_se"),
     )
 
     def __init__(self, channels: int) -> None:

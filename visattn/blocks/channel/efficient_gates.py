@@ -47,6 +47,7 @@ class EfficientChannelGate(Block):
             "the released networks do not follow the formula; kernel= sets theirs",
         ),
         weights=("timm EcaModule (conv)", "ECANet eca_layer (conv)"),
+        aliases=("ECA-Net", "efficient channel attention"),
     )
 
     def __init__(self, channels: int, *, kernel: int | None = None) -> None:

@@ -43,6 +43,7 @@ class GatedChannelTransformation(Block):
             "a single channel has none to compete with: its gate does not know the input",
         ),
         weights=("GCT (alpha, gamma, beta)",),
+        aliases=("gated channel transformation",),
     )
 
     def __init__(self, channels: int) -> None:

@@ -45,6 +45,7 @@ class GlobalContext(Block):
             "mmdetection ContextBlock (conv_mask, channel_add_conv), pooling att, fusion add",
             "timm GlobalContext with fuse_add=True, fuse_scale=False (its LN adds 1e-6, ours 1e-5)",
         ),
+        aliases=("GCNet", "global context block"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 16) -> None:

@@ -38,6 +38,7 @@ class SqueezeExcitation(Block):
         parameters="2 C h + h + C, with h = max(1, C // reduction)",
         deviations=("bias=False leaves the biases out, as several ports do",),
         weights=("timm SEModule (fc1, fc2 as 1x1 convolutions)",),
+        aliases=("squeeze-and-excitation", "squeeze_excite", "SENet", "SE layer"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 16, bias: bool = True) -> None:

@@ -45,6 +45,7 @@ class StyleRecalibration(Block):
             "it cannot learn from a batch of one picture, which has no variance",
         ),
         weights=("style-based-recalibration-module SRMLayer (cfc, bn), but for the std",),
+        aliases=("style-based recalibration module", "style recalibration module"),
     )
 
     def __init__(self, channels: int) -> None:

@@ -53,6 +53,7 @@ class BottleneckAttentionModule(Block):
             "it cannot learn from a batch of one picture, which has no variance",
         ),
         weights=("attention-module BAM (channel_att.gate_c, spatial_att.gate_s), combine='mul'",),
+        aliases=("bottleneck attention module",),
     )
 
     def __init__(

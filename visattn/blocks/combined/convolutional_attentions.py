@@ -55,6 +55,7 @@ class ConvolutionalAttention(Block):
             "attention-module CBAM (ChannelGate.mlp.1 and .3, SpatialGate.spatial.conv and .bn)",
             "timm CbamModule, with bias=False and order='mean_max'",
         ),
+        aliases=("convolutional block attention module",),
     )
 
     def __init__(

@@ -42,6 +42,7 @@ class CoordinateAttention(Block):
             "CoordAttention CoordAtt (conv1, bn1, conv_h, conv_w)",
             "timm CoordAttn with rd_channels=m and bias=True, or without: a bias of 0",
         ),
+        aliases=("coord", "CoordAtt", "CoordAttn"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 32) -> None:

@@ -53,6 +53,7 @@ class DualExcitation(Block):
             "combine='concat' needs a linear map back to C channels, which the paper leaves to the "
             "layer that follows",
         ),
+        aliases=("concurrent SE", "concurrent spatial and channel squeeze-and-excitation"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 2, combine: Combination = "add") -> None:

@@ -47,6 +47,7 @@ class EnergyAttention(Block):
             "by its formula the gate lies between 0.62 and 1, so that nothing is shut out",
         ),
         weights=("has none",),
+        aliases=("simple attention module",),
     )
 
     def __init__(self, channels: int, *, smoothing: float = 1e-4) -> None:

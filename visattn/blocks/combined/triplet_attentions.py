@@ -45,6 +45,7 @@ class TripletAttention(Block):
             "the three gates are averaged before they meet the features, not three gated copies",
         ),
         weights=("triplet-attention TripletAttention (hw, hc, cw)",),
+        aliases=("triplet attn",),
     )
 
     def __init__(self, channels: int, *, kernel: int = 7) -> None:

@@ -17,7 +17,7 @@ from visattn.blocks.conformance.subjects import (
     stood,
 )
 from visattn.blocks.surgery.bakings import bake
-from visattn.blocks.surgery.insertions import insert
+from visattn.blocks.surgery.grafts import Graft, place
 
 CLOSE = 1e-5
 _OTHERS = ((1, (7, 7)), (3, (9, 8)), (2, (16, 16)))
@@ -89,11 +89,8 @@ def traces(subject: Candidate) -> Finding:
     model = nn.Sequential(nn.Identity(), nn.Identity()).eval()
     awake = awakened(subject).eval()
 
-    def given(_: int) -> nn.Module:
-        return awake
-
     with facing("insert"):
-        insert(model, given, at=["0"], example=subject.features(), init="paper")
+        place(model[0], Graft({"block": awake}))
         bake(model)
     with facing("torch.fx"):
         traced = torch.fx.symbolic_trace(model)

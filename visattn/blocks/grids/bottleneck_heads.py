@@ -51,6 +51,7 @@ class BottleneckHeads(Block):
             "offsets beyond reach share the last vector, so that any size will do",
             "both terms are scaled; timm leaves that of the positions unscaled by default",
         ),
+        aliases=("BoT", "bottleneck transformer", "BoTNet MHSA"),
     )
 
     def __init__(

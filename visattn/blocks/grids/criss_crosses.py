@@ -48,6 +48,7 @@ class CrissCrossAttention(Block):
             "the gain gamma is from the released code, the paper adds without one",
             "the head's 3x3 convolutions are left to the network",
         ),
+        aliases=("CCA", "CCNet"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 8, recurrence: int = 2) -> None:

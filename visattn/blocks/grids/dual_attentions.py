@@ -49,6 +49,7 @@ class DualAttention(Block):
             "left to the network",
             "official_cam=True weighs channels by softmax(max(E) - E), as the released code does",
         ),
+        aliases=("DA", "dual attention network"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 8, official_cam: bool = False) -> None:

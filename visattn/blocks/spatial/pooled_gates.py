@@ -50,6 +50,7 @@ class SpatialGate(Block):
             "attention-module SpatialGate (spatial.conv, spatial.bn)",
             "timm SpatialAttn (conv.conv, conv.bn), with order='mean_max'",
         ),
+        aliases=("spatial attention", "spatial attention module", "CBAM spatial"),
     )
 
     def __init__(

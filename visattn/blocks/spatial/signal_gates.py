@@ -46,6 +46,7 @@ class AttentionGate(Block):
             "no convolution and normalisation after the gate, which the authors' code has",
         ),
         weights=("Attention-Gated-Networks in 2-D (theta, phi, psi), with stride=2",),
+        aliases=("additive attention gate", "Attention U-Net", "AG"),
     )
 
     def __init__(

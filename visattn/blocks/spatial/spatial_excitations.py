@@ -35,6 +35,7 @@ class SpatialExcitation(Block):
         equation="y = x * s(w . x)",
         parameters="C",
         deviations=("bias=True adds the bias that several ports have: C + 1",),
+        aliases=("spatial SE", "spatial squeeze-and-excitation"),
     )
 
     def __init__(self, channels: int, *, bias: bool = False) -> None:

@@ -102,6 +102,7 @@ class SpatialTransformer(Block):
             "the paper leaves the network that finds theta open: ours takes any size of grid",
             "theta is in coordinates of -1 to 1: a turn also slants a grid that is not square",
         ),
+        aliases=("spatial transformer network",),
     )
 
     def __init__(

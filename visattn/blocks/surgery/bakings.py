@@ -91,7 +91,7 @@ def bake(model: nn.Module) -> list[str]:
     a part anyway.
 
     Raises:
-        ValueError: If nothing was inserted.
+        ValueError: If nothing was inserted, or if a block takes a signal, which a hook must carry.
 
     Example:
         >>> from visattn.blocks.surgery.insertions import insert
@@ -103,7 +103,15 @@ def bake(model: nn.Module) -> list[str]:
         ['0.host.weight', '0.host.bias']
     """
     changed: list[str] = []
-    for name, host in _hosts(model).items():
+    hosts = _hosts(model)
+    for name, host in hosts.items():
+        if (graft := graft_of(host)) and graft.signal:
+            raise ValueError(
+                f"{' + '.join(graft.names)} after {name} takes a signal from {graft.signal.name}, "
+                "which only a hook can carry, so that it cannot be baked; torch.export and "
+                "torch.jit.trace take the model as it is, and remove(model) takes the blocks out"
+            )
+    for name, host in hosts.items():
         graft = graft_of(host)
         if graft is not None and not isinstance(host, (Baked, nn.Sequential)):
             displace(host)

@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.fx import Proxy, Tracer
 
+from visattn.blocks.surgery.signals import Signal, takes_signal
+
 CHILD = "visattn"
 """The name of the child under which an inserted block is found at its host."""
 
@@ -21,6 +23,7 @@ class Graft(nn.Module):
         blocks: By the names under which they are kept.
         eased: Those that get a scale.
         last: Whether features carry their channels on the last axis.
+        signal: What the blocks that take a gating signal get.
 
     Example:
         >>> graft = Graft({"relu": torch.nn.ReLU()}, eased=["relu"])
@@ -29,11 +32,18 @@ class Graft(nn.Module):
     """
 
     def __init__(
-        self, blocks: dict[str, nn.Module], *, eased: Sequence[str] = (), last: bool = False
+        self,
+        blocks: dict[str, nn.Module],
+        *,
+        eased: Sequence[str] = (),
+        last: bool = False,
+        signal: Signal | None = None,
     ) -> None:
         super().__init__()
         self.names = tuple(blocks)
         self.last = last
+        self.signal = signal
+        self.gated = tuple(name for name in blocks if signal and takes_signal(blocks[name]))
         for name, block in blocks.items():
             self.add_module(name, block)
             scale = nn.Parameter(torch.zeros(1)) if name in eased else None
@@ -45,15 +55,24 @@ class Graft(nn.Module):
         To `torch.fx` it is one node, whatever its blocks decide by the shapes that they are given.
         """
         if isinstance(x, Proxy):
+            if self.signal:
+                raise RuntimeError(
+                    f"torch.fx cannot carry the signal of {self.signal.name} to "
+                    f"{' + '.join(self.names)}; torch.export can"
+                )
             return x.tracer.create_proxy("call_module", path_in(x, self), (x,), {})
         y = x.movedim(-1, 1) if self.last else x
+        signal = self.signal.take(x, " + ".join(self.names)) if self.signal else None
         for name in self.names:
-            y = self._passed(name, y)
+            y = self._passed(name, y, signal if name in self.gated else None)
         return y.movedim(1, -1).contiguous() if self.last else y
 
-    def _passed(self, name: str, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    def _passed(
+        self, name: str, x: Float[Tensor, "b c y x"], signal: Float[Tensor, "b g _y _x"] | None
+    ) -> Float[Tensor, "b c y x"]:
+        block = cast("nn.Module", getattr(self, name))
         # Under autocast a block may answer in another precision than it was asked in.
-        y = cast("nn.Module", getattr(self, name))(x).to(x.dtype)
+        y = (block(x) if signal is None else block(x, signal)).to(x.dtype)
         scale = cast("nn.Parameter | None", getattr(self, scale_name(name)))
         return y if scale is None else x + scale.to(x.dtype) * (y - x)
 
@@ -101,12 +120,25 @@ def place(host: nn.Module, graft: Graft) -> None:
     host.add_module(CHILD, graft)
     if not isinstance(host, nn.Sequential):
         host.register_forward_hook(attend)
+    if graft.signal:
+        graft.signal.listen()
 
 
 def displace(host: nn.Module) -> None:
-    """Take the graft of a host away, with its hook."""
+    """Take the graft of a host away, with its hook and that of its signal."""
+    graft = graft_of(host)
+    if graft and graft.signal:
+        graft.signal.release()
     delattr(host, CHILD)
     # The handle that registering gave is not kept: a copy of the model could not use it.
     hooks = cast("dict[int, object]", vars(host)["_forward_hooks"])
     for key in [key for key, hook in hooks.items() if hook is attend]:
         del hooks[key]
+
+
+def runs_its_own_loop(module: nn.Module) -> bool:
+    """Return whether a container runs its parts by itself, and would run a block as one of them."""
+    home = next(home for home in type(module).__mro__ if "forward" in vars(home))
+    return isinstance(module, (nn.ModuleDict, nn.ModuleList)) or (
+        isinstance(module, nn.Sequential) and home is not nn.Sequential
+    )

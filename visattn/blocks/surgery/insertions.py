@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.surgery.grafts import Graft, displace, modules_of, place
+from visattn.blocks.surgery.hosts import Site
 from visattn.blocks.surgery.recipes import Recipe, graft_for
-from visattn.blocks.surgery.sites import Site, Where, chosen_sites
+from visattn.blocks.surgery.signal_sources import source_of
+from visattn.blocks.surgery.sites import Where, chosen_sites
 from visattn.blocks.surgery.traces import Example, resting, run, trace
 
 Init = Literal["identity", "paper"]
@@ -26,6 +28,7 @@ class Insertion:
         parameters: That were added, those of the scales among them.
         scales: Parameters that are ours and in no paper: the identity scales.
         missed: Residual additions at which no block could stand, for `at="residual"`.
+        notes: What may not be expected of the sites, a line each.
     """
 
     blocks: tuple[str, ...]
@@ -33,6 +36,7 @@ class Insertion:
     parameters: int
     scales: int
     missed: int = 0
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return it in a line and one for each site."""
@@ -40,8 +44,7 @@ class Insertion:
         head = f"{names} at {len(self.sites)} sites: {self.parameters:,} parameters"
         head += f", {self.scales} of which are identity scales" if self.scales else ""
         head += f"; {self.missed} additions left out" if self.missed else ""
-        lines = [f"  {s.name}  {s.channels} x {s.grid[0]} x {s.grid[1]}" for s in self.sites]
-        return "\n".join([head, *lines])
+        return "\n".join([head, *(f"  {site}" for site in self.sites), *self.notes])
 
 
 def insert(
@@ -51,6 +54,7 @@ def insert(
     at: Where,
     example: Example,
     stages: Iterable[int] | None = None,
+    signal: str | None = None,
     init: Init = "identity",
     **options: Any,
 ) -> Insertion:
@@ -74,6 +78,10 @@ def insert(
             which stages are told apart.
         stages: Numbers of the stages that count, from 1, all if None. A stage is what runs at one
             height and width, without the stem of a residual network.
+        signal: Name of the module whose output is the gating signal of a block that takes one, as
+            `gate` does. It must run before the site in each forward pass, and its features must
+            cover the same picture; they may be of another size. The skip of a U-Net is such a site
+            where it enters the decoder; if no module stands there, put an `nn.Identity` there.
         init: `identity`: x + scale (block(x) - x) with a scale of zero, so that the model gives
             what it gave before; a block that starts as the identity by itself gets no scale (the
             sampler of `stn` then rounds, by 1e-7).
@@ -82,7 +90,8 @@ def insert(
 
     Raises:
         ValueError: If there is no such site, block or option, if no block can stand at a site, if
-            one stands there already, or if the model is compiled, scripted or wrapped.
+            one stands there already, if a block lacks its signal or the signal does not fit, or if
+            the model is compiled, scripted or wrapped.
         TypeError: If there is no tensor in the example, or if a block is given ready made.
 
     Example:
@@ -99,9 +108,18 @@ def insert(
         raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
     check_open(model)
     seen = trace(model, example)
-    found = chosen_sites(model, seen, at, stages)
+    chosen = chosen_sites(model, seen, at, stages)
     identity = init == "identity"
-    grafts = {site: graft_for(site, name, identity=identity, options=options) for site in found}
+    grafts = {
+        site: graft_for(
+            site,
+            name,
+            identity=identity,
+            options=options,
+            source=None if signal is None else source_of(model, seen, site, signal),
+        )
+        for site in chosen.sites
+    }
     for site, graft in grafts.items():
         host = model.get_submodule(site.name)
         place(host, _fitted(graft, host, model, site.device))
@@ -118,6 +136,7 @@ def insert(
         parameters=sum(p.numel() for graft in grafts.values() for p in graft.parameters()),
         scales=sum(len(graft.scales) for graft in grafts.values()),
         missed=missed if at == "residual" else 0,
+        notes=chosen.notes,
     )
 
 
@@ -165,6 +184,7 @@ def _check_runs(model: nn.Module, grafts: dict[Site, Graft], example: Example) -
                     )
 
             stack.callback(graft.register_forward_hook(note).remove)
+            stack.callback(graft.register_forward_pre_hook(_check_signal).remove)
         stack.enter_context(resting(model))
         run(model, example)
     for site, count in calls.items():
@@ -172,4 +192,15 @@ def _check_runs(model: nn.Module, grafts: dict[Site, Graft], example: Example) -
             raise ValueError(
                 f"no block can stand after {site.name}: it ran {site.calls} times, the block "
                 f"{count} times; its module or the one around it loops over its children by itself"
+            )
+
+
+def _check_signal(graft: nn.Module, given: tuple[Tensor]) -> None:
+    """Raise if the signal of a graft is what it is to weigh."""
+    signal = graft.signal if isinstance(graft, Graft) else None
+    for kept in signal.kept.values() if signal else ():
+        if kept.data_ptr() == given[0].data_ptr() and kept.shape == given[0].shape:
+            raise ValueError(
+                f"the signal from {signal.name if signal else ''} is what the gate is to weigh: it "
+                "would attend to its own input; name the module of a coarser level"
             )

@@ -1,5 +1,6 @@
 """Which blocks to make, by name or by a function of the width."""
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -8,16 +9,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.bases import Block
-from visattn.blocks.catalogues import create
+from visattn.blocks.catalogues import block_class, create, name_of
 from visattn.blocks.surgery.grafts import Graft
-from visattn.blocks.surgery.sites import Site
+from visattn.blocks.surgery.hosts import Site
+from visattn.blocks.surgery.signal_sources import Source
+from visattn.blocks.surgery.signals import takes_signal
 
 Factory = Callable[..., nn.Module]
 Recipe = str | Factory | Sequence[str | Factory]
 
 
-def graft_for(site: Site, recipe: Recipe, *, identity: bool, options: dict[str, Any]) -> Graft:
+def graft_for(
+    site: Site,
+    recipe: Recipe,
+    *,
+    identity: bool,
+    options: dict[str, Any],
+    source: Source | None = None,
+) -> Graft:
     """Return the blocks for a site.
 
     With `identity`, a block that changes features as it is made gets a scale of zero. One that
@@ -25,7 +34,8 @@ def graft_for(site: Site, recipe: Recipe, *, identity: bool, options: dict[str, 
     learn below two zeros.
 
     Raises:
-        ValueError: If there is no such block, or if it takes no such option or changes the shape.
+        ValueError: If there is no such block, if it takes no such option or changes the shape, or
+            if it takes a signal and there is none, or the other way around.
         TypeError: If it is neither named nor made by a function.
     """
     wanted = [recipe] if isinstance(recipe, str) or callable(recipe) else list(recipe)
@@ -36,10 +46,37 @@ def graft_for(site: Site, recipe: Recipe, *, identity: bool, options: dict[str, 
     bare = site.device.type == "meta" and not identity
     with torch.device("meta" if bare else "cpu"):
         for each in wanted:
-            made = _made(each, site.channels, options)
-            blocks[_label(each, made, blocks)] = made
-        eased = [name for name, block in blocks.items() if identity and _changes(block, site)]
-        return Graft(blocks, eased=eased, last=site.last)
+            made = _made(each, site.channels, {**options, **_signal_width(each, source)})
+            blocks[_label(made, blocks)] = made
+        _check_signals(blocks, site, source)
+        changing = [name for name in blocks if identity and _changes(blocks[name], site, source)]
+        signal = source.signal if source else None
+        return Graft(blocks, eased=changing, last=site.last, signal=signal)
+
+
+def _signal_width(recipe: str | Factory, source: Source | None) -> dict[str, int]:
+    """Return the width of the signal as an option of a block that takes it."""
+    maker = block_class(recipe) if isinstance(recipe, str) else recipe
+    if source is None or isinstance(maker, nn.Module):
+        return {}
+    takes = "signal" in inspect.signature(maker).parameters
+    return {"signal": source.channels} if takes else {}
+
+
+def _check_signals(blocks: dict[str, nn.Module], site: Site, source: Source | None) -> None:
+    """Raise unless there is a signal if a block takes one, and only then."""
+    takers = [name for name, block in blocks.items() if takes_signal(block)]
+    if takers and source is None:
+        raise ValueError(
+            f"{takers[0]} weighs the features of {site.name} by a gating signal from elsewhere: "
+            "say signal='NAME', the module that returns it, such as the upsampling of the coarser "
+            "decoder level in a U-Net; without it the gate would attend to its own input"
+        )
+    if source is not None and not takers:
+        raise ValueError(
+            f"{' + '.join(blocks)} takes no signal, got signal={source.signal.name!r}; drop it, or "
+            "insert a block that does, such as gate"
+        )
 
 
 def _made(recipe: str | Factory, channels: int, options: dict[str, Any]) -> nn.Module:
@@ -59,15 +96,15 @@ def _made(recipe: str | Factory, channels: int, options: dict[str, Any]) -> nn.M
     return made
 
 
-def _label(given: str | Factory, block: nn.Module, taken: dict[str, nn.Module]) -> str:
-    name = given if isinstance(given, str) else type(block).__name__.lower()
-    name = block.card.name if isinstance(block, Block) else re.sub(r"\W", "_", name)
+def _label(block: nn.Module, taken: dict[str, nn.Module]) -> str:
+    name = name_of(block) or type(block).__name__
+    name = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
     name = f"{name}_block" if hasattr(nn.Module, name) else name
     count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
     return f"{name}{count + 1}" if count else name
 
 
-def _changes(block: nn.Module, site: Site) -> bool:
+def _changes(block: nn.Module, site: Site, source: Source | None) -> bool:
     """Return whether a block gives more than a rounding away from what it was given.
 
     Raises:
@@ -77,7 +114,11 @@ def _changes(block: nn.Module, site: Site) -> bool:
     x: Float[Tensor, "1 c y x"] = torch.randn(1, site.channels, *site.grid, generator=random)
     training = block.training
     with torch.no_grad():
-        y = block.eval()(x)
+        if source is not None and takes_signal(block):
+            width, grid = source.channels, source.grid
+            y = block.eval()(x, torch.randn(1, width, *grid, generator=random))
+        else:
+            y = block.eval()(x)
     block.train(training)
     if y.shape != x.shape:
         raise ValueError(

@@ -5,131 +5,173 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
-from visattn.blocks.surgery.grafts import CHILD, graft_of, modules_of
-from visattn.blocks.surgery.layouts import Grid
-from visattn.blocks.surgery.stages import stage_ends, stage_grids
-from visattn.blocks.surgery.traces import Trace
+from visattn.blocks.surgery.grafts import modules_of
+from visattn.blocks.surgery.hosts import NoFeatureMapError, Site, candidates, site_at, stage_number
+from visattn.blocks.surgery.records import Trace
+from visattn.blocks.surgery.stages import Stage, stages_of
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool]
 
 
 @dataclass(frozen=True)
-class Site:
-    """A module after which a block is to stand.
+class Choice:
+    """What was selected.
 
     Args:
-        name: Of the module.
-        channels: Of what it returns.
-        grid: Height and width of what it returned.
-        last: Whether the channels are on the last axis.
-        stage: Its number, from 1; None before the first.
-        calls: How often it ran.
-        device: Of what it returned.
+        sites: In the order in which they first ran.
+        notes: What the user may not expect, a line each: modules that a pattern matched and at
+            which no block can stand, a function after the module at the end of a stage.
     """
 
-    name: str
-    channels: int
-    grid: Grid
-    last: bool
-    stage: int | None
-    calls: int
-    device: torch.device
+    sites: tuple[Site, ...]
+    notes: tuple[str, ...] = ()
 
 
 def chosen_sites(
     model: nn.Module, trace: Trace, at: Where, stages: Iterable[int] | None = None
-) -> list[Site]:
+) -> Choice:
     """Return the sites that are meant, in the order in which they first ran.
 
     Args:
         model: That was traced.
         trace: What was seen.
         at: `residual`, `stage_end`, a pattern of names in which `*` stands for one part and `**`
-            for any number, a list of names, or a function of a name and its module.
+            for any number, a list of names, or a function of a name and its module. What a pattern
+            or a function selects and what returns no feature map is skipped.
         stages: Numbers of the stages that count, from 1; all if None.
 
     Raises:
         ValueError: If there is no such site or stage, or if no block can stand at one.
     """
     modules = {name: module for name, module in modules_of(model, ours=False).items() if name}
-    names = _meant(modules, trace, at)
+    known = _stages(trace, {"": model, **modules}, strict=at == "stage_end" or stages is not None)
+    wanted = _wanted(stages, known)
+    names, notes = _meant(modules, trace, at, known, wanted)
     ran = {name: number for number, name in enumerate(trace.outputs)}
     names = sorted(set(names), key=lambda name: ran.get(name, -1))
+    if wanted is not None:  # what stands in other stages is none of its business
+        names = [name for name in names if stage_number(name, trace, known) in {None, *wanted}]
+    found: list[Site] = []
+    skipped: dict[str, str] = {}
+    for name in names:
+        try:
+            found.append(site_at(modules[name], name, trace, known, loose=_is_loose(at)))
+        except NoFeatureMapError as error:
+            skipped[name] = str(error).partition(": ")[2].partition(", and ")[0]
+    kept = [site for site in found if wanted is None or site.stage in wanted]
+    if not kept:
+        where = f" in stages {sorted(wanted)}" if wanted else ""
+        raise ValueError(
+            f"there is no site at={at!r}{where}"
+            + (f": {_listed(skipped)}" if skipped else "")
+            + candidates(trace, modules)
+        )
+    return Choice(tuple(kept), (*notes, *([f"skipped {_listed(skipped)}"] if skipped else ())))
+
+
+def _is_loose(at: Where) -> bool:
+    """Return whether a choice may match more than the user has looked at."""
+    return (isinstance(at, str) and any(sign in at for sign in "*?[")) or callable(at)
+
+
+def _listed(skipped: dict[str, str]) -> str:
+    """Return modules that were skipped, with the reason of each; the first few of many."""
+    lines = [f"{name}: {reason}" for name, reason in list(skipped.items())[:4]]
+    more = len(skipped) - len(lines)
+    return "; ".join([*lines, *([f"and {more} more"] if more else [])])
+
+
+def _stages(trace: Trace, modules: dict[str, nn.Module], *, strict: bool) -> list[Stage]:
+    """Return the stages of a model; none if they cannot be told and nobody needs them."""
+    try:
+        return stages_of(trace, modules)
+    except ValueError as error:
+        if strict:
+            raise ValueError(f"{error}{candidates(trace, modules)}") from None
+        return []
+
+
+def _wanted(stages: Iterable[int] | None, known: list[Stage]) -> set[int] | None:
     wanted = None if stages is None else set(stages)
-    grids = stage_grids(trace)
-    if wanted is not None and (not wanted or not wanted <= set(range(1, len(grids) + 1))):
-        sizes = ", ".join(f"{n}: {y} x {x}" for n, (y, x) in enumerate(grids, 1))
+    if wanted is not None and (not wanted or not wanted <= set(range(1, len(known) + 1))):
+        sizes = ", ".join(f"{number}: {stage}" for number, stage in enumerate(known, 1))
         raise ValueError(
             f"stages must be some of those that this model has ({sizes}), got {sorted(wanted)}; "
             "stages of one size are one stage, so see that the example is large enough"
         )
-    if wanted is not None:  # what stands in other stages is none of its business
-        names = [name for name in names if _stage(name, trace) in {None, *wanted}]
-    found = [site_at(modules[name], name, trace) for name in names]
-    kept = [site for site in found if wanted is None or site.stage in wanted]
-    if not kept:
-        raise ValueError(f"there is no site at={at!r} in stages {sorted(wanted or ())}")
-    return kept
+    return wanted
 
 
-def site_at(host: nn.Module, name: str, trace: Trace) -> Site:
-    """Return a site.
-
-    Raises:
-        ValueError: If no block can stand there, with the reason.
-    """
-    _check_host(host, name, trace)
-    outputs = trace.outputs[name]
-    first = outputs[0]
-    if first.last is None:
-        raise ValueError(
-            f"no block can stand after {name}: channels cannot be told from height and width in "
-            f"features of shape {list(first.shape)}; give an example of another size or proportion"
-        )
-    widths = [output.shape[3 if output.last else 1] for output in outputs]
-    if len(set(widths)) > 1:
-        raise ValueError(
-            f"no block can stand after {name}: it runs {len(widths)} times with {widths} channels, "
-            "and one block takes one width; choose a module that runs once"
-        )
-    device = first.device or torch.device("cpu")
-    stage = _stage(name, trace)
-    return Site(name, widths[0], first.grid, first.last, stage, len(outputs), device)
-
-
-def _stage(name: str, trace: Trace) -> int | None:
-    """Return the number of the stage in which a module returns features."""
-    outputs, grids = trace.outputs.get(name, []), stage_grids(trace)
-    grid = outputs[0].grid if outputs and len(outputs[0].shape) == 4 else None
-    return grids.index(grid) + 1 if grid in grids else None
-
-
-def _meant(modules: dict[str, nn.Module], trace: Trace, at: Where) -> list[str]:
+def _meant(
+    modules: dict[str, nn.Module],
+    trace: Trace,
+    at: Where,
+    stages: list[Stage],
+    wanted: set[int] | None,
+) -> tuple[list[str], list[str]]:
+    """Return the names of the modules that are meant, and what is to be said of them."""
+    if at == "stage_end":
+        return _stage_ends(modules, trace, stages, wanted)
     if at == "residual":
         names = [addition.branch for addition in trace.additions if addition.branch]
         reason = (
             "no module's output is the residual branch of an addition; say stage_end, or give a "
-            "pattern of names"
+            "pattern of names" + candidates(trace, modules)
         )
-    elif at == "stage_end":
-        names, reason = list(stage_ends(trace).values()), ""
     elif isinstance(at, str):
         names = [name for name in modules if _pattern(at).fullmatch(name)]
-        reason = f"no module is named so; {_close(at, modules)}"
+        reason = f"no module is named so; {close_names(at, modules)}"
     elif callable(at):
         names = [name for name, module in modules.items() if at(name, module)]
         reason = "the function took none of the modules"
     else:
         names = list(at)
         if missing := [name for name in names if name not in modules]:
-            raise ValueError(f"there is no module {missing[0]!r}; {_close(missing[0], modules)}")
+            raise ValueError(
+                f"there is no module {missing[0]!r}; {close_names(missing[0], modules)}"
+            )
         reason = "the list of names is empty"
     if not names:
         raise ValueError(f"there is no site at={at!r}: {reason}")
-    return names
+    return names, []
+
+
+def _stage_ends(
+    modules: dict[str, nn.Module], trace: Trace, stages: list[Stage], wanted: set[int] | None
+) -> tuple[list[str], list[str]]:
+    """Return the module at the end of each stage that is wanted.
+
+    Raises:
+        ValueError: If there is no stage, or if one has no module of its own.
+    """
+    if not stages:
+        raise ValueError(
+            "this model has no stages: nothing in it makes features smaller; name the sites"
+            + candidates(trace, modules)
+        )
+    names: list[str] = []
+    notes: list[str] = []
+    for number, stage in enumerate(stages, 1):
+        if wanted is not None and number not in wanted:
+            continue
+        said = f"stage {number}, of {stage} features,"
+        reason = ""
+        if stage.end is None:
+            reason = "ends with a function, and no module returns its last features"
+        elif any(not stage.holds(o.grid, o.order) for o in trace.outputs[stage.end] if o.shape[3:]):
+            reason = f"ends with {stage.end}, which runs in other stages too"
+        if reason or stage.end is None:
+            advice = "name the sites" + ("" if len(stages) == 1 else ", or choose other stages")
+            raise ValueError(f"{said} {reason}; {advice}{candidates(trace, modules, stage.grid)}")
+        names.append(stage.end)
+        if not stage.whole:
+            notes.append(
+                f"{said} ends with a function, such as an activation, after {stage.end}: the block "
+                "stands before it"
+            )
+    return names, notes
 
 
 def _pattern(at: str) -> re.Pattern[str]:
@@ -143,7 +185,8 @@ def _pattern(at: str) -> re.Pattern[str]:
     )
 
 
-def _close(name: str, modules: dict[str, nn.Module]) -> str:
+def close_names(name: str, modules: dict[str, nn.Module]) -> str:
+    """Return the modules whose names are close to a name, as part of an error."""
     close = difflib.get_close_matches(name, ["residual", "stage_end", *modules], n=3, cutoff=0.5)
     return (
         f"did you mean {' or '.join(close)}?"
@@ -151,35 +194,3 @@ def _close(name: str, modules: dict[str, nn.Module]) -> str:
         else f"its modules are named as {', '.join(list(modules)[:3])}, and the words are residual "
         "and stage_end"
     )
-
-
-def _forward_home(host: nn.Module) -> type:
-    """Return the class that says how a module runs."""
-    return next(home for home in type(host).__mro__ if "forward" in vars(home))
-
-
-def _check_host(host: nn.Module, name: str, trace: Trace) -> None:
-    """Raise unless a block can stand after a module."""
-    outputs = trace.outputs.get(name, [])
-    if isinstance(host, (nn.ModuleDict, nn.ModuleList)) or (
-        isinstance(host, nn.Sequential) and _forward_home(host) is not nn.Sequential
-    ):
-        reason = (
-            f"it is a {type(host).__name__} and runs its parts by a loop of its own, which would "
-            "run the block as one of them; choose one of its parts, or the module that comes next"
-        )
-    elif not outputs:
-        reason = "it does not run in this model, or is a plain container; choose a module that runs"
-    elif odd := next((o for o in outputs if len(o.shape) != 4 or not o.floating), None):
-        given = list(odd.shape) if odd.kind == "Tensor" else f"a {odd.kind}"
-        reason = f"it returns {given}, and a block takes features [batch, channels, height, width]"
-    elif (graft := graft_of(host)) is not None:
-        reason = (
-            f"it holds {' and '.join(graft.names)} already; remove(model) takes everything out, "
-            "and a list of blocks puts several at one site"
-        )
-    elif hasattr(host, CHILD):
-        reason = f"it has an attribute {CHILD} of its own"
-    else:
-        return
-    raise ValueError(f"no block can stand after {name}: {reason}")

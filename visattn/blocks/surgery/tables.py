@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from visattn.blocks.bases import Block
+from visattn.blocks.catalogues import name_of
 from visattn.blocks.surgery.costs import Work, work
 from visattn.blocks.surgery.grafts import CHILD, Graft, modules_of
 from visattn.blocks.surgery.traces import Example
@@ -126,7 +126,7 @@ def _attention(model: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     for name, module in modules_of(model).items():
         inside = any(name.startswith(f"{outer}.") or not outer for outer in found)
-        if isinstance(module, (Graft, Block)) and not inside:
+        if not inside and (isinstance(module, Graft) or name_of(module)):
             found[name] = module
     return found
 
@@ -135,7 +135,7 @@ def _row(name: str, part: nn.Module, share: Work) -> Cost:
     graft = isinstance(part, Graft)
     return Cost(
         site=name.removesuffix(f".{CHILD}") or WHOLE,
-        blocks=" + ".join(part.names) if graft else type(part).__name__,
+        blocks=" + ".join(part.names) if graft else name_of(part) or "",
         parameters=sum(p.numel() for p in part.parameters()),
         scales=sum(scale.numel() for scale in part.scales) if graft else 0,
         work=share,

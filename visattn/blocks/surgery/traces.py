@@ -1,9 +1,8 @@
 """One run of a model, watched: what each module returned, what was added to what."""
 
-import math
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -14,6 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from visattn.blocks.surgery.grafts import Graft, modules_of
 from visattn.blocks.surgery.layouts import Grid, grid_of, last_after, last_by_shape
+from visattn.blocks.surgery.records import Addition, Lineage, Output, Trace
+from visattn.blocks.surgery.resolutions import Features, ResolutionTracker
 
 Example = Tensor | tuple[Any, ...]
 
@@ -24,81 +25,12 @@ _PASSING = frozenset(
     {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
     | {"transpose", "contiguous", "to", "clone", "dropout"}
 )
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a module returned in one call; without a shape if that was no tensor.
-
-    Args:
-        kind: `Tensor`, or what else it was.
-        shape: Of the tensor.
-        last: Whether features carry their channels on the last axis; None if nothing tells.
-        floating: Whether the numbers are of a kind that can be learned from.
-        device: Where the tensor is.
-    """
-
-    kind: str
-    shape: tuple[int, ...] = ()
-    last: bool | None = None
-    floating: bool = False
-    device: torch.device | None = None
-
-    @property
-    def grid(self) -> Grid:
-        """Height and width of features."""
-        return grid_of(self.shape, last=self.last)
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """How features came to be.
-
-    Args:
-        depth: Operations on the longest way from the input.
-        modules: That returned them, one after another, the last and outermost last.
-        last: Whether their channels are on the last axis; None if unknown.
-    """
-
-    depth: int
-    modules: tuple[str, ...] = ()
-    last: bool | None = None
-
-
-@dataclass(frozen=True)
-class Addition:
-    """Features that were added to features which took fewer operations: the end of a branch.
-
-    Args:
-        branch: The module whose output the longer way was; None if there was none.
-        within: Modules that were running, the outermost first.
-        grid: Height and width of the sum.
-    """
-
-    branch: str | None
-    within: tuple[str, ...]
-    grid: Grid
-
-
-@dataclass
-class Trace:
-    """What was seen in a run.
-
-    Args:
-        picture: Height and width of the example, if it has any.
-        outputs: Of each module, call by call.
-        additions: Of branches, in order.
-        narrowed: For each size, the module whose output was first made smaller.
-        pooled: For each size, the module whose output was last pooled to a single place.
-        convolved: The sizes of what convolutions gave.
-    """
-
-    picture: Grid | None
-    outputs: dict[str, list[Output]] = field(default_factory=dict[str, list[Output]])
-    additions: list[Addition] = field(default_factory=list[Addition])
-    narrowed: dict[Grid, str] = field(default_factory=dict[Grid, str])
-    pooled: dict[Grid, str] = field(default_factory=dict[Grid, str])
-    convolved: set[Grid] = field(default_factory=set[Grid])
+_CONVOLUTIONS = frozenset({"conv2d", "conv_transpose2d"})
+_RESIZERS = _CONVOLUTIONS | {
+    *("max_pool2d", "_max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "lp_pool2d"),
+    *("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample", "max_unpool2d"),
+}
+_JOINS = _ADDITIONS | {"cat", "concat", "concatenate"}
 
 
 @contextmanager
@@ -143,6 +75,7 @@ def trace(model: nn.Module, example: Example) -> Trace:
                 stack.enter_context(_hooked(module, watch.mute, watch.unmute))
         stack.enter_context(watch)
         run(model, example)
+    watch.trace.changes = watch.sizes.changes
     return watch.trace
 
 
@@ -171,7 +104,8 @@ class _Watch(TorchFunctionMode):
         self.running: list[str] = []
         # Modules without parts that hand features on, dropped, scaled or turned, and no more.
         self.carriers: set[str] = set()
-        self.latest: dict[Grid, str] = {}
+        self.sizes = ResolutionTracker()
+        self.clock = 0
         self.muted = 0
 
     def mute(self, *_: object) -> None:
@@ -185,22 +119,30 @@ class _Watch(TorchFunctionMode):
     def hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
         """Return what is to be called before and after the forward of a module."""
 
-        def enter(*_: object) -> None:
+        def enter(module: nn.Module, given: object) -> None:
             self.running.append(name)
+            took = [self._features(*each) for each in self._known(given)]
+            sequential = isinstance(module, nn.Sequential)
+            self.sizes.enter(name, took, self.clock, sequential=sequential)
 
         def leave(module: nn.Module, given: object, output: object) -> None:
             self.running.pop()
-            seen = self._described(output)
+            self.clock += 1
+            shape = tuple(output.shape) if isinstance(output, Tensor) else ()
+            took = self.sizes.leave(self._grid_of(output), shape, self.clock)
+            source = next((each.hosts for each in took if each.grid), ())
+            seen = replace(self._described(output), order=self.clock, source=source)
             self.trace.outputs.setdefault(name, []).append(seen)
+            if not name and isinstance(output, Tensor) and output in self.lineages:
+                self.trace.made = self.lineages[output].modules
             if isinstance(output, Tensor):
                 known = self._known(given)
                 unseen = Lineage(1 + max((line.depth for _, line in known), default=-1))
                 line = self.lineages.get(output, unseen)
                 if line.modules and not any(True for _ in module.children()):
                     self.carriers.add(name)
-                self.lineages[output] = replace(line, modules=(*line.modules, name))
-                if len(seen.shape) == 4 and name not in self.carriers:
-                    self.latest[seen.grid] = name
+                modules = (*line.modules, name)
+                self.lineages[output] = replace(line, modules=modules, near=modules)
 
         return enter, leave
 
@@ -216,15 +158,19 @@ class _Watch(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if known and made:
+            self.clock += 1
             name = getattr(func, "__name__", "")
             line = known[0][1]
             if not self.muted:
                 self._note_addition(name, args[:2], {id(x): line for x, line in known})
-                self._note_narrowing(name, *known[0], made[0])
+                self._note_size(name, (known[0][0], *args[1:]), line, made[0])
+                if made[0].ndim == 4 and name in _JOINS:
+                    self.sizes.note_join(whole=name not in _ADDITIONS)
             came = Lineage(
                 depth=1 + max(line.depth for _, line in known),
                 modules=line.modules if name in _PASSING and len(known) == 1 else (),
                 last=last_after(name, args, line.last),
+                near=line.near if len(known) == 1 and made[0].shape == known[0][0].shape else (),
             )
             for tensor in made:
                 self.lineages[tensor] = came
@@ -243,25 +189,47 @@ class _Watch(TorchFunctionMode):
             return
         first, second = cast("tuple[Tensor, Tensor]", summands)
         if first.ndim == 4 and first.shape == second.shape and lines[0].depth != lines[1].depth:
+            self.sizes.added.append((self.clock, self.running[-1] if self.running else ""))
             longer = max(lines[0], lines[1], key=lambda line: line.depth)
             inside = f"{self.running[-1]}." if self.running and self.running[-1] else ""
             hosts = [host for host in longer.modules if host.startswith(inside)]
             self.trace.additions.append(
-                Addition(self._kept(hosts), tuple(self.running), self._grid(first, longer))
+                Addition(
+                    self._kept(hosts), tuple(self.running), self._grid(first, longer), self.clock
+                )
             )
 
-    def _note_narrowing(self, name: str, x: Tensor, line: Lineage, made: Tensor) -> None:
+    def _note_size(self, name: str, given: tuple[Any, ...], line: Lineage, made: Tensor) -> None:
+        x = cast("Tensor", given[0])
+        if name in _CONVOLUTIONS or name == "linear":
+            self.trace.weighted = self.clock
         before = self._grid(x, line) if x.ndim == 4 else (1, 1)
         if before == (1, 1):
             return
         after = self._grid(made, line) if made.ndim == 4 else None
-        if name == "conv2d" and after is not None:
-            self.trace.convolved.add(after)
-        host = self._kept(line.modules) or self.latest.get(before)
-        if host and (after == (1, 1) or (name == "mean" and after is None)):
-            self.trace.pooled[before] = host
-        elif host and after is not None and math.prod(after) < math.prod(before):
-            self.trace.narrowed.setdefault(before, host)
+        if name in _CONVOLUTIONS and after is not None:
+            self.trace.convolved.append((after, self.clock))
+            weight = given[1] if len(given) > 1 else None
+            dense = isinstance(weight, Tensor) and weight.ndim == 4 and max(weight.shape[2:]) > 1
+            dense = dense and isinstance(weight, Tensor) and weight.shape[1] == x.shape[1]
+            self.sizes.convolved.append((self.clock, dense))
+        features = self._features(x, line)
+        if after == (1, 1) or (after is None and (name == "mean" or made.ndim == 2)):
+            if features.hosts:
+                self.trace.pooled[before] = (features.hosts, self.clock)
+        elif after is not None and name in _RESIZERS:
+            self.sizes.note(features, after, self.clock)
+
+    def _features(self, x: Tensor, line: Lineage) -> Features:
+        """Return what is known of a tensor."""
+        grid = self._grid(x, line) if x.ndim == 4 else None
+        hosts = tuple(host for host in line.near if host not in self.carriers) or line.near
+        return Features(tuple(x.shape), grid, hosts, bool(line.modules), line.depth)
+
+    def _grid_of(self, output: object) -> Grid | None:
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            return None
+        return self._grid(output, self.lineages.get(output, Lineage(0)))
 
     def _grid(self, x: Tensor, line: Lineage) -> Grid:
         return grid_of(tuple(x.shape), last=self._last(x, line))

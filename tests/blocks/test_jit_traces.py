@@ -1,0 +1,33 @@
+"""`torch.jit.trace` passes its own check on every block, alone and in a model."""
+
+import pytest
+import torch
+from host_models import picture, residual_net
+
+from visattn.blocks.catalogues import create, names
+from visattn.blocks.surgery import insert
+
+# What is tested is on its way out, and warns of each size that it writes down.
+pytestmark = [
+    pytest.mark.compile,  # to a trace sizes are tensors, which the checks of shapes do not know
+    pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+]
+
+
+@pytest.mark.parametrize("learning", [True, False])
+def test_every_block_is_traced_with_gradients_and_without(learning: bool) -> None:
+    for name in names():
+        block = create(name, 8).eval()
+        x, other = torch.randn(2, 8, 7, 5), torch.randn(3, 8, 5, 11)
+        with torch.set_grad_enabled(learning):
+            traced = torch.jit.trace(block, x, check_trace=True)
+            for given in (x, other):
+                torch.testing.assert_close(traced(given), block(given), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_with_blocks_is_traced() -> None:
+    model, x = residual_net().eval(), picture()
+    insert(model, ["cbam", "coordinate", "simam"], at="residual", example=x, init="paper")
+    traced = torch.jit.trace(model, x, check_trace=True)
+    torch.testing.assert_close(traced(x), model(x), rtol=1e-5, atol=1e-5)
