@@ -1,5 +1,7 @@
 """What every test and every example in a docstring stands on."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,9 @@ from hypothesis import settings
 # The same cases in every run and no clock: a law that fails, fails for everybody.
 settings.register_profile("visattn", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("visattn")
+
+# One thread sums in one order and is fastest for tensors this small; make test-machines tries more.
+THREADS = int(os.environ.get("VISATTN_TEST_THREADS", "1"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,8 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Sum in one order: with several threads the last digits would depend on the machine."""
-    torch.set_num_threads(1)
+    """Compute with as many threads as the tests are asked for, while they are collected too."""
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +37,7 @@ def _names_in_examples(doctest_namespace: dict[str, object]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Start every test and example from the same global random state."""
+def _afresh() -> None:
+    """Start every test and example from the same global random state and number of threads."""
     torch.manual_seed(0)
+    torch.set_num_threads(THREADS)  # tools change it; the tests after them would pay
