@@ -29,6 +29,14 @@ def pytest_configure() -> None:
     torch.set_num_threads(THREADS)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave notebooks, which train for half a minute, to the long run."""
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def _names_in_examples(doctest_namespace: dict[str, object]) -> None:
     """Let examples use torch and np without an import that their module does not need."""
