@@ -1,6 +1,7 @@
 """What every test and every example in a docstring stands on."""
 
 import os
+from random import Random
 
 import numpy as np
 import pytest
@@ -31,10 +32,16 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave notebooks, which train for half a minute, to the long run."""
+    """Leave notebooks, which train for half a minute, to the long run; mix the order if asked to."""
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker("slow")
+    if order := os.environ.get("VISATTN_TEST_ORDER"):
+        random = Random(order)
+        files = sorted({item.path for item in items})
+        random.shuffle(files)
+        random.shuffle(items)
+        items.sort(key=lambda item: files.index(item.path))
 
 
 @pytest.fixture(autouse=True)
