@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from shape_checks import check_shapes_alone
 
 # The same cases in every run and no clock: a law that fails, fails for everybody.
 settings.register_profile("visattn", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("visattn")
 
+check_shapes_alone()
 # One thread sums in one order and is fastest for tensors this small; make test-machines tries more.
 THREADS = int(os.environ.get("VISATTN_TEST_THREADS", "1"))
 

@@ -187,7 +187,9 @@ def test_a_config_says_what_it_is_and_how_it_is_run(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [config for config in CONFIGS if config.stem not in TRAINED], ids=lambda path: path.stem
+    "config",
+    [config for config in CONFIGS if config.stem not in TRAINED],
+    ids=lambda path: path.stem,
 )
 def test_a_config_is_built_and_reads_a_batch(config: Path, tmp_path: Path) -> None:
     assert main(["fit", *small(config), "--dry-run"]) == 0

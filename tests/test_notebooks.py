@@ -32,5 +32,5 @@ def test_cells_of_a_notebook_run(name: str, capsys: pytest.CaptureFixture[str]) 
         assert much in code
         code = code.replace(much, little)
     with torch.random.fork_rng():
-        exec(compile(code, f"{name}.ipynb", "exec"), {"__name__": name})  # noqa: S102
+        exec(compile(code, f"{name}.ipynb", "exec"), {"__name__": name})
     assert capsys.readouterr().out

@@ -87,7 +87,9 @@ def test_no_module_needs_itself_or_opencv_to_be_imported() -> None:
     assert [name for name, needed in needs.items() if "cv2" in needed] == []
     for name, needed in needs.items():
         whole = {".".join(one.split(".")[:end]) for one in needed for end in range(1, 9)}
-        needs[name] = {one for one in whole & MODULES.keys() if not f"{name}.".startswith(f"{one}.")}
+        needs[name] = {
+            one for one in whole & MODULES.keys() if not f"{name}.".startswith(f"{one}.")
+        }
     order = list(TopologicalSorter(needs).static_order())  # an error that names the circle
     assert len(order) == len(MODULES) > 200
 
