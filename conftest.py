@@ -34,7 +34,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave notebooks, which train for half a minute, to the long run; mix the order if asked to."""
+    """Leave notebooks, which train for a minute, to the long run; mix the order if asked to."""
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker("slow")

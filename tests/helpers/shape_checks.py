@@ -1,4 +1,4 @@
-"""The type checker that pytest puts around functions of visattn that say shapes; see pyproject.toml."""
+"""What pytest puts around functions of visattn that say shapes; pyproject.toml names it."""
 
 import dataclasses
 import os
