@@ -1,5 +1,7 @@
 # make demo    installs, trains a small captioner and shows where it looked (no download of data)
-# make test    installs and runs the tests
+# make test    installs and runs the tests that show what a change breaks, in minutes
+# make test-all    runs those that are slow too: every config trained, every notebook, whole stories
+# make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
 # make test-hosts  trains across two hosts made of network namespaces (needs root)
 # make fuzz    reads a million damaged files of every kind; VISATTN_FUZZ_CASES says how many
 # make check   lint, format, types, import rules
@@ -19,12 +21,18 @@ KINDS := --textures plain --most 2 --shapes circle square triangle cross \
 BEST := $(DEMO)/checkpoints/best.ckpt
 
 # Files of tests side by side, each file on one core; more than four would only fill the memory.
-SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist loadfile
+# In the order in which they are found: many short examples come last, and no core waits for a long file.
+SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Compiled apart, since the checks of shapes cannot be traced; only the files that have such tests are read.
+COMPILED := JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m 'compile and not slow'
+LONG := not gpu and not data and not peers and not hosts and not compile and not fuzz
 
 # Small networks: a second thread brings little, and on a busy machine costs many times its worth.
-demo test test-hosts: export OMP_NUM_THREADS := 1
+demo test test-all test-machines test-hosts: export OMP_NUM_THREADS := 1
+# Tests start Python often, and to compile everything each time takes longer than what they test.
+test test-all test-machines test-hosts fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-hosts fuzz check bench peers clean
+.PHONY: help demo test test-all test-machines test-hosts fuzz check bench peers clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -61,12 +69,37 @@ demo: .venv/core.stamp
 	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json
 	@echo "Open $(DEMO)/captions/index.html in a browser: each picture, and where each word looked."
 
+# Those that compile run even if others failed.
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
-	@echo "make test: now the tests that compile, with the shape checks off"
-	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m compile tests
-	@echo "make test: passed. Left out: -m slow; -m gpu (needs a GPU); -m data (needs VISATTN_DATA);"
+	@failed=0; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) || failed=1; \
+	echo "make test: now the tests that compile, with the shape checks off"; \
+	$(COMPILED) $$(grep -rl 'mark\.compile' tests) || failed=1; \
+	if [ $$failed = 1 ]; then echo "make test: failed, see above"; exit 1; fi
+	@echo "make test: passed. Left out: -m slow (make test-all); -m gpu (needs a GPU); -m data (needs VISATTN_DATA);"
 	@echo "make test: -m peers (needs make peers); -m hosts (make test-hosts, needs root); -m fuzz (make fuzz)."
+
+test-all: .venv/dev.stamp
+	@failed=0; \
+	VISATTN_CHECK_ALL=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m '$(LONG)' || failed=1; \
+	$(subst compile and not slow,compile,$(COMPILED)) $$(grep -rl 'mark\.compile' tests) || failed=1; \
+	if [ $$failed = 1 ]; then echo "make test-all: failed, see above"; exit 1; fi
+
+# What torch and oneDNN choose their kernels by, and the threads; each in an order of its own.
+MACHINES := \
+  ATEN_CPU_CAPABILITY=default,VISATTN_TEST_THREADS=1 ATEN_CPU_CAPABILITY=avx2,VISATTN_TEST_THREADS=2 \
+  ONEDNN_MAX_CPU_ISA=AVX2,VISATTN_TEST_THREADS=4 ONEDNN_MAX_CPU_ISA=SSE41,VISATTN_TEST_THREADS=2 \
+  ATEN_CPU_CAPABILITY=default,ONEDNN_MAX_CPU_ISA=SSE41,VISATTN_TEST_THREADS=4
+COMPUTING := $(addprefix tests/,functional blocks maps models metrics data viz seeing) visattn
+
+test-machines: export OMP_WAIT_POLICY := passive
+test-machines: .venv/dev.stamp
+	@failed=; order=0; for machine in $(MACHINES); do \
+	  order=$$((order + 1)); words=$$(echo $$machine,VISATTN_TEST_ORDER=$$order | tr , ' '); \
+	  echo "make test-machines: $$words"; \
+	  env $$words $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q $(COMPUTING) || failed="$$failed$$words; "; \
+	done; \
+	if [ "$$failed" ]; then echo "make test-machines: failed with $$failed"; exit 1; fi
 
 test-hosts: .venv/dev.stamp
 	$(BIN)/python -m pytest -m hosts -rs tests/hosts

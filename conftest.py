@@ -1,13 +1,21 @@
 """What every test and every example in a docstring stands on."""
 
+import os
+from random import Random
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from shape_checks import check_shapes_alone
 
 # The same cases in every run and no clock: a law that fails, fails for everybody.
 settings.register_profile("visattn", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("visattn")
+
+check_shapes_alone()
+# One thread sums in one order and is fastest for tensors this small; make test-machines tries more.
+THREADS = int(os.environ.get("VISATTN_TEST_THREADS", "1"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,8 +28,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Sum in one order: with several threads the last digits would depend on the machine."""
-    torch.set_num_threads(1)
+    """Compute with as many threads as the tests are asked for, while they are collected too."""
+    torch.set_num_threads(THREADS)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave notebooks, which train for a minute, to the long run; mix the order if asked to."""
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker("slow")
+    if order := os.environ.get("VISATTN_TEST_ORDER"):
+        random = Random(order)
+        files = sorted({item.path for item in items})
+        random.shuffle(files)
+        random.shuffle(items)
+        items.sort(key=lambda item: files.index(item.path))
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +54,7 @@ def _names_in_examples(doctest_namespace: dict[str, object]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Start every test and example from the same global random state."""
+def _afresh() -> None:
+    """Start every test and example from the same global random state and number of threads."""
     torch.manual_seed(0)
+    torch.set_num_threads(THREADS)  # tools change it; the tests after them would pay

@@ -34,10 +34,10 @@ def check(told: dict[str, Any], count: int) -> None:
     assert told["read"] > 0, told["kind"]  # and not all of them beyond reading
 
 
-def test_sixty_thousand_damaged_pictures(tmp_path: Path) -> None:
-    [told] = fuzzed("pictures", 0, 60_000, tmp_path)
-    check(told, 60_000)
-    assert told["read"] > 6_000
+def test_two_thousand_damaged_pictures(tmp_path: Path) -> None:
+    [told] = fuzzed("pictures", 0, 2_000, tmp_path)
+    check(told, 2_000)
+    assert told["read"] > 200
 
 
 def test_damaged_annotations_of_every_kind(tmp_path: Path) -> None:

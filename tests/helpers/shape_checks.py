@@ -1,11 +1,16 @@
-"""The type checker that pytest puts around every function of visattn; see pyproject.toml."""
+"""What pytest puts around functions of visattn that say shapes; pyproject.toml names it."""
 
+import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any, Self, get_args
 
+import jaxtyping
 from beartype import BeartypeConf, beartype
+from jaxtyping import AbstractArray
 
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # where a float is asked for, 3 will do
+_around = jaxtyping.jaxtyped
 
 
 def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,3 +28,40 @@ def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
         return _check(thing)
     finally:
         thing.__annotations__ = hints
+
+
+def check_shapes_alone() -> None:
+    """Let jaxtyping leave alone what says no shape.
+
+    That is most of it: to decorate a function takes a millisecond, to enter it thirty microseconds
+    each time. VISATTN_CHECK_ALL=1 has all functions checked, as `make test-all` does.
+    """
+    if os.environ.get("VISATTN_CHECK_ALL", "0") == "0":
+        vars(jaxtyping)["jaxtyped"] = around_shapes
+
+
+def around_shapes(*, typechecker: Any) -> Callable[[Any], Any]:
+    """Decorate as jaxtyping does, but only what says the shape of something."""
+
+    def decorated(thing: Any) -> Any:
+        return _around(thing, typechecker=typechecker) if _says_shapes(thing) else thing
+
+    return decorated
+
+
+def _says_shapes(thing: Any) -> bool:
+    """Whether a function, property, class method or data class says the shape of anything."""
+    if isinstance(thing, property):
+        return any(map(_says_shapes, filter(None, (thing.fget, thing.fset, thing.fdel))))
+    if isinstance(thing, type) and not dataclasses.is_dataclass(thing):
+        return False
+    function = getattr(thing, "__func__", thing)
+    return any(map(_is_shape, function.__annotations__.values()))
+
+
+def _is_shape(hint: Any) -> bool:
+    if isinstance(hint, str):  # of what is not known yet
+        return "[" in hint
+    inner = hint if isinstance(hint, list) else get_args(hint)  # a list: arguments of a Callable
+    own = isinstance(hint, type) and issubclass(hint, AbstractArray)
+    return own or any(map(_is_shape, inner))

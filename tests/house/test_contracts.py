@@ -32,7 +32,7 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def texts() -> Iterator[Path]:
     inside = chain.from_iterable((ROOT / folder).rglob("*") for folder in FOLDERS)
     for path in chain(inside, ROOT.iterdir()):
-        if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts:
+        if path.is_file() and path.suffix in TEXT and not {"__pycache__", ".git"} & {*path.parts}:
             yield path
 
 

@@ -1,11 +1,13 @@
 """The checks of shapes are on, and as strict as they are meant to be."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError, jaxtyped
-from shape_checks import checked
+from shape_checks import around_shapes, checked
 from torch import Tensor
 
 from visattn.maps.evaluations import attention_correctness
@@ -18,9 +20,32 @@ class Scaled:
         return self
 
 
-def test_every_function_of_visattn_is_checked() -> None:
+def test_functions_of_visattn_are_checked() -> None:
     with pytest.raises(TypeCheckError, match="attention_correctness"):
         attention_correctness(torch.rand(2, 3, 5), torch.rand(2, 3, 7))
+
+
+def test_what_says_no_shape_is_left_alone_and_what_does_is_found() -> None:
+    decorate = around_shapes(typechecker=checked)
+
+    def plain(x: int, names: dict[str, list[int]]) -> str:
+        return f"{x} {names}"
+
+    @dataclass
+    class Held:
+        x: Float[Tensor, " n"]
+        y: Float[Tensor, " n"]
+
+    def nested(made: Callable[[], tuple[Float[Tensor, "2 c"], ...]]) -> None:
+        made()
+
+    assert decorate(plain) is plain
+    assert decorate(Held) is Held
+    assert decorate(nested) is not nested
+    assert decorate(property(plain)).fget is plain
+    assert decorate(classmethod(nested)).__func__ is not nested
+    with pytest.raises(TypeCheckError, match="'y'"):
+        Held(torch.ones(2), torch.ones(3))
 
 
 def test_self_may_be_said_and_the_rest_is_checked() -> None:

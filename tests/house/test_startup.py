@@ -1,15 +1,22 @@
 """The front door is light: help comes at once, and nobody pays for a room that is not entered."""
 
+import ast
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "torchvision", "timm", "lightning", "numpy", "PIL", "cv2", "matplotlib", "rich"}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "visattn").rglob("*.py"))
+}
 REPORT = "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
 HELPS = [
     ["--help"],
@@ -60,13 +67,37 @@ def test_a_block_costs_torch_and_nothing_else() -> None:
     assert not (HEAVY - {"torch", "numpy"}) & set(done.stderr.split())  # torch itself loads numpy
 
 
+def imported(node: ast.AST) -> Iterator[str]:
+    """Yield what is imported when a module is, and not when its functions are called."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.Import):
+            yield from (name.name for name in inner.names)
+        elif isinstance(inner, ast.ImportFrom) and inner.module:
+            names = [f"{inner.module}.{name.name}" for name in inner.names]
+            yield from (name if name in MODULES else inner.module for name in names)
+        elif isinstance(inner, ast.If) and isinstance(inner.test, ast.Name):
+            assert inner.test.id == "TYPE_CHECKING"
+        elif not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imported(inner)
+
+
+def test_no_module_needs_itself_or_opencv_to_be_imported() -> None:
+    """Where imports run in no circle, any module can be the first."""
+    needs = {name: {*imported(ast.parse(path.read_text()))} for name, path in MODULES.items()}
+    assert [name for name, needed in needs.items() if "cv2" in needed] == []
+    for name, needed in needs.items():
+        whole = {".".join(one.split(".")[:end]) for one in needed for end in range(1, 9)}
+        needs[name] = {
+            one for one in whole & MODULES.keys() if not f"{name}.".startswith(f"{one}.")
+        }
+    order = list(TopologicalSorter(needs).static_order())  # an error that names the circle
+    assert len(order) == len(MODULES) > 200
+
+
+@pytest.mark.slow
 def test_every_module_imports_first_and_without_opencv() -> None:
     # On a bare machine opencv-python lacks its system libraries and cannot be imported; and what
     # only imports after something else has, fails for whoever needs it alone.
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in sorted((ROOT / "visattn").rglob("*.py"))
-    ]
     program = """
 import importlib, os, sys, traceback
 sys.modules["cv2"] = None
@@ -81,7 +112,7 @@ for name in sys.argv[1:]:
         os._exit(0)
     os.waitpid(child, 0)
 """
-    done = run(program, *names)
+    done = run(program, *MODULES)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert "visattn.seeing" in names
+    assert "visattn.seeing" in MODULES

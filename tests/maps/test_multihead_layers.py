@@ -1,4 +1,4 @@
-"""Multi-head attention of torch: seen beside its fast path, with its masks, a thousand times."""
+"""Multi-head attention of torch: seen beside its fast path, with its masks, a hundred times."""
 
 import gc
 from typing import Any
@@ -78,7 +78,7 @@ def test_masks_of_multi_head_attention_are_followed(first: bool) -> None:
     assert seen.maps[0].site == "attend"
 
 
-def test_the_model_comes_back_as_it_was_after_an_error_and_a_thousand_calls() -> None:
+def test_the_model_comes_back_as_it_was_after_an_error_and_a_hundred_calls() -> None:
     torch.manual_seed(3)
     model = Masked(first=True)
     x = torch.randn(1, 3, 12, 20)
@@ -88,16 +88,16 @@ def test_the_model_comes_back_as_it_was_after_an_error_and_a_thousand_calls() ->
     with pytest.raises(RuntimeError, match="expected input"), record(model):
         model(torch.randn(1, 5, 12, 20))
     known = 0
-    for number in range(1000):
+    for number in range(100):
         with record(model, queries=[0]) as seen:
             model(x)
         assert seen.weights[0].shape == (1, 3, 1, 15)
         model.told.clear()
-        if number == 99:
+        if number == 9:
             gc.collect()
             known = len(gc.get_objects())
     gc.collect()
-    assert len(gc.get_objects()) - known < 100
+    assert len(gc.get_objects()) - known < 90  # less than one a call
     after = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
     assert hooks == after
     assert model.training

@@ -52,12 +52,12 @@ def test_blocks_know_while_somebody_listens() -> None:
     assert not model.gate.wanted
 
 
-def test_nothing_is_left_behind_after_an_error_or_a_thousand_calls() -> None:
+def test_nothing_is_left_behind_after_an_error_or_a_hundred_calls() -> None:
     model = Looking()
     with pytest.raises(RuntimeError, match="by the way"), record(model):
         raise RuntimeError("by the way")
     assert hooks(model) == 0
-    for _ in range(1000):
+    for _ in range(100):
         with record(model) as seen:
             model(torch.zeros(1, 1, 1, 1))
         assert len(seen.maps) == 2

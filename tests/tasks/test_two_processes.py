@@ -48,14 +48,14 @@ class Told(NamedTuple):
 
 QUICK = Told(
     Path(),
-    ("digits", "captions", "critical", "glimpses"),
-    (("captions", "validate"), ("captions", "test"), ("glimpses", "test")),
+    ("digits", "captions"),
+    (("captions", "test"), ("glimpses", "test")),
 )
 MORE = Told(
     Path(),
-    ("shapes",),
+    ("captions", "critical", "glimpses", "shapes"),
     (
-        ("shapes", "validate"), ("shapes", "test"), ("glimpses", "validate"), ("scenes", "test"),
+        ("captions", "validate"), ("shapes", "validate"), ("shapes", "test"), ("glimpses", "validate"), ("scenes", "test"),
         ("scenes", "validate"),
     ),
 )  # fmt: skip

@@ -19,9 +19,11 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def speeds(tool: ModuleType) -> Any:
+def speeds(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     torch.manual_seed(0)
-    return importlib.import_module("benchmarks.glimpse_speeds")
+    made = importlib.import_module("benchmarks.glimpse_speeds")
+    monkeypatch.setattr(made, "SECONDS", 0.0)
+    return made
 
 
 def test_the_plain_retina_sees_the_same_at_odd_sizes_too(speeds: Any) -> None:

@@ -36,6 +36,7 @@ def part(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(speeds, "WATCHED", case)
     monkeypatch.setattr(speeds, "SECONDS", 0.0)
     monkeypatch.setattr(growth, "SIDES", (7, 11, 14))
+    monkeypatch.setattr(growth, "SECONDS", 0.0)
     return importlib.import_module
 
 
@@ -71,6 +72,7 @@ def test_figures_of_speed_rows_and_growth(
         assert picture.width > 600
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux keeps such accounts")
 def test_memory_is_measured_in_a_process_of_its_own(part: Any) -> None:
     rivals, memories = part("benchmarks.transformer_rivals"), part("benchmarks.peak_memories")

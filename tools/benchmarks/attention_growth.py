@@ -19,6 +19,7 @@ KINDS: dict[Kind, tuple[str, str]] = {
     "neighbourhood": ("#d55e00", "at most 1.15 is meant"),
     "linear": ("#009e73", "at most 1.15 is meant"),
 }
+SECONDS = 2.0  # at least, of each size
 SIDES = (14, 28, 42, 56, 84, 112)
 WIDTH, HEADS, EXTENT = 192, 3, 7
 
@@ -64,7 +65,7 @@ def growths(rounds: int) -> list[Growth]:
     for side in SIDES:
         ways = {kind: runner(layer, side) for kind, layer in layers.items()}
         named = {"ours" if kind == "full" else kind: way for kind, way in ways.items()}
-        timings = in_turn(named, rounds, seconds_at_least=2)
+        timings = in_turn(named, rounds, seconds_at_least=SECONDS)
         for kind, seconds in spent.items():
             seconds.append(timings["ours" if kind == "full" else kind].seconds)
     tokens = tuple(side * side for side in SIDES)

@@ -18,6 +18,7 @@ from .plain_mixers import MIXERS
 from .rivals import RIVALS
 
 SHAPES = ((32, 256, 56, 56), (8, 64, 112, 112))
+SECONDS = 6.0  # at least, of each comparison
 PASSES = ("forward", "forward + backward")
 PLAIN = {**GATES, **MIXERS}
 
@@ -92,7 +93,7 @@ def speed(
             left_out[name] = f"would take {needed:.0f} GB"
         else:
             ways[name] = _runner(make(), x, slope, learning=passed == PASSES[1])
-    timings = in_turn(ways, rounds, seconds_at_least=6) if "ours" in ways else {}
+    timings = in_turn(ways, rounds, seconds_at_least=SECONDS) if "ours" in ways else {}
     return Speed(block, shape, passed, timings, left_out)
 
 

@@ -17,6 +17,7 @@ from visattn.tasks.class_data import ClassData, Split
 from visattn.tasks.glimpsing import GlimpseTask
 from visattn.tasks.training import quieten
 
+SECONDS = 3.0  # at least, of each comparison
 BATCH = 128
 
 
@@ -208,7 +209,7 @@ def _timed(
     floor: float | None = None,
     ceiling: float | None = None,
 ) -> GlimpseSpeed:
-    timings = in_turn({"ours": ours, "plain": plain}, rounds, seconds_at_least=3)
+    timings = in_turn({"ours": ours, "plain": plain}, rounds, seconds_at_least=SECONDS)
     _, ratio, least, most = timings["plain"]
     spent = timings["plain"].seconds, timings["ours"].seconds
     return GlimpseSpeed(title, *spent, ratio, least, most, floor, ceiling)

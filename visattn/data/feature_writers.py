@@ -36,6 +36,10 @@ def write_features(
 ) -> None:
     """Compute what is missing in a folder, after the whole records that are there.
 
+    The encoder sees the photos in the same batches, whatever was there before: a file that was
+    written in several goes equals one that was written at once, as long as the encoder computes
+    alike (the same batch, device, threads and version of torch).
+
     Args:
         folder: Where the records are; nobody else may write there.
         header: What the records are.
@@ -55,13 +59,15 @@ def write_features(
             told(f"features: {done:,} of {len(header.ids):,} photos are there already")
             check_alike(folder, header, encoder, picture, header.ids[:done])
         report = _Report(told, done, len(header.ids))
-        for ids, pictures in _batches(header.ids[done:], picture, batch):
+        there = done % batch  # of the first batch, which is seen whole: kernels differ by its size
+        for ids, pictures in _batches(header.ids[done - there :], picture, batch):
             values = features_of(encoder, pictures, header.views)
             good = _first_bad(values)
-            _append(file, packed(values[:good]), report.done)
+            _append(file, packed(values[there:good]), report.done)
             if good < len(ids):
                 raise ValueError(_bad(ids[good], values[good], header.views))
-            report.more(len(ids))
+            report.more(len(ids) - there)
+            there = 0
         os.fsync(file.fileno())
 
 

@@ -75,8 +75,8 @@ def channel_deviations(
 
     Example:
         >>> import torch
-        >>> channel_deviations(torch.tensor([[[[1.0, 3.0]]]]), epsilon=0.0)
-        tensor([[1.]])
+        >>> channel_deviations(torch.tensor([[[[1.0, 2.0, 6.0]]]]), epsilon=0.0)
+        tensor([[2.1602]])
     """
     exact = at_least_float32(x)
     # torch.var takes one number at a time on a CPU; a difference and a norm are ten times faster.
