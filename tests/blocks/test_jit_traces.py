@@ -1,8 +1,11 @@
 """`torch.jit.trace` passes its own check on every block, alone and in a model."""
 
+from typing import cast
+
 import pytest
 import torch
 from host_models import picture, residual_net
+from torch import nn
 
 from visattn.blocks.catalogues import create, names
 from visattn.blocks.surgery import insert
@@ -21,7 +24,7 @@ def test_every_block_is_traced_with_gradients_and_without(learning: bool) -> Non
         block = create(name, 8).eval()
         x, other = torch.randn(2, 8, 7, 5), torch.randn(3, 8, 5, 11)
         with torch.set_grad_enabled(learning):
-            traced = torch.jit.trace(block, x, check_trace=True)
+            traced = cast("nn.Module", torch.jit.trace(block, x, check_trace=True))
             for given in (x, other):
                 torch.testing.assert_close(traced(given), block(given), rtol=1e-5, atol=1e-5)
 
@@ -29,5 +32,5 @@ def test_every_block_is_traced_with_gradients_and_without(learning: bool) -> Non
 def test_a_model_with_blocks_is_traced() -> None:
     model, x = residual_net().eval(), picture()
     insert(model, ["cbam", "coordinate", "simam"], at="residual", example=x, init="paper")
-    traced = torch.jit.trace(model, x, check_trace=True)
+    traced = cast("nn.Module", torch.jit.trace(model, x, check_trace=True))
     torch.testing.assert_close(traced(x), model(x), rtol=1e-5, atol=1e-5)

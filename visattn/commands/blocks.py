@@ -90,10 +90,10 @@ def _table(columns: int) -> list[str]:
         card = info(name)
         try:
             parameters, macs = _costs(name)
-            costs = f"{parameters:,}", _short(macs)
+            count, products = f"{parameters:,}", _short(macs)
         except ValueError:  # a registered block; its card says why
-            costs = "-", "-"
-        rows.append((name, card.kind, *costs, card.title, card.paper))
+            count, products = "-", "-"
+        rows.append((name, card.kind, count, products, card.title, card.paper))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     room = columns - sum(widths) - 2 * len(widths)
     lines = [f"{_aligned(row[:4], widths)}  {_told(*row[4:], room)}".rstrip() for row in rows]

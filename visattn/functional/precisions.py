@@ -27,7 +27,8 @@ def may_overwrite(*tensors: Tensor) -> bool:
         >>> may_overwrite(torch.ones(1)), may_overwrite(torch.ones(1, requires_grad=True))
         (True, False)
     """
-    return not (torch.jit.is_tracing() or any(x.requires_grad for x in tensors))
+    tracing: bool = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    return not (tracing or any(x.requires_grad for x in tensors))
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

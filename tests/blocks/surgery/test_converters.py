@@ -11,7 +11,6 @@ from timm.layers.squeeze_excite import SEModule
 from timm.models.resnet import Bottleneck, ResNet
 from torch import Tensor, nn
 
-from visattn.blocks.bases import Block
 from visattn.blocks.catalogues import create
 from visattn.blocks.surgery import insert
 from visattn.blocks.surgery.converters import block_state, model_state
@@ -22,7 +21,7 @@ def features() -> Tensor:
     return torch.randn(2, 32, 5, 7)
 
 
-def loaded(block: Block, theirs: nn.Module) -> Block:
+def loaded(block: nn.Module, theirs: nn.Module) -> nn.Module:
     block.load_state_dict(block_state(theirs.state_dict(), block))
     return block.eval()
 
@@ -79,7 +78,7 @@ def test_the_authors_cbam(order: str) -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
 
 
-def eight_wide(channels: int) -> Block:
+def eight_wide(channels: int) -> nn.Module:
     """Squeeze-and-excitation as timm makes it where a sixteenth is less than eight."""
     return create("se", channels, reduction=channels // 8)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import timm
@@ -11,7 +12,7 @@ from host_models import UNet, convolved, hollow, picture
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d, relu
 
-from visattn.blocks.surgery import insert
+from visattn.blocks.surgery import insert, remove
 from visattn.blocks.surgery.sites import chosen_sites
 from visattn.blocks.surgery.traces import trace
 
@@ -23,7 +24,7 @@ class TimmUNet(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.encoder = timm.create_model(name, features_only=True)
+        self.encoder: Any = timm.create_model(name, features_only=True)
         widths = self.encoder.feature_info.channels()
         pairs = zip(widths[:0:-1], widths[-2::-1], strict=True)
         self.decoder = nn.ModuleList(convolved(low + high, high) for low, high in pairs)
@@ -180,6 +181,7 @@ def test_what_returns_no_feature_map_is_skipped_and_said(
         "skipped 3: it returns 1 x 1 places, which are no feature map; 4: it returns [2, 5]; "
         "5: it returns [2, 2]",
     )
+    remove(model)
     with pytest.raises(ValueError, match="after 5: it returns"):
         insert(model, "simam", at="5", example=x)
     with pytest.raises(

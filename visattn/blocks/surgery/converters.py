@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.bases import Block
+from visattn.blocks.catalogues import name_of
 from visattn.blocks.combined.convolutional_attentions import ConvolutionalAttention
 from visattn.blocks.surgery.grafts import CHILD, Graft, graft_of, modules_of, scale_name
 
@@ -29,7 +29,7 @@ _CALLED = ("se", "se_module", "eca", "cbam", "attn")
 """What a block is called inside a residual block of others."""
 
 
-def block_state(state: Mapping[str, Tensor], block: Block) -> dict[str, Tensor]:
+def block_state(state: Mapping[str, Tensor], block: nn.Module) -> dict[str, Tensor]:
     """Return the weights of somebody else's block as the state of ours.
 
     Squeeze-and-excitation of timm and others that end in a sigmoid after a ReLU; efficient channel
@@ -50,8 +50,8 @@ def block_state(state: Mapping[str, Tensor], block: Block) -> dict[str, Tensor]:
         >>> list(block_state(theirs, EfficientChannelGate(8, kernel=3)))
         ['conv.weight']
     """
-    name = block.card.name
-    if name not in _NAMES:
+    name = name_of(block)
+    if name is None or name not in _NAMES:
         raise ValueError(f"weights are known of {', '.join(_NAMES)}, not of {name}")
     wanted = block.state_dict()
     found: dict[str, Tensor] = {}
@@ -115,7 +115,7 @@ def model_state(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tens
 
 def _graft_state(values: Mapping[str, Tensor], graft: Graft) -> dict[str, Tensor]:
     name, block = graft.names[0], graft.get_submodule(graft.names[0])
-    if len(graft.names) > 1 or not isinstance(block, Block):
+    if len(graft.names) > 1 or name_of(block) is None:
         raise ValueError(
             "a single block of the catalogue must stand at each site, not "
             + " + ".join(graft.names)
@@ -141,7 +141,7 @@ def _renamed(key: str, names: Mapping[str, str]) -> str | None:
     return None
 
 
-def _laid_out(key: str, value: Tensor, block: Block, wanted: Tensor) -> Tensor:
+def _laid_out(key: str, value: Tensor, block: nn.Module, wanted: Tensor) -> Tensor:
     """Return a weight in the axes of ours: a 1x1 convolution is a linear map.
 
     The input channels of a spatial kernel come in the order in which the block pools.
