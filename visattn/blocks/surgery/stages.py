@@ -64,7 +64,7 @@ def stages_of(trace: Trace, modules: Mapping[str, nn.Module]) -> list[Stage]:
     levels = _levels(trace, modules, steps)
     if not levels:
         return []
-    reader = _Reader(trace, modules, steps)
+    reader = _StageReader(trace, modules, steps)
     turned = bool(steps) and steps[-1].grows
     made = resized.inner if resized else trace.made
     end = reader.output_end(made) if turned else reader.last_end(levels[-1], made)
@@ -148,7 +148,7 @@ def _outermost(hosts: Sequence[str], wrappers: set[str]) -> str | None:
     return named[-1] if named else None
 
 
-class _Reader:
+class _StageReader:
     """What the modules at the end of stages are."""
 
     def __init__(
