@@ -104,8 +104,8 @@ class ToldData(SubstitutingData):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The vocabulary of the training captions."""
-        return {"words": list(self.vocabulary.words)}
+        """The vocabulary of the training captions; and that there are captions to compare with."""
+        return {"words": list(self.vocabulary.words), "known": ["references"]}
 
     @property
     def encoder(self) -> ImageEncoder:

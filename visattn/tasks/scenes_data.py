@@ -65,8 +65,8 @@ class ScenesData(Data):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The vocabulary: every word of the grammar."""
-        return {"words": list(self.vocabulary.words)}
+        """The vocabulary: every word of the grammar; and that captions can be checked."""
+        return {"words": list(self.vocabulary.words), "known": ["scenes"]}
 
     def scenes(self, split: Split) -> Scenes:
         """Return a split."""
