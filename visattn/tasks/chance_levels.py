@@ -1,6 +1,7 @@
 """What guessing would score, and whether a score is more than that."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -42,28 +43,30 @@ class ClassCounts(Metric):
 
 
 class ChanceLevel(NamedTuple):
-    """The accuracy of the best guess without looking: always the most frequent class.
+    """The accuracy of guesses that do not look at the picture.
 
-    Where classes are equally frequent it equals that of a uniform guess. The interval is Wilson's,
-    of 95 %, for as many pictures as were scored.
+    Two of them: any class alike, and always the most frequent one, which is at least as good. The
+    interval reaches from Wilson's lower end for the first to his upper end for the second, each of
+    95 %, for as many pictures as were scored.
 
     Example:
         >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))
-        >>> level.rate, round(level.low, 3), round(level.high, 3)
-        (0.6, 0.502, 0.691)
-        >>> level.verdict(0.65), level.verdict(0.7), level.verdict(0.5)
+        >>> level.uniform, level.majority, round(level.low, 3), round(level.high, 3)
+        (0.5, 0.6, 0.404, 0.691)
+        >>> level.verdict(0.65), level.verdict(0.7), level.verdict(0.4)
         ('at chance', 'above chance', 'below chance')
 
     Source:
         Wilson 1927, doi:10.1080/01621459.1927.10502953.
     """
 
-    rate: float
+    uniform: float
+    majority: float
     low: float
     high: float
     pictures: int
     guess: str
-    """What is guessed, in words."""
+    """The most frequent class; none if all are equally frequent."""
 
     def verdict(self, accuracy: float) -> Verdict:
         """Return where an accuracy lies, with respect to the interval."""
@@ -75,7 +78,7 @@ class ChanceLevel(NamedTuple):
         """Return what a task notes of its scores: a verdict on each, and a sentence on the guess.
 
         Args:
-            scores: By their names, with that of the split; the first one decides.
+            scores: By their names, with that of the split; the sentence is on the first.
             errors: The scores are shares of wrong answers, not of right ones.
 
         Example:
@@ -85,22 +88,23 @@ class ChanceLevel(NamedTuple):
             ('at chance', 0.4)
         """
         first = next(iter(scores))
-        rate, low, high = (1 - self.rate, 1 - self.high, 1 - self.low) if errors else self[:3]
+        uniform, majority, low, high = (1 - part if errors else part for part in self[:4])
         verdicts = {
             name: self.verdict(1 - score if errors else score) for name, score in scores.items()
         }
-        sentence = (
-            f"{first} is {verdicts[first]}: {self.guess} gives {rate:.4f}, and over "
-            f"{self.pictures:,} pictures {low:.4f} to {high:.4f} in 95 % of cases"
-        )
+        ends = f"{min(low, high):.4f} to {max(low, high):.4f}"
+        always = f", {majority:.4f} by always answering {self.guess!r}" if self.guess else ""
         return {
             **{f"{name}_verdict": verdict for name, verdict in verdicts.items()},
-            f"{first}_by_guessing": round(rate, 6),
-            "chance": sentence,
+            f"{first}_by_guessing": round(majority, 6),
+            "chance": (
+                f"{first} is {verdicts[first]}: guessing gives {uniform:.4f}{always}; over "
+                f"{self.pictures:,} pictures {ends} with 95 % confidence"
+            ),
         }
 
 
-def chance_level(counts: Int[Tensor, " k"], names: tuple[str, ...]) -> ChanceLevel:
+def chance_level(counts: Int[Tensor, " k"], names: Sequence[str]) -> ChanceLevel:
     """Return what guessing would score.
 
     Args:
@@ -108,13 +112,10 @@ def chance_level(counts: Int[Tensor, " k"], names: tuple[str, ...]) -> ChanceLev
         names: Of the classes.
     """
     pictures, most = int(counts.sum()), int(counts.max())
-    rate = most / pictures
-    if int(counts.min()) == most:
-        guess = f"guessing among {len(names)} equally frequent classes"
-    else:
-        guess = f"always answering {names[int(counts.argmax())]!r}, the most frequent class,"
-    low, high = wilson_interval(rate, pictures)
-    return ChanceLevel(rate, low, high, pictures, guess)
+    uniform, majority = 1 / len(counts), most / pictures
+    low, high = wilson_interval(uniform, pictures)[0], wilson_interval(majority, pictures)[1]
+    guess = "" if int(counts.min()) == most else names[int(counts.argmax())]
+    return ChanceLevel(uniform, majority, low, high, pictures, guess)
 
 
 def wilson_interval(rate: float, count: int) -> tuple[float, float]:

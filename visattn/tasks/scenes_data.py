@@ -57,6 +57,11 @@ class ScenesData(Data):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if validation < 1:
+            raise ValueError(
+                f"validation must be at least 1, got {validation}; to train without validation, "
+                "say --trainer.limit_val_batches 0"
+            )
         self.counts = {"train": train, "validation": validation, "test": test, "novel": test}
         self.size, self.batch, self.pool = size, batch, pool
         self.workers, self.seed = workers, seed
