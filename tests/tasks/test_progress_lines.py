@@ -15,7 +15,7 @@ from visattn.tasks.progress_bars import RunProgressBar, progress_callback
 from visattn.tasks.progress_lines import ProgressReport
 from visattn.tasks.run_paces import RunPace
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 BATCHES = 7
 
 

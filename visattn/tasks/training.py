@@ -110,6 +110,7 @@ def quieten() -> None:
         "Checkpoint directory .* is not empty",  # the run goes on
         "Found .* in eval mode",  # they are frozen
         ".*does not have many workers",
+        "Total length of `list` across ranks is zero",  # there are no validation data
         "`isinstance",
     ):
         warnings.filterwarnings("ignore", said, module="lightning")
