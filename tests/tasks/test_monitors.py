@@ -64,7 +64,11 @@ def looker(classes: list[str]) -> GlimpseModel:
 
 
 def trained(task: Task, data: Data, folder: Path, *callbacks: Callback) -> Trainer:
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    quiet: dict[str, Any] = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "logger": False,
+    }
     trainer = Trainer(
         accelerator="cpu",
         callbacks=list(callbacks),

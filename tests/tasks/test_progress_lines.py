@@ -38,10 +38,10 @@ class Line(LightningModule):
         self.log("val/loss", self.layer(batch).square().mean())
 
     def train_dataloader(self) -> Any:
-        return DataLoader(torch.ones(BATCHES, 3))
+        return DataLoader(list(torch.ones(BATCHES, 3)))
 
     def val_dataloader(self) -> Any:
-        return DataLoader(torch.ones(2, 3))
+        return DataLoader(list(torch.ones(2, 3)))
 
 
 def trainer(callback: Any, **options: Any) -> Trainer:

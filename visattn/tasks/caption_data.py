@@ -125,7 +125,7 @@ class ToldData(SubstitutingData):
         encoder = self.encoder
         framing = Framing(encoder.size, fit=self.fit)
         needed: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
-        splits = [split for split in needed if split in self.entries]
+        splits: list[Split] = [split for split in needed if split in self.entries]
         if not splits:
             raise ValueError(f"the data name no {needed[0]} photos, and none for validation")
         shown = [self.shown(split, framing) for split in splits]
