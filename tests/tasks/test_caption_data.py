@@ -55,7 +55,6 @@ def write_config(path: Path, data: dict[str, Any], **task: Any) -> Path:
                 "captioner": CAPTIONER,
                 "beam": 2,
                 "warm": 1,
-                "best_by": "val/cider-d",
                 **task,
             },
         },
@@ -243,3 +242,43 @@ def test_examples_are_files_of_validation_photos(paths: CaptionPaths) -> None:
     data = CaptionData(**described(paths))
     assert [path.name for path in data.examples(9)] == paths.validation.read_text().split()
     assert data.examples(1)[0].is_file()
+
+
+def test_coco_as_it_is_published_trains_is_tested_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of captions and a folder of photos per split; then the first of them alone."""
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    paths = write_caption_data(tmp_path, photos=11, format="coco")
+    whole = json.loads(paths.captions.read_text())
+    for split, listed in (("train", paths.train), ("validation", paths.validation)):
+        (tmp_path / split).mkdir()
+        names = listed.read_text().split()
+        for name in names:
+            (paths.photos / name).rename(tmp_path / split / name)
+        images = [image for image in whole["images"] if image["file_name"] in names]
+        ids = {image["id"] for image in images}
+        said = [one for one in whole["annotations"] if one["image_id"] in ids]
+        text = json.dumps({"images": images, "annotations": said})
+        (tmp_path / f"{split}.json").write_text(text)
+    files = {split: str(tmp_path / f"{split}.json") for split in ("train", "validation")}
+    folders = {split: str(tmp_path / split) for split in files}
+    data = {"captions": files, "photos": folders, "min_count": 1, "batch": 3}
+    config = write_config(tmp_path / "c.yaml", {**data, "cache": str(tmp_path / "features")})
+    words, runs = ["fit", "--config", str(config), "--trainer.max_epochs", "1"], tmp_path / "runs"
+    assert main([*words, "--run", str(runs / "both")]) == 0
+    assert "best checkpoint (val/cider-d" in capsys.readouterr().out
+    assert main(["test", "--run", str(runs / "both")]) == 0
+    scores = json.loads((runs / "both" / "test.json").read_text())
+    assert {"test/cider-d", "shuffled/cider-d"} <= set(scores)
+    alone = ["--data.captions", f"{{train: {files['train']}}}", "--run", str(runs / "alone")]
+    assert main([*words, *alone, "--data.cache", "null"]) == 0
+    last = runs / "alone" / "checkpoints" / "last.ckpt"
+    assert f"last checkpoint (none was chosen as the best): {last}" in capsys.readouterr().out
+    assert main(["test", "--run", str(runs / "alone")]) == 1
+    assert "the data name no test photos" in capsys.readouterr().err
+    assert main(["export", str(last), "--out", str(tmp_path / "m.safetensors")]) == 0
+    assert main([*words, "--data.photos", str(tmp_path / "train")]) == 1
+    said = capsys.readouterr().err
+    assert f"2 of 2 photos are missing or empty in {tmp_path / 'train'}" in said
+    assert f"{tmp_path / 'validation'} has the first, is it the folder?" in said

@@ -174,6 +174,9 @@ def test_a_run_is_scored_class_by_class(config: Path, run: Path) -> None:
     last = run / "checkpoints" / "last.ckpt"
     assert main(["test", "--config", str(config), "--ckpt_path", str(last)]) == 0
     scores = json.loads((run / "test.json").read_text())
+    said = [scores.pop(f"test/accuracy_{name}") for name in ("verdict", "by_guessing")]
+    assert said == ["at chance", pytest.approx(2 / 11, abs=1e-6)]  # two zeros among eleven
+    assert "guessing gives 0.1000, 0.1818 by always answering '0'; over 11" in scores.pop("chance")
     assert set(scores) == {
         f"test/{name}" for name in ("accuracy", "balanced", "worst", "calibration", "loss")
     }

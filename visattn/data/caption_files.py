@@ -5,6 +5,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -171,7 +172,7 @@ def check_disjoint(splits: Mapping[str, Sequence[CaptionEntry]]) -> None:
 def _content(path: Path) -> str:
     """Return the text of a file, with line feeds alone at the ends of its lines."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file")
+        raise FileNotFoundError(f"{path} is no file{_alike(path)}")
     content = bounded_bytes(path)
     try:
         text = plain_text(content)
@@ -180,6 +181,15 @@ def _content(path: Path) -> str:
     if not text.strip():
         raise ValueError(f"{path} is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _alike(path: Path) -> str:
+    """Return what may have been meant by a file that is not there, as the end of a sentence."""
+    if not path.parent.is_dir():
+        return f"; there is no folder {path.parent} either"
+    there = [one.name for one in path.parent.iterdir() if one.is_file()]
+    close = get_close_matches(path.name, there, n=1)
+    return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
 def _gathered(said: Iterable[Remark]) -> tuple[list[CaptionEntry], list[str], list[str]]:

@@ -130,7 +130,13 @@ def _holds(path: Path) -> bool:
 
 
 def _elsewhere(folder: Path, file: str) -> str:
-    """Return a hint if the photo lies one folder deeper."""
-    places = [Path(place) for place in os.scandir(folder) if place.is_dir()]
-    found = next((place for place in sorted(places) if _holds(place / file)), None)
+    """Return a hint if the photo lies one folder deeper, or in a folder beside this one."""
+    shelves = [shelf for shelf in (folder, folder.absolute().parent) if os.access(shelf, os.R_OK)]
+    places = [
+        Path(place)
+        for shelf in shelves
+        for place in sorted(os.scandir(shelf), key=lambda place: place.name)
+        if place.is_dir() and os.access(place, os.X_OK)
+    ]
+    found = next((place for place in places if _holds(place / file)), None)
     return f"; {found} has the first, is it the folder?" if found else "; take them out or add them"

@@ -1,7 +1,7 @@
 """What every task and every data module has in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,9 @@ class Task(LightningModule, ABC):
 
     monitor: tuple[str, str]
     """The score by which the best checkpoint is chosen, and whether its `max` or `min` is best."""
+
+    val_scores: Sequence[str] = ()
+    """The scores that validation logs during training; empty if they are not known before."""
 
     idle_parameters = False
     """Whether some parameters have no part in some steps, which several processes must know."""

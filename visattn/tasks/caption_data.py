@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from visattn.data.batches import CaptionSample, caption_batch
-from visattn.data.caption_files import CaptionEntry, check_disjoint, read_captions
+from visattn.data.caption_files import CaptionEntry
 from visattn.data.caption_formats import Format
-from visattn.data.caption_splits import split_entries
+from visattn.data.caption_splits import PerSplit, Split, caption_splits, check_ids
 from visattn.data.captioned_photos import CaptionedPhotos, CaptionedPictures
 from visattn.data.feature_caches import FeatureCache
 from visattn.data.feature_requests import Photos
@@ -31,7 +31,6 @@ from visattn.tasks.bases import Task
 from visattn.tasks.substitutions import SubstitutingData
 
 Loader = DataLoader[CaptionSample]
-Split = Literal["train", "validation", "test"]
 Fit = Literal["crop", "squash", "pad"]
 _SCORED: dict[str, Split] = {"validate": "validation", "test": "test"}
 
@@ -104,8 +103,8 @@ class ToldData(SubstitutingData):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The vocabulary of the training captions."""
-        return {"words": list(self.vocabulary.words)}
+        """The vocabulary of the training captions; and that there are captions to compare with."""
+        return {"words": list(self.vocabulary.words), "known": ["references"]}
 
     @property
     def encoder(self) -> ImageEncoder:
@@ -125,7 +124,10 @@ class ToldData(SubstitutingData):
             return
         encoder = self.encoder
         framing = Framing(encoder.size, fit=self.fit)
-        splits: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
+        needed: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
+        splits: list[Split] = [split for split in needed if split in self.entries]
+        if not splits:
+            raise ValueError(f"the data name no {needed[0]} photos, and none for validation")
         shown = [self.shown(split, framing) for split in splits]
         rank_zero_info(self._told_of_words())
         device = self.trainer.strategy.root_device if self.trainer else None
@@ -145,12 +147,12 @@ class ToldData(SubstitutingData):
 
     def _told_of_words(self) -> str:
         """Return how many words there are, and how many of the validation's are not among them."""
-        vocabulary, unknown = self.vocabulary, self.unknown_share()
-        return (
-            f"vocabulary {vocabulary.hash}: {len(vocabulary):,} words of "
-            f"{self.training_photos():,} training photos; {unknown:.1%} of the words that "
-            "validation captions hold are unknown"
-        )
+        words = f"vocabulary {self.vocabulary.hash}: {len(self.vocabulary):,} words"
+        counted = f"{words} of {self.training_photos():,} training photos"
+        if "validation" not in self.entries:
+            return f"{counted}; there are no validation photos"
+        share = f"{self.unknown_share():.1%}"
+        return f"{counted}; {share} of the words that validation captions hold are unknown"
 
     def _caches(
         self, encoder: ImageEncoder, framing: Framing, device: torch.device | None
@@ -185,9 +187,9 @@ class ToldData(SubstitutingData):
             workers=self.workers,
         )
 
-    def val_dataloader(self) -> Loader:
-        """Return the validation photos, each once."""
-        return self._evaluation("validation")
+    def val_dataloader(self) -> Loader | list[Loader]:
+        """Return the validation photos, each once; nothing if there are none."""
+        return self._evaluation("validation") if "validation" in self.told else []
 
     def test_dataloader(self) -> Loader:
         """Return the test photos, each once."""
@@ -209,13 +211,16 @@ class CaptionData(ToldData):
 
     Args:
         captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
-            JSON lines.
-        photos: Folder of the photos.
+            JSON lines. Or one for each split, as COCO comes: `{train: captions_train2017.json,
+            validation: captions_val2017.json}`, and `test` if there is one.
+        photos: Folder of the photos. Or one for each split: `{train: train2017, validation:
+            val2017}`.
         train: A list of the training photos, one name per line; or, where the captions' file says
-            itself which split a photo belongs to, the name of the split.
-        validation: The same for validation.
+            itself which split a photo belongs to, the name of the split. Not needed where each
+            split has a file of its own.
+        validation: The same for validation; none trains without validation.
         test: The same for the test; the validation photos if left out.
-        format: Of the captions' file; recognised if left out.
+        format: Of the captions' files; recognized if left out.
         fit: How a photo comes into the shape that the encoder takes: its middle (`crop`), all of
             it out of shape (`squash`), or all of it with margins (`pad`).
         cache: Folder for the features of a frozen encoder; none computes them anew each time.
@@ -232,11 +237,11 @@ class CaptionData(ToldData):
 
     def __init__(
         self,
-        captions: str,
-        photos: str,
+        captions: PerSplit,
+        photos: PerSplit,
         *,
         train: str = "train",
-        validation: str = "val",
+        validation: str | None = "val",
         test: str | None = None,
         format: Format | None = None,  # noqa: A002 (the name people look for on the command line)
         fit: Fit = "crop",
@@ -250,18 +255,10 @@ class CaptionData(ToldData):
         workers: int = 0,
         seed: int = 0,
     ) -> None:
-        entries = read_captions(captions, format=format)
-        names: dict[Split, str] = {
-            "train": train,
-            "validation": validation,
-            "test": test or validation,
-        }
-        chosen: dict[Split, list[CaptionEntry]] = {
-            split: split_entries(entries, name) for split, name in names.items()
-        }
-        for split in _SCORED.values():
-            check_disjoint({part: chosen[part] for part in ("train", split)})
-        told = (caption for entry in chosen["train"] for caption in entry.captions)
+        self.splits = caption_splits(captions, photos, (train, validation, test), format=format)
+        if cache:
+            check_ids(self.splits)
+        told = (caption for entry in self.splits["train"].entries for caption in entry.captions)
         super().__init__(
             Vocabulary.of(told, min_count=min_count),
             fit=fit,
@@ -274,16 +271,21 @@ class CaptionData(ToldData):
             seed=seed,
             on_error=on_error,
         )
-        self.entries, self.folder = chosen, Path(photos)
+        self.entries = {split: found.entries for split, found in self.splits.items()}
 
     def shown(self, split: Split, framing: Framing) -> CaptionedPhotos:
         """Return the photos of a split, as an encoder is to see them."""
-        return CaptionedPhotos(self.entries[split], self.folder, framing)
+        return CaptionedPhotos(*self.splits[split], framing)
 
     def everything(self, framing: Framing) -> tuple[list[str], Photos]:
         """Return the photos of all splits, each once, and the name of each."""
-        every = {entry.id: entry for entries in self.entries.values() for entry in entries}
-        return list(every), CaptionedPhotos(list(every.values()), self.folder, framing)
+        names: dict[str, None] = {}
+        parts: list[CaptionedPhotos] = []
+        for entries, folder in self.splits.values():
+            new = [entry for entry in entries if entry.id not in names]
+            names |= dict.fromkeys(entry.id for entry in new)
+            parts += [CaptionedPhotos(new, folder, framing)] if new else []
+        return list(names), ConcatDataset(parts)
 
     def unknown_share(self) -> float:
         """Return which share of the words of validation captions is unknown."""
@@ -291,5 +293,6 @@ class CaptionData(ToldData):
         return self.vocabulary.unknown_share(c for entry in held_out for c in entry.captions)
 
     def examples(self, count: int) -> list[Path]:
-        """Return the files of the first validation photos."""
-        return [self.folder / entry.file for entry in self.entries["validation"][:count]]
+        """Return the files of the first validation photos, or of training where there are none."""
+        entries, folder = self.splits.get("validation", self.splits["train"])
+        return [folder / entry.file for entry in entries[:count]]

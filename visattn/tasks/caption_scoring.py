@@ -18,12 +18,14 @@ from visattn.tasks.bases import Task
 from visattn.tasks.fair_shares import known_anywhere
 from visattn.tasks.phrase_scores import OF_PHRASES, PhraseScores
 from visattn.tasks.ratios import Ratio
-from visattn.tasks.reference_scores import ReferenceScores
+from visattn.tasks.reference_scores import OF_REFERENCES, ReferenceScores
 from visattn.tasks.scene_scores import OF_MAPS, OF_WORDS, SceneScores
 from visattn.tasks.tellings import SeenCaption, generated, given, read
 
 MADE_UP = ("val", "test", "novel", "shuffled", "untrained")
 GIVEN = ("val_given", "given", "shuffled_given", "untrained_given")
+_SCORES = {"scenes": (*OF_WORDS, *OF_MAPS), "references": OF_REFERENCES}
+_PREFERRED = {"scenes": "truth", "references": "cider-d"}
 
 
 class ScoredTask(Task):
@@ -38,13 +40,23 @@ class ScoredTask(Task):
         model: The captioner.
         beam: Captions searched at once per picture.
         length_penalty: Exponent of the length penalty of the search; 0 compares log-probabilities.
+        known: What captions of the data can be scored by, of `scenes` and `references`; None if
+            the data do not say.
     """
 
     model: Captioner
 
-    def __init__(self, model: Captioner, *, beam: int, length_penalty: float) -> None:
+    def __init__(
+        self,
+        model: Captioner,
+        *,
+        beam: int,
+        length_penalty: float,
+        known: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(model)
         self.beam, self.length_penalty = beam, length_penalty
+        self.known = known
         self.loss = Ratio()
         splits = (*MADE_UP, *GIVEN)
         self.scenes = nn.ModuleDict({split: SceneScores() for split in splits})
@@ -52,6 +64,20 @@ class ScoredTask(Task):
         self.references = {split: ReferenceScores() for split in MADE_UP}
         self.scored: set[str] = set()
         self.notes: dict[str, Any] = {}
+
+    @property
+    def val_scores(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The scores that validation logs during training; all possible ones if data do not say."""
+        known = _SCORES if self.known is None else self.known
+        names = [name for kind in known for name in _SCORES[kind]]
+        return tuple(f"val/{name}" for name in ("loss", *names))
+
+    @property
+    def preferred_score(self) -> str:
+        """The validation score by which the best checkpoint is chosen unless another is named."""
+        known = self.known or ()
+        kind = next((kind for kind in _SCORES if kind in known), None)
+        return f"val/{_PREFERRED[kind]}" if kind else "val/loss"
 
     @abstractmethod
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from visattn.data.batches import CaptionBatch
 from visattn.data.phrase_targets import Words, supervised_words
@@ -24,7 +23,8 @@ from visattn.models.captioners import Captioner, Unrolled
 from visattn.tasks.caption_scoring import ScoredTask
 from visattn.tasks.checkpoints import read_model
 from visattn.tasks.fair_shares import fair_share, processes
-from visattn.tasks.schedules import trapezoid
+from visattn.tasks.monitors import monitor_of
+from visattn.tasks.schedules import trapezoid, with_schedule
 from visattn.tasks.tellings import read
 
 ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
@@ -40,7 +40,8 @@ class CaptionTask(ScoredTask):
 
     Args:
         captioner: The captioner; it gets its words from the data.
-        data_info: What the data tells of itself; `words` is the vocabulary.
+        data_info: What the data tells of itself; `words` is the vocabulary, `known` what captions
+            can be scored by: `scenes`, `references`.
         penalty: Weight of the doubly stochastic penalty; 0 leaves it out.
         reduction: How loss and penalty are summed: as in the `paper`, as in the authors' code
             (`arctic`), or as the `mean` over words.
@@ -55,7 +56,9 @@ class CaptionTask(ScoredTask):
         beam: Captions searched at once per picture in validation and test.
         length_penalty: Exponent of the length penalty of this search; 0 compares log-probabilities,
             which favours short captions.
-        best_by: The score by which the best checkpoint is chosen.
+        best_by: The validation score by which the best checkpoint is chosen. By default `val/truth`
+            where the data are drawn scenes, `val/cider-d` where they have references, else
+            `val/loss`.
         start: A checkpoint of a captioner of the same make, with the same words: its weights are
             what training starts from. To go on with a run as it was, there is `--ckpt_path`.
     """
@@ -76,7 +79,7 @@ class CaptionTask(ScoredTask):
         hold: float = 0.4,
         beam: int = 5,
         length_penalty: float = 0.0,
-        best_by: str = "val/truth",
+        best_by: str | None = None,
         start: str | None = None,
     ) -> None:
         if min(penalty, encoder_rate, supervision) < 0:
@@ -84,7 +87,12 @@ class CaptionTask(ScoredTask):
                 "penalty, encoder_rate and supervision must be >= 0, "
                 f"got {penalty}, {encoder_rate} and {supervision}"
             )
-        super().__init__(captioner(data_info["words"]), beam=beam, length_penalty=length_penalty)
+        super().__init__(
+            captioner(data_info["words"]),
+            beam=beam,
+            length_penalty=length_penalty,
+            known=data_info.get("known"),
+        )
         if start is not None:
             self._start_from(Path(start))
         self.reduction: Reduction = reduction
@@ -93,7 +101,7 @@ class CaptionTask(ScoredTask):
         self.supervised: Words = supervised
         self.optimizer, self.encoder_rate = optimizer or ADAMW, encoder_rate
         self.warm, self.hold = warm, hold
-        self.monitor = (best_by, "min" if best_by.endswith("loss") else "max")
+        self.monitor = monitor_of(best_by or self.preferred_score)
 
     def _start_from(self, checkpoint: Path) -> None:
         """Take over the weights of another run."""
@@ -125,12 +133,9 @@ class CaptionTask(ScoredTask):
             {"params": [p for p in trained if id(p) in encoder], "rate": self.encoder_rate},
         ]
         optimizer = self.optimizer([group for group in groups if group["params"]])
-        for group in optimizer.param_groups:
-            group["lr"] *= group["rate"]
         total = int(self.trainer.estimated_stepping_batches)
         share = partial(trapezoid, total=total, warm=self.warm, hold=self.hold)
-        schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return with_schedule(optimizer, share)
 
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""

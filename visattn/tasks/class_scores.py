@@ -5,6 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics import Metric
 
+OF_CLASSES = ("accuracy", "balanced", "worst", "calibration")
+
 
 class ClassScores(Metric):
     """Accuracy, accuracy of each class, and how far confidence is from being right.

@@ -8,15 +8,16 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 from torchvision.transforms import v2
 
 from visattn.data.labelled_pictures import LabelledBatch
 from visattn.models.classifiers import ImageClassifier, Part
 from visattn.tasks.bases import Task
-from visattn.tasks.class_scores import ClassScores
+from visattn.tasks.chance_levels import chance_level
+from visattn.tasks.class_scores import OF_CLASSES, ClassScores
+from visattn.tasks.monitors import monitor_of
 from visattn.tasks.ratios import Ratio
-from visattn.tasks.schedules import cosine, trapezoid
+from visattn.tasks.schedules import cosine, trapezoid, with_schedule
 
 Schedule = Literal["cosine", "trapezoid"]
 _SGD = partial(SGD, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -45,10 +46,11 @@ class ClassificationTask(Task):
             then in a line (`trapezoid`).
         warm: Steps in which the learning rate rises.
         hold: Share of the run after which a `trapezoid` falls.
-        best_by: The score by which the best checkpoint is chosen.
+        best_by: The validation score by which the best checkpoint is chosen.
     """
 
     model: ImageClassifier
+    val_scores = tuple(f"val/{name}" for name in (*OF_CLASSES, "loss"))
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class ClassificationTask(Task):
         }
         self.schedule: Schedule = schedule
         self.warm, self.hold = warm, hold
-        self.monitor = (best_by, "min" if best_by.endswith(("loss", "calibration")) else "max")
+        self.monitor = monitor_of(best_by)
         self.loss = Ratio()
         self.scores = ClassScores(len(self.model.classes))
         self.notes: dict[str, Any] = {}
@@ -112,13 +114,10 @@ class ClassificationTask(Task):
             )
         ]
         optimizer = self.optimizer(groups)
-        for group in optimizer.param_groups:
-            group["lr"] *= group["rate"]
         total = int(self.trainer.estimated_stepping_batches)
         falling = {"cosine": cosine, "trapezoid": partial(trapezoid, hold=self.hold)}[self.schedule]
         share = partial(falling, total=total, warm=self.warm)
-        schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return with_schedule(optimizer, share)
 
     def training_step(self, batch: LabelledBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
@@ -156,6 +155,8 @@ class ClassificationTask(Task):
             self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", sync_dist=True)
         if self.trainer.state.fn != "fit":
             self.notes[f"{split}_classes"] = self._of_classes(confusion)
+            level = chance_level(confusion.sum(1), self.model.classes)
+            self.notes |= level.notes({f"{split}/accuracy": float(found["accuracy"])})
         self.loss.reset()
         self.scores.reset()
 

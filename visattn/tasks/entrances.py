@@ -16,6 +16,7 @@ usage: {usage}
   --ckpt_path FILE        {checkpoint}
   --dry-run               build everything, look at one batch of each kind, write nothing
   --timeout SECONDS       how long processes wait for each other (300)
+  --progress_seconds N    without a terminal: seconds between lines of progress (30)
   --print_config          print the whole config, every default included, and stop
   --model.help CLASS      the options of a task, such as CaptionTask
   --data.help CLASS       the options of a data module, such as ScenesData
@@ -23,6 +24,8 @@ usage: {usage}
 
 Every entry of a config can be changed from the command line, which has the last word:
   --model.optimizer.lr 1e-3  --data.batch 64  --trainer.max_steps 500  --trainer.devices 2
+  --data.captions '{{train: captions_train2017.json, validation: captions_val2017.json}}'
+  --data.photos '{{train: train2017, validation: val2017}}'
 """
 _FIT = "visattn fit --config FILE.yaml [--run FOLDER] [--ckpt_path FILE] [--GROUP.OPTION VALUE]"
 _SCORE = """\

@@ -56,6 +56,21 @@ class Trials:
         sampled = ("sampled", "averaged") if self.samples else ()
         return ("mean", "random", "raster", *(["aimed"] if aimed else []), *sampled)
 
+    def score(self, name: str, glimpses: int = 0) -> str:
+        """Return how the error of a way is called.
+
+        Args:
+            name: Of the way.
+            glimpses: How many a picture gets.
+
+        Example:
+            >>> Trials().score("mean"), Trials(samples=5).score("averaged", 7)
+            ('error', 'error_averaged_5x7_glimpses')
+        """
+        if name == "averaged":
+            return f"error_averaged_{self.samples}x{glimpses}_glimpses"
+        return "error" if name == "mean" else f"error_{name}"
+
     def run(
         self,
         model: GlimpseModel,

@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from visattn.data.labelled_pictures import LabelledBatch
 from visattn.functional.policies import Reward
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.looks import Looks
 from visattn.tasks.bases import Task
+from visattn.tasks.chance_levels import ClassCounts, chance_level
 from visattn.tasks.critics import Critic
 from visattn.tasks.fair_shares import mean_of_all
 from visattn.tasks.glimpse_diagnostics import gradient_norms, policy_figures
@@ -24,8 +24,9 @@ from visattn.tasks.glimpse_losses import GlimpseLosses, losses_of_looks
 from visattn.tasks.glimpse_options import check_options
 from visattn.tasks.glimpse_scores import ErrorPerGlimpse
 from visattn.tasks.glimpse_trials import Trials, known_centres
+from visattn.tasks.monitors import monitor_of
 from visattn.tasks.ratios import Ratio
-from visattn.tasks.schedules import cosine, trapezoid
+from visattn.tasks.schedules import cosine, trapezoid, with_schedule
 from visattn.tasks.shared_draws import step_draws
 
 Baseline = Literal["none", "average", "learned", "informed", "leave_one_out"]
@@ -72,6 +73,7 @@ class GlimpseTask(Task):
         starts: From how many starts `validate` and `test` look at each picture.
         samples: Rollouts that the test draws from the policy, to average their probabilities; 0
             leaves them out.
+        best_by: The validation score by which the best checkpoint is chosen.
 
     Raises:
         ValueError: If a number makes no sense, or rollouts are to be compared and there is one.
@@ -102,6 +104,7 @@ class GlimpseTask(Task):
         warm: int = 0,
         starts: int = 5,
         samples: int = 10,
+        best_by: str = "val/error",
     ) -> None:
         super().__init__(model(data_info["classes"]))
         self.rollouts, self.normalise, self.reaching = rollouts, normalise, reaching
@@ -132,10 +135,12 @@ class GlimpseTask(Task):
             for name in self.trials["test"].names(aimed=True)
         }
         self.errors = nn.ModuleDict(errors)
-        self.loss = Ratio()
+        self.loss, self.labels = Ratio(), ClassCounts(len(self.model.classes))
         self.tried = 0
         self.notes: dict[str, Any] = {}
-        self.monitor = ("val/error", "min")
+        self.monitor = monitor_of(best_by)
+        fitting = self.trials["fit"]
+        self.val_scores = ("val/loss", *(f"val/{fitting.score(name)}" for name in fitting.names()))
 
     average: Tensor
 
@@ -152,13 +157,10 @@ class GlimpseTask(Task):
             if (learning := [one for one in parameters if one.requires_grad])
         ]
         optimizer = self.optimizer(groups)
-        for group in optimizer.param_groups:
-            group["lr"] *= group["rate"]
         total = int(self.trainer.estimated_stepping_batches)
         falling = {"cosine": cosine, "line": partial(trapezoid, hold=0.0, last=0.0)}[self.schedule]
         share = partial(falling, total=total, warm=self.warm)
-        schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return with_schedule(optimizer, share)
 
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Draw as this step does, and narrow the policy as far as it wants it."""
@@ -270,6 +272,7 @@ class GlimpseTask(Task):
         first, world = self.tried * self.trainer.world_size, self.trainer.world_size
         numbers = range(first + self.global_rank, first + len(batch.labels) * world, world)
         self.tried += len(batch.labels)
+        self.labels.update(batch.labels)
         known = known_centres(self.trainer)
         centres = None if known is None else known[list(numbers)]
         for name, scores in self._trials.run(self.model, batch.pictures, numbers, centres):
@@ -280,16 +283,17 @@ class GlimpseTask(Task):
 
     def _tell(self, split: str) -> None:
         """Log the errors after the last glimpse, and note those after each."""
-        trials, after, self.tried = self._trials, {}, 0
+        trials, after, last, self.tried = self._trials, {}, {}, 0
         for name in trials.names(aimed=known_centres(self.trainer) is not None):
             errors = self.errors[name].compute()  # type: ignore[operator]
             self.errors[name].reset()  # type: ignore[operator]
-            said = "error" if name == "mean" else f"error_{name}"
-            if name == "averaged":
-                said += f"_{trials.samples}x{self.model.glimpses}_glimpses"
-            self.log(f"{split}/{said}", errors[-1], prog_bar=name == "mean")
-            after[name] = errors.tolist()
+            said = f"{split}/{trials.score(name, self.model.glimpses)}"
+            self.log(said, errors[-1], prog_bar=name == "mean")
+            after[name], last[said] = errors.tolist(), float(errors[-1])
         self.log(f"{split}/loss", self.loss.compute())
         self.loss.reset()
         if self.trainer.state.fn != "fit":
             self.notes[f"{split}_error_after_each_glimpse"] = after
+            level = chance_level(self.labels.compute(), self.model.classes)
+            self.notes |= level.notes(last, errors=True)
+        self.labels.reset()

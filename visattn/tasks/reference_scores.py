@@ -8,6 +8,8 @@ from torch import distributed
 from visattn.data.batches import CaptionSample
 from visattn.metrics.caption_metrics import CaptionScores, caption_scores
 
+OF_REFERENCES = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
+
 
 class ReferenceScores:
     """Captions of a split and their references, scored once, when all are there.

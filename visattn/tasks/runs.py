@@ -95,7 +95,8 @@ def refuse_taken(run: Path, way_on: str) -> None:
 class ScoresFile(Callback):
     """Write the scores of `validate` or `test` as JSON into the folder of the run.
 
-    What a task notes beside its scores goes along: a text with them, a list into its own file.
+    What a task notes beside its scores goes along: a text or a number with them, a list into its
+    own file.
 
     Args:
         folder: Of the run; the file is `validate.json` or `test.json`.
@@ -121,7 +122,7 @@ class ScoresFile(Callback):
             key: value if math.isfinite(value) else None for key, value in scores.items()
         }
         for key, note in getattr(trainer.lightning_module, "notes", {}).items():
-            if isinstance(note, str):
+            if isinstance(note, str | float):
                 plain[key] = note
             else:
                 self._write_json(f"{key}.json", note)

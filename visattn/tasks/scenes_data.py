@@ -57,6 +57,11 @@ class ScenesData(Data):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if validation < 1:
+            raise ValueError(
+                f"validation must be at least 1, got {validation}; to train without validation, "
+                "say --trainer.limit_val_batches 0"
+            )
         self.counts = {"train": train, "validation": validation, "test": test, "novel": test}
         self.size, self.batch, self.pool = size, batch, pool
         self.workers, self.seed = workers, seed
@@ -65,8 +70,8 @@ class ScenesData(Data):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The vocabulary: every word of the grammar."""
-        return {"words": list(self.vocabulary.words)}
+        """The vocabulary: every word of the grammar; and that captions can be checked."""
+        return {"words": list(self.vocabulary.words), "known": ["scenes"]}
 
     def scenes(self, split: Split) -> Scenes:
         """Return a split."""

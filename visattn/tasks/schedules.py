@@ -1,6 +1,24 @@
 """How the learning rate moves over a run."""
 
 import math
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+
+def with_schedule(optimizer: Optimizer, share: Callable[[int], float]) -> dict[str, Any]:
+    """Return an optimizer with its schedule, as `configure_optimizers` returns them.
+
+    Args:
+        optimizer: Each parameter group is multiplied once by the `rate` that it says.
+        share: The share of the learning rate at each step.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] *= group["rate"]
+    schedule = {"scheduler": LambdaLR(optimizer, share), "interval": "step"}
+    return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 def trapezoid(

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lightning import Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
@@ -38,9 +38,12 @@ from visattn.tasks.finished_runs import run_of
 from visattn.tasks.gradient_guards import GradientGuard
 from visattn.tasks.last_checkpoints import LastCheckpoint, newest_checkpoint, set_aside, steps_of
 from visattn.tasks.launches import TIMEOUT, keep_watch
+from visattn.tasks.monitors import MonitorFallback, check_monitor
 from visattn.tasks.parsers import Parser
 from visattn.tasks.peers import PeerWatch, losses_told
 from visattn.tasks.plain_errors import errors_told
+from visattn.tasks.progress_bars import progress_callback
+from visattn.tasks.progress_lines import SECONDS
 from visattn.tasks.runs import (
     ScoresFile,
     claim,
@@ -49,6 +52,7 @@ from visattn.tasks.runs import (
     next_run,
     refuse_taken,
 )
+from visattn.tasks.score_tables import score_table
 from visattn.tasks.signals import LeaveAtSignal
 from visattn.tasks.trusted_imports import trust_only_known_packages
 from visattn.tasks.variables import expanded
@@ -60,6 +64,7 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "save_steps": (int, 0, "fit: write last.ckpt after each so many steps as well"),
     "bad_steps": (int, 10, "fit: stop after so many steps in a row without a finite gradient"),
     "timeout": (float, TIMEOUT, "seconds that processes wait for each other"),
+    "progress_seconds": (float, SECONDS, "without a terminal: seconds between lines of progress"),
 }
 
 
@@ -105,6 +110,7 @@ def quieten() -> None:
         "Checkpoint directory .* is not empty",  # the run goes on
         "Found .* in eval mode",  # they are frozen
         ".*does not have many workers",
+        "Total length of `list` across ranks is zero",  # there are no validation data
         "`isinstance",
     ):
         warnings.filterwarnings("ignore", said, module="lightning")
@@ -202,13 +208,34 @@ class TrainingCLI(LightningCLI):
             except FloatingPointError as error:  # what was trained made it so, not a fault of ours
                 raise ValueError(str(error)) from error
 
+    def validate(self, **given: Any) -> None:
+        """Score the validation split, and print its scores as one table."""
+        self._score("validate", given)
+
+    def test(self, **given: Any) -> None:
+        """Score the test split, and print its scores as one table."""
+        self._score("test", given)
+
+    def _score(self, word: str, given: dict[str, Any]) -> None:
+        verbose = given.pop("verbose", True)
+        getattr(self.trainer, word)(**given, verbose=False)
+        if verbose and self.trainer.is_global_zero:
+            scores = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            notes = getattr(self.model, "notes", {})
+            print(score_table(scores, notes))  # noqa: T201
+            if sentence := notes.get("chance"):
+                print(sentence)  # noqa: T201
+            if not getattr(self.trainer, "fast_dev_run", False):
+                print(f"written to {self.run / f'{word}.json'}")  # noqa: T201
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the run's logs, checkpoints and scores in its folder."""
         asked, fitting = self.config_init[str(self.subcommand)], self.subcommand == "fit"
         given = asked.trainer
         if given.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
-        kwargs["callbacks"] = [ScoresFile(self.run), PeerWatch()]
+        bar = progress_callback(given, seconds=asked.progress_seconds)
+        kwargs["callbacks"] = [ScoresFile(self.run), PeerWatch(), *([bar] if bar else [])]
         if fitting:
             kwargs["callbacks"] += [GradientGuard(asked.bad_steps), *(given.callbacks or [])]
             kwargs["callbacks"] += (
@@ -232,8 +259,9 @@ class TrainingCLI(LightningCLI):
             CSVLogger(self.run, name="", version=f"csv-{tables}"),
         ]
 
-    def _checkpoints(self) -> list[Checkpoint]:
+    def _checkpoints(self) -> list[Callback]:
         """Keep the best and the last."""
+        check_monitor(self.model)
         asked, (score, mode) = self.config_init["fit"], self.model.monitor
         folder = self.run / "checkpoints"
         best = ModelCheckpoint(
@@ -245,18 +273,19 @@ class TrainingCLI(LightningCLI):
             save_on_train_epoch_end=False,
         )
         last = LastCheckpoint(folder, steps=asked.save_steps, minutes=asked.save_minutes)
-        return [best, last]
+        return [MonitorFallback(best), best, last]
 
     def after_fit(self) -> None:
         """Say where everything lies."""
+        if not self.trainer.is_global_zero or getattr(self.trainer, "fast_dev_run", False):
+            return
+        print(f"run: {self.run}")  # noqa: T201
         best = self.trainer.checkpoint_callback
-        if (
-            self.trainer.is_global_zero
-            and isinstance(best, ModelCheckpoint)
-            and best.best_model_path
-        ):
+        if isinstance(best, ModelCheckpoint) and best.best_model_path:
             score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
-            print(f"run: {self.run}\nbest checkpoint ({score}): {best.best_model_path}")  # noqa: T201
+            print(f"best checkpoint ({score}): {best.best_model_path}")  # noqa: T201
+        elif (last := self.run / "checkpoints" / "last.ckpt").is_file():
+            print(f"last checkpoint (none was chosen as the best): {last}")  # noqa: T201
 
 
 def _is_first() -> bool:
