@@ -55,8 +55,8 @@ MORE = Told(
     Path(),
     ("captions", "critical", "glimpses", "shapes"),
     (
-        ("captions", "validate"), ("shapes", "validate"), ("shapes", "test"), ("glimpses", "validate"), ("scenes", "test"),
-        ("scenes", "validate"),
+        ("captions", "validate"), ("shapes", "validate"), ("shapes", "test"),
+        ("glimpses", "validate"), ("scenes", "test"), ("scenes", "validate"),
     ),
 )  # fmt: skip
 SAID = {
