@@ -18,6 +18,7 @@ from visattn.commands.streams import print_lines, print_remark
 from visattn.commands.values import batch_size, count, real_number, seed, whole_number
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    from visattn.data.located_pictures import LocatedPicture
     from visattn.data.pictures import Picture
     from visattn.seeing.map_trials import MapTrials
     from visattn.seeing.sought_objects import Sought
@@ -120,21 +121,13 @@ def score(asked: argparse.Namespace) -> int:
         ValueError: If a method or the data does not fit the model, or nothing is left to score.
         OSError: If `--out` cannot be written.
     """
-    from visattn.data.located_pictures import read_located
     from visattn.maps.baselines import BASELINES
     from visattn.seeing.sought_objects import class_count, sought_things
 
     if asked.diagnostics and asked.out is None:
         raise ValueError("--diagnostics are files: say where to with --out DIR")
     bad: dict[str, str] = {}
-    located = read_located(
-        asked.data,
-        pictures=asked.pictures,
-        masks=asked.masks,
-        omit=asked.out,
-        onerror=lambda error: bad.update({str(error): str(error)}),
-    )
-    pictures = located[: asked.limit]
+    pictures = _located(asked, bad)[: asked.limit]
     predicted = asked.target == "predicted" or (
         asked.target is None and not any(any(one.categories) for one in pictures)
     )
@@ -164,6 +157,19 @@ def score(asked: argparse.Namespace) -> int:
     for reason in bad.values():
         print_remark(f"skipped {reason}")
     return 1 if bad else 0
+
+
+def _located(asked: argparse.Namespace, bad: dict[str, str]) -> "list[LocatedPicture]":
+    """Return the pictures and their objects; folders that cannot be listed are noted in `bad`."""
+    from visattn.data.located_pictures import read_located
+
+    return read_located(
+        asked.data,
+        pictures=asked.pictures,
+        masks=asked.masks,
+        omit=asked.out,
+        onerror=lambda error: bad.update({str(error): str(error)}),
+    )
 
 
 def _trials(asked: argparse.Namespace) -> "tuple[MapTrials, str]":
