@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from visattn.tasks.progress_bars import RunProgressBar, progress_callback
 from visattn.tasks.progress_lines import ProgressReport
@@ -29,19 +29,19 @@ class Line(LightningModule):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=2**-7)
 
-    def training_step(self, batch: Tensor, _: int) -> Tensor:
-        loss = self.layer(batch).square().mean()
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        loss = self.layer(*batch).square().mean()
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
-    def validation_step(self, batch: Tensor, _: int) -> None:
-        self.log("val/loss", self.layer(batch).square().mean())
+    def validation_step(self, batch: list[Tensor], _: int) -> None:
+        self.log("val/loss", self.layer(*batch).square().mean())
 
     def train_dataloader(self) -> Any:
-        return DataLoader(list(torch.ones(BATCHES, 3)))
+        return DataLoader(TensorDataset(torch.ones(BATCHES, 3)))
 
     def val_dataloader(self) -> Any:
-        return DataLoader(list(torch.ones(2, 3)))
+        return DataLoader(TensorDataset(torch.ones(2, 3)))
 
 
 def trainer(callback: Any, **options: Any) -> Trainer:
