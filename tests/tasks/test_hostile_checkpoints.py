@@ -255,7 +255,7 @@ def test_the_pickles_of_torch_name_what_is_looked_for() -> None:
 
 # What a trainer takes over part by part, and what it says then.
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
-    "callback": ({"callbacks": {"GradientGuard": {}}}, "cannot be restored.*KeyError: 'row'"),
+    "callback": ({"callbacks": {"GradientGuard": {"x": 3}}}, "cannot be restored.*KeyError: 'row'"),
     "callbacks": ({"callbacks": 3}, "callbacks must be of type dict, got int"),
     "no schedule": ({"lr_schedulers": []}, "it has 0 of them, the config 1; resume with"),
     "empty schedule": ({"lr_schedulers": [{}]}, "schedules of the config: last_epoch is missing"),
@@ -263,7 +263,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         {"lr_schedulers": [{"last_epoch": "3"}]}, "last_epoch must be an int, and is a str",
     ),
     "short schedule": (
-        {"lr_schedulers": [{"last_epoch": 3, "base_lrs": []}]}, "must be a list of 2, and is a list",
+        {"lr_schedulers": [{"last_epoch": 3, "base_lrs": []}]}, "a list of 2, and is a list of 0",
     ),
     "optimizer": (
         {"optimizer_states": [{"state": {}, "param_groups": []}]}, "different number of parameter",
