@@ -1,5 +1,8 @@
 """Averaged weights: the closed form, nothing frozen moves, and panels are drawn by them."""
 
+import copy
+import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +83,21 @@ def test_counters_are_taken_over() -> None:
 def test_a_decay_that_averages_nothing_is_refused(decay: float) -> None:
     with pytest.raises(ValueError, match="decay must be"):
         WeightAverage(decay)
+
+
+def test_a_task_is_copied_without_what_its_optimizer_refers_to() -> None:
+    """What the command line makes of an optimizer leads to the processes that it started."""
+    task = Falling()
+    task.trainer = SimpleNamespace(lock=threading.Lock())  # type: ignore[assignment]
+    task.optimizer = partial(torch.optim.SGD, foreach=task.trainer)  # type: ignore[assignment]
+    task.notes = {"seen": [3]}  # type: ignore[assignment]
+    copied = copy.deepcopy(task)
+    assert copied.optimizer is task.optimizer
+    assert copied.notes == task.notes
+    assert copied.notes is not task.notes
+    assert copied._trainer is None
+    assert copied.model.get_parameter("weight") is not task.model.get_parameter("weight")
+    assert torch.equal(copied.state_dict()["model.weight"], task.state_dict()["model.weight"])
 
 
 @pytest.mark.parametrize("averaged_first", [False, True])

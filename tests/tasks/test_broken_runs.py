@@ -110,8 +110,36 @@ def test_damaged_checkpoints_are_passed_over_in_words(whole: Path, run: Run, fol
     codes, said = run("classes", "damaged", *LAST)
     assert codes == [0]
     assert re.search(r"last\.ckpt cannot be used: .*is damaged or no checkpoint", said)
-    assert "going on from damaged/checkpoints/best.ckpt instead" in said
+    assert "damaged/checkpoints/last.ckpt is kept as damaged/checkpoints/last.ckpt.damaged" in said
+    assert "damaged goes on from damaged/checkpoints/best.ckpt" in said
     assert_same(whole, folder / "damaged")
+
+
+def test_a_copied_run_keeps_its_best_and_its_last_step(whole: Path, run: Run, folder: Path) -> None:
+    copied = folder / "copied" / "checkpoints"
+    shutil.copytree(whole, copied.parent)  # with dates of today, which say nothing
+    for name in ("last", "best"):  # no accuracy is better than 1
+        saved = torch.load(copied / f"{name}.ckpt", weights_only=True)
+        [key] = (key for key in saved["callbacks"] if key.startswith("ModelCheckpoint"))
+        state = saved["callbacks"][key]
+        assert state["dirpath"] == str(whole / "checkpoints")
+        state["best_model_score"] = state["kth_value"] = torch.tensor(2.0)
+        state["best_k_models"] = dict.fromkeys(state["best_k_models"], torch.tensor(2.0))
+        torch.save(saved, copied / f"{name}.ckpt")
+    best = (copied / "best.ckpt").read_bytes()
+    (copied / "best.ckpt").touch()
+    codes, said = run("classes", "copied", *LAST, "--trainer.max_epochs", "3")
+    assert codes == [0], said
+    assert "copied goes on from copied/checkpoints/last.ckpt" in said
+    assert f"best checkpoint (val/accuracy 2.0000): {copied}/best.ckpt" in said
+    assert (copied / "best.ckpt").read_bytes() == best
+    assert kept(copied.parent, "last")["epoch"] == 2
+    last = (copied / "last.ckpt").read_bytes()
+    (copied / "best.ckpt").touch()
+    codes, said = run("classes", "copied", "--ckpt_path", "copied/checkpoints/best.ckpt")
+    assert codes == [1]
+    assert "best.ckpt is of step" in said
+    assert (copied / "last.ckpt").read_bytes() == last
 
 
 @pytest.mark.slow
@@ -215,6 +243,28 @@ def together(folder: Path, run: Run) -> Path:
     """A run of two processes that nothing breaks."""
     assert run("classes", "together", processes=2)[0] == [0, 0]
     return folder / "together"
+
+
+@pytest.mark.slow
+def test_the_command_starts_both_processes_and_averages_their_weights(
+    together: Path, folder: Path
+) -> None:
+    command = [sys.executable, "-m", "visattn", "fit", "--config", "classes.yaml", "--save_steps"]
+    command += ["2", "--run", "launched", "--trainer.devices", "2", *LAST]
+    environment = environment_of_runs()
+    for broken, code in (("kill:3:1", 1), ("none:0", 0)):
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**environment, "BREAK": broken},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == code, done.stderr
+    assert "launched goes on from launched/checkpoints/last.ckpt" in done.stderr
+    assert_same(together, folder / "launched")
+    assert "current_model_state" in kept(folder / "launched", "last")  # beside their average
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from visattn.tasks.bases import Task
-from visattn.tasks.gradient_guards import GradientGuard, _still_scaling, check_weights
+from visattn.tasks.finite_weights import check_weights
+from visattn.tasks.gradient_guards import GradientGuard, _still_scaling
 
 
 class Normed(nn.Sequential):

@@ -3,6 +3,7 @@
 import io
 import os
 import pickletools
+import re
 import resource
 import struct
 import zipfile
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from made_checkpoints import MODEL, checkpoint
 
+from visattn.cli import main
 from visattn.models.descriptions import describe
-from visattn.models.encoders import SmallEncoder
 from visattn.tasks.checkpoints import read_checkpoint, read_model
 
-MODEL = SmallEncoder((16, 24), channels=8)
+NAME = next(name for name, _ in MODEL.named_parameters())
 HUGE = 10**12
 
 
@@ -39,14 +41,6 @@ class Call:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[int, ...]]:
         return self.function, self.numbers
-
-
-def checkpoint(**more: Any) -> dict[str, Any]:
-    return {
-        "visattn": {"model": describe(MODEL)},
-        "state_dict": {f"model.{name}": one for name, one in MODEL.state_dict().items()},
-        **more,
-    }
 
 
 def saved(content: Any, **options: Any) -> bytes:
@@ -181,6 +175,16 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "weights that are none": (
         lambda: saved(checkpoint(state_dict={"model.x": "text"})), "its weights are no tensors",
     ),
+    "weights that are NaN": (
+        lambda: saved(checkpoint(state_dict={"model.x": torch.tensor([1.0, torch.nan])})),
+        r"1 of its 1 weight tensors hold NaN or infinity \(model.x\); name an earlier",
+    ),
+    "weights that are infinite": (
+        lambda: saved(checkpoint(state_dict={
+            **checkpoint()["state_dict"], f"model.{NAME}": MODEL.state_dict()[NAME] + torch.inf
+        })),
+        f"weight tensors hold NaN or infinity .{NAME}.; name",
+    ),
     "no weights": (lambda: saved(checkpoint(state_dict=[])), "its weights are no tensors"),
     "no model": (lambda: saved(checkpoint(visattn=["x"])), "does not say what its model is"),
 }  # fmt: skip
@@ -247,3 +251,39 @@ def test_the_pickles_of_torch_name_what_is_looked_for() -> None:
         index = next(archive.read(name) for name in archive.namelist() if "data.pkl" in name)
     named = [value for step, value, _ in pickletools.genops(index) if step.name == "GLOBAL"]
     assert named == ["__builtin__ bytearray", "torch Tensor"]
+
+
+# What a trainer takes over part by part, and what it says then.
+MISFITS: dict[str, tuple[dict[str, Any], str]] = {
+    "callback": ({"callbacks": {"GradientGuard": {"x": 3}}}, "cannot be restored.*KeyError: 'row'"),
+    "callbacks": ({"callbacks": 3}, "callbacks must be of type dict, got int"),
+    "no schedule": ({"lr_schedulers": []}, "it has 0 of them, the config 1; resume with"),
+    "empty schedule": ({"lr_schedulers": [{}]}, "schedules of the config: last_epoch is missing"),
+    "odd schedule": (
+        {"lr_schedulers": [{"last_epoch": "3"}]}, "last_epoch must be an int, and is a str",
+    ),
+    "short schedule": (
+        {"lr_schedulers": [{"last_epoch": 3, "base_lrs": []}]}, "a list of 2, and is a list of 0",
+    ),
+    "optimizer": (
+        {"optimizer_states": [{"state": {}, "param_groups": []}]}, "different number of parameter",
+    ),
+    "loops": ({"loops": {"fit_loop": 7}}, "loops.fit_loop must be of type dict, got int"),
+    "NaN": ({"state_dict": {"model.x": torch.tensor(torch.nan)}}, "hold NaN or infinity .model.x."),
+}  # fmt: skip
+
+
+def test_state_of_another_run_is_refused_in_a_line(
+    run: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    file = tmp_path / "odd" / "checkpoints" / "odd.ckpt"
+    file.parent.mkdir(parents=True)
+    words = ["--config", str(tiny), "--ckpt_path", str(file), "--trainer.logger", "false"]
+    for name, (wrong, reason) in MISFITS.items():
+        torch.save({**whole, **wrong}, file)
+        assert main(["fit", *words]) == 1, name
+        assert re.search(f"visattn: .*{reason}", capsys.readouterr().err), name
+    torch.save({**whole, "loops": {}}, file)
+    assert main(["validate", *words[:4]]) == 1
+    assert "the checkpoint cannot be restored" in capsys.readouterr().err

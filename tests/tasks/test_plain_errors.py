@@ -15,7 +15,7 @@ Capsys = pytest.CaptureFixture[str]
     [
         (["--data.colours", "[mauve]"], 1, "visattn: colours must be chosen from red"),
         (["--model.start", "nowhere.ckpt"], 1, "visattn: no checkpoint at nowhere.ckpt; `visattn"),
-        (["--trainer.devices", "0"], 1, "visattn: `Trainer(devices='0')` value is not a valid"),
+        (["--trainer.devices", "0"], 1, "visattn: trainer.devices must be auto, or a number"),
         (["--model", "ClassificationTask"], 2, "the following arguments are required: classifier"),
     ],
 )

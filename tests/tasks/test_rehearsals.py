@@ -82,6 +82,12 @@ def test_mistakes_are_found_as_if_it_were_meant(
     assert main([*words, "--data.sise", "3"]) == 2
     assert main([*words, "--run", str(run)]) == 1
     assert "already holds a run" in capsys.readouterr().err
+    assert main([*words, "--data.size", "32"]) == 1  # the encoder is made for 24
+    said = capsys.readouterr()
+    assert "pictures must be (24, 24) (height, width), got (32, 32)" in said.err
+    assert said.out == ""
+    assert main([*words, "--data.batch", "0"]) == 1
+    assert "batch and pool must be at least 1, got 0 and 1" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main([*words, "--run", str(tmp_path / "file" / "run")]) == 1
     said = capsys.readouterr()

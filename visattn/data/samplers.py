@@ -23,6 +23,9 @@ class LengthBuckets(Sampler[list[int]]):
         rank: Which process this is.
         world: How many there are.
 
+    Raises:
+        ValueError: If batch or pool is below 1, or there is no whole batch for each process.
+
     Example:
         >>> buckets = LengthBuckets(6, lambda index: index % 2, batch=3, pool=2, seed=0)
         >>> sorted(sorted(index % 2 for index in batch) for batch in buckets)
@@ -40,6 +43,8 @@ class LengthBuckets(Sampler[list[int]]):
         rank: int = 0,
         world: int = 1,
     ) -> None:
+        if batch < 1 or pool < 1:
+            raise ValueError(f"batch and pool must be at least 1, got {batch} and {pool}")
         if count < batch * world:
             raise ValueError(
                 f"{world} processes with {batch} samples each need {batch * world} samples, "

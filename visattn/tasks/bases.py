@@ -1,8 +1,9 @@
 """What every task and every data module has in common."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from lightning import LightningDataModule, LightningModule
@@ -12,8 +13,9 @@ from visattn.data.resumable_loaders import ResumableLoader
 from visattn.data.samplers import LengthBuckets
 from visattn.models.descriptions import describe
 from visattn.tasks.draws import reseed
-from visattn.tasks.gradient_guards import check_weights
+from visattn.tasks.finite_weights import check_weights
 from visattn.tasks.loop_states import settle
+from visattn.tasks.resume_checks import check_schedules
 
 
 class Task(LightningModule, ABC):
@@ -40,10 +42,31 @@ class Task(LightningModule, ABC):
         self.model = model
         self.seed: int | None = None
         self._place: dict[str, int] | None = None
+        self._schedules: list[Any] | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy modules and values, not the trainer; functions are shared, as Python shares its own.
+
+        What the command line makes of `--model.optimizer` is a partial that refers to the command
+        line itself, and so to the data, the trainer and the processes that it started.
+        """
+        functions = [value for value in vars(self).values() if callable(value)]
+        memo |= {id(value): value for value in functions if not isinstance(value, nn.Module)}
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return copied
 
     def on_fit_start(self) -> None:
-        """Remember the seed of the run."""
+        """Remember the seed of the run, and check the schedules that are about to be restored.
+
+        Raises:
+            ValueError: If the checkpoint was written with other learning-rate schedules.
+        """
         self.seed = torch.initial_seed() if self.seed is None else self.seed
+        if self._schedules is not None:
+            schedulers = [config.scheduler for config in self.trainer.lr_scheduler_configs]
+            check_schedules(self._schedules, [one.state_dict() for one in schedulers])
+        self._schedules = None
 
     def on_train_start(self) -> None:
         """Let the loader go on where it was; Lightning forgets that if a schedule asked for it."""
@@ -70,6 +93,7 @@ class Task(LightningModule, ABC):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with the seed of the run that wrote the checkpoint, and where its loader was."""
         self.seed = checkpoint.get("visattn", {}).get("seed")
+        self._schedules = checkpoint.get("lr_schedulers")
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
         (self._place,) = loops.get("combined_loader") or [None]
 

@@ -1,14 +1,14 @@
 """Steps whose gradient is no number are left out, and a run of which many are is stopped."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+from visattn.tasks.finite_weights import all_finite
 
 
 class GradientGuard(Callback):
@@ -160,45 +160,6 @@ class _Noting:
         if told and not all_finite([output.detach()]):
             kind = type(module).__name__
             self.watch.found = f", the first layer that gives no numbers is {self.name} ({kind})"
-
-
-def all_finite(tensors: list[Tensor]) -> bool:
-    """Return whether there is neither NaN nor infinity in tensors.
-
-    Example:
-        >>> all_finite([torch.ones(3), torch.tensor([1e38, -1e38])])
-        True
-        >>> all_finite([torch.ones(3), torch.tensor([0.0, torch.nan])])
-        False
-    """
-    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    if not floating:
-        return True
-    largest = torch.nn.utils.get_total_norm(floating, norm_type=torch.inf)
-    return bool(largest.isfinite())
-
-
-def check_weights(state: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are no numbers: nothing could be done with them.
-
-    Args:
-        state: What would be saved, by name.
-        parameters: Those of them that are trained; others, such as masks, may be infinite.
-
-    Raises:
-        FloatingPointError: If one is NaN, or a trained one infinite.
-
-    Example:
-        >>> check_weights({"mask": torch.tensor([-torch.inf])}, {})
-    """
-    for name, tensor in state.items():
-        if all_finite([tensor]):
-            continue
-        if name in parameters or "running_" in name or bool(tensor.isnan().any()):
-            raise FloatingPointError(
-                f"{name} is not finite, so nothing is saved: what was saved before stays. Lower "
-                "the learning rate, or clip gradients (--trainer.gradient_clip_val)"
-            )
 
 
 def _still_scaling(trainer: Trainer) -> bool:

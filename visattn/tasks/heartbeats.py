@@ -25,9 +25,6 @@ class LifeSigns(threading.Thread):
         self.rank, self.world = rank, world
         self._ended = threading.Event()
 
-    def __deepcopy__(self, _: object) -> "LifeSigns":
-        return self  # averaged weights copy the task, and with it all that it reaches
-
     def run(self) -> None:
         """Leave signs until `stop`, or until nobody takes them."""
         with suppress(RuntimeError):  # nobody takes them: the process that trains will say so

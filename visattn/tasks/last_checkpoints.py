@@ -1,7 +1,6 @@
-"""The newest state of a run, from which it goes on: when it is written, which one it is."""
+"""The newest state of a run, from which it goes on: when it is written."""
 
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.utilities import rank_zero_info
 from torch import distributed
 
-from visattn.tasks.checkpoints import read_checkpoint
 from visattn.tasks.loop_states import gathered, validates_next
 from visattn.tasks.signals import SignalWatch, Stopped
 from visattn.whole_files import remove_parts
@@ -145,60 +143,6 @@ class LastCheckpoint(Checkpoint):
         if not getattr(trainer, "fast_dev_run", False):
             trainer.save_checkpoint(self.file, weights_only=False)
         self._written, self._time = trainer.fit_loop.total_batch_idx, time.monotonic()
-
-
-def newest_checkpoint(run: Path) -> Path | None:
-    """Return the newest checkpoint of a run that can be read whole, or None if there is none.
-
-    Those that are newer and damaged are named.
-
-    Args:
-        run: Its folder; those that a scheduler had written lie there, the others in `checkpoints`.
-    """
-    found = [*run.glob("hpc_ckpt_*.ckpt"), *(run / "checkpoints").glob("*.ckpt")]
-    found.sort(key=lambda file: (file.stat().st_mtime_ns, file.stem == "last"), reverse=True)
-    damaged: list[str] = []
-    for file in found:
-        if reason := _damage(file):
-            damaged.append(f"{file} cannot be used: {reason}")
-            continue
-        if damaged:
-            rank_zero_info("\n".join([*damaged, f"going on from {file} instead"]))
-        return file
-    if damaged:
-        rank_zero_info("\n".join([*damaged, f"nothing in {run} can be gone on from"]))
-    return None
-
-
-def steps_of(file: Path) -> int:
-    """Return how many steps led to a checkpoint."""
-    return int(read_checkpoint(file)["global_step"])
-
-
-def set_aside(run: Path) -> None:
-    """Keep the damaged checkpoints of a run from being overwritten by one that starts afresh.
-
-    Example:
-        >>> folder = getfixture("tmp_path") / "checkpoints"
-        >>> folder.mkdir()
-        >>> _ = (folder / "last.ckpt").write_text("rubbish")
-        >>> set_aside(folder.parent)
-        >>> [file.name for file in folder.iterdir()]
-        ['last.ckpt.damaged']
-    """
-    for file in (run / "checkpoints").glob("*.ckpt"):
-        file.rename(f"{file}.damaged")
-
-
-def _damage(file: Path) -> str:
-    """Return what is wrong with a checkpoint, or nothing; all of it is read, sums and all."""
-    try:
-        read_checkpoint(file)
-        with zipfile.ZipFile(file) as archive:
-            bad = archive.testzip()
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        return str(error)
-    return f"its part {bad} is not what was written" if bad else ""
 
 
 def _may_stop(trainer: Trainer) -> bool:

@@ -3,8 +3,12 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.trainer.connectors import checkpoint_connector
+
+from visattn.tasks.peers import peer_lost
 
 _UNION = "Does not validate against any of the Union subtypes"
 _SHORT = 60  # characters of a value that are worth repeating
@@ -33,6 +37,20 @@ def errors_told() -> Iterator[None]:
         if plain == str(error):
             raise
         raise ValueError(plain) from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        if not _restoring(error):
+            raise
+        first = next(iter(str(error).splitlines()), "")
+        raise ValueError(
+            "the checkpoint cannot be restored: it was written by a run with other callbacks or "
+            f"another optimizer, or it is damaged ({type(error).__name__}: {first})"
+        ) from error
+
+
+def _restoring(error: Exception) -> bool:
+    """Return whether an error arose while the trainer took over what a checkpoint holds."""
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    return checkpoint_connector.__file__ in files and not peer_lost(error)
 
 
 def plain_error(message: str) -> str:

@@ -8,9 +8,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import Trainer
-from torch import Tensor
+from torch import Tensor, nn
 
+from visattn.models.captioners import Captioner
 from visattn.tasks.training import TrainingCLI, main
 
 _KINDS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",)}
@@ -70,7 +72,7 @@ class RehearsalCLI(TrainingCLI):
         kept = _without_cache(self.datamodule)
         loaders = _opened(self.trainer, self.model, self.datamodule, word)
         for name, loader in loaders.items():
-            yield from _loader_lines(name, loader)
+            yield from _loader_lines(name, loader, self.model.model)
         if kept:
             yield _row("would keep", kept)
         if word == "fit":
@@ -113,8 +115,8 @@ def _model_lines(task: Any) -> Iterator[str]:
     yield _row("parameters", f"{count:,}, {trained} of them trained ({size:.1f} MB)")
 
 
-def _loader_lines(name: str, loader: Any) -> Iterator[str]:
-    """Yield how many batches there are, and what the first of them holds."""
+def _loader_lines(name: str, loader: Any, model: nn.Module) -> Iterator[str]:
+    """Yield how many batches there are, and what the first holds, once the model has seen it."""
     count = len(loader)
     yield _row(f"  {name}", f"{count:,} batch{'' if count == 1 else 'es'}; the first:")
     first = next(iter(loader), None)
@@ -122,6 +124,20 @@ def _loader_lines(name: str, loader: Any) -> Iterator[str]:
         raise ValueError(f"the {name} part of the data gives no batch; it needs more samples")
     for title, told in _parts(first):
         yield _row("", f"{title:10} {told}")
+    _show_picture(model, first)
+
+
+def _show_picture(model: nn.Module, batch: Any) -> None:
+    """Let the network see a picture of a batch, if there is any: it may be made for another size.
+
+    Raises:
+        ValueError: If the network refuses the picture.
+    """
+    pictures = getattr(batch, "pictures", None)
+    if isinstance(pictures, Tensor):
+        network = model.encoder if isinstance(model, Captioner) else model
+        with torch.inference_mode():
+            network.eval()(pictures[:1])
 
 
 def _parts(batch: Any, name: str = "") -> Iterator[tuple[str, str]]:

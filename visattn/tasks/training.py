@@ -32,11 +32,12 @@ import visattn.tasks.shard_data
 import visattn.tasks.streamed_data
 import visattn.tasks.torchvision_data  # noqa: F401
 from visattn.tasks.bases import Data, Task
+from visattn.tasks.best_checkpoints import BestCheckpoint
 from visattn.tasks.checkpoint_writers import WholeCheckpoints
-from visattn.tasks.checkpoints import read_checkpoint
+from visattn.tasks.checkpoints import read_checkpoint, read_progress
 from visattn.tasks.finished_runs import run_of
 from visattn.tasks.gradient_guards import GradientGuard
-from visattn.tasks.last_checkpoints import LastCheckpoint, newest_checkpoint, set_aside, steps_of
+from visattn.tasks.last_checkpoints import LastCheckpoint
 from visattn.tasks.launches import TIMEOUT, keep_watch
 from visattn.tasks.monitors import MonitorFallback, check_monitor
 from visattn.tasks.parsers import Parser
@@ -44,6 +45,8 @@ from visattn.tasks.peers import PeerWatch, losses_told
 from visattn.tasks.plain_errors import errors_told
 from visattn.tasks.progress_bars import progress_callback
 from visattn.tasks.progress_lines import SECONDS
+from visattn.tasks.resume_checks import check_resumable
+from visattn.tasks.run_checkpoints import find_resume_point, set_aside
 from visattn.tasks.runs import (
     ScoresFile,
     claim,
@@ -54,6 +57,7 @@ from visattn.tasks.runs import (
 )
 from visattn.tasks.score_tables import score_table
 from visattn.tasks.signals import LeaveAtSignal
+from visattn.tasks.trainer_checks import check_trainer
 from visattn.tasks.trusted_imports import trust_only_known_packages
 from visattn.tasks.variables import expanded
 
@@ -123,6 +127,8 @@ class TrainingCLI(LightningCLI):
     """The folder of this run."""
     going_on: Path | None = None
     """The checkpoint that it goes on from."""
+    unusable: tuple[Path, ...] = ()
+    """Damaged checkpoints in its folder, which it may not overwrite."""
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -147,6 +153,7 @@ class TrainingCLI(LightningCLI):
         asked = self.config[str(self.subcommand)]
         for key in list(asked.keys()):
             asked[key] = expanded(asked[key])
+        check_trainer(asked.trainer, fitting=self.subcommand == "fit")
         checkpoint = asked.get("ckpt_path")
         if self.subcommand != "fit":
             self.save_config_callback = None
@@ -175,16 +182,17 @@ class TrainingCLI(LightningCLI):
         count = len(list(self.run.glob("config*.yaml"))) + 1  # it keeps its first config
         name = f"config-{count}.yaml" if count > 1 else "config.yaml"
         self.save_config_kwargs["config_filename"] = name
-        newest = newest_checkpoint(self.run)
+        newest = find_resume_point(self.run)
+        self.going_on, self.unusable = newest.file, newest.unusable
         if checkpoint == "last":
-            self.going_on = newest
             return
         named = self.run / "checkpoints" / "best.ckpt" if checkpoint == "best" else Path(checkpoint)
-        done, self.going_on = steps_of(named), named
+        check_resumable(read_checkpoint(named), named)
+        done, self.going_on = read_progress(named).step, named
         if branching and run_of(named).resolve() != self.run.resolve():
             if _is_first():
                 refuse_taken(self.run, f"--ckpt_path last --run {self.run}")
-        elif newest and (further := steps_of(newest)) > done:
+        elif newest.file and (further := newest.progress.step) > done:
             raise FileExistsError(
                 f"{named} is of step {done}, and the run goes on to step {further}, which would be "
                 f"overwritten; say --ckpt_path last --run {self.run}, or another --run for a run "
@@ -197,8 +205,7 @@ class TrainingCLI(LightningCLI):
             if _is_first() and not getattr(self.trainer, "fast_dev_run", False):
                 claim(self.run, new=self.config["fit"].get("ckpt_path") is None)
                 kept.enter_context(held(self.run))
-                if self.going_on is None:
-                    set_aside(self.run)
+                set_aside(self.unusable, self.run)
             if given.get("ckpt_path"):
                 told = f"goes on from {self.going_on}" if self.going_on else "starts afresh"
                 rank_zero_info(f"{self.run} {told}")
@@ -264,14 +271,7 @@ class TrainingCLI(LightningCLI):
         check_monitor(self.model)
         asked, (score, mode) = self.config_init["fit"], self.model.monitor
         folder = self.run / "checkpoints"
-        best = ModelCheckpoint(
-            folder,
-            "best",
-            monitor=score,
-            mode=mode,
-            enable_version_counter=False,
-            save_on_train_epoch_end=False,
-        )
+        best = BestCheckpoint(folder, monitor=score, mode=mode)
         last = LastCheckpoint(folder, steps=asked.save_steps, minutes=asked.save_minutes)
         return [MonitorFallback(best), best, last]
 

@@ -1,0 +1,77 @@
+"""Weights must be finite before they are saved, exported, or trained further."""
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+_NAMED = 5  # tensors that a message names
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Return whether there is neither NaN nor infinity in tensors.
+
+    Example:
+        >>> all_finite([torch.ones(3), torch.tensor([1e38, -1e38])])
+        True
+        >>> all_finite([torch.ones(3), torch.tensor([0.0, torch.nan])])
+        False
+    """
+    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if not floating:
+        return True
+    largest = torch.nn.utils.get_total_norm(floating, norm_type=torch.inf)
+    return bool(largest.isfinite())
+
+
+def nonfinite_weights(state: Mapping[str, Tensor], parameters: Collection[str] = ()) -> list[str]:
+    """Return the names of tensors that hold NaN, or infinity where there can be none.
+
+    Args:
+        state: Weights and buffers by name.
+        parameters: Names of those that are trained. Others, such as attention masks, may be
+            infinite, except for running statistics.
+
+    Example:
+        >>> mask = torch.tensor([0.0, -torch.inf])
+        >>> nonfinite_weights({"mask": mask, "weight": mask, "bias": mask.log()}, {"weight"})
+        ['weight', 'bias']
+    """
+    return [
+        name
+        for name, tensor in state.items()
+        if not all_finite([tensor])
+        and (name in parameters or "running_" in name or bool(tensor.isnan().any()))
+    ]
+
+
+def list_names(names: list[str]) -> str:
+    """Return the first names of a list, and how many more there are.
+
+    Example:
+        >>> list_names(list("abcdefg"))
+        'a, b, c, d, e and 2 more'
+    """
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def check_weights(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
+    """Refuse to save weights that are not finite.
+
+    Args:
+        state: What would be saved, by name.
+        parameters: Names of those that are trained; others, such as masks, may be infinite.
+
+    Raises:
+        FloatingPointError: If one is NaN, or a trained one infinite.
+
+    Example:
+        >>> check_weights({"mask": torch.tensor([-torch.inf])}, {})
+    """
+    if names := nonfinite_weights(state, parameters):
+        raise FloatingPointError(
+            f"{list_names(names)} {'is' if len(names) == 1 else 'are'} not finite, so nothing is "
+            "saved: what was saved before stays. Lower the learning rate, or clip gradients "
+            "(--trainer.gradient_clip_val)"
+        )
