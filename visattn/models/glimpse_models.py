@@ -120,7 +120,7 @@ class GlimpseModel(ImageClassifier):
 
     def look(
         self,
-        pictures: UInt8[Tensor, "b _ y x"],
+        pictures: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
         *,
         rollouts: int = 1,
         sampled: bool = False,
@@ -130,14 +130,14 @@ class GlimpseModel(ImageClassifier):
         """Return where the model looks on pictures, and what it thinks after each glimpse.
 
         Args:
-            pictures: As bytes.
+            pictures: uint8, or floats that are normalized.
             rollouts: How often each picture is looked at anew.
             sampled: Look at samples of the policy instead of its means.
             start: The first place of each picture; as the model starts if left out.
             path: All places of each picture; the policy is not asked.
 
         Raises:
-            TypeError: If the pictures are not bytes.
+            TypeError: If the pictures are neither uint8 nor floats.
             ValueError: If pictures, start or path are not what the model takes, or the policy gives
                 a place that is no number.
         """
@@ -197,16 +197,18 @@ class GlimpseModel(ImageClassifier):
         return gathered(seen, scores, rollouts)
 
     def patches(
-        self, pictures: UInt8[Tensor, "b _ y x"], places: Float[Tensor, "b t 2"]
+        self,
+        pictures: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
+        places: Float[Tensor, "b t 2"],
     ) -> UInt8[Tensor, "b t s c g g"]:
         """Return what the network sees at places, as bytes.
 
         Args:
-            pictures: As bytes.
+            pictures: uint8, or floats that are normalized.
             places: x and y of each glimpse of each picture, in [-1, 1].
 
         Raises:
-            TypeError: If the pictures are not bytes.
+            TypeError: If the pictures are neither uint8 nor floats.
             ValueError: If pictures or places are not what the model takes.
         """
         _check_looks(pictures, 1, None, places)
