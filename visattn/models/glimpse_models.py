@@ -12,7 +12,10 @@ from visattn.models.classifiers import ImageClassifier
 from visattn.models.gaze_policies import GazePolicy, Start
 from visattn.models.glimpse_parts import Core, GlimpseMemory, GlimpseNet, Sight
 from visattn.models.looks import Glimpse, Looks, gathered
+from visattn.models.normalization import MAX_PIXELS
 from visattn.models.retinas import Backend, Retina
+
+_MAX_GLIMPSES = 4096  # each is kept with its state and its patches
 
 
 class GlimpseModel(ImageClassifier):
@@ -85,6 +88,7 @@ class GlimpseModel(ImageClassifier):
                 "glimpse, scales, glimpses, width, what and where must be at least 1, spread above "
                 f"0 and dropout in [0, 1); got {counts}, {spread} and {dropout}"
             )
+        _check_extent(size, scales, glimpses)
         _check_words(core=core, sight=sight, start=start, backend=backend)
         self.glimpse, self.scales, self.glimpses = glimpse, scales, glimpses
         self.core: Core = core
@@ -226,6 +230,18 @@ class GlimpseModel(ImageClassifier):
     def _noise(pictures: Tensor, rollouts: int, steps: int, sampled: bool) -> Tensor:
         shape = (len(pictures), rollouts, steps, 2)
         return torch.randn(shape, device=pictures.device) if sampled else pictures.new_zeros(shape)
+
+
+def _check_extent(size: tuple[int, int], scales: int, glimpses: int) -> None:
+    """Refuse numbers whose product takes memory that no weight shows."""
+    margin = 2 ** min(scales, 64)  # of the pyramid, on both sides together
+    if (size[0] + margin) * (size[1] + margin) > MAX_PIXELS:
+        raise ValueError(
+            f"the widest window of {scales} scales reaches 2^{scales} pixels, too far beyond "
+            f"pictures of {size[0]} x {size[1]}: both may hold at most {MAX_PIXELS:,} pixels"
+        )
+    if glimpses > _MAX_GLIMPSES:
+        raise ValueError(f"glimpses must be at most {_MAX_GLIMPSES:,}, got {glimpses:,}")
 
 
 def _check_words(**given: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -99,6 +100,35 @@ def check_room(count: int, source: object) -> None:
         raise ValueError(
             f"{source} holds {count / 1e9:,.1f} GB, but this machine has a memory of "
             f"{memory / 1e9:,.1f} GB"
+        )
+
+
+def check_finite(model: nn.Module, source: object) -> None:
+    """Let a model pass whose weights are numbers.
+
+    Parameters must be finite; buffers may hold infinity, as masks do, but no NaN.
+
+    Args:
+        model: Filled with its weights.
+        source: Where they come from.
+
+    Raises:
+        ValueError: If a tensor holds NaN or infinity; the first is named.
+
+    Example:
+        >>> model = nn.Linear(1, 1)
+        >>> _ = nn.init.constant_(model.bias, float("nan"))
+        >>> check_finite(model, "m.safetensors")
+        Traceback (most recent call last):
+        ValueError: m.safetensors holds NaN or infinity in bias: ...
+    """
+    wrong = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    wrong += [name for name, buffer in model.named_buffers() if buffer.isnan().any()]
+    if wrong:
+        more = f" and {len(wrong) - 1} more tensors" if len(wrong) > 1 else ""
+        raise ValueError(
+            f"{source} holds NaN or infinity in {wrong[0]}{more}: training diverged or the file is "
+            "damaged; take an earlier checkpoint"
         )
 
 

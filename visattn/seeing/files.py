@@ -7,6 +7,7 @@ from torch import nn
 
 from visattn import store
 from visattn.models.descriptions import check_fit, describe, filled
+from visattn.models.weight_files import check_finite
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -33,7 +34,8 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, holds no model of visattn's, or lies on another machine.
+        ValueError: If the file is damaged, holds no model of visattn's or NaN weights, or lies on
+            another machine.
 
     Example:
         >>> load("nowhere.safetensors")
@@ -42,4 +44,6 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     """
     fits = partial(check_fit, source=path)
     weights, description = store.read_model(path, check=fits)
-    return filled(description, weights)
+    model = filled(description, weights)
+    check_finite(model, path)
+    return model
