@@ -1,6 +1,7 @@
 """Any model that a command line names, as methods take it."""
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,11 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True)
         "file that visattn export wrote",
     )
     parser.add_argument(
-        "--weights", type=Path, metavar="FILE", help="safetensors for timm:NAME, torchvision:NAME"
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="of the model: safetensors, its shards' index or folder, .pth, .pt, .ckpt or .bin "
+        "(as plain weights; nothing in them is run)",
     )
     parser.add_argument(
         "--pretrained", action="store_true", help="the library's own weights, by download"
@@ -68,6 +73,8 @@ def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
             f"{asked.model} holds a {kind}, which has no classes: visattn caption shows where its "
             "words looked"
         )
+    for note in named.notes:
+        print(f"visattn: {note}", file=sys.stderr)
     move_to_device(named.model, asked.device)
     subject = subject_of(named.model)
     return named, subject if subject.classes else replace(subject, classes=named.classes)

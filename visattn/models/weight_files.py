@@ -14,6 +14,7 @@ from torch import nn
 Shapes = dict[str, tuple[int, ...]]
 
 _LONGEST = 2**25  # bytes of a header: names and places of some 200,000 tensors
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _ADDRESS = re.compile(r"\w[\w+.-]+:/")
 
 
@@ -57,8 +58,15 @@ def opened_weights(file: Path) -> Iterator[Any]:
     Raises:
         ValueError: If it is damaged, no safetensors file, or larger than the memory.
     """
-    with file.open("rb") as begun:
-        length = int.from_bytes(begun.read(8), "little")
+    with file.open("rb") as opened:
+        begun = opened.read(8)
+    if begun[:2] == b"PK" or begun[:2] in _PICKLES:
+        raise ValueError(
+            f"{file} is no safetensors file but one of torch.save (.pth, .pt, .ckpt, .bin): "
+            "it holds weights without their model; build that and pass the file as its weights, "
+            "as in --model timm:NAME --weights FILE"
+        )
+    length = int.from_bytes(begun, "little")
     if length > _LONGEST:
         raise ValueError(
             f"{file} is damaged or no safetensors file: its header would be {length:,} bytes long"
