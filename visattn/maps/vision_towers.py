@@ -17,7 +17,7 @@ def vision_tower(model: nn.Module) -> tuple[str, nn.Module] | None:
 
     Example:
         >>> from types import SimpleNamespace
-        >>> class Config: pass
+        >>> class Config: model_type = "seen"
         >>> tower, model = nn.Identity(), nn.Module()
         >>> tower.config, model.config = Config(), SimpleNamespace(vision_config=Config())
         >>> model.vision_model = tower

@@ -57,7 +57,7 @@ def transformers_model(directory: Path) -> NamedModel:
         ) from error
     config = _read(directory / "config.json")
     model = _loaded(_class(library, config, directory), directory)
-    notes: list[str] = []
+    notes = ["the code beside the model is not run"] if config.get("auto_map") else []
     if tower := vision_tower(model):
         notes.append(
             f"of {type(model).__name__} the vision tower is taken: {tower[0]}, a "
