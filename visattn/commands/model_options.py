@@ -28,8 +28,9 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True)
         "--model",
         required=required,
         metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER as visattn fit left it, or a "
-        "file that visattn export wrote",
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER as visattn fit left it, a file "
+        "that visattn export wrote, or your own code as FILE.py:NAME or package.module:NAME, with "
+        "a class or function that builds the model: that code is run",
     )
     parser.add_argument(
         "--weights",
@@ -47,7 +48,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True)
         default=[],
         type=_argument,
         metavar="NAME=VALUE",
-        help="of the library's constructor, such as pad_type=same; for timm also mean=, std=",
+        help="of the constructor, such as pad_type=same; for timm also mean=, std=",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
 
