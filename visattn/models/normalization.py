@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,8 +79,9 @@ def normalized(pictures: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 def _check_float_range(pictures: Tensor, shift: Tensor, scale: Tensor) -> None:
     """Refuse floats that are pixels in 0 to 255, where that is known without a device sync."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(pictures)  # noqa: SLF001 (vmap, grad)
-    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    functorch: Any = torch._C._functorch  # noqa: SLF001 # pyright: ignore[reportAttributeAccessIssue]
+    wrapped = functorch.is_functorch_wrapped_tensor(pictures)  # by vmap or grad
+    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     if tracing or wrapped or pictures.device.type != "cpu" or type(pictures) is not Tensor:
         return
     if not pictures.numel():

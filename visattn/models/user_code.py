@@ -45,6 +45,26 @@ def names_user_code(spec: str) -> bool:
         return importlib.util.find_spec(where.split(".")[0]) is not None
 
 
+def code_file(spec: str) -> Path | None:
+    """Return the file of the code that a model is named by; None if it is named by no code.
+
+    Args:
+        spec: As somebody wrote it.
+
+    Example:
+        >>> code_file("torch.nn:Identity").parts[-3:], code_file("timm:resnet18")
+        (('torch', 'nn', '__init__.py'), None)
+    """
+    if not names_user_code(spec):
+        return None
+    where = spec.rpartition(":")[0]
+    if _is_file(where):
+        return Path(where).expanduser()
+    with _importable(""):
+        found = importlib.util.find_spec(where)
+    return Path(found.origin) if found and found.origin and found.has_location else None
+
+
 def user_model(
     spec: str, *, weights: Path | None = None, arguments: Mapping[str, Any] | None = None
 ) -> NamedModel:

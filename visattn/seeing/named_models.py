@@ -82,6 +82,11 @@ def named_model(
 def _unknown(spec: str, kind: str) -> str:
     if kind:
         hint = close_matches(kind, [*_LIBRARIES, "hf"])
+    elif Path(spec).suffix in (".pth", ".pt", ".ckpt", ".bin"):
+        hint = (
+            "; weights do not say how their model is built: name it too, as in --model timm:NAME "
+            f"--weights {spec}"
+        )
     elif Path(spec).is_dir():
         hint = f"; did you mean hf:{spec}, or at the command line run:{spec}?"
     else:
