@@ -103,7 +103,7 @@ def test_a_model_of_own_code_is_built(code: Path, monkeypatch: pytest.MonkeyPatc
     assert torch.equal(
         again.model.get_parameter("last.bias"), named.model.get_parameter("last.bias")
     )
-    assert len(list(named_model(f"{code}:make").model)) == 1
+    assert len(list(named_model(f"{code}:make").model.children())) == 1
     assert named_model(f"{code}:ready").model.get_parameter("first.bias").shape == (5,)
     monkeypatch.chdir(code.parent)
     (code.parent / "rooms").mkdir()

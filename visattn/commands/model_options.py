@@ -1,13 +1,13 @@
 """Any model that a command line names, as methods take it."""
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.devices import move_to_device
 from visattn.commands.run_models import run_model
+from visattn.commands.streams import print_remark
 from visattn.commands.values import named_value
 
 if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
@@ -75,7 +75,7 @@ def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
             "words looked"
         )
     for note in named.notes:
-        print(f"visattn: {note}", file=sys.stderr)
+        print_remark(note)
     move_to_device(named.model, asked.device)
     subject = subject_of(named.model)
     return named, subject if subject.classes else replace(subject, classes=named.classes)
