@@ -263,9 +263,21 @@ def test_a_loaded_model_is_the_saved_one(name: str, tmp_path: Path) -> None:
 
 
 def test_only_our_own_models_are_saved(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="can be described, got Linear"):
+    with pytest.raises(
+        ValueError, match=r"can be described and saved, got Linear; .*\.state_dict\(\)"
+    ):
         save(nn.Linear(2, 3), tmp_path / "m.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nan_weights_are_refused_with_their_name(tmp_path: Path) -> None:
+    encoder = SmallEncoder((24, 40), channels=8)
+    save(encoder, tmp_path / "whole.safetensors")
+    torch.nn.init.constant_(encoder.refine[1][0].weight, float("nan"))
+    save(encoder, tmp_path / "broken.safetensors")
+    load(tmp_path / "whole.safetensors")
+    with pytest.raises(ValueError, match=r"broken.*NaN or infinity in refine\.1\.0\.weight: "):
+        load(tmp_path / "broken.safetensors")
 
 
 def test_weights_must_fit_their_description(tmp_path: Path) -> None:

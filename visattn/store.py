@@ -86,8 +86,9 @@ def _header(source: Path, text: str) -> dict[str, str]:
     wanted = {"format", "checksum", "description"}
     if header is None or set(header) != wanted or header["format"] != FORMAT:
         raise ValueError(
-            f"{source} is a safetensors file, but none of visattn's in the format {FORMAT}; "
-            "`visattn export` writes them"
+            f"{source} is a safetensors file, but none of visattn's in the format {FORMAT}, which "
+            "`visattn export` writes; weights of another model go to that model: "
+            "--model timm:NAME --weights FILE, or --model FILE.py:NAME --weights FILE"
         )
     return {name: str(value) for name, value in header.items()}
 

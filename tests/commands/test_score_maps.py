@@ -207,7 +207,7 @@ def test_pictures_that_cannot_be_used_are_listed(
         (["--methods", "gradcam", "rolout"], "there is no method 'rolout'; did you mean rollout"),
         (["--methods", "rollout"], "method rollout does not fit"),
         (["--methods", "gradcam", "--diagnostics", "2"], "say where to with --out DIR"),
-        (["--methods", "gradcam", "--threshold", "2"], "threshold from 0 to below 1"),
+        (["--methods", "gradcam", "--threshold", "1"], "threshold from 0 to below 1"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_line(

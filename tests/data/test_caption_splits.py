@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from visattn.data.caption_files import CaptionEntry
-from visattn.data.caption_splits import caption_splits, check_ids, split_entries
+from visattn.data.caption_splits import check_ids, per_split, split_entries
 
 ENTRIES = [CaptionEntry(name, f"{name}.jpg", ("A dog .",), split) for name, split in zip(
     "abc", ("train", "val", "train"), strict=True)]  # fmt: skip
@@ -40,19 +40,19 @@ def test_each_split_may_have_its_own_file_and_folder(tmp_path: Path) -> None:
         "validation": coco(tmp_path, "val2017", range(11, 14)),
     }
     folders = {"train": "train2017", "validation": "val2017"}
-    splits = caption_splits(files, folders)
+    splits = per_split(files, folders)
     told = {split: (len(found.entries), str(found.folder)) for split, found in splits.items()}
     assert told == {"train": (5, "train2017"), "validation": (3, "val2017"), "test": (3, "val2017")}
     [(train, _), (val, _), _] = splits.values()
     assert {entry.captions for entry in train} == {("A dog in train2017 .",)}
     assert [entry.file for entry in val] == [f"{n:012d}.jpg" for n in (11, 12, 13)]
     (tmp_path / "few.txt").write_text("000000000005.jpg\n")
-    few = caption_splits(files, folders, (str(tmp_path / "few.txt"), "val", None))
+    few = per_split(files, folders, (str(tmp_path / "few.txt"), "val", None))
     assert [entry.id for entry in few["train"].entries] == ["5"]
-    alone = caption_splits({"train": files["train"]}, "photos")
+    alone = per_split({"train": files["train"]}, "photos")
     assert list(alone) == ["train"]
     again = coco(tmp_path, "again", range(3, 5))
-    splits = caption_splits({"train": files["train"], "test": again}, {**folders, "test": "other"})
+    splits = per_split({"train": files["train"], "test": again}, {**folders, "test": "other"})
     assert [len(found.entries) for found in splits.values()] == [5, 2]  # other photos, by folder
     with pytest.raises(ValueError, match=r"train2017/.*3.jpg and other/.*3.jpg have the same name"):
         check_ids(splits)
@@ -69,9 +69,9 @@ def test_splits_that_cannot_be_are_refused(tmp_path: Path) -> None:
     )
     for captions, photos, said in wrong:
         with pytest.raises(ValueError, match=said):
-            caption_splits(captions, photos)
+            per_split(captions, photos)
     missing = str(tmp_path / "captions_tran2017.json")
     with pytest.raises(FileNotFoundError, match=r"is no file; did you mean .*train2017.json\?"):
-        caption_splits({"train": missing}, "photos")
+        per_split({"train": missing}, "photos")
     with pytest.raises(FileNotFoundError, match=r"is no file; there is no folder .*nowhere either"):
-        caption_splits({"train": str(tmp_path / "nowhere" / "a.json")}, "photos")
+        per_split({"train": str(tmp_path / "nowhere" / "a.json")}, "photos")

@@ -1,6 +1,5 @@
 """From bytes to scores: what a classifier takes, and which of its parameters are whose."""
 
-import jaxtyping
 import pytest
 import torch
 from jaxtyping import Float
@@ -76,12 +75,6 @@ def test_a_classifier_of_grey_pictures_greys_as_pillow_does() -> None:
         assert (grey.flatten() - wanted).abs().max() <= 0.51  # Pillow rounds
 
 
-def test_floats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
-    with pytest.raises(TypeError, match=r"must be uint8, 0 to 255, got torch\.float32; the class"):
-        Means().normalised(torch.zeros(1, 3, 5, 7))
-
-
 @pytest.mark.parametrize("shape", [(1, 3, 7, 5), (1, 1, 5, 7), (1, 4, 5, 7)])
 def test_another_size_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"pictures must be \[batch, 3, 5, 7\], got \[1, "):
@@ -95,7 +88,7 @@ def test_classes_have_names_of_their_own(classes: tuple[str, ...]) -> None:
 
 
 def test_mean_and_std_are_for_grey_or_colours() -> None:
-    with pytest.raises(ValueError, match="mean and std one channel or three"):
+    with pytest.raises(ValueError, match="mean and std 1 or 3 channels"):
         Means(2)
 
 

@@ -2,18 +2,21 @@
 
 import inspect
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from visattn.models import descriptions, outlines
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.captioners import SPECIALS
-from visattn.models.descriptions import CLASSES, build, describe
+from visattn.models.descriptions import CLASSES, build, check_fit, describe
 from visattn.models.encoders import SmallEncoder
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.hierarchical_transformers import HierarchicalTransformer
+from visattn.models.outlines import outline
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
@@ -232,3 +235,66 @@ SMALL: dict[str, Any] = {"class": "SmallEncoder", "arguments": {"size": [16, 16]
 def test_other_descriptions_are_refused(description: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         build(description)
+
+
+HUGE: list[tuple[str, dict[str, Any]]] = [
+    (
+        "a tensor of",
+        {"class": "SmallEncoder", "arguments": {"size": [4096, 4096], "channels": 4096}},
+    ),
+    ("at most 16,777,216 pixels", {"class": "SmallEncoder", "arguments": {"size": [2**20] * 2}}),
+    (
+        "a tensor of",
+        {
+            "class": "VisionTransformer",
+            "arguments": {
+                "classes": ["cat", "dog"], "size": [512, 512], "patch": 1, "width": 16, "depth": 1,
+                "heads": 1, "positions": "none", "attend": "neighbourhood", "extent": 501,
+            },
+        },
+    ),
+    (
+        "reaches 2\\^13 pixels",
+        {
+            "class": "GlimpseModel",
+            "arguments": {
+                "classes": ["cat", "dog"], "size": [28, 28], "mean": [0.1], "std": [0.3],
+                "scales": 13, "glimpse": 1, "width": 3,
+            },
+        },
+    ),
+    (
+        "glimpses must be at most 4,096",
+        {
+            "class": "GlimpseModel",
+            "arguments": {
+                "classes": ["cat", "dog"], "size": [28, 28], "mean": [0.1], "std": [0.3],
+                "glimpses": 2**20,
+            },
+        },
+    ),
+]  # fmt: skip
+
+
+def test_what_numbers_multiply_to_is_bounded_before_memory_is_taken() -> None:
+    for reason, description in HUGE:
+        with pytest.raises(ValueError, match=reason):
+            check_fit(description, outline(partial(build, description), weights=99), source="m")
+    captioner = {
+        "class": "SoftAttentionCaptioner",
+        "arguments": {"words": list(SPECIALS), "encoder": HUGE[0][1]},
+    }
+    with pytest.raises(ValueError, match=r"m\.safetensors: a tensor of .* would take"):
+        check_fit(captioner, outline(partial(build, captioner), weights=99), source="m.safetensors")
+
+
+def test_one_picture_passes_every_model_before_its_weights_are_read() -> None:
+    for model in EXAMPLES.values():
+        made: list[object] = []
+
+        def run(built: nn.Module, made: list[object] = made) -> None:
+            descriptions._one_pass(built)
+            made.append(built)
+
+        outlines.check_forward(partial(build, describe(model)), run)
+        assert len(made) == 1, type(model)  # an error on the way leaves it empty

@@ -11,6 +11,7 @@ import transformers
 from PIL import Image
 
 from visattn.maps.geometries import Geometry
+from visattn.maps.subjects import subject_of
 from visattn.models.transformers_models import preprocessing, transformers_model
 
 SMALL: dict[str, Any] = {
@@ -100,7 +101,7 @@ def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
         transformers_model(tmp_path / "nowhere")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(ValueError, match=r"lacks \d+ weights, vit\."):
+    with pytest.raises(ValueError, match=r"lacks 16 weights of ViTForImageClassification, vit\."):
         transformers_model(folder)
     (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 12}))
     with pytest.raises(ValueError, match="holds no model that can be built"):
@@ -118,11 +119,101 @@ def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_code_in_a_directory_is_not_run(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine", "AutoModel": "code.M"}}
+    config |= {"auto_map": {"AutoConfig": "code.Mine", "AutoModel": "code.M"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text("raise SystemExit('it was run')")
+    assert transformers_model(folder).notes[0] == "the code beside the model is not run"
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Mine"]}))
+    with pytest.raises(ValueError, match=r"has no class Mine; its own code is not run"):
+        transformers_model(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["pipeline"]}))
+    with pytest.raises(ValueError, match=r"has no class pipeline"):
+        transformers_model(folder)
+    del config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
     with pytest.raises(ValueError, match="holds no model that can be built"):
         transformers_model(folder)
+
+
+VISION: dict[str, Any] = {**SMALL, "image_size": 32, "patch_size": 16}
+TEXT: dict[str, Any] = {
+    **SMALL, "num_hidden_layers": 1, "vocab_size": 37, "max_position_embeddings": 11,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
+def test_of_several_towers_that_of_vision_is_taken_and_said(tmp_path: Path) -> None:
+    both = {"vision_config": VISION, "text_config": {**TEXT, "encoder_hidden_size": 24}}
+    for name, mean in (("CLIP", 0.4815), ("Siglip", 0.5), ("Blip", 0.4815)):
+        whole: Any = getattr(transformers, f"{name}Config")(**both)
+        kind = "BlipForConditionalGeneration" if name == "Blip" else f"{name}Model"
+        model = getattr(transformers, kind)(whole).eval()
+        model.save_pretrained(tmp_path / name)
+        named = transformers_model(tmp_path / name)
+        assert type(named.model).__name__ == f"{name}VisionModel"
+        said, assumed = named.notes
+        assert f"of {kind} the vision tower is taken: vision_model, a {name}Vision" in said
+        assert "holds no preprocessor_config.json: pictures are resized and cropped" in assumed
+        pictures = torch.randn(2, 3, 32, 32)
+        assert torch.equal(
+            named.model(pictures).last_hidden_state,
+            model.vision_model(pictures).last_hidden_state,
+        )
+        card = subject_of(named.model).card
+        assert card.size == (32, 32)
+        assert card.mean[0] == pytest.approx(mean, abs=1e-4)
+        assert card.layers[0].grid == (2, 2)
+        with pytest.raises(ValueError, match=r"more than pictures; .* model\.vision_model"):
+            subject_of(model)
+
+
+def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> None:
+    stages = {"hidden_sizes": [8, 16], "num_attention_heads": [1, 2], "depths": [1, 1]}
+    stages |= {"num_encoder_blocks": 2, "sr_ratios": [2, 1], "patch_sizes": [7, 3]}
+    stages |= {"strides": [4, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 13}
+    for made in (
+        transformers.Dinov2Model(transformers.Dinov2Config(**VISION)),
+        transformers.ViTModel(transformers.ViTConfig(**VISION)),
+        transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**VISION)),
+        transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig(**stages)),
+    ):
+        folder = tmp_path / type(made).__name__
+        made.save_pretrained(folder)
+        named = transformers_model(folder)
+        assert type(named.model) is type(made)
+        assert named.classes == ()
+        right = made.state_dict()
+        assert all(torch.equal(v, right[key]) for key, v in named.model.state_dict().items())
+
+
+def test_weights_of_torch_are_read_and_what_would_run_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    made = transformers.ViTForImageClassification(transformers.AutoConfig.from_pretrained(folder))
+    torch.save(made.state_dict(), folder / "pytorch_model.bin")
+    pictures = torch.randn(1, 3, 32, 32)
+    found = transformers_model(folder).model
+    assert torch.equal(found(pictures).logits, made.eval()(pictures).logits)
+    torch.nn.init.constant_(made.classifier.bias, float("nan"))
+    torch.save(made.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"holds NaN or infinity in classifier\.bias"):
+        transformers_model(folder)
+    torch.save(torch.nn.Linear(2, 3), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"import and run torch\.nn\.modules\.linear\.Linear"):
+        transformers_model(folder)
+
+
+def test_preprocessing_of_processors_and_such_as_cannot_be_followed(folder: Path) -> None:
+    inside = {"image_processor": {"image_processor_type": "CLIPImageProcessor", "crop_size": 31}}
+    (folder / "processor_config.json").write_text(json.dumps(inside))
+    named = transformers_model(folder)
+    assert named.notes == ()
+    made = Geometry.of(named.transform, (300, 400))
+    assert made.input_size == (31, 31)  # all else is the default of its class
+    (folder / "preprocessor_config.json").write_text(json.dumps({"do_pad": True, "size": 8}))
+    named = transformers_model(folder)
+    assert named.transform is None
+    [note] = named.notes
+    assert "is not followed (the preprocessing asks for do_pad" in note
 
 
 def test_without_transformers_the_extra_is_named(

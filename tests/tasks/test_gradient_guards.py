@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
+from visattn.models.finite_weights import check_weights
 from visattn.tasks.bases import Task
-from visattn.tasks.finite_weights import check_weights
 from visattn.tasks.gradient_guards import GradientGuard, _still_scaling
 
 

@@ -145,7 +145,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
                 }
             )
         ),
-        "a tensor of .* would take",
+        "at most 16,777,216 pixels",
     ),
     "a huge number": (
         lambda: saved(

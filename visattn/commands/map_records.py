@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for 
 
 PICTURES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _PAGES = (".methods.png", ".heads.png", ".html")
+_KEPT = (".safetensors", ".bin", ".json")  # of a folder of Hugging Face
 _DIGEST = 16  # letters of a hash that tell two files apart
 
 
@@ -176,7 +177,8 @@ def origin_of(weights: str) -> str | dict[str, str]:
         weights: As a `NamedModel` has them.
 
     Returns:
-        `random` or `pretrained`; of a file its name and its digest, as it may be written anew.
+        `random` or `pretrained`; of a file or a folder its name and the digest of what it holds, as
+        it may be written anew.
 
     Raises:
         OSError: If the file cannot be read.
@@ -189,6 +191,31 @@ def origin_of(weights: str) -> str | dict[str, str]:
         ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
     """
     path = Path(weights)
+    if path.is_dir():
+        kept = (file for file in sorted(path.iterdir()) if file.suffix in _KEPT and file.is_file())
+        return {"folder": path.name, **{file.name: digest(file) for file in kept}}
     if weights in ("random", "pretrained") or not path.is_file():
         return path.name
     return {"file": path.name, "sha256": digest(path)}
+
+
+def code_of(model: str) -> dict[str, str]:
+    """Return a digest of the code that a model is named by, as it may be changed; else nothing.
+
+    Args:
+        model: As the command line names it, such as `my_net.py:Net`.
+
+    Raises:
+        OSError: If the file cannot be read.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "net.py"
+        >>> file.write_text("abc")
+        3
+        >>> code_of(f"{file}:Net"), code_of("timm:resnet18")
+        ({'code': 'ba7816bf8f01cfea'}, {})
+    """
+    from visattn.models.user_code import code_file
+
+    file = code_file(model)
+    return {} if file is None else {"code": digest(file)}

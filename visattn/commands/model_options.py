@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.devices import move_to_device
 from visattn.commands.run_models import run_model
+from visattn.commands.streams import print_remark
 from visattn.commands.values import named_value
 
 if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
@@ -27,11 +28,16 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True)
         "--model",
         required=required,
         metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER as visattn fit left it, or a "
-        "file that visattn export wrote",
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER as visattn fit left it, a file "
+        "that visattn export wrote, or your own code as FILE.py:NAME or package.module:NAME, with "
+        "a class or function that builds the model: that code is run",
     )
     parser.add_argument(
-        "--weights", type=Path, metavar="FILE", help="safetensors for timm:NAME, torchvision:NAME"
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="of the model: safetensors, its shards' index or folder, .pth, .pt, .ckpt or .bin "
+        "(as plain weights; nothing in them is run)",
     )
     parser.add_argument(
         "--pretrained", action="store_true", help="the library's own weights, by download"
@@ -42,7 +48,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True)
         default=[],
         type=_argument,
         metavar="NAME=VALUE",
-        help="of the library's constructor, such as pad_type=same; for timm also mean=, std=",
+        help="of the constructor, such as pad_type=same; for timm also mean=, std=",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
 
@@ -68,6 +74,8 @@ def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
             f"{asked.model} holds a {kind}, which has no classes: visattn caption shows where its "
             "words looked"
         )
+    for note in named.notes:
+        print_remark(note)
     move_to_device(named.model, asked.device)
     subject = subject_of(named.model)
     return named, subject if subject.classes else replace(subject, classes=named.classes)

@@ -10,7 +10,7 @@ from visattn.commands.dry_runs import foresee, told_model, told_pictures
 from visattn.commands.folders import file_names, png, spare_pictures
 from visattn.commands.galleries import INDEX, earlier_entries
 from visattn.commands.map_looks import Looker, MapLook
-from visattn.commands.map_records import PICTURES, MapFolder, digest, origin_of
+from visattn.commands.map_records import PICTURES, MapFolder, code_of, digest, origin_of
 from visattn.commands.overlay_pages import OverlayPages, page_files
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import batched, input_pictures, readable, report, telling_how_far
@@ -95,6 +95,7 @@ class _Run:
         self.done: list[str] = []
         self.model = {
             "model": asked.model,
+            **code_of(asked.model),
             "weights": origin_of(looker.named.weights),
             "pretrained": asked.pretrained,
             "arguments": dict(asked.argument),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pictures
 from visattn.commands.folders import prepare_folder, write_whole
-from visattn.commands.map_records import origin_of
+from visattn.commands.map_records import code_of, origin_of
 from visattn.commands.model_options import add_model_options, chosen_model
 from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
@@ -212,6 +212,7 @@ def _settings(asked: argparse.Namespace, *, predicted: bool, weights: str) -> di
 
     return {
         "model": asked.model,
+        **code_of(asked.model),
         "weights": origin_of(weights),
         "arguments": dict(asked.argument),
         "data": asked.data.name,

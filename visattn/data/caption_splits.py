@@ -28,7 +28,7 @@ class CaptionSplit(NamedTuple):
     folder: Path
 
 
-def caption_splits(
+def per_split(
     captions: PerSplit,
     photos: PerSplit,
     names: Sequence[str | None] = _NAMES,
@@ -57,7 +57,7 @@ def caption_splits(
         >>> for name in ("train", "val"):
         ...     _ = (folder / name).write_text(f"{name}.jpg#0\tA dog .")
         >>> files = {"train": str(folder / "train"), "validation": str(folder / "val")}
-        >>> splits = caption_splits(files, str(folder))
+        >>> splits = per_split(files, str(folder))
         >>> {split: [entry.file for entry in found.entries] for split, found in splits.items()}
         {'train': ['train.jpg'], 'validation': ['val.jpg'], 'test': ['val.jpg']}
     """

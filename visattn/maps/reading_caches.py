@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from visattn.maps.error_places import raised_at
 from visattn.maps.frozen_models import evaluating
 from visattn.maps.grid_watches import PICTURES
 from visattn.maps.model_readings import ModelReader, ModelReading
@@ -86,7 +87,8 @@ def _read(
         try:
             return ModelReader(model, size, roles_of(model)).read(lambda: run(zeros))
         except Exception as error:  # noqa: BLE001 - whatever a foreign model raises is told
-            return ModelReading(failure=f"{type(error).__name__}: {error}")
+            place = f" in {where}" if (where := raised_at(error)) else ""
+            return ModelReading(failure=f"{type(error).__name__}{place}: {error}")
 
 
 def _shape(model: nn.Module) -> int:

@@ -11,9 +11,13 @@ from visattn.maps.model_cards import ModelCard, Pooling, Source, Subject
 from visattn.maps.model_readings import ModelReading
 from visattn.maps.reading_caches import Classifying, forward_of, reading_of, roles_of
 from visattn.maps.site_choices import check_runs_hooks
+from visattn.maps.vision_towers import vision_config, vision_tower
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_OPENAI_TYPES = ("blip", "align", "metaclip")
+_HALVES_TYPES = ("vit", "siglip", "beit", "data2vec", "vilt")
 _USUAL = (224, 224)
 _POOLS: dict[str, Pooling] = {
     "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
@@ -141,13 +145,19 @@ def _family(model: nn.Module) -> _Family:
     source: Source = cast("Source", room) if room in get_args(Source) else "other"
     if source == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
         return _of_timm(model)
-    if source == "transformers":
+    if source == "transformers" or _of_a_transformers_class(model):
         return _of_transformers(model)
     size = getattr(model, "image_size", None)
     size = (size, size) if isinstance(size, int) else (299, 299) if _is_inception(model) else _USUAL
     channels = _channels(model)
     colours = _IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
     return _Family(type(model).__name__, source, size, *colours)
+
+
+def _of_a_transformers_class(model: nn.Module) -> bool:
+    """Whether a class of somebody's own is derived from one of transformers."""
+    rooms = (kind.__module__.split(".")[0] for kind in type(model).__mro__)
+    return "transformers" in rooms and hasattr(getattr(model, "config", None), "model_type")
 
 
 def _is_inception(model: nn.Module) -> bool:
@@ -176,11 +186,17 @@ def _of_timm(model: nn.Module) -> _Family:
 
 
 def _of_transformers(model: nn.Module) -> _Family:
+    if tower := vision_tower(model):
+        raise ValueError(
+            f"{type(model).__name__} takes more than pictures; take its vision tower, "
+            f"model.{tower[0]}"
+        )
     config = cast("Any", model.config)
-    size = getattr(config, "image_size", _USUAL)
+    seen = vision_config(config)
+    size = getattr(seen, "image_size", None) or _USUAL
     size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    mean, std = _HALVES if config.model_type == "vit" else _IMAGENET
-    channels = int(getattr(config, "num_channels", 3))
+    mean, std = usual_colors(str(seen.model_type))
+    channels = int(getattr(seen, "num_channels", 3))
     labels = getattr(config, "id2label", None) or {}
     names = tuple(str(labels[number]) for number in sorted(labels))
     told = all(not name.startswith("LABEL_") for name in names)
@@ -188,3 +204,18 @@ def _of_transformers(model: nn.Module) -> _Family:
         config.model_type, "transformers", size, mean[:channels], std[:channels],
         names if told else (),
     )  # fmt: skip
+
+
+def usual_colors(model_type: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std of the image processors that come with a kind of transformers' models.
+
+    Args:
+        model_type: As its configuration says.
+
+    Example:
+        >>> usual_colors("siglip_vision_model")[0], usual_colors("dinov2")[0]
+        ((0.5, 0.5, 0.5), (0.485, 0.456, 0.406))
+    """
+    if "clip" in model_type or model_type.startswith(_OPENAI_TYPES):
+        return _OPENAI
+    return _HALVES if model_type.startswith(_HALVES_TYPES) else _IMAGENET

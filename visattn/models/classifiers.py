@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.catalogues import name_of
 from visattn.blocks.surgery.grafts import Graft
+from visattn.models.normalization import check_normalization, normalized
 
 Part = Literal["backbone", "blocks", "head"]
 _LUMA = (0.299, 0.587, 0.114)  # the weights by which Pillow makes a picture grey
@@ -18,9 +19,9 @@ _LUMA = (0.299, 0.587, 0.114)  # the weights by which Pillow makes a picture gre
 class ImageClassifier(nn.Module, ABC):
     """A network that says to which of several classes a picture belongs.
 
-    Pictures go in as bytes, 0 to 255; scaling and normalising happen here and nowhere else, so
-    they cannot happen twice. `model(pictures)` equals `model.classify(model.normalised(pictures))`;
-    between the two, training may mix pictures.
+    uint8 pictures, 0 to 255, are normalized inside; float pictures are taken as normalized with
+    `mean` and `std`, as every PyTorch model takes them. `model(pictures)` equals
+    `model.classify(model.normalised(pictures))`; between the two, training may mix pictures.
 
     Args:
         classes: Names of the classes, in the order of the scores.
@@ -50,11 +51,7 @@ class ImageClassifier(nn.Module, ABC):
                 f"classes must be at least two different names, got {len(classes)}, "
                 f"{len(set(classes))} of them different"
             )
-        if min(size) < 1 or len(mean) not in (1, 3) or len(std) != len(mean) or min(std) <= 0:
-            raise ValueError(
-                "size needs two sides >= 1, mean and std one channel or three with std > 0; "
-                f"got size={size}, mean={mean}, std={std}"
-            )
+        check_normalization(size, mean, std, (1, 3))
         self.classes = tuple(classes)
         self.size = (int(size[0]), int(size[1]))
         self.mean = tuple(map(float, mean))
@@ -63,24 +60,25 @@ class ImageClassifier(nn.Module, ABC):
         self.register_buffer("scale", torch.tensor(std).view(-1, 1, 1) * 255, persistent=False)
         self.register_buffer("luma", torch.tensor(_LUMA).view(3, 1, 1), persistent=False)
 
-    def forward(self, pictures: UInt8[Tensor, "b _ y x"]) -> Float[Tensor, "b k"]:
+    def forward(
+        self, pictures: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
+    ) -> Float[Tensor, "b k"]:
         """Return the score of each class, before softmax; it raises what `normalised` raises."""
         return self.classify(self.normalised(pictures))
 
-    def normalised(self, pictures: UInt8[Tensor, "b _ y x"]) -> Float[Tensor, "b c y x"]:
-        """Return pictures as the network wants them: zero mean, unit spread.
+    def normalised(
+        self, pictures: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
+    ) -> Float[Tensor, "b c y x"]:
+        """Return pictures as the network wants them; floats are normalized already.
 
-        A network for grey pictures also takes RGB, and makes it grey as Pillow does.
+        A network for grey pictures also takes RGB, and makes it grey as Pillow does; RGB floats
+        are then normalized with the one mean and std in each channel.
 
         Raises:
-            TypeError: If the pictures are not bytes.
-            ValueError: If they are not of the size or the channels that the network is made for.
+            TypeError: If the pictures are neither uint8 nor floats.
+            ValueError: If they are not of the size or the channels that the network is made for,
+                or floats are pixels in 0 to 255.
         """
-        if pictures.dtype != torch.uint8:
-            raise TypeError(
-                f"pictures must be uint8, 0 to 255, got {pictures.dtype}; the classifier "
-                "normalises them itself, so hand over the pixels as they were read"
-            )
         greyed = len(self.mean) == 1 and pictures.shape[1] == 3
         if not (greyed or pictures.shape[1] == len(self.mean)) or not self.takes(
             pictures.shape[2], pictures.shape[3]
@@ -90,8 +88,11 @@ class ImageClassifier(nn.Module, ABC):
                 f"{list(pictures.shape)}; build the classifier with that size and as many channels "
                 "of mean and std, or fit the pictures to it"
             )
-        pixels = (pictures * self.luma).sum(1, keepdim=True) if greyed else pictures
-        return (pixels - self.shift) / self.scale
+        if not greyed:
+            return normalized(pictures, self.shift, self.scale)
+        if pictures.dtype == torch.uint8:
+            return ((pictures * self.luma).sum(1, keepdim=True) - self.shift) / self.scale
+        return (normalized(pictures, self.shift, self.scale) * self.luma).sum(1, keepdim=True)
 
     def takes(self, height: int, width: int) -> bool:
         """Whether pictures of a size may come in: that which it is made for, if not more."""

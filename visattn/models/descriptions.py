@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from visattn.blocks.catalogues import is_known
 from visattn.models.attention_resnets import AttentionResNet
-from visattn.models.encoders import SmallEncoder
+from visattn.models.captioners import Captioner
+from visattn.models.classifiers import ImageClassifier
+from visattn.models.encoders import ImageEncoder, SmallEncoder
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.hierarchical_transformers import HierarchicalTransformer
-from visattn.models.outlines import outline
+from visattn.models.outlines import check_forward, outline
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_classifiers import TimmClassifier
 from visattn.models.timm_encoders import TimmEncoder
@@ -105,7 +108,8 @@ def check_fit(description: Mapping[str, Any], shapes: Shapes, *, source: object)
 
     Raises:
         ValueError: If the description is not one of ours, if what it describes is larger than
-            the weights say, or if they do not fit it.
+            the weights say, if they do not fit it, or if one picture would take more memory than
+            a model may need.
 
     Example:
         >>> hidden = {"class": "SmallEncoder", "arguments": {"channels": 10**12}}
@@ -118,7 +122,9 @@ def check_fit(description: Mapping[str, Any], shapes: Shapes, *, source: object)
         make = partial(build, description)
         wanted = outline(make, weights=len(shapes), same=True)
         if wanted != shapes and outline(make, weights=len(shapes), same=False) == shapes:
-            return
+            wanted = shapes
+        if wanted == shapes:
+            check_forward(make, _one_pass)
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
     if wanted != shapes:
@@ -178,6 +184,23 @@ def _check_blocks(name: str, arguments: Mapping[Any, Any]) -> None:
                 f"the {name} was built with the block {block!r}, which is not in the catalogue: "
                 "import its class and call va.register(Class), under that name, before loading"
             )
+
+
+def _one_pass(model: nn.Module) -> None:
+    """Run a model on one picture of the size that it is made for.
+
+    Where a glimpse model looks depends on numbers; its constructor bounds what it takes.
+    """
+    if isinstance(model, GlimpseModel):
+        return
+    if isinstance(model, Captioner):
+        size = model.encoder.size
+        state = model.start(model.encoder(torch.zeros(1, 3, *size)))
+        model.step(state, torch.zeros(1, 1, dtype=torch.long))
+    elif isinstance(model, ImageClassifier):
+        model.classify(torch.zeros(1, len(model.mean), *model.size))
+    elif isinstance(model, ImageEncoder):
+        model(torch.zeros(1, 3, *model.size))
 
 
 def _check_numbers(value: Any) -> None:

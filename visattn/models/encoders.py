@@ -8,12 +8,14 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from visattn.models.normalization import check_normalization, normalized
+
 
 class ImageEncoder(nn.Module, ABC):
     """A network that turns RGB pictures into a grid of features.
 
-    Pictures go in as bytes, 0 to 255; scaling and normalising happen here and nowhere else, so
-    they cannot happen twice.
+    uint8 pictures, 0 to 255, are normalized inside; float pictures are taken as normalized with
+    `mean` and `std`, as every PyTorch model takes them.
 
     It works in two steps, and `encoder(pictures)` equals `encoder.joined(encoder.grids(pictures))`.
     The first is the costly one; where the encoder is `frozen`, what it gives may be kept. The
@@ -34,11 +36,7 @@ class ImageEncoder(nn.Module, ABC):
 
     def __init__(self, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        if min(size) < 1 or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise ValueError(
-                f"size needs two sides >= 1, mean and std three channels with std > 0; "
-                f"got size={size}, mean={mean}, std={std}"
-            )
+        check_normalization(size, mean, std, (3,))
         self.size = (int(size[0]), int(size[1]))
         self.mean = tuple(map(float, mean))
         self.std = tuple(map(float, std))
@@ -55,22 +53,25 @@ class ImageEncoder(nn.Module, ABC):
         """Channels, rows and columns of each of the `grids` of a picture."""
         return ((self.channels, *self.grid),)
 
-    def forward(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b c gy gx"]:
+    def forward(
+        self, pictures: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
+    ) -> Float[Tensor, "b c gy gx"]:
         """Return the grid of features of each picture; it raises what `grids` raises."""
         return self.joined(self.grids(pictures))
 
-    def grids(self, pictures: UInt8[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+    def grids(
+        self, pictures: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
         """Return the grid of each stage, for each picture.
 
+        Args:
+            pictures: uint8, or floats that are normalized.
+
         Raises:
-            TypeError: If the pictures are not bytes.
-            ValueError: If they are not of the size that the encoder is made for.
+            TypeError: If the pictures are neither uint8 nor floats.
+            ValueError: If they are not of the size that the encoder is made for, or floats are
+                pixels in 0 to 255.
         """
-        if pictures.dtype != torch.uint8:
-            raise TypeError(
-                f"pictures must be uint8, 0 to 255, got {pictures.dtype}; the encoder normalises "
-                "them itself, so hand over the pixels as they were read"
-            )
         if tuple(pictures.shape[-2:]) != self.size:
             raise ValueError(
                 f"pictures must be {self.size} (height, width), got {tuple(pictures.shape[-2:])}; "
@@ -111,9 +112,16 @@ class ImageEncoder(nn.Module, ABC):
         """Return the weights and statistics that `grids` depends on."""
         return dict(self.state_dict())
 
-    def normalised(self, pictures: UInt8[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
-        """Return pictures as the network wants them: zero mean, unit spread."""
-        return (pictures - self.shift) / self.scale
+    def normalised(
+        self, pictures: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
+    ) -> Float[Tensor, "b 3 y x"]:
+        """Return pictures as the network wants them; floats are normalized already.
+
+        Raises:
+            TypeError: If the pictures are neither uint8 nor floats.
+            ValueError: If floats are pixels in 0 to 255.
+        """
+        return normalized(pictures, self.shift, self.scale)
 
     @abstractmethod
     def features(self, pictures: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:

@@ -12,7 +12,10 @@ from visattn.models.classifiers import ImageClassifier
 from visattn.models.gaze_policies import GazePolicy, Start
 from visattn.models.glimpse_parts import Core, GlimpseMemory, GlimpseNet, Sight
 from visattn.models.looks import Glimpse, Looks, gathered
+from visattn.models.normalization import MAX_PIXELS
 from visattn.models.retinas import Backend, Retina
+
+_MAX_GLIMPSES = 4096  # each is kept with its state and its patches
 
 
 class GlimpseModel(ImageClassifier):
@@ -85,6 +88,7 @@ class GlimpseModel(ImageClassifier):
                 "glimpse, scales, glimpses, width, what and where must be at least 1, spread above "
                 f"0 and dropout in [0, 1); got {counts}, {spread} and {dropout}"
             )
+        _check_extent(size, scales, glimpses)
         _check_words(core=core, sight=sight, start=start, backend=backend)
         self.glimpse, self.scales, self.glimpses = glimpse, scales, glimpses
         self.core: Core = core
@@ -120,7 +124,7 @@ class GlimpseModel(ImageClassifier):
 
     def look(
         self,
-        pictures: UInt8[Tensor, "b _ y x"],
+        pictures: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
         *,
         rollouts: int = 1,
         sampled: bool = False,
@@ -130,14 +134,14 @@ class GlimpseModel(ImageClassifier):
         """Return where the model looks on pictures, and what it thinks after each glimpse.
 
         Args:
-            pictures: As bytes.
+            pictures: uint8, or floats that are normalized.
             rollouts: How often each picture is looked at anew.
             sampled: Look at samples of the policy instead of its means.
             start: The first place of each picture; as the model starts if left out.
             path: All places of each picture; the policy is not asked.
 
         Raises:
-            TypeError: If the pictures are not bytes.
+            TypeError: If the pictures are neither uint8 nor floats.
             ValueError: If pictures, start or path are not what the model takes, or the policy gives
                 a place that is no number.
         """
@@ -197,16 +201,18 @@ class GlimpseModel(ImageClassifier):
         return gathered(seen, scores, rollouts)
 
     def patches(
-        self, pictures: UInt8[Tensor, "b _ y x"], places: Float[Tensor, "b t 2"]
+        self,
+        pictures: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
+        places: Float[Tensor, "b t 2"],
     ) -> UInt8[Tensor, "b t s c g g"]:
         """Return what the network sees at places, as bytes.
 
         Args:
-            pictures: As bytes.
+            pictures: uint8, or floats that are normalized.
             places: x and y of each glimpse of each picture, in [-1, 1].
 
         Raises:
-            TypeError: If the pictures are not bytes.
+            TypeError: If the pictures are neither uint8 nor floats.
             ValueError: If pictures or places are not what the model takes.
         """
         _check_looks(pictures, 1, None, places)
@@ -224,6 +230,18 @@ class GlimpseModel(ImageClassifier):
     def _noise(pictures: Tensor, rollouts: int, steps: int, sampled: bool) -> Tensor:
         shape = (len(pictures), rollouts, steps, 2)
         return torch.randn(shape, device=pictures.device) if sampled else pictures.new_zeros(shape)
+
+
+def _check_extent(size: tuple[int, int], scales: int, glimpses: int) -> None:
+    """Refuse numbers whose product takes memory that no weight shows."""
+    margin = 2 ** min(scales, 64)  # of the pyramid, on both sides together
+    if (size[0] + margin) * (size[1] + margin) > MAX_PIXELS:
+        raise ValueError(
+            f"the widest window of {scales} scales reaches 2^{scales} pixels, too far beyond "
+            f"pictures of {size[0]} x {size[1]}: both may hold at most {MAX_PIXELS:,} pixels"
+        )
+    if glimpses > _MAX_GLIMPSES:
+        raise ValueError(f"glimpses must be at most {_MAX_GLIMPSES:,}, got {glimpses:,}")
 
 
 def _check_words(**given: str) -> None:

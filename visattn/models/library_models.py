@@ -12,7 +12,7 @@ from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from torch import nn
 from torchvision.models import ResNet18_Weights, get_model, get_model_weights, list_models
 
-from visattn.models.backbones import load_weights, timm_backbone
+from visattn.models.backbones import load_timm_weights, load_weights, timm_backbone
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +25,14 @@ class NamedModel:
             where the model's own sizes and colours say all.
         classes: Names of the classes, each only once, or () if nobody said.
         weights: `random`, `pretrained`, or the file that they come from.
+        notes: What was removed, converted or assumed while the model was loaded, in sentences.
     """
 
     model: nn.Module
     transform: Callable[..., Any] | None
     classes: tuple[str, ...]
     weights: str
+    notes: tuple[str, ...] = ()
 
 
 def timm_model(
@@ -44,7 +46,8 @@ def timm_model(
 
     Args:
         name: A name that `timm.list_models()` knows.
-        weights: A safetensors file to fill it with, its classifier included.
+        weights: A file or folder to fill it with, as `read_state_dict` takes it, its classifier
+            included; also under the names of the repository that they were first published in.
         pretrained: Whether to fill it with timm's own weights, which are downloaded.
         arguments: More arguments of `timm.create_model`; and `mean` and `std`, a number or one for
             each channel, if the weights were made for other colours than timm's.
@@ -64,12 +67,14 @@ def timm_model(
     colours = {key: given.pop(key) for key in ("mean", "std") if key in given}
     # None, and not the number of classes that we would choose: timm knows it for each model
     model: Any = timm_backbone(name, {"num_classes": None, **given}, pretrained=pretrained)
+    notes: tuple[str, ...] = ()
     if weights:
-        load_weights(model, weights)
+        notes = load_timm_weights(model, name, weights, given)
     channels = int(model.pretrained_cfg["input_size"][0])
     told = {key: _channelwise(key, value, channels) for key, value in colours.items()}
     model.pretrained_cfg = {**model.pretrained_cfg, **told}
-    return NamedModel(model.eval(), None, _timm_classes(model), _origin(weights, pretrained))
+    origin = _origin(weights, pretrained)
+    return NamedModel(model.eval(), None, _timm_classes(model), origin, notes)
 
 
 def torchvision_model(
@@ -83,7 +88,7 @@ def torchvision_model(
 
     Args:
         name: A name that `torchvision.models.list_models(torchvision.models)` knows.
-        weights: A safetensors file to fill it with.
+        weights: A file or folder to fill it with, as `read_state_dict` takes it.
         pretrained: Whether to fill it with torchvision's default weights, which are downloaded.
         arguments: More arguments of the function of this name.
 
@@ -107,8 +112,7 @@ def torchvision_model(
         model = get_model(name, weights=default if pretrained else None, **given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
-    if weights:
-        load_weights(model, weights)
+    notes = load_weights(model, weights) if weights else ()
     classes = default.meta["categories"]
     known = given.get("num_classes", len(classes)) == len(classes)
     transform = None if "image_size" in given else default.transforms()
@@ -117,6 +121,7 @@ def torchvision_model(
         transform,
         unique_names(classes) if known else (),
         _origin(weights, pretrained),
+        notes,
     )
 
 

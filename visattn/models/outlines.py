@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -14,6 +16,7 @@ LARGEST = 2**31  # bytes of one tensor that a model may need while it is built
 STEPS = 2_000  # operations in which a model with few weights is built
 _STEPS_EACH = 40  # and how many more with each weight
 _MOST = 10_000  # weights of a model
+_RUN_STEPS = 100_000  # operations of one forward pass
 _SAME: tuple[Any, ...] = (torch.ops.aten.equal.default, torch.ops.aten.allclose.default)
 
 
@@ -43,6 +46,52 @@ def outline(make: Callable[[], nn.Module], *, weights: int, same: bool = True) -
     with torch.device("meta"), sketch, torch.no_grad():
         state = make().state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def check_forward(make: Callable[[], nn.Module], run: Callable[[nn.Module], object]) -> None:
+    """Let a model pass whose forward pass on one picture takes no tensor above `LARGEST` bytes.
+
+    The sizes that a model is built with multiply only when it runs: a picture of 2^20 x 2^20
+    pixels needs no weight. Nothing takes memory here: the pass runs on tensors without numbers. A
+    pass that depends on numbers cannot run on such; constructors bound those models.
+
+    Args:
+        make: Builds the model.
+        run: Calls it on one picture.
+
+    Raises:
+        ValueError: If it needs a larger tensor, or far more operations than models have.
+
+    Example:
+        >>> run = lambda model: model(torch.zeros(1, 1, 8, 8))
+        >>> check_forward(lambda: nn.ReplicationPad2d(10), run)
+        >>> check_forward(lambda: nn.ReplicationPad2d(10**5), run)
+        Traceback (most recent call last):
+        ValueError: a tensor of (1, 1, 200008, 200008) would take 160,012,800,256 bytes
+    """
+    with torch.device("meta"), torch.no_grad(), _Sketch(_RUN_STEPS, same=True):
+        model = make().eval()
+        with _FusedAttention():
+            try:
+                run(model)
+            except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError,
+                    TypeError):  # fmt: skip
+                return
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Attention without its matrix, as the fused kernels compute it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is scaled_dot_product_attention:
+            query, values = (given.get(name) for name in ("query", "value"))
+            query, values = (
+                args[0] if query is None else query,
+                args[2] if values is None else values,
+            )
+            return query.new_empty((*query.shape[:-1], values.shape[-1]))
+        return func(*args, **given)
 
 
 class _Sketch(TorchDispatchMode):

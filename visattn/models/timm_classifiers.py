@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from visattn.blocks.surgery import insert
-from visattn.models.backbones import load_backbone, timm_backbone
+from visattn.models.backbones import load_timm_weights, timm_backbone
 from visattn.models.classifiers import ImageClassifier, block_name
 
 Init = Literal["identity", "paper"]
@@ -32,7 +32,7 @@ class TimmClassifier(ImageClassifier):
         options: What each block takes besides its width, such as `reduction`.
         size: Height and width, in pixels, of the pictures it is made for.
         pretrained: Whether to start from timm's own weights, which are downloaded.
-        weights: Or a safetensors file to start from.
+        weights: Or a file or folder of weights to start from, as `read_state_dict` takes it.
         fixed_norms: Whether batch norms of the network keep the means and variances that they came
             with, also in training. Those of the blocks do not.
         arguments: More arguments of `timm.create_model`.
@@ -75,7 +75,7 @@ class TimmClassifier(ImageClassifier):
         config = cast("dict[str, Any]", model.pretrained_cfg)
         super().__init__(classes, size, mean or config["mean"], std or config["std"])
         if weights:
-            load_backbone(model, Path(weights))
+            load_timm_weights(model, name, Path(weights), dict(arguments or {}))
             if not fixed_norms and _norms(model):
                 _check_norms(model, weights)
         cast("Any", model).reset_classifier(len(self.classes))

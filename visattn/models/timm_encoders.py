@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from visattn.models.backbones import load_backbone, timm_backbone
+from visattn.models.backbones import load_timm_weights, timm_backbone
 from visattn.models.encoders import ImageEncoder
 from visattn.models.tails import output_of, tail_after
 
@@ -33,7 +33,7 @@ class TimmEncoder(ImageEncoder):
         fixed_norms: Whether batch norms of trained stages keep their statistics too, as batches of
             a few photos ask for.
         pretrained: Whether to start from timm's own weights, which are downloaded.
-        weights: Or a safetensors file to start from.
+        weights: Or a file or folder of weights to start from, as `read_state_dict` takes it.
         arguments: More arguments of `timm.create_model`.
         mean: Mean of each colour channel, in [0, 1]; None for the backbone's own.
         std: Spread of each colour channel, in [0, 1]; None for the backbone's own.
@@ -75,7 +75,7 @@ class TimmEncoder(ImageEncoder):
         # A model that is built again from its description gets its weights from its own file.
         self.pretrained, self.weights = False, None
         if weights:
-            load_backbone(model, Path(weights))
+            load_timm_weights(model, name, Path(weights), self.arguments)
         self.backbone = model
         self._wanted = self._numbered(self.stage)
         self._shapes = self._probe()

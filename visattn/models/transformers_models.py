@@ -4,12 +4,16 @@ import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 from torchvision.transforms import InterpolationMode, v2
 
+from visattn.maps.vision_towers import vision_tower
 from visattn.models.library_models import NamedModel, unique_names
+from visattn.models.state_dicts import read_state_dict
+from visattn.models.weight_files import check_finite
 
 _MODES = {
     0: InterpolationMode.NEAREST,
@@ -18,14 +22,19 @@ _MODES = {
     3: InterpolationMode.BICUBIC,
 }
 _BY_SHORTER = ("Bit", "CLIP", "ConvNext")  # whose size, if it is one number, is the shorter side
+_DEFAULTED = (
+    "size", "crop_size", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad",
+    "image_mean", "image_std", "resample", "rescale_factor", "crop_pct",
+)  # fmt: skip
 _UNUSUAL = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order")
 
 
 def transformers_model(directory: Path) -> NamedModel:
     """Return the model that a directory holds, with the preprocessing that lies beside it.
 
-    Nothing is downloaded, and no code of the directory is run. A model without scores of classes,
-    such as a backbone, can be recorded, though not asked about a class.
+    It is of the class that config.json names; of a model that also takes text the vision tower is
+    taken. Nothing is downloaded, and no code of the directory is run. A model without class
+    scores, such as a backbone, can be recorded, though not asked about a class.
 
     Args:
         directory: As `save_pretrained` writes it.
@@ -33,8 +42,8 @@ def transformers_model(directory: Path) -> NamedModel:
     Raises:
         FileNotFoundError: If there is no such directory, or no config.json in it.
         ImportError: If transformers is not installed.
-        ValueError: If the model is of no kind that transformers knows, weights are missing, or the
-            preprocessing has steps that are not known here.
+        ValueError: If the model is of no class that transformers knows, weights are missing, are
+            NaN or would have to be run, or the model has no part that takes pictures.
     """
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(
@@ -47,31 +56,108 @@ def transformers_model(directory: Path) -> NamedModel:
             "models of Hugging Face need transformers: pip install 'visattn[hf]'"
         ) from error
     config = _read(directory / "config.json")
-    scored = any(
-        "ForImageClassification" in str(kind) for kind in config.get("architectures") or ()
+    model = _loaded(_class(library, config, directory), directory)
+    notes = ["the code beside the model is not run"] if config.get("auto_map") else []
+    if tower := vision_tower(model):
+        notes.append(
+            f"of {type(model).__name__} the vision tower is taken: {tower[0]}, a "
+            f"{type(tower[1]).__name__}"
+        )
+        model = tower[1]
+    elif getattr(model, "main_input_name", "pixel_values") != "pixel_values":
+        raise ValueError(f"{directory} holds a {type(model).__name__}, which takes no pictures")
+    check_finite(model, directory)
+    transform = _transform(library, directory, model, notes)
+    return NamedModel(model.eval(), transform, _classes(model), str(directory), tuple(notes))
+
+
+def _class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
+    """Return the class of transformers that a configuration names."""
+    named = config.get("architectures") or ()
+    if not named:
+        return library.AutoModel
+    name = str(named[0])
+    kind = getattr(library, name, None) if name.isidentifier() else None
+    if isinstance(kind, type) and issubclass(kind, library.PreTrainedModel):
+        return kind
+    own = "; its own code is not run" if config.get("auto_map") else ""
+    raise ValueError(
+        f"{directory} holds no model that can be built: transformers {library.__version__} has no "
+        f"class {name}{own}"
     )
-    kind = library.AutoModelForImageClassification if scored else library.AutoModel
+
+
+def _loaded(kind: Any, directory: Path) -> nn.Module:
+    """Return a model with the weights beside its configuration, all of them."""
+    safe = any(directory.glob("*.safetensors"))
+    if not safe:
+        read_state_dict(directory)  # refuses by name what would have to be run
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
-        model, told = kind.from_pretrained(
+        model, loading = kind.from_pretrained(
             directory,
             local_files_only=True,
             trust_remote_code=False,
-            use_safetensors=True,  # weights kept as a pickle are not opened
+            use_safetensors=safe,
             weights_only=True,
             output_loading_info=True,
         )
     except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{directory} holds no model that can be built: {error}") from error
-    if missing := sorted(key for key in told["missing_keys"] if "pooler" not in key):
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    if missing := sorted(key for key in loading["missing_keys"] if "pooler" not in key):
         raise ValueError(
-            f"{directory} lacks {len(missing)} weights, {', '.join(missing[:3])} first"
+            f"{directory} lacks {len(missing)} weights of {type(model).__name__}, "
+            f"{', '.join(missing[:3])} first"
         )
-    names = [str(model.config.id2label[index]) for index in sorted(model.config.id2label)]
-    told_names = scored and not all(name.startswith("LABEL_") for name in names)
-    file = directory / "preprocessor_config.json"
-    transform = preprocessing(_read(file)) if file.is_file() else None
-    classes = unique_names(names) if told_names else ()
-    return NamedModel(model.eval(), transform, classes, str(directory))
+    return model
+
+
+def _classes(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the classes of a classifier that has some."""
+    labels = cast("Any", model.config).id2label or {}
+    names = [str(labels[index]) for index in sorted(labels)]
+    named = all(not name.startswith("LABEL_") for name in names)
+    return unique_names(names) if named and "ForImageClass" in type(model).__name__ else ()
+
+
+def _transform(
+    library: Any, directory: Path, model: nn.Module, notes: list[str]
+) -> v2.Compose | None:
+    """Return the preprocessing that lies beside a model; None, and a note, for that of its kind."""
+    config = _processor_config(library, directory)
+    assumed = (
+        "pictures are resized and cropped to the size in config.json, with the usual mean and "
+        f"std of {cast('Any', model.config).model_type}"
+    )
+    if config is None:
+        notes.append(f"{directory} holds no preprocessor_config.json: {assumed}")
+        return None
+    try:
+        return preprocessing(config)
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        notes.append(f"the preprocessing beside the model is not followed ({reason}): {assumed}")
+        return None
+
+
+def _processor_config(library: Any, directory: Path) -> dict[str, Any] | None:
+    """Return the configuration of the image processor, with the defaults of its class."""
+    config: Any = None
+    if (file := directory / "preprocessor_config.json").is_file():
+        config = _read(file)
+    elif (file := directory / "processor_config.json").is_file():
+        config = _read(file).get("image_processor")
+    if not isinstance(config, dict):
+        return None
+    name = config.get("image_processor_type") or config.get("feature_extractor_type") or ""
+    kind = getattr(library, str(name), None)
+    defaults = {key: getattr(kind, key, None) for key in _DEFAULTED} if kind else {}
+    return {key: value for key, value in defaults.items() if value is not None} | config
 
 
 def preprocessing(config: Mapping[str, Any]) -> v2.Compose:

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from visattn.models.finite_weights import list_names, nonfinite_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
 _LONGEST = 2**25  # bytes of a header: names and places of some 200,000 tensors
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _ADDRESS = re.compile(r"\w[\w+.-]+:/")
 
 
@@ -56,8 +60,15 @@ def opened_weights(file: Path) -> Iterator[Any]:
     Raises:
         ValueError: If it is damaged, no safetensors file, or larger than the memory.
     """
-    with file.open("rb") as begun:
-        length = int.from_bytes(begun.read(8), "little")
+    with file.open("rb") as opened:
+        begun = opened.read(8)
+    if begun[:2] == b"PK" or begun[:2] in _PICKLES:
+        raise ValueError(
+            f"{file} is no safetensors file but one of torch.save (.pth, .pt, .ckpt, .bin): "
+            "it holds weights without their model; build that and pass the file as its weights, "
+            "as in --model timm:NAME --weights FILE"
+        )
+    length = int.from_bytes(begun, "little")
     if length > _LONGEST:
         raise ValueError(
             f"{file} is damaged or no safetensors file: its header would be {length:,} bytes long"
@@ -99,6 +110,32 @@ def check_room(count: int, source: object) -> None:
         raise ValueError(
             f"{source} holds {count / 1e9:,.1f} GB, but this machine has a memory of "
             f"{memory / 1e9:,.1f} GB"
+        )
+
+
+def check_finite(model: nn.Module, source: object) -> None:
+    """Let a model pass whose weights are numbers.
+
+    Parameters must be finite; buffers may hold infinity, as masks do, but no NaN.
+
+    Args:
+        model: Filled with its weights.
+        source: Where they come from.
+
+    Raises:
+        ValueError: If a tensor holds NaN or infinity; the first few are named.
+
+    Example:
+        >>> model = nn.Linear(1, 1)
+        >>> _ = nn.init.constant_(model.bias, float("nan"))
+        >>> check_finite(model, "m.safetensors")
+        Traceback (most recent call last):
+        ValueError: m.safetensors holds NaN or infinity in bias: ...
+    """
+    if names := nonfinite_weights(model.state_dict(), dict(model.named_parameters())):
+        raise ValueError(
+            f"{source} holds NaN or infinity in {list_names(names)}: training diverged or the file "
+            "is damaged; take an earlier checkpoint"
         )
 
 

@@ -6,7 +6,8 @@ from functools import partial
 from torch import nn
 
 from visattn import store
-from visattn.models.descriptions import check_fit, describe, filled
+from visattn.models.descriptions import CLASSES, check_fit, describe, filled
+from visattn.models.weight_files import check_finite
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -22,18 +23,29 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         >>> load(file).channels
         8
     """
+    if CLASSES.get(type(model).__name__) is not type(model):
+        raise ValueError(
+            f"only models of visattn ({', '.join(CLASSES)}) can be described and saved, got "
+            f"{type(model).__name__}; of others save the weights, "
+            "torch.save(model.state_dict(), 'weights.pth'), and name the code that builds it: "
+            "--model FILE.py:NAME --weights weights.pth"
+        )
     store.write_model(path, model.state_dict(), describe(model))
 
 
 def load(path: str | os.PathLike[str]) -> nn.Module:
     """Return the model that a file holds, ready to look: in evaluation mode, on the CPU.
 
+    Only models of visattn say how they are built. Weights of others go into a model that you build,
+    with `model.load_state_dict`, or on the command line with `--model SPEC --weights FILE`.
+
     Nothing in the file is executed, and no memory is taken for weights before it is known that they
     are those of the model that it describes.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, holds no model of visattn's, or lies on another machine.
+        ValueError: If the file is damaged, holds no model of visattn's or NaN weights, or lies on
+            another machine.
 
     Example:
         >>> load("nowhere.safetensors")
@@ -42,4 +54,6 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     """
     fits = partial(check_fit, source=path)
     weights, description = store.read_model(path, check=fits)
-    return filled(description, weights)
+    model = filled(description, weights)
+    check_finite(model, path)
+    return model

@@ -11,12 +11,16 @@ from visattn.models.library_models import (
     torchvision_model,
 )
 from visattn.models.transformers_models import transformers_model
+from visattn.models.user_code import names_user_code, user_model
 from visattn.seeing.files import load
 
 __all__ = ["NamedModel", "named_model"]
 
 _LIBRARIES = {"timm": timm_model, "torchvision": torchvision_model}
-_FORMS = "timm:NAME, torchvision:NAME, hf:DIRECTORY, or a .safetensors file of visattn's"
+_FORMS = (
+    "timm:NAME, torchvision:NAME, hf:DIRECTORY, your own code as FILE.py:NAME or "
+    "package.module:NAME, or a .safetensors file of visattn's"
+)
 
 
 def named_model(
@@ -28,13 +32,16 @@ def named_model(
 ) -> NamedModel:
     """Return a model by name, ready to look: in evaluation mode, on the CPU.
 
-    Only local files are read, unless `pretrained` asks for a download, and nothing in them is run.
+    Only local files are read, unless `pretrained` asks for a download, and nothing in them is run
+    but the code that `FILE.py:NAME` or `package.module:NAME` names.
 
     Args:
-        spec: `timm:NAME`, `torchvision:NAME`, `hf:DIRECTORY`, or a file as `visattn.save` writes
-            it.
-        weights: A safetensors file with the weights of a model of timm or torchvision. What has
-            1000 classes is taken to know those of ImageNet.
+        spec: `timm:NAME`, `torchvision:NAME`, `hf:DIRECTORY`, `FILE.py:NAME` or
+            `package.module:NAME` with a class or function that builds a model, or a file as
+            `visattn.save` writes it.
+        weights: A file or folder with the weights of a model of timm, torchvision or your own, as
+            `read_state_dict` takes it. What timm and torchvision build with 1000 classes is taken
+            to know those of ImageNet.
         pretrained: Whether to take the library's own weights, which are downloaded.
         arguments: For the library's constructor; for timm also `mean` and `std`, if the weights
             were made for other colours.
@@ -54,10 +61,14 @@ def named_model(
     if colon and kind in _LIBRARIES:
         build = _LIBRARIES[kind]
         return build(name, weights=weights, pretrained=pretrained, arguments=arguments)
+    if names_user_code(spec):
+        if pretrained:
+            raise ValueError(f"pretrained belongs to timm:NAME and torchvision:NAME, not to {spec}")
+        return user_model(spec, weights=weights, arguments=arguments)
     if weights or pretrained or arguments:
         raise ValueError(
-            f"weights, pretrained and arguments belong to timm:NAME and torchvision:NAME; {spec} "
-            "brings its own"
+            "weights and arguments belong to timm:NAME, torchvision:NAME and your own code, "
+            f"pretrained to the first two; {spec} brings its own"
         )
     if colon and kind == "hf":
         return transformers_model(Path(name).expanduser())
@@ -71,6 +82,11 @@ def named_model(
 def _unknown(spec: str, kind: str) -> str:
     if kind:
         hint = close_matches(kind, [*_LIBRARIES, "hf"])
+    elif Path(spec).suffix in (".pth", ".pt", ".ckpt", ".bin"):
+        hint = (
+            "; weights do not say how their model is built: name it too, as in --model timm:NAME "
+            f"--weights {spec}"
+        )
     elif Path(spec).is_dir():
         hint = f"; did you mean hf:{spec}, or at the command line run:{spec}?"
     else:

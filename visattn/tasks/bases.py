@@ -12,8 +12,8 @@ from torch import nn
 from visattn.data.resumable_loaders import ResumableLoader
 from visattn.data.samplers import LengthBuckets
 from visattn.models.descriptions import describe
+from visattn.models.finite_weights import check_weights
 from visattn.tasks.draws import reseed
-from visattn.tasks.finite_weights import check_weights
 from visattn.tasks.loop_states import settle
 from visattn.tasks.resume_checks import check_schedules
 

@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from visattn.data.batches import CaptionSample, caption_batch
 from visattn.data.caption_files import CaptionEntry
 from visattn.data.caption_formats import Format
-from visattn.data.caption_splits import PerSplit, Split, caption_splits, check_ids
+from visattn.data.caption_splits import PerSplit, Split, check_ids, per_split
 from visattn.data.captioned_photos import CaptionedPhotos, CaptionedPictures
 from visattn.data.feature_caches import FeatureCache
 from visattn.data.feature_requests import Photos
@@ -255,7 +255,7 @@ class CaptionData(ToldData):
         workers: int = 0,
         seed: int = 0,
     ) -> None:
-        self.splits = caption_splits(captions, photos, (train, validation, test), format=format)
+        self.splits = per_split(captions, photos, (train, validation, test), format=format)
         if cache:
             check_ids(self.splits)
         told = (caption for entry in self.splits["train"].entries for caption in entry.captions)

@@ -2,8 +2,6 @@
 
 import copy
 import os
-import pickletools
-import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from visattn.models.descriptions import restore
-from visattn.models.weight_files import check_room, local_file
-from visattn.tasks.finite_weights import list_names, nonfinite_weights
-
-_LONGEST = 2**26  # bytes of the part that says what the weights belong to
-_GREEDY = ("bytearray", "torch Tensor")  # these take as much memory as a number says
-_SLACK = 2**20
+from visattn.models.finite_weights import list_names, nonfinite_weights
+from visattn.models.torch_archives import check_archive, check_tensors
+from visattn.models.weight_files import local_file
 
 
 class Progress(NamedTuple):
@@ -137,9 +132,9 @@ def _mapped(source: Path) -> Any:
 
     What a tensor promises beyond the end of the file fails here.
     """
-    _check_archive(source)
+    check_archive(source)
     mapped = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
-    _check_tensors(mapped, source.stat().st_size)
+    check_tensors(mapped, source.stat().st_size)
     return mapped
 
 
@@ -166,61 +161,3 @@ def _refuse_nonfinite(
             f"{source} cannot be used: {len(names)} of its {len(state)} weight tensors hold NaN "
             f"or infinity ({list_names(names)}); name an earlier checkpoint of the run"
         )
-
-
-def _check_archive(source: Path) -> None:
-    """Refuse an archive that would unpack to more than it is, or whose index makes memory.
-
-    Raises:
-        ValueError: With the reason.
-    """
-    length = source.stat().st_size
-    check_room(length, "it")
-    with zipfile.ZipFile(source) as archive:
-        parts = archive.infolist()
-        if sum(part.file_size for part in parts) > length:
-            raise ValueError("it unpacks to more than it is long")
-        if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-            raise ValueError("a part of it is packed, which no checkpoint is")
-        for part in parts:
-            if part.filename.endswith("data.pkl"):
-                if part.file_size > _LONGEST:
-                    raise ValueError(f"its index is longer than {_LONGEST:,} bytes")
-                _check_index(archive.read(part))
-
-
-def _check_index(index: bytes) -> None:
-    """Refuse an index that names what takes memory by a mere number; nothing of it is run."""
-    for step, value, _ in pickletools.genops(index):
-        if step.name == "GLOBAL" and str(value).endswith(_GREEDY):
-            raise ValueError(f"it names {value}, which no checkpoint needs")
-
-
-def _check_tensors(held: object, length: int) -> None:
-    """Refuse tensors that take more memory than their file is long, or are of an odd kind."""
-    tensors = _tensors(held)
-    odd = [one for one in tensors if one.layout != torch.strided or one.is_quantized]
-    if odd or any(type(one) not in (Tensor, nn.Parameter) for one in tensors):
-        raise ValueError("it holds tensors of a kind that no checkpoint needs")
-    storages = [one.untyped_storage() for one in tensors]
-    kept = {one._cdata: one.nbytes() for one in storages}  # noqa: SLF001 (which ones are shared)
-    unfolded = sum(one.numel() * one.element_size() for one in tensors)
-    if max(sum(kept.values()), unfolded) > 4 * length + _SLACK:
-        raise ValueError(f"its tensors would take {unfolded:,} bytes, far more than it is long")
-
-
-def _tensors(held: object) -> list[Tensor]:
-    """Return every tensor in lists and mappings, each once, however they hold each other."""
-    waiting, seen, found = [held], set[int](), list[Tensor]()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, Tensor):
-            found.append(one)
-        elif isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple | set):
-            waiting += one
-    return found

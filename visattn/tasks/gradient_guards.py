@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from visattn.tasks.finite_weights import all_finite
+from visattn.models.finite_weights import all_finite
 
 
 class GradientGuard(Callback):

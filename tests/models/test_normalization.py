@@ -1,0 +1,114 @@
+"""uint8 pictures are normalized inside; floats are taken as normalized, by every model."""
+
+from collections.abc import Callable
+
+import jaxtyping
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from visattn.models.attention_resnets import AttentionResNet
+from visattn.models.classifiers import ImageClassifier
+from visattn.models.encoders import ImageEncoder, SmallEncoder
+from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.hierarchical_transformers import HierarchicalTransformer
+from visattn.models.timm_classifiers import TimmClassifier
+from visattn.models.timm_encoders import TimmEncoder
+from visattn.models.vision_transformers import VisionTransformer
+
+CLASSES = ("cat", "dog", "hen")
+COLORS = {"mean": (0.3, 0.5, 0.7), "std": (0.2, 0.25, 0.3)}
+MODELS: dict[str, Callable[[], ImageClassifier | ImageEncoder]] = {
+    "small encoder": lambda: SmallEncoder((24, 40), channels=8, **COLORS),
+    "timm encoder": lambda: TimmEncoder("test_resnet", size=(64, 96), **COLORS),
+    "timm encoder in two parts": lambda: TimmEncoder(
+        "test_resnet", size=(64, 96), train_from=2, **COLORS
+    ),
+    "timm classifier": lambda: TimmClassifier(CLASSES, "test_resnet", size=(64, 96), **COLORS),
+    "attention resnet": lambda: AttentionResNet(CLASSES, depth=8, width=4, **COLORS),
+    "vit": lambda: VisionTransformer(
+        CLASSES, size=(24, 40), **COLORS, patch=8, width=12, depth=1, heads=3
+    ),
+    "hierarchical": lambda: HierarchicalTransformer(
+        CLASSES, size=(32, 64), **COLORS, patch=4, width=8, depths=(1, 1), heads=(2, 2), window=4
+    ),
+    "glimpses": lambda: GlimpseModel(
+        CLASSES, (24, 40), COLORS["mean"], COLORS["std"], glimpses=2, width=8, start="centre"
+    ),
+    "gray glimpses": lambda: GlimpseModel(
+        CLASSES, (24, 40), [0.3], [0.2], glimpses=2, width=8, start="centre"
+    ),
+}
+
+
+def pixels(model: ImageClassifier | ImageEncoder, channels: int = 3) -> Tensor:
+    random = torch.Generator().manual_seed(5)
+    return torch.randint(256, (2, channels, *model.size), dtype=torch.uint8, generator=random)
+
+
+def by_hand(pictures: Tensor, model: ImageClassifier | ImageEncoder) -> Tensor:
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (model.mean, model.std))
+    return (pictures - mean * 255) / (std * 255)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_normalized_floats_equal_uint8_and_take_gradients(name: str) -> None:
+    torch.manual_seed(3)
+    model = MODELS[name]().eval()
+    given = pixels(model, len(model.mean))
+    floats = by_hand(given, model).requires_grad_()
+    output = model(floats)
+    torch.testing.assert_close(output, model(given))
+    (gradient,) = torch.autograd.grad(output.square().sum(), floats)
+    assert gradient.isfinite().all()
+    assert gradient.abs().sum() > 0
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(given).isfinite().all()
+        assert model(floats).isfinite().all()
+    half = model.bfloat16()
+    assert half(given).dtype == half(floats.detach().bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_model_from_timm_equals_it_on_floats() -> None:
+    source = timm.create_model("test_vit", num_classes=5).eval()
+    floats = torch.randn(2, 3, 160, 160, generator=torch.Generator().manual_seed(2))
+    found = VisionTransformer.from_timm(source).eval()(floats)
+    torch.testing.assert_close(found, source(floats), rtol=1e-4, atol=1e-5)
+
+
+def test_gray_networks_make_normalized_colors_gray() -> None:
+    model = MODELS["gray glimpses"]()
+    given = pixels(model, 3)
+    torch.testing.assert_close(
+        model.normalised(by_hand(given, model)), model.normalised(given), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_what_is_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    for make in (MODELS["small encoder"], MODELS["vit"]):
+        model = make().eval()
+        for dtype in (torch.int64, torch.bool, torch.complex64):
+            with pytest.raises(TypeError, match=r"must be uint8, 0 to 255, .* or floats"):
+                model(pixels(model).to(dtype))
+        with pytest.raises(ValueError, match=r"taken as normalized, but these are 0 to 255, like"):
+            model(pixels(model).float())
+        model(pixels(model) / 255)  # within what normalized pictures may hold
+
+
+def test_floats_pass_transforms_of_torch_func_and_traces() -> None:
+    model: nn.Module = MODELS["attention resnet"]().eval()
+    floats = by_hand(pixels(model), model)
+    one = torch.func.vmap(lambda picture: model(picture[None])[0])(floats)
+    torch.testing.assert_close(one, model(floats))
+    exported = torch.export.export(model, (floats,)).module()
+    torch.testing.assert_close(exported(floats), model(floats))
+
+
+@pytest.mark.parametrize("size", [(2**20, 2**20), (4096, 4099)])
+def test_the_product_of_both_sides_is_bounded(size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):
+        SmallEncoder(size)
+    with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):
+        AttentionResNet(CLASSES, size=size)
