@@ -193,7 +193,7 @@ def test_models_without_tokens_are_refused() -> None:
 
 def test_layers_that_run_again_are_no_further_layers() -> None:
     subject = transformer("class")
-    twice = replace(subject, scores=lambda x: subject.scores(x) + subject.scores(-x))
+    twice = replace(subject, forward=lambda x: subject.scores(x) + subject.scores(-x))
     with pytest.raises(ValueError, match=r"each of 3 layers of Vision.* but 6 maps were made"):
         rollout(twice, inputs(), target_of(0, twice))
     with pytest.raises(ValueError, match=r"each of 1 layers of Vision.* but 2 maps were made"):

@@ -100,6 +100,8 @@ class _Run:
             "arguments": dict(asked.argument),
             "target": asked.target,
             "fit": asked.fit,
+            "input_size": asked.input_size,
+            "classes": asked.classes and digest(asked.classes),
         }
         self.drawing = {
             "rule": asked.scale,
@@ -247,7 +249,7 @@ class _Run:
             self.folder.record(self.names[path], look.key, self._wanted(path, look))
             for look in self.looker.looks
         ]
-        found = [one for one in records if one is not None]
+        found = [one for one in records if one is not None and not one["made"].get("failed")]
         return found if len(found) == len(records) else None
 
     def _tell(self, name: str, key: str, made: Mapping[str, Any], scale: Mapping[str, Any]) -> None:
@@ -257,7 +259,8 @@ class _Run:
             return
         first = -scale["high"] if scale["signed"] else scale["low"]
         about = made.get("class") or made.get("target")
-        chance = f"{made['probability']:.3f}"
+        about = "-" if about is None else about
+        chance = "-" if made["probability"] is None else f"{made['probability']:.3f}"
         print(f"{name}\t{key}\t{about}\t{chance}\t{first:.3g} to {scale['high']:.3g}", flush=True)
 
     @contextlib.contextmanager

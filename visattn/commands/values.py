@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from typing import Any
 
 
@@ -42,3 +43,20 @@ def named_value(text: str) -> tuple[str, Any]:
         except ValueError:
             continue
     return name, value
+
+
+def sides(text: str) -> tuple[int, int]:
+    """Return height and width, of which one number is both.
+
+    Raises:
+        argparse.ArgumentTypeError: If the text is none.
+
+    Example:
+        >>> sides("32"), sides("48x64")
+        ((32, 32), (48, 64))
+    """
+    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
+    y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if min(y, x) < 1:
+        raise argparse.ArgumentTypeError(f"must be N or HEIGHTxWIDTH, got {text!r}")
+    return y, x
