@@ -46,7 +46,11 @@ PIPELINES: dict[str, list[Any]] = {
 
 def subject(**changes: Any) -> Subject:
     card = ModelCard("probe", "other", (224, 224), (0.0,) * 3, (1.0,) * 3, "none")
-    known = {"model": nn.Identity(), "card": card, "forward": lambda pictures: pictures.mean((2, 3))}
+    known = {
+        "model": nn.Identity(),
+        "card": card,
+        "forward": lambda pictures: pictures.mean((2, 3)),
+    }
     return Subject(**{**known, **changes})
 
 

@@ -76,7 +76,7 @@ class Looker:
         for look in self.looks:
             try:
                 explained = self._explained(pictures, look, numbers)
-            except Exception as error:  # whatever a foreign model raises costs one method
+            except Exception as error:  # noqa: BLE001 - whatever a foreign model raises costs one method
                 failures.append(error)
                 if len(failures) == len(self.looks):
                     raise failures[0] from None
@@ -120,7 +120,8 @@ class Looker:
         """
         import torch
 
-        from visattn.maps.targets import ClassTarget, probabilities
+        from visattn.maps.target_values import probabilities
+        from visattn.maps.targets import ClassTarget
         from visattn.seeing.preparations import prepared
 
         if not isinstance(self.target, ClassTarget):

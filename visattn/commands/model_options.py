@@ -101,8 +101,8 @@ def read_classes(file: Path) -> "list[str] | dict[str, str]":
 
     Example:
         >>> file = getfixture("tmp_path") / "classes.txt"
-        >>> file.write_text("\\n".join(["cat", "dog"]))
-        7
+        >>> file.write_text('["cat", "dog"]')
+        14
         >>> read_classes(file)
         ['cat', 'dog']
     """

@@ -77,8 +77,8 @@ def _add_methods(made: argparse.ArgumentParser) -> None:
         "--layer",
         nargs="+",
         metavar="MODULE",
-        help="of methods that look at one layer: any module, such as layer4.2, or a run of one that "
-        "runs several times, as in layer4.2.relu#2",
+        help="of methods that look at one layer: any module, such as layer4.2, or one of its runs, "
+        "as in layer4.2.relu#2",
     )
     made.add_argument(
         "--heads", nargs="+", type=int, metavar="N", help="only these, counted from 0"
@@ -168,4 +168,3 @@ def main(argv: Sequence[str]) -> int:
     for path in paths:
         print(path)
     return 0
-

@@ -12,11 +12,13 @@ from visattn.commands.folders import file_names, png, spare_pictures
 from visattn.commands.galleries import INDEX, earlier_entries
 from visattn.commands.map_looks import Looker, MapLook
 from visattn.commands.map_records import PICTURES, MapFolder, digest, origin_of
-from visattn.commands.overlay_pages import OverlayPages, page_files
+from visattn.commands.overlay_pages import OverlayPages, has_index, page_files
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import batched, readable, report, telling_how_far
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    import numpy as np
+
     from visattn.data.pictures import Picture
     from visattn.maps.attention_maps import AttentionMap
     from visattn.seeing.map_scales import MapScale
@@ -44,7 +46,7 @@ def draw_folder(asked: argparse.Namespace) -> int:
     if looker.named.weights == "random":
         print("visattn: the weights are random, so these maps say nothing", file=sys.stderr)
     folder = MapFolder(asked.out, names, [look.key for look in looker.looks])
-    with OverlayPages(asked, looker, folder) as pages:
+    with OverlayPages(asked, looker, folder, len(names)) as pages:
         run = _Run(asked, looker, folder, pages, names)
         with telling_how_far(run.done, len(names)), progress_bar(len(names)) as progress:
             run.go(progress.track(names) if progress else names)
@@ -61,7 +63,7 @@ def _rehearse(asked: argparse.Namespace, names: dict[Path, str]) -> int:
     for name in names.values():
         files += page_files(asked, name, several=len(keys) > 1)
     spare_pictures(asked.out, files, names)
-    if asked.explorer:
+    if has_index(asked, len(names)):
         earlier_entries(asked.out / INDEX)
         files.append(INDEX)
     reads = [told_pictures([*names]), told_model(looker.named.model, asked.model)]
@@ -160,7 +162,8 @@ class _Run:
         name = self.names[path]
         shown = [one["key"] for one in told if not one["made"].get("empty")]
         files = [f"{name}.{key}{PICTURES[kind]}" for key in shown for kind in self.asked.kinds]
-        if not self.folder.has([*files, *self.pages.files(name)]):
+        there = self.folder.has([*files, *self.pages.files(name)])
+        if not there or not self.pages.shows(name, shown):
             return False
         if self.asked.scale != "global":
             for one in told:
@@ -203,14 +206,16 @@ class _Run:
 
         name = self.names[path]
         shapes = {key: self.drawing[key] for key in ("style", "colours", "opacity", "smooth")}
+        shown: dict[str, np.ndarray] = {}
         for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
             if one.made.get("empty"):
                 continue
             drawn = drawn_map(picture, one, scale, **shapes)
+            shown[look.key] = drawn.overlay
             forms = {"overlay": drawn.overlay, "rgba": drawn.alone, "16bit": drawn.grey}
             for kind in self.asked.kinds:
                 self.folder.write(f"{name}.{look.key}{PICTURES[kind]}", png(forms[kind]))
-        self.pages.add(name, picture, maps, scales)
+        self.pages.add(name, picture, maps, scales, shown)
         self._keep(path, maps, scales)
         self.done.append(name)
         for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):

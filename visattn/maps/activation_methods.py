@@ -8,16 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.functional.class_activations import grad_cam, grad_cam_plus_plus, layer_cam
-from visattn.maps.feature_layers import (
-    Layer,
-    feature_site,
-    first_tensor,
-    lies_on_grid,
-    on_grid,
-)
+from visattn.maps.feature_layers import Layer, feature_site
 from visattn.maps.frozen_models import frozen
+from visattn.maps.layer_places import first_tensor, lies_on_grid, on_grid
 from visattn.maps.model_cards import FeatureSite, Subject
-from visattn.maps.targets import Target, target_values
+from visattn.maps.target_values import target_values
+from visattn.maps.targets import Target
 
 Arithmetic = Callable[[Tensor, Tensor], Tensor]
 

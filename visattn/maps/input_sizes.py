@@ -28,8 +28,10 @@ def checked_size(size: Any) -> tuple[int, int]:
         >>> checked_size(32), checked_size((48, 64))
         ((32, 32), (48, 64))
     """
-    if (found := _sides(size)) is None or isinstance(size, Sequence) and len(size) != 2:
-        raise ValueError(f"size must be one number or (height, width) of the pictures, got {size!r}")
+    if (found := _sides(size)) is None or (isinstance(size, Sequence) and len(size) != 2):
+        raise ValueError(
+            f"size must be one number or (height, width) of the pictures, got {size!r}"
+        )
     return found
 
 
@@ -53,9 +55,7 @@ def own_size(model: nn.Module) -> tuple[int, int] | None:
     return next((size for size in sizes if size is not None), None)
 
 
-def size_hint(
-    model: nn.Module, made_for: tuple[int, int], channels: int, failure: str
-) -> str:
+def size_hint(model: nn.Module, made_for: tuple[int, int], channels: int, failure: str) -> str:
     """Return what to do for a model that does not run on the size that was tried.
 
     Args:
@@ -90,6 +90,7 @@ def class_names(classes: Classes, count: int | None) -> tuple[str, ...]:
         count: How many classes there are, if that is known.
 
     Raises:
+        TypeError: If they are a text.
         ValueError: If there are not as many names, a number is missing, or a name stands twice.
 
     Example:
@@ -97,7 +98,7 @@ def class_names(classes: Classes, count: int | None) -> tuple[str, ...]:
         ('cat', 'dog')
     """
     if isinstance(classes, str):
-        raise ValueError(f"classes must be names, one for each class, got the text {classes!r}")
+        raise TypeError(f"classes must be names, one for each class, got the text {classes!r}")
     if isinstance(classes, Mapping):
         numbered = {int(number): str(name) for number, name in classes.items()}
         if sorted(numbered) != list(range(len(numbered))):

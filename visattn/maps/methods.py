@@ -193,7 +193,5 @@ def fitting(card: ModelCard, *, function: bool = False) -> list[str]:
         ['input_gradient', 'smoothgrad', 'integrated_gradients']
     """
     return [
-        name
-        for name, method in METHODS.items()
-        if not refusal_of(method, card, function=function)
+        name for name, method in METHODS.items() if not refusal_of(method, card, function=function)
     ]

@@ -1,7 +1,7 @@
 """What there is to know about a model before one asks where it looked."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -90,7 +90,7 @@ class ModelCard:
     features: tuple[FeatureSite, ...] = ()
     refusal: str = ""
     refused: tuple[tuple[str, str], ...] = ()
-    output: OutputLayout = OutputLayout()
+    output: OutputLayout = field(default_factory=OutputLayout)
 
     def __str__(self) -> str:
         """Return the table."""
@@ -123,7 +123,9 @@ class Subject:
             ValueError: If the model returns no class scores.
         """
         if self.card.output.refusal:
-            raise ValueError(f"{self.card.name} has no class to explain: {self.card.output.refusal}")
+            raise ValueError(
+                f"{self.card.name} has no class to explain: {self.card.output.refusal}"
+            )
         return class_scores(self.forward(pictures), len(pictures))
 
 
@@ -149,7 +151,9 @@ def card_table(card: ModelCard) -> str:
         f"  pooling    {card.pooling}",
     ]
     if card.output.scores or card.output.refusal:
-        lines.append(f"  scores     {card.output.refusal or f'the {card.output.scores} of its output'}")
+        lines.append(
+            f"  scores     {card.output.refusal or f'the {card.output.scores} of its output'}"
+        )
     if card.refusal:
         lines.append(f"  attention  not shown: {card.refusal}")
     else:

@@ -103,7 +103,7 @@ def described_output(output: Any) -> str:
 
 def _refusal(output: Any, parts: list[tuple[str, str, Tensor]], usual: str | None) -> str:
     shown = _listed([(name, part) for name, _, part in parts]) if parts else None
-    what = shown if shown else described_output(output)
+    what = shown or described_output(output)
     return (
         f"it returns no class scores [b, k] but {what}; pass a function of its output, as in "
         f"target=lambda output: {_example(output, parts, usual)}"

@@ -55,7 +55,7 @@ class ModelReading:
 
     places: dict[str, list[TokenPlace | str]] = field(default_factory=dict)
     features: tuple[FeatureSite, ...] = ()
-    output: OutputLayout = OutputLayout()
+    output: OutputLayout = field(default_factory=OutputLayout)
     failure: str = ""
 
     @property

@@ -64,9 +64,10 @@ def subject_of(
     asked = checked_size(size) if size is not None else family.size
     reading = reading_of(model, asked, len(family.mean))
     if reading.failure:
+        hint = size_hint(model, family.size, len(family.mean), reading.failure)
         raise ValueError(
             f"{family.name} could not be run on pictures of {asked[0]} x {asked[1]} pixels "
-            f"({reading.failure}); {size_hint(model, family.size, len(family.mean), reading.failure)}"
+            f"({reading.failure}); {hint}"
         )
     kept = _CARDS.setdefault(model, {})
     key = (asked, family)
