@@ -20,7 +20,7 @@ from visattn.models.encoders import SmallEncoder
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_encoders import TimmEncoder
-from visattn.seeing import Caption, Fit, caption, load, overlay, panel, save
+from visattn.seeing import Caption, Fit, caption, glimpses, load, overlay, panel, save
 from visattn.store import read_model, write_model
 
 WORDS = (*SPECIALS, *"abcdefghijk")
@@ -229,7 +229,7 @@ def test_plain_arrays_lie_on_the_whole_picture() -> None:
     for way in (values, values.numpy(), values.tolist(), values.double(), values.half().float()):
         drawn = np.array(overlay(picture, way)).astype(int)
         assert np.abs(drawn - expected).max() <= (0 if way is values else 2)
-    signed = placed.made | {"signed": True}
+    signed = {"signed": True}
     expected = overlay(
         picture, AttentionMap(values - 0.5, "x", "gradient", placed.geometry, signed)
     )
@@ -277,7 +277,7 @@ def test_a_folder_is_captioned_as_the_command_line_does(
 def test_what_is_printed_is_one_line(model: SoftAttentionCaptioner) -> None:
     (told,) = caption(model, noise(), best=2, max_length=5)
     glimpsed = GlimpseModel(("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse=5, glimpses=3)
-    [scan] = visattn.seeing.glimpses(glimpsed, noise())
+    [scan] = glimpses(glimpsed, noise())
     recording = Recording([told.maps] * 3, [told.maps.values] * 3, {"a": "b"})
     for thing in (told, told.maps, told.maps[0], scan, recording, read_picture(noise())):
         for text in (str(thing), repr(thing), repr([thing])):

@@ -302,7 +302,7 @@ def test_layers_sizes_and_names_of_classes_of_any_model(
     words = ["--model", "timm:test_resnet", "--argument", "num_classes=3", "--input-size", "64x96",
              "--layer", "layer4.0.act2#1", "layer2", "--target", "bee"]  # fmt: skip
     for file in ("names.txt", "names.json"):
-        out = tmp_path / file
+        out = tmp_path / "out" / file
         line = ["overlay", str(photos / "wide.png"), *words, "--classes", str(tmp_path / file)]
         assert main([*line, "--out", str(out / "o"), "--fit", "squash"]) == 0
         assert all(row.split("\t")[2] == "bee" for row in capsys.readouterr().out.splitlines())

@@ -20,6 +20,7 @@ def test_classes_come_by_number_name_or_one_for_each_picture() -> None:
 
 def test_the_prediction_of_the_first_call_stays() -> None:
     target = target_of(None, small_cnn())
+    assert isinstance(target, ClassTarget)
     assert target(SCORES).tolist() == [5, 7, 3]
     assert target.numbers == (1, 0, 3)
     assert target(-SCORES).tolist() == [-5, -7, -3]
