@@ -13,12 +13,14 @@ from torch import nn
 import visattn
 from visattn.data.pictures import PictureError, read_picture
 from visattn.maps import AttentionMap, Geometry
+from visattn.maps.recorders import Recording
 from visattn.models.captioners import SPECIALS
 from visattn.models.descriptions import describe
 from visattn.models.encoders import SmallEncoder
+from visattn.models.glimpse_models import GlimpseModel
 from visattn.models.soft_attention import SoftAttentionCaptioner
 from visattn.models.timm_encoders import TimmEncoder
-from visattn.seeing import Caption, Fit, caption, load, overlay, panel, save
+from visattn.seeing import Caption, Fit, caption, glimpses, load, overlay, panel, save
 from visattn.store import read_model, write_model
 
 WORDS = (*SPECIALS, *"abcdefghijk")
@@ -82,7 +84,8 @@ def test_a_caption_is_whole(model: SoftAttentionCaptioner) -> None:
     torch.testing.assert_close(one.maps.values.sum((1, 2)), torch.ones(count))
     assert all(0 < gate < 1 for gate in one.gates)
     assert all(spoken < 0 for spoken in one.log_probabilities)
-    assert one.maps.made == {"model": "SoftAttentionCaptioner", "beam": 5, "fit": "crop"}
+    made = {"model": "SoftAttentionCaptioner", "beam": 5, "fit": "crop", "picture": "picture"}
+    assert one.maps.made == made
 
 
 def test_alternatives_are_other_captions_best_first(model: SoftAttentionCaptioner) -> None:
@@ -217,6 +220,72 @@ def test_overlay_refuses_what_cannot_lie_there(model: SoftAttentionCaptioner) ->
     lost = AttentionMap(torch.eye(3), "here", "gate")
     with pytest.raises(ValueError, match="here does not know its picture"):
         overlay(pixels, lost)
+
+
+def test_plain_arrays_lie_on_the_whole_picture() -> None:
+    picture, values = noise(30, 40), torch.rand(3, 5)
+    placed = AttentionMap(values, "x", "gradient", Geometry.identity((30, 40)))
+    expected = np.array(overlay(picture, placed))
+    for way in (values, values.numpy(), values.tolist(), values.double(), values.half().float()):
+        drawn = np.array(overlay(picture, way)).astype(int)
+        assert np.abs(drawn - expected).max() <= (0 if way is values else 2)
+    signed = {"signed": True}
+    expected = overlay(
+        picture, AttentionMap(values - 0.5, "x", "gradient", placed.geometry, signed)
+    )
+    assert expected.tobytes() == overlay(picture, values - 0.5).tobytes()
+    middle = Geometry.identity((30, 40)).cropped(5, 5, (20, 20))
+    shown = overlay(picture, values, geometry=middle)
+    assert shown.tobytes() == overlay(picture, placed, geometry=middle).tobytes()
+    assert shown.tobytes() != overlay(picture, values).tobytes()
+    for wrong in (torch.rand(2, 3, 5), torch.full((2, 2), torch.nan), [[1.0], [1.0, 2.0]]):
+        with pytest.raises(ValueError, match=r"a map is an array"):
+            overlay(picture, wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_folder_is_captioned_as_the_command_line_does(
+    model: SoftAttentionCaptioner, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    for at, name in enumerate(("b.png", "a.png", "deep/c.png")):
+        Image.fromarray(noise(seed=at)).save(tmp_path / "in" / name)
+    (tmp_path / "in" / "broken.png").write_bytes(b"no picture")
+    one = tmp_path / "one.png"
+    Image.fromarray(noise(seed=7)).save(one)
+    folder = tmp_path / "in"
+    names = [str(folder / name) for name in ("a.png", "b.png", "deep/c.png")]
+    with pytest.warns(UserWarning, match=r"skipped .*broken.png: ") as warned:
+        found = caption(model, folder, batch=2, max_length=3)
+    assert len(warned) == 1
+    assert [each.picture for each in found] == names
+    with pytest.warns(UserWarning, match="skipped"):
+        mixed = caption(model, [one, str(folder), noise()], max_length=3)
+    assert [each.picture for each in mixed] == [str(one), *names, "picture"]
+    for each, other in zip(found, mixed[1:], strict=False):
+        same(each, other)
+    with pytest.raises(PictureError, match=r"broken.png"):
+        caption(model, [one, folder / "broken.png"], max_length=3)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        caption(model, [folder, tmp_path / "gone"], max_length=3)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no picture in"):
+        caption(model, tmp_path / "empty", max_length=3)
+    with pytest.raises(ValueError, match="got batch=0"):
+        caption(model, one, batch=0)
+
+
+def test_what_is_printed_is_one_line(model: SoftAttentionCaptioner) -> None:
+    (told,) = caption(model, noise(), best=2, max_length=5)
+    glimpsed = GlimpseModel(("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse=5, glimpses=3)
+    [scan] = glimpses(glimpsed, noise())
+    recording = Recording([told.maps] * 3, [told.maps.values] * 3, {"a": "b"})
+    for thing in (told, told.maps, told.maps[0], scan, recording, read_picture(noise())):
+        for text in (str(thing), repr(thing), repr([thing])):
+            assert "\n" not in text
+            assert len(text) < 200
+            assert type(thing).__name__ in text
+    assert told.text in repr(told)
+    assert repr(told.maps[0]).startswith("AttentionMap(look.tap, words, 3 x 5, ")
 
 
 @pytest.mark.parametrize("size", [(53, 211), (211, 53), (7, 5)])

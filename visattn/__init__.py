@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from visattn.maps.attention_maps import AttentionMap
     from visattn.maps.geometries import Geometry
     from visattn.maps.recorders import record
-    from visattn.seeing import caption, explain, load, overlay, save
+    from visattn.seeing import caption, explain, load, methods_for, overlay, save
 
     __version__: str
 
@@ -36,6 +36,7 @@ __all__ = [
     "info",
     "insert",
     "load",
+    "methods_for",
     "names",
     "overlay",
     "read_picture",
@@ -58,6 +59,7 @@ _HOMES = {
     "info": "visattn.blocks.catalogues",
     "insert": "visattn.blocks.surgery",
     "load": "visattn.seeing",
+    "methods_for": "visattn.seeing",
     "names": "visattn.blocks.catalogues",
     "overlay": "visattn.seeing",
     "read_picture": "visattn.data.pictures",

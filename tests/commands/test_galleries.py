@@ -22,14 +22,14 @@ SAID = Caption(("dog",), (-0.5,), (0.5,), MAPS, -0.5, finished=True)
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock whose hands are moved by hand, and by a second whenever an index is written."""
-    now, written = [100.0], Gallery._write
+    now, written = [100.0], galleries.write_whole
 
-    def write(gallery: Gallery, name: str, content: bytes) -> None:
-        now[0] += name == galleries.INDEX
-        written(gallery, name, content)
+    def write(path: Path, content: bytes) -> None:
+        now[0] += path.name == galleries.INDEX
+        written(path, content)
 
     monkeypatch.setattr(galleries.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Gallery, "_write", write)
+    monkeypatch.setattr(galleries, "write_whole", write)
     return now
 
 

@@ -13,6 +13,7 @@ from visattn.cli import main
 from visattn.models.encoders import SmallEncoder
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.seeing import glimpses
+from visattn.viz.indexes import index_entries
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -60,7 +61,13 @@ def test_a_folder_becomes_lines_pictures_and_numbers(
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert {name for name, _, _ in lines} == {"tall", "wide", "small"}
     written = {f"{name}.{kind}" for name, _, _ in lines for kind in ("png", "gif", "json")}
-    assert {path.name for path in out.iterdir()} == {*written, "coverage.png"}
+    assert {path.name for path in out.iterdir()} == {*written, "coverage.png", "index.html"}
+    cards = index_entries((out / "index.html").read_text())
+    assert [(card.name, card.page) for card in cards] == [
+        (name, f"{name}.png") for name in ("small", "tall", "wide")
+    ]
+    said = {name: f"{answer}, {100 * float(chance):.0f} %" for name, answer, chance in lines}
+    assert {card.name: card.caption for card in cards} == said
     for name, answer, chance in lines:
         told = json.loads((out / f"{name}.json").read_text())
         assert (told["class"], f"{told['probability']:.3f}") == (answer, chance)

@@ -1,6 +1,7 @@
 """From any model and photos to maps on the photos, and what happens when something is wrong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from PIL import Image
 import visattn
 from visattn.cli import main
 from visattn.commands import overlay_runs
+from visattn.commands.overlay import main as overlay_main
 from visattn.maps.geometries import Geometry
+from visattn.maps.methods import METHODS
 from visattn.models.attention_resnets import AttentionResNet
 from visattn.models.vision_transformers import VisionTransformer
 from visattn.seeing.explanations import methods_for
@@ -75,7 +78,13 @@ def test_a_folder_becomes_maps_in_all_their_forms(
     wanted = {f"{name}.{ending}" for name in names for ending in ENDINGS}
     assert set(contents(out)) == wanted | {
         f"{name}.methods.png" for name in ("dot", "tall", "wide")
+    } | {"index.html"}
+    cards = index_entries(contents(out)["index.html"].decode())
+    assert {card.page for card in cards} == {
+        f"{one}.methods.png" for one in ("dot", "tall", "wide")
     }
+    assert all(card.caption.endswith("Grad-CAM, Itti–Koch") for card in cards)
+    assert len({card.thumbnail for card in cards}) == 3
     for _, _, about, chance, scale in lines:
         assert about in CLASSES
         assert 0 < float(chance) < 1
@@ -254,6 +263,67 @@ def test_a_map_that_is_empty_is_said_and_not_drawn(
         assert "wide.gradcam: the map is zero everywhere" in err
     assert "wide.gradcam.png" not in contents(tmp_path / "o")
     assert "wide.itti_koch.png" in contents(tmp_path / "o")
+
+
+def test_a_method_that_fails_costs_the_others_nothing(
+    cnn: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    def broken(*_: object, layer: int = -1) -> torch.Tensor:
+        raise RuntimeError(f"no layer {layer} today")
+
+    whole = METHODS["gradcam++"]
+    words = ("--method", "gradcam", "gradcam++", "itti_koch", "--files", "overlay")
+    monkeypatch.setitem(METHODS, "gradcam++", replace(whole, function=broken))
+    for _ in range(2):  # also when the run goes on
+        assert run(photos, cnn, tmp_path / "o", *words) == 1
+        said = capsys.readouterr()
+        assert said.err.count("gradcam++: RuntimeError: no layer -1 today") == 3
+        assert [line.split("\t")[1] for line in said.out.splitlines()] == [
+            "gradcam",
+            "itti_koch",
+        ] * 3
+    out = contents(tmp_path / "o")
+    assert {"tall.gradcam.png", "tall.itti_koch.png", "tall.methods.png"} <= set(out)
+    assert "tall.gradcam++.png" not in out
+    cards = index_entries(out["index.html"].decode())
+    assert all("Grad-CAM++ not drawn: RuntimeError: no layer" in card.caption for card in cards)
+    alone = ["--model", str(cnn), "--out", str(tmp_path / "p"), "--method", "gradcam++"]
+    with pytest.raises(RuntimeError, match="no layer"):
+        overlay_main([str(photos), *alone])
+    monkeypatch.setitem(METHODS, "gradcam++", whole)  # what failed is tried again
+    assert run(photos, cnn, tmp_path / "o", *words) == 0
+    assert "tall.gradcam++.png" in contents(tmp_path / "o")
+
+
+def test_layers_sizes_and_names_of_classes_of_any_model(
+    photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
+    (tmp_path / "names.json").write_text('{"0": "ant", "2": "cat", "1": "bee"}')
+    words = ["--model", "timm:test_resnet", "--argument", "num_classes=3", "--input-size", "64x96",
+             "--layer", "layer4.0.act2#1", "layer2", "--target", "bee"]  # fmt: skip
+    for file in ("names.txt", "names.json"):
+        out = tmp_path / "out" / file
+        line = ["overlay", str(photos / "wide.png"), *words, "--classes", str(tmp_path / file)]
+        assert main([*line, "--out", str(out / "o"), "--fit", "squash"]) == 0
+        assert all(row.split("\t")[2] == "bee" for row in capsys.readouterr().out.splitlines())
+        told = json.loads((out / "o" / "wide.gradcam.layer4.0.act2_run1.json").read_text())
+        assert (told["made"]["layer"], told["made"]["run"]) == ("layer4.0.act2", 1)
+        assert told["geometry"]["input_size"] == [64, 96]
+        assert told["grid"] == [2, 3]
+        assert (out / "o" / "wide.gradcam.layer2.png").is_file()
+    (tmp_path / "few.txt").write_text("ant\nbee\n")
+    line = ["overlay", str(photos), *words[:6], "--out", str(tmp_path / "q")]
+    for code, mistake, said in (
+        (1, ["--classes", str(tmp_path / "few.txt")], "a name for each of 3 classes, got 2"),
+        (1, ["--classes", str(tmp_path / "gone.txt")], "does not exist"),
+        (1, ["--layer", "layre2"], "did you mean layer2"),
+        (2, ["--layer", "layer2", "--layers", "1"], "give one of them"),
+        (1, ["--layer", "layer2", "--method", "rise"], "--layer is for methods that look at one"),
+        (2, ["--input-size", "a"], "must be N or HEIGHTxWIDTH"),
+    ):
+        assert main([*line, *mistake]) == code
+        assert said in capsys.readouterr().err
 
 
 def test_broken_weights_are_said_and_not_drawn(

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import timm
 import torch
 from small_subjects import token_card
 from torch import Tensor
@@ -17,6 +18,7 @@ from visattn.maps.attention_methods import (
     relevance,
     rollout,
 )
+from visattn.maps.attention_rows import one_grid_refusal
 from visattn.maps.model_cards import Subject
 from visattn.maps.recorders import record
 from visattn.maps.subjects import subject_of
@@ -193,8 +195,40 @@ def test_models_without_tokens_are_refused() -> None:
 
 def test_layers_that_run_again_are_no_further_layers() -> None:
     subject = transformer("class")
-    twice = replace(subject, scores=lambda x: subject.scores(x) + subject.scores(-x))
+    twice = replace(subject, forward=lambda x: subject.scores(x) + subject.scores(-x))
     with pytest.raises(ValueError, match=r"each of 3 layers of Vision.* but 6 maps were made"):
         rollout(twice, inputs(), target_of(0, twice))
     with pytest.raises(ValueError, match=r"each of 1 layers of Vision.* but 2 maps were made"):
         gradient_attention(twice, inputs(), target_of(0, twice))
+
+
+def test_a_class_token_may_join_on_the_way() -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"embed_dim": 8, "depth": 3, "num_heads": 2, "local_up_to_layer": 2}
+    model: Any = timm.create_model("convit_tiny", img_size=48, num_classes=5, **options)
+    with torch.no_grad():
+        for block in model.blocks:
+            (block.attn.qkv if hasattr(block.attn, "qkv") else block.attn.qk).weight.normal_()
+    subject, x = subject_of(model.eval()), torch.randn(2, 3, 48, 48)
+    assert [one.roles for one in subject.card.layers] == [(), (), ("class",)]
+    with torch.no_grad(), record(model) as seen:
+        model(x)
+    first, second, last = (one.mean(1).double() for one in seen.weights)
+    rows = torch.zeros(2, 1, 10).double()
+    rows[:, :, 0] = 1
+    rows = (rows + rows @ last)[:, :, 1:] / 2
+    for weights in (second, first):
+        rows = (rows + rows @ weights) / 2
+    found = rollout(subject, x, target_of(0, subject))
+    torch.testing.assert_close(
+        found.double(), rows[:, 0].unflatten(1, (3, 3)), atol=1e-6, rtol=1e-5
+    )
+    for method in (gradient_rollout, relevance):
+        assert method(subject, x, target_of(0, subject)).shape == (2, 3, 3)
+
+
+def test_tokens_that_change_otherwise_are_refused() -> None:
+    one, other = (token_card((3, 5), roles=roles).layers for roles in (("class",), ("register",)))
+    card = replace(token_card((3, 5)), layers=(*one, *other))
+    assert one_grid_refusal(card).startswith("the tokens before its grid change from class at")
+    assert one_grid_refusal(replace(card, layers=(*one, *one))) == ""

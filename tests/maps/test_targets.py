@@ -4,7 +4,8 @@ import pytest
 import torch
 from small_subjects import CLASSES, small_cnn
 
-from visattn.maps.targets import ClassTarget, answers, target_of
+from visattn.maps.target_values import answers
+from visattn.maps.targets import ClassTarget, target_of
 
 SCORES = torch.tensor([[1.0, 5.0, 2.0, 0.0], [7.0, 3.0, 4.0, 6.0], [0.0, 1.0, 2.0, 3.0]])
 
@@ -19,6 +20,7 @@ def test_classes_come_by_number_name_or_one_for_each_picture() -> None:
 
 def test_the_prediction_of_the_first_call_stays() -> None:
     target = target_of(None, small_cnn())
+    assert isinstance(target, ClassTarget)
     assert target(SCORES).tolist() == [5, 7, 3]
     assert target.numbers == (1, 0, 3)
     assert target(-SCORES).tolist() == [-5, -7, -3]
@@ -28,9 +30,9 @@ def test_the_prediction_of_the_first_call_stays() -> None:
 def test_anything_may_be_made_of_scores() -> None:
     target = target_of(lambda scores: scores[:, 0] - scores[:, 1], small_cnn())
     assert target(SCORES).tolist() == [-4, 4, -1]
-    assert (target.numbers, target.first) == (None, (-4, 4, -1))
+    assert target.first == (-4, 4, -1)
     assert target_of(target, small_cnn()) is target
-    with pytest.raises(ValueError, match=r"one number for each picture .* got \(\)"):
+    with pytest.raises(ValueError, match=r"one number for each picture, .* returned \[\]"):
         target_of(lambda scores: scores.sum(), small_cnn())(SCORES)
 
 
@@ -47,9 +49,9 @@ def test_what_is_no_class_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ClassTarget([9])(SCORES)
     with pytest.raises(ValueError, match="got 2 for 3 pictures"):
         ClassTarget([0, 1])(SCORES)
-    with pytest.raises(TypeError, match="what makes numbers of scores; got float"):
+    with pytest.raises(TypeError, match="a function of what the model returns; got float"):
         target_of(1.5, subject)  # pyright: ignore[reportArgumentType]
-    nameless = type(subject)(subject.model, subject.card, subject.scores)
+    nameless = type(subject)(subject.model, subject.card, subject.forward)
     assert target_of(3, nameless)(SCORES).tolist() == [0, 6, 3]
     with pytest.raises(ValueError, match="does not know the names of its classes"):
         target_of("dog", nameless)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import visattn as va
 from visattn.maps.methods import METHODS
@@ -180,3 +180,111 @@ def test_what_makes_no_sense_is_refused() -> None:
         explain(model, photo(), "gradcam", batch=0)
     with pytest.raises(ValueError, match="takes neither target nor transform"):
         explain(captioner(), photo(), "words", 3)
+
+
+class Flat(nn.Module):
+    """A network for pictures of 32 x 32, which returns scores, features and a dense map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
+        self.head = nn.Linear(5 * 8 * 8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        features = self.features(x)
+        return {"dense": features, "features": features.mean((2, 3)), "out": self.scored(features)}
+
+    def scored(self, features: Tensor) -> Tensor:
+        return self.head(features.flatten(1))
+
+
+class Dense(Flat):
+    def scored(self, features: Tensor) -> Tensor:
+        return features * 2
+
+
+def test_a_model_of_any_size_is_explained_if_the_size_is_said() -> None:
+    from torchvision.transforms import v2
+
+    steps = [v2.ToImage(), v2.Resize((32, 32)), v2.ToDtype(torch.float32, scale=True)]
+    with pytest.raises(ValueError, match=r"it runs on 32 x 32: visattn.explain\(.*size=32\)"):
+        explain(Flat(), photo(), "gradcam")
+    assert "gradcam" in methods_for(Flat(), size=32)
+    ways: list[dict[str, Any]] = [
+        {"size": 32},
+        {"size": (32, 32)},
+        {"transform": v2.Compose(steps)},
+    ]
+    for way in ways:
+        [found] = explain(Flat(), photo(), "gradcam", "dog", classes=CLASSES, **way)
+        assert found.geometry is not None
+        assert (found.geometry.input_size, tuple(found.values.shape)) == ((32, 32), (8, 8))
+        assert (found.made["class"], found.made["scores"]) == ("dog", "out")
+    with pytest.raises(
+        ValueError, match="the transform gives pictures of 32 x 32 pixels, got size"
+    ):
+        explain(Flat(), photo(), "gradcam", size=64, transform=v2.Compose(steps))
+
+
+def test_functions_are_given_what_the_model_returns() -> None:
+    model, seen = Flat(), []
+
+    def target(output: Any) -> Tensor:
+        seen.append(sorted(output))
+        return output["out"][:, 2]
+
+    for name in ("gradcam", "input_gradient", "occlusion"):
+        options = {"window": 16, "of": "scores"} if name == "occlusion" else {}
+        [by_class] = explain(model, photo(), name, 2, size=32, **options)
+        options.pop("of", None)
+        [found] = explain(model, photo(), name, target, size=32, **options)
+        torch.testing.assert_close(found.values, by_class.values)
+        assert (found.made["target"], found.made["function"]) == (None, "target")
+        assert "of" not in found.made["options"]
+    assert set(map(tuple, seen)) == {("dense", "features", "out")}
+    with pytest.raises(ValueError, match="a target function is given what the model returns"):
+        explain(model, photo(), "occlusion", target, size=32, of="scores")
+    with pytest.raises(
+        ValueError, match=r"one number for each picture, .* a dict: .* returned \[1, 3"
+    ):
+        explain(model, photo(), "gradcam", lambda output: output["out"], size=32)
+    with pytest.raises(ValueError, match="for each of the 1 pictures, got 3"):
+        explain(model, photo(), "gradcam", lambda output: output["out"][0], size=32)
+
+
+def test_without_class_scores_only_what_needs_none_is_promised() -> None:
+    model, pixels = Dense(), ["itti_koch", "spectral_residual"]
+    assert methods_for(model, size=32) == pixels
+    with pytest.raises(ValueError, match=r"target=lambda output: output\['out'\]\[:, 3\].mean"):
+        explain(model, photo(), "gradcam", 1, size=32)
+
+    def target(output: Any) -> Tensor:
+        return output["out"][:, 3].mean((1, 2))
+
+    assert methods_for(model, size=32, target=target)[0] == "gradcam"
+    [found] = explain(model, photo(), "gradcam", target, size=32)
+    assert found.values.shape == (8, 8)
+    bare = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=0)
+    assert methods_for(bare) == ["attention", "rollout", *pixels]
+    for name in methods_for(bare):
+        [found] = explain(bare, photo(), name)
+        assert (found.made["target"], found.made["score"]) == (None, None)
+
+
+def test_a_layer_is_any_module_and_is_noted() -> None:
+    model = Flat()
+    for layer in ("features.0", model.features[0]):
+        [found] = explain(model, photo(), "gradcam", 1, size=32, layer=layer)
+        assert (found.site, found.made["layer"]) == ("features.0", "features.0")
+        assert found.made["options"]["layer"] == "features.0"
+    [found] = explain(model, photo(), "gradcam", 1, size=32, layer="features.1#1")
+    assert (found.made["layer"], found.made["run"]) == ("features.1", 1)
+    ours = vit()
+    [known] = explain(ours, photo(), "attention", layer=0)
+    assert known.made["layer"] == "blocks.0.attn.tap"
+    for layer in ("blocks.0", ours.blocks[0], "blocks.0.attn.tap"):
+        [found] = explain(ours, photo(), "attention", layer=layer)
+        assert torch.equal(found.values, known.values)
+    with pytest.raises(ValueError, match=r"got 'blocks', of which it holds 2: blocks\.0\.attn"):
+        explain(ours, photo(), "attention", layer="blocks")

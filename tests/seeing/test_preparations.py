@@ -46,7 +46,11 @@ PIPELINES: dict[str, list[Any]] = {
 
 def subject(**changes: Any) -> Subject:
     card = ModelCard("probe", "other", (224, 224), (0.0,) * 3, (1.0,) * 3, "none")
-    known = {"model": nn.Identity(), "card": card, "scores": lambda pictures: pictures.mean((2, 3))}
+    known = {
+        "model": nn.Identity(),
+        "card": card,
+        "forward": lambda pictures: pictures.mean((2, 3)),
+    }
     return Subject(**{**known, **changes})
 
 
@@ -114,7 +118,7 @@ def test_ours_gets_what_it_normalises_itself() -> None:
     model = AttentionResNet(("cat", "dog"), size=(32, 48))
     card = ModelCard("ours", "visattn", (32, 48), model.mean, model.std, "none")
     pictures = [noise(61, 53), noise(40, 97, 1)]
-    made = prepared(subject(model=model, card=card, scores=model.classify), pictures)
+    made = prepared(subject(model=model, card=card, forward=model.classify), pictures)
     framed = [frame(read_picture(picture), Framing((32, 48))) for picture in pictures]
     assert torch.equal(made.inputs, model.normalised(torch.stack([one for one, _ in framed])))
     assert made.geometries == tuple(geometry for _, geometry in framed)

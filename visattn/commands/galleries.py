@@ -4,6 +4,7 @@ import io
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from visattn.commands.folders import folder_lock, png, prepare_folder, write_who
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from types import TracebackType
+
+    import numpy as np
 
     from visattn.data.phrases import Phrase
     from visattn.data.pictures import Picture
@@ -52,8 +55,7 @@ class Gallery:
     ) -> None:
         self.folder, self.moving, self.regions = folder, moving, regions
         prepare_folder(folder)
-        self._entries = {entry.page: entry for entry in earlier_entries(folder / INDEX)}
-        self._due, self._news = 0.0, False
+        self._index = PictureIndex(folder)
 
     def __enter__(self) -> "Gallery":
         """Return itself."""
@@ -66,7 +68,7 @@ class Gallery:
         _trace: "TracebackType | None",
     ) -> None:
         """Write the index."""
-        self._write_index()
+        self._index.write()
 
     def add(self, name: str, picture: "Picture", caption: "Caption") -> None:
         """Write the files of a photo, its page last.
@@ -81,7 +83,6 @@ class Gallery:
             ValueError: If the caption cannot be shown.
         """
         from visattn.seeing import animation, page, panel
-        from visattn.viz.indexes import IndexEntry, thumbnail
 
         known = (self.regions or {}).get(Path(picture.name).name, ())
         self._write(f"{name}.png", png(panel(picture, caption)))
@@ -91,28 +92,101 @@ class Gallery:
             self._write(f"{name}.gif", animation(picture, caption))
         html = page(picture, caption, regions=known, name=name, index=INDEX)
         self._write(f"{name}.html", html.encode())
-        entry = IndexEntry(name, f"{name}.html", caption.text, thumbnail(picture.pixels))
-        self._entries[entry.page], self._news = entry, True
-        if time.monotonic() >= self._due:
-            self._write_index()
+        self._index.add(name, f"{name}.html", caption.text, [_seen_in_all(picture, caption)])
 
     def _write(self, name: str, content: bytes) -> None:
         write_whole(self.folder / name, content)
 
-    def _write_index(self) -> None:
+
+class PictureIndex:
+    """Keeps the index of a folder up to date: a card for each picture, those of earlier runs too.
+
+    On leaving, for whatever reason, it is written.
+
+    Args:
+        folder: In which it lies.
+        title: Stands above the cards.
+
+    Raises:
+        ValueError: If something else made the index that is there.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> with PictureIndex(folder, "Attention") as index:
+        ...     index.add("dog", "dog.png", "a dog", [np.zeros((3, 4, 3), np.uint8)])
+        >>> [path.name for path in folder.iterdir()]
+        ['index.html']
+    """
+
+    def __init__(self, folder: Path, title: str = "Captions") -> None:
+        self.folder, self.title = folder, title
+        self._entries = {entry.page: entry for entry in earlier_entries(folder / INDEX)}
+        self._due, self._news = 0.0, False
+
+    def __enter__(self) -> "PictureIndex":
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: "TracebackType | None",
+    ) -> None:
+        """Write the index."""
+        self.write()
+
+    def __contains__(self, page: str) -> bool:
+        """Whether a page has its card."""
+        return page in self._entries
+
+    def add(self, name: str, page: str, caption: str, shown: "Sequence[np.ndarray]") -> None:
+        """Add a card, or put it in place of an earlier one of the same page.
+
+        Args:
+            name: Of the picture, as people know it.
+            page: File beside the index that shows it.
+            caption: What is said of it.
+            shown: The picture with its map on it; or several, of which four have room.
+
+        Raises:
+            OSError: If the index cannot be written.
+        """
+        from visattn.viz.indexes import IndexEntry, thumbnail, tiled
+
+        entry = IndexEntry(name, page, caption, thumbnail(tiled(shown)))
+        self._entries[page], self._news = entry, True
+        if time.monotonic() >= self._due:
+            self.write()
+
+    def write(self) -> None:
         """Write the index, if there is something new, and say when it may be written again."""
         if not self._news:
             return
         from visattn.viz.indexes import index_page
 
         start = time.monotonic()
-        with folder_lock(self.folder):  # another command may add its photos to the same index
+        with folder_lock(self.folder):  # another command may add its pictures to the same index
             for entry in earlier_entries(self.folder / INDEX):
                 self._entries.setdefault(entry.page, entry)
-            self._write(INDEX, index_page([*self._entries.values()]).encode())
+            content = index_page([*self._entries.values()], title=self.title).encode()
+            write_whole(self.folder / INDEX, content)
         self._news = False
         end = time.monotonic()
         self._due = end + (end - start) / _SHARE
+
+
+def _seen_in_all(picture: "Picture", caption: "Caption") -> "np.ndarray":
+    """Return the photo with what was looked at for all words together."""
+    import numpy as np
+
+    from visattn.seeing import overlay
+
+    maps = caption.maps
+    if not len(maps):
+        return picture.pixels
+    mean = replace(maps, values=maps.values.mean(0), labels=())
+    return np.array(overlay(picture, mean, opacity=0.6))
 
 
 def earlier_entries(index: Path) -> "list[IndexEntry]":

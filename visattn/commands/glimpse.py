@@ -3,12 +3,14 @@
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.devices import move_to_device
 from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pictures
 from visattn.commands.folders import file_names, png, prepare_folder, spare_pictures, write_whole
+from visattn.commands.galleries import INDEX, PictureIndex, earlier_entries
 from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import input_pictures, readable, report, telling_how_far
@@ -32,7 +34,8 @@ also gives
   DIR/NAME.png    the path of the eye on the picture, what was seen, and what was thought
   DIR/NAME.gif    the same as it went on
   DIR/NAME.json   places, boxes in pixels of the picture, and probabilities after each glimpse
-and several pictures give DIR/coverage.png: where the eye was on all of them together. The boxes
+and several pictures give DIR/coverage.png: where the eye was on all of them together, and
+DIR/index.html, which leads to all of them. The boxes
 show what the network really saw, the first glimpse included.
 Pictures that cannot be read are passed over and listed at the end; the exit code is then 1."""
 
@@ -97,9 +100,11 @@ def main(argv: Sequence[str]) -> int:
     bad: list[str] = []
     names = file_names(input_pictures(asked.pictures, asked.out, bad), taken=_COVERAGE)
     files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
-    files += [f"{_COVERAGE}.png"] if len(names) > 1 else []
+    files += [f"{_COVERAGE}.png", INDEX] if len(names) > 1 else []
     if asked.out is not None:
         spare_pictures(asked.out, files, names)
+        if len(names) > 1:
+            earlier_entries(asked.out / INDEX)
     if asked.dry_run:
         model = _glimpse_model(asked)
         reads = [told_pictures([*names]), told_model(model, model_file(asked))]
@@ -116,12 +121,19 @@ def _look_at_all(
     from visattn.seeing import Coverage
 
     coverage = Coverage(f"{asked.policy} policy")
+    index = None
+    if asked.out is not None and len(names) > 1:
+        index = PictureIndex(asked.out, "Glimpses")
     lost: list[str] = []
     done: list[Path] = []
-    with telling_how_far(done, len(names)), progress_bar(len(names)) as progress:
+    with (
+        telling_how_far(done, len(names)),
+        index or nullcontext(),
+        progress_bar(len(names)) as progress,
+    ):
         shown = progress.track(names) if progress else names
         for path, picture in readable(shown, bad, strict=asked.strict):
-            lost += _look(model, names[path], picture, asked, coverage)
+            lost += _look(model, names[path], picture, asked, coverage, index)
             done.append(path)
     if asked.out is not None and coverage.count > 1:
         write_whole(asked.out / f"{_COVERAGE}.png", png(coverage.panel()))
@@ -146,9 +158,11 @@ def _look(
     picture: "Picture",
     asked: argparse.Namespace,
     coverage: "Coverage",
+    index: PictureIndex | None,
 ) -> list[str]:
     """Look at one picture, print its line and write its files; return what was not written."""
     from visattn.seeing import glimpse_animation, glimpse_panel, glimpses
+    from visattn.seeing.scan_drawings import glimpse_overlay
 
     [scan] = glimpses(model, picture, policy=asked.policy, seed=asked.seed, fit=asked.fit)
     print_row(name, scan.answer, f"{scan.probability:.3f}")
@@ -160,6 +174,9 @@ def _look(
         write_whole(asked.out / f"{name}.png", panel)
         write_whole(asked.out / f"{name}.gif", glimpse_animation(picture, scan))
         write_whole(asked.out / f"{name}.json", _json(picture, scan))
+        if index is not None:
+            said = f"{scan.answer}, {100 * scan.probability:.0f} %"
+            index.add(name, f"{name}.png", said, [glimpse_overlay(picture, scan)])
     except OSError as error:
         return [f"{picture.name}: {error}"]
     return []

@@ -51,6 +51,7 @@ class Looker:
         card = self.subject.card
         self.looks = _looks(asked, card)
         self.fit, self.transform = asked.fit, None if asked.fit else self.named.transform
+        self.size = asked.input_size
         self.batch, self.layers, self.heads = asked.batch, asked.layers, asked.heads
         named = asked.target
         wanted = int(named) if named is not None and named.isdecimal() else named
@@ -64,43 +65,67 @@ class Looker:
         """Return the maps of each picture, one for each look.
 
         All looks explain the same class of a picture: the one that is asked for, or the likeliest.
+        Of several methods one may fail: its map is then empty, and says why.
 
         Raises:
-            ValueError: If there is no such class, layer or head.
+            ValueError: If there is no such class, layer or head, or all methods fail.
         """
-        from visattn.seeing.explanations import explain
-
         numbers, chances = self._answers(pictures)
         found: list[list[AttentionMap]] = [[] for _ in pictures]
+        failures: list[Exception] = []
         for look in self.looks:
-            explained = explain(
-                self.named.model,
-                pictures,
-                look.method,
-                numbers,
-                transform=self.transform,
-                fit=self.fit,
-                batch=self.batch,
-                keep_empty=True,
-                **look.options,
-            )
-            for maps, one, number, chance in zip(found, explained, numbers, chances, strict=True):
-                known = number < len(self.subject.classes)
+            try:
+                explained = self._explained(pictures, look, numbers)
+            except Exception as error:  # noqa: BLE001 - whatever a foreign model raises costs one method
+                failures.append(error)
+                if len(failures) == len(self.looks):
+                    raise failures[0] from None
+                explained = [_failed(picture, look, error) for picture in pictures]
+            for at, (maps, one) in enumerate(zip(found, explained, strict=True)):
+                number = numbers[at] if numbers else None
+                known = number is not None and number < len(self.subject.classes)
                 told = {
                     "title": look.title,
-                    "class": self.subject.classes[number] if known else "",
-                    "probability": chance,
+                    "target": number,
+                    "class": self.subject.classes[number] if known and number is not None else "",
+                    "probability": chances[at] if chances else None,
                 }
                 maps.append(replace(one, made={**one.made, **told}))
         return found
 
-    def _answers(self, pictures: "Sequence[Picture]") -> tuple[list[int], list[float]]:
-        """Return the class of each picture that is explained, and how likely the model finds it."""
+    def _explained(
+        self, pictures: "Sequence[Picture]", look: MapLook, numbers: list[int] | None
+    ) -> "list[AttentionMap]":
+        from visattn.seeing.explanations import explain
+
+        return explain(
+            self.named.model,
+            pictures,
+            look.method,
+            numbers,
+            size=self.size,
+            transform=self.transform,
+            fit=self.fit,
+            batch=self.batch,
+            keep_empty=True,
+            **look.options,
+        )
+
+    def _answers(
+        self, pictures: "Sequence[Picture]"
+    ) -> tuple[list[int] | None, list[float] | None]:
+        """Return the class of each picture that is explained, and how likely the model finds it.
+
+        Of a model without scores of classes there is none.
+        """
         import torch
 
+        from visattn.maps.target_values import probabilities
         from visattn.maps.targets import ClassTarget
         from visattn.seeing.preparations import prepared
 
+        if not isinstance(self.target, ClassTarget):
+            return None, None
         ready = prepared(self.subject, pictures, transform=self.transform, fit=self.fit)
         with torch.no_grad():
             scores = self.subject.scores(ready.inputs).float().cpu()
@@ -109,8 +134,27 @@ class Looker:
         chosen(scores)
         numbers = [int(one) for one in chosen.numbers or ()]
         numbers = numbers * len(pictures) if len(numbers) == 1 else numbers
-        shares = scores.softmax(1)
+        shares = probabilities(scores)
         return numbers, [float(shares[at, number]) for at, number in enumerate(numbers)]
+
+
+def _failed(picture: "Picture", look: MapLook, error: Exception) -> "AttentionMap":
+    """Return what stands in place of a map that could not be made; it says why."""
+    import torch
+
+    from visattn.maps import AttentionMap, Geometry
+    from visattn.maps.methods import METHODS
+
+    kind = type(error).__name__
+    made = {
+        "method": look.method,
+        "options": dict(look.options),
+        "signed": False,
+        "empty": str(error) if isinstance(error, ValueError) else f"{kind}: {error}",
+        "failed": True,
+    }
+    place = Geometry.identity(picture.size)
+    return AttentionMap(torch.zeros(1, 1), look.method, METHODS[look.method].kind, place, made)
 
 
 def _looks(asked: argparse.Namespace, card: "ModelCard") -> list[MapLook]:
@@ -118,11 +162,12 @@ def _looks(asked: argparse.Namespace, card: "ModelCard") -> list[MapLook]:
     from visattn.maps.methods import METHODS, fitting, method_of, refusal_of
 
     fit = fitting(card)
-    names = asked.method or ["rollout" if "rollout" in fit else "gradcam"]
+    names = asked.method or [_usual(fit, layered=bool(asked.layer))]
     names = fit if names == ["all"] else list(dict.fromkeys(names))
     methods = [method_of(name) for name in names]
     for method in methods:
-        if reason := refusal_of(method, card):
+        named = bool(asked.layer) and method.needs == "features" and not card.output.refusal
+        if (reason := refusal_of(method, card)) and not named:
             raise ValueError(
                 f"{method.name} does not fit {card.name}: {reason}; what fits is {', '.join(fit)}"
             )
@@ -139,12 +184,18 @@ def _looks(asked: argparse.Namespace, card: "ModelCard") -> list[MapLook]:
         options = {key: given[key] for key in METHODS[name].options if key in given}
         if asked.heads and "heads" in METHODS[name].options:
             options["heads"] = list(asked.heads)
-        found += _by_layer(name, METHODS[name].title, METHODS[name].options, options, asked.layers)
+        layers = asked.layers or asked.layer
+        found += _by_layer(name, METHODS[name].title, METHODS[name].options, options, layers)
     return found
 
 
 def _check_taken(asked: argparse.Namespace, known: Iterable[str]) -> None:
     """Refuse layers and heads that nothing takes."""
+    if asked.layer and "layer" not in known:
+        raise ValueError(
+            "--layer is for methods that look at one layer, such as gradcam; none that is asked "
+            "for does"
+        )
     for name, option in (("layers", "layer"), ("heads", "heads")):
         if getattr(asked, name) and option not in known and not (asked.grid or asked.explorer):
             raise ValueError(
@@ -158,7 +209,7 @@ def _by_layer(
     title: str,
     takes: Mapping[str, Any],
     options: Mapping[str, Any],
-    layers: Sequence[int] | None,
+    layers: Sequence[int | str] | None,
 ) -> list[MapLook]:
     """Return a look for each layer, of a method that looks at one."""
     if not layers or "layer" not in takes:
@@ -166,6 +217,18 @@ def _by_layer(
     if len(layers) == 1:
         return [MapLook(name, title, name, {**options, "layer": layers[0]})]
     return [
-        MapLook(f"{name}.layer{at}", f"{title}, layer {at}", name, {**options, "layer": at})
-        for at in layers
+        MapLook(
+            f"{name}.layer{at}" if isinstance(at, int) else f"{name}.{at.replace('#', '_run')}",
+            f"{title}, layer {at}" if isinstance(at, int) else f"{title}, {at}",
+            name,
+            {**options, "layer": at},
+        )
+        for at in dict.fromkeys(layers)
     ]
+
+
+def _usual(fit: Sequence[str], *, layered: bool) -> str:
+    """Return the method that is taken if none is named."""
+    known = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
+    usual = [name for name in (*known, "attention", "input_gradient") if name in fit]
+    return usual[0] if usual else "gradcam"

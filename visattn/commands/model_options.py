@@ -1,6 +1,7 @@
 """Any model that a command line names, as methods take it."""
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.devices import move_to_device
 from visattn.commands.run_models import run_model
 from visattn.commands.streams import print_remark
-from visattn.commands.values import named_value
+from visattn.commands.values import named_value, sides
 
 if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
     from visattn.maps.model_cards import Subject
@@ -50,6 +51,18 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True)
         metavar="NAME=VALUE",
         help="of the constructor, such as pad_type=same; for timm also mean=, std=",
     )
+    parser.add_argument(
+        "--input-size",
+        type=sides,
+        metavar="N|YxX",
+        help="height and width of the pictures that the network takes (what the model says)",
+    )
+    parser.add_argument(
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="names of the classes, one a line; or as JSON, a list or names by number",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
 
 
@@ -77,8 +90,50 @@ def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, Subject]":
     for note in named.notes:
         print_remark(note)
     move_to_device(named.model, asked.device)
-    subject = subject_of(named.model)
+    given = None if asked.classes is None else read_classes(asked.classes)
+    subject = subject_of(named.model, asked.input_size, given)
+    if asked.input_size:  # which the library's own preprocessing would not give
+        named = replace(named, transform=None)
     return named, subject if subject.classes else replace(subject, classes=named.classes)
+
+
+def read_classes(file: Path) -> "list[str] | dict[str, str]":
+    """Return names of classes from a file.
+
+    Args:
+        file: One name a line; or JSON, a list of names or a mapping from numbers to names.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds something else.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "classes.txt"
+        >>> file.write_text('["cat", "dog"]')
+        14
+        >>> read_classes(file)
+        ['cat', 'dog']
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"--classes {file} does not exist, or is no file")
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--classes {file} is no text in UTF-8: {error}") from error
+    if text.lstrip()[:1] not in ("[", "{"):
+        return [name for line in text.splitlines() if (name := line.strip())]
+    try:
+        held = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--classes {file} is no JSON: {error}") from error
+    names = list(held.values()) if isinstance(held, dict) else held
+    numbered = not isinstance(held, dict) or all(key.isdecimal() for key in held)
+    if not numbered or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"--classes {file} must be a list of names, or names by number as in "
+            '{"0": "cat", "1": "dog"}'
+        )
+    return held
 
 
 def _named(asked: argparse.Namespace) -> "NamedModel":

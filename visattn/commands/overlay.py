@@ -1,7 +1,6 @@
 """`visattn overlay`: where any model looked, on the photos themselves."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +8,14 @@ from visattn.commands.dry_runs import add_dry_run, foresee, told_pictures
 from visattn.commands.model_options import add_model_options
 from visattn.commands.parsers import CommandParser
 from visattn.commands.streams import print_lines
-from visattn.commands.values import batch_size, named_value, quoted, real_number, whole_number
+from visattn.commands.values import (
+    LONGEST_SIDE,
+    batch_size,
+    named_value,
+    real_number,
+    sides,
+    whole_number,
+)
 
 _NOTHING = """\
 say whose maps these are, with --model SPEC or --maps FILE:
@@ -26,7 +32,8 @@ probability, the two ends of the scale; and, with NAME.METHOD for a beginning,
   .npy          the map as the method made it, on its own grid
   .json         how it was made: model, class, options, scale, and where it lies on the picture
 and NAME.methods.png, all methods side by side, if there are several. --grid adds NAME.heads.png,
---explorer NAME.html, to be opened in a browser, and an index of these.
+--explorer NAME.html, to be opened in a browser. Of several pictures DIR/index.html shows the maps.
+A method that fails is reported, and the others go on; the exit code is then 1.
 What the network did not see, as beside a crop, is hatched or transparent.
 A run that was interrupted goes on where it was: what is there and was made in the same way stays.
 
@@ -34,7 +41,6 @@ With --maps, FILE (.npy, .npz, .json) holds one map [y, x] or several [t, y, x] 
 JSON of visattn caption also knows words and place. --out is then FILE.png or a folder."""
 
 _STYLES = ("heat", "light", "blur", "contour")
-_LONGEST = 8000  # pixels of a side: a square has as many as the largest picture that is read
 _PICTURES = ("overlay", "rgba", "16bit")
 
 
@@ -75,6 +81,13 @@ def _add_methods(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument(
         "--layers", nargs="+", type=number, metavar="N", help="only these, from 0; -1 is the last"
+    )
+    made.add_argument(
+        "--layer",
+        nargs="+",
+        metavar="MODULE",
+        help="of methods that look at one layer: any module, such as layer4.2, or one of its runs, "
+        "as in layer4.2.relu#2",
     )
     made.add_argument(
         "--heads", nargs="+", type=number, metavar="N", help="only these, counted from 0"
@@ -126,14 +139,14 @@ def _add_given(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--maps", type=Path, metavar="FILE", help="maps of the photo, in place of a model"
     )
-    made.add_argument("--size", type=_sides, metavar="N|YxX", help="what the network took (224)")
+    made.add_argument("--size", type=sides, metavar="N|YxX", help="what the network took (224)")
     made.add_argument(
         "--shorter",
-        type=whole_number(1, _LONGEST),
+        type=whole_number(1, LONGEST_SIDE),
         metavar="N",
         help="the short side before a crop",
     )
-    made.add_argument("--map-grid", type=_sides, metavar="N|YxX", help="the last axis is this grid")
+    made.add_argument("--map-grid", type=sides, metavar="N|YxX", help="the last axis is this grid")
     made.add_argument("--words", nargs="+", default=[], metavar="WORD", help="one for each map")
     made.add_argument("--low", type=values, default=0.0, help="the value that begins to show (0)")
     made.add_argument("--high", type=values, help="the value that shows in full (by --scale)")
@@ -153,6 +166,9 @@ def main(argv: Sequence[str]) -> int:
     asked = options.parse_args(argv)
     if (asked.model is None) == (asked.maps is None):
         options.error(_NOTHING)
+    if asked.layer and asked.layers:
+        options.error("--layer names modules, --layers numbers layers: give one of them")
+    asked.size = asked.input_size = asked.input_size or asked.size
     asked.scale = asked.scale or ("picture" if asked.maps is None else "global")
     if asked.maps is None:
         from visattn.commands.overlay_runs import draw_folder
@@ -168,13 +184,3 @@ def main(argv: Sequence[str]) -> int:
         return foresee(reads, paths[0].parent, [path.name for path in paths])
     print_lines(map(str, paths))
     return 0
-
-
-def _sides(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
-    y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if min(y, x) < 1 or max(y, x) > _LONGEST:
-        raise argparse.ArgumentTypeError(
-            f"must be N or HEIGHTxWIDTH, each from 1 to {_LONGEST:,}, got {quoted(text)}"
-        )
-    return y, x

@@ -1,17 +1,19 @@
 """What stands on pages beside the maps of `visattn overlay`: methods, heads, and the explorer."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.folders import png
-from visattn.commands.galleries import INDEX, earlier_entries
+from visattn.commands.galleries import INDEX, PictureIndex
 from visattn.commands.map_looks import Looker
-from visattn.commands.map_records import MapFolder
+from visattn.commands.map_records import PICTURES, MapFolder
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
     from types import TracebackType
+
+    import numpy as np
 
     from visattn.data.pictures import Picture
     from visattn.maps.attention_maps import AttentionMap
@@ -35,22 +37,52 @@ def page_files(asked: argparse.Namespace, name: str, *, several: bool) -> list[s
     return [f"{name}.{ending}" for there, ending in wanted if there]
 
 
+def index_text(maps: "Sequence[AttentionMap]") -> str:
+    """Return what the card of a picture says: what is explained, by which methods, what failed.
+
+    Args:
+        maps: One for each method.
+    """
+    from visattn.seeing.map_drawings import method_title, subject_line
+
+    titles = [method_title(one) for one in maps if not one.made.get("empty")]
+    said = [subject_line(maps[0]), ", ".join(titles)]
+    said += [
+        f"{method_title(one)} not drawn: {one.made['empty']}"
+        for one in maps
+        if one.made.get("empty")
+    ]
+    return " \N{MIDDLE DOT} ".join(filter(None, said))
+
+
+def has_index(asked: argparse.Namespace, count: int) -> bool:
+    """Whether a run keeps an index: of several pictures, of explorers, and where there is one.
+
+    Args:
+        asked: What the command line says.
+        count: Of the pictures.
+    """
+    return count > 1 or asked.explorer or (asked.out / INDEX).exists()
+
+
 class OverlayPages:
-    """Writes the pages of pictures into a folder; on leaving, an index of the explorers.
+    """Writes the pages of pictures into a folder, and keeps an index that shows the maps.
 
     Args:
         asked: What the command line says.
         looker: The model.
         folder: Where the pages go.
+        count: Of the pictures.
 
     Raises:
         ValueError: If the folder holds an index that something else made.
     """
 
-    def __init__(self, asked: argparse.Namespace, looker: Looker, folder: MapFolder) -> None:
+    def __init__(
+        self, asked: argparse.Namespace, looker: Looker, folder: MapFolder, count: int
+    ) -> None:
         self.asked, self.looker, self.folder = asked, looker, folder
-        earlier = earlier_entries(folder.folder / INDEX) if asked.explorer else []
-        self.entries = {entry.page: entry for entry in earlier}
+        self.index = PictureIndex(folder.folder, "Attention") if has_index(asked, count) else None
 
     def __enter__(self) -> "OverlayPages":
         """Return itself."""
@@ -62,17 +94,33 @@ class OverlayPages:
         _error: BaseException | None,
         _trace: "TracebackType | None",
     ) -> None:
-        """Write the index, if there are pages to lead to."""
-        if not self.entries:
-            return
-        from visattn.viz.indexes import index_page
-
-        page = index_page([*self.entries.values()], title="Attention")
-        self.folder.write(INDEX, page.encode())
+        """Write the index, if there is one."""
+        if self.index is not None:
+            self.index.write()
 
     def files(self, name: str) -> list[str]:
         """Return the names of the files that a picture has besides its maps."""
         return page_files(self.asked, name, several=len(self.looker.looks) > 1)
+
+    def shows(self, name: str, keys: Sequence[str]) -> bool:
+        """Whether the index has a card of a picture, if there is an index.
+
+        Args:
+            name: Of its files.
+            keys: Of its maps that show something.
+        """
+        return self.index is None or self._page(name, keys) in self.index
+
+    def _page(self, name: str, keys: Sequence[str]) -> str:
+        """Return the file that the card of a picture leads to."""
+        if self.asked.explorer:
+            return f"{name}.html"
+        if len(self.looker.looks) > 1:
+            return f"{name}.methods.png"
+        if not keys:
+            return f"{name}.{self.looker.looks[0].key}.json"
+        kind = "overlay" if "overlay" in self.asked.kinds else self.asked.kinds[0]
+        return f"{name}.{keys[0]}{PICTURES[kind]}"
 
     def add(
         self,
@@ -80,6 +128,7 @@ class OverlayPages:
         picture: "Picture",
         maps: "Sequence[AttentionMap]",
         scales: "Sequence[MapScale]",
+        shown: "Mapping[str, np.ndarray]",
     ) -> None:
         """Write the pages of a picture.
 
@@ -88,6 +137,7 @@ class OverlayPages:
             picture: The original.
             maps: One for each method.
             scales: One for each map.
+            shown: The maps that show something on the picture, by their keys.
 
         Raises:
             OSError: If a file cannot be written.
@@ -108,6 +158,10 @@ class OverlayPages:
             self.folder.write(f"{name}.methods.png", png(sheet))
         if self.asked.grid or self.asked.explorer:
             self._add_heads(name, picture, maps, scales)
+        if self.index is not None:
+            page, several = self._page(name, [*shown]), len(maps) > 1
+            tiles = [picture.pixels] if several or not shown else []
+            self.index.add(name, page, index_text(maps), [*tiles, *shown.values()])
 
     def _add_heads(
         self,
@@ -117,8 +171,6 @@ class OverlayPages:
         scales: "Sequence[MapScale]",
     ) -> None:
         from visattn.seeing.explorers import explorer, heads_sheet
-        from visattn.seeing.map_drawings import subject_line
-        from visattn.viz.indexes import IndexEntry, thumbnail
 
         layers = self._layers(picture)
         geometry, subject = maps[0].geometry, self.looker.subject
@@ -143,10 +195,6 @@ class OverlayPages:
                 **drawing,
             )
             self.folder.write(f"{name}.html", page.encode())
-            entry = IndexEntry(
-                name, f"{name}.html", subject_line(maps[0]), thumbnail(picture.pixels)
-            )
-            self.entries[entry.page] = entry
 
     def _layers(self, picture: "Picture") -> "list[SeenLayer]":
         """Return what each head looked at, of a model that has heads."""

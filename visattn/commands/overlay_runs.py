@@ -11,12 +11,14 @@ from visattn.commands.folders import file_names, png, spare_pictures
 from visattn.commands.galleries import INDEX, earlier_entries
 from visattn.commands.map_looks import Looker, MapLook
 from visattn.commands.map_records import PICTURES, MapFolder, code_of, digest, origin_of
-from visattn.commands.overlay_pages import OverlayPages, page_files
+from visattn.commands.overlay_pages import OverlayPages, has_index, page_files
 from visattn.commands.progresses import progress_bar
 from visattn.commands.readings import batched, input_pictures, readable, report, telling_how_far
 from visattn.commands.streams import print_remark, print_row
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+    import numpy as np
+
     from visattn.data.pictures import Picture
     from visattn.maps.attention_maps import AttentionMap
     from visattn.seeing.map_scales import MapScale
@@ -43,7 +45,7 @@ def draw_folder(asked: argparse.Namespace) -> int:
     if looker.named.weights == "random":
         print_remark("the weights are random, so these maps say nothing")
     folder = MapFolder(asked.out, names, [look.key for look in looker.looks])
-    with OverlayPages(asked, looker, folder) as pages:
+    with OverlayPages(asked, looker, folder, len(names)) as pages:
         run = _Run(asked, looker, folder, pages, names)
         run.bad += bad
         with telling_how_far(run.done, len(names)), progress_bar(len(names)) as progress:
@@ -61,7 +63,7 @@ def _rehearse(asked: argparse.Namespace, names: dict[Path, str]) -> int:
     for name in names.values():
         files += page_files(asked, name, several=len(keys) > 1)
     spare_pictures(asked.out, files, names)
-    if asked.explorer:
+    if has_index(asked, len(names)):
         earlier_entries(asked.out / INDEX)
         files.append(INDEX)
     reads = [told_pictures([*names]), told_model(looker.named.model, asked.model)]
@@ -101,6 +103,8 @@ class _Run:
             "arguments": dict(asked.argument),
             "target": asked.target,
             "fit": asked.fit,
+            "input_size": asked.input_size,
+            "classes": asked.classes and digest(asked.classes),
         }
         self.drawing = {
             "rule": asked.scale,
@@ -162,7 +166,8 @@ class _Run:
         name = self.names[path]
         shown = [one["key"] for one in told if not one["made"].get("empty")]
         files = [f"{name}.{key}{PICTURES[kind]}" for key in shown for kind in self.asked.kinds]
-        if not self.folder.has([*files, *self.pages.files(name)]):
+        there = self.folder.has([*files, *self.pages.files(name)])
+        if not there or not self.pages.shows(name, shown):
             return False
         if self.asked.scale != "global":
             for one in told:
@@ -205,14 +210,16 @@ class _Run:
 
         name = self.names[path]
         shapes = {key: self.drawing[key] for key in ("style", "colours", "opacity", "smooth")}
+        shown: dict[str, np.ndarray] = {}
         for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
             if one.made.get("empty"):
                 continue
             drawn = drawn_map(picture, one, scale, **shapes)
+            shown[look.key] = drawn.overlay
             forms = {"overlay": drawn.overlay, "rgba": drawn.alone, "16bit": drawn.grey}
             for kind in self.asked.kinds:
                 self.folder.write(f"{name}.{look.key}{PICTURES[kind]}", png(forms[kind]))
-        self.pages.add(name, picture, maps, scales)
+        self.pages.add(name, picture, maps, scales, shown)
         self._keep(path, maps, scales)
         self.done.append(name)
         for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
@@ -251,7 +258,7 @@ class _Run:
             self.folder.record(self.names[path], look.key, self._wanted(path, look))
             for look in self.looker.looks
         ]
-        found = [one for one in records if one is not None]
+        found = [one for one in records if one is not None and not one["made"].get("failed")]
         return found if len(found) == len(records) else None
 
     def _tell(self, name: str, key: str, made: Mapping[str, Any], scale: Mapping[str, Any]) -> None:
@@ -261,7 +268,8 @@ class _Run:
             return
         first = -scale["high"] if scale["signed"] else scale["low"]
         about = made.get("class") or made.get("target")
-        chance = f"{made['probability']:.3f}"
+        about = "-" if about is None else about
+        chance = "-" if made["probability"] is None else f"{made['probability']:.3f}"
         print_row(name, key, about, chance, f"{first:.3g} to {scale['high']:.3g}")
 
     @contextlib.contextmanager

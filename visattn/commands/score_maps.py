@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pictures
 from visattn.commands.folders import prepare_folder, write_whole
-from visattn.commands.map_records import code_of, origin_of
+from visattn.commands.map_records import code_of, digest, origin_of
 from visattn.commands.model_options import add_model_options, chosen_model
 from visattn.commands.parsers import CommandParser
 from visattn.commands.progresses import progress_bar
@@ -215,6 +215,8 @@ def _settings(asked: argparse.Namespace, *, predicted: bool, weights: str) -> di
         **code_of(asked.model),
         "weights": origin_of(weights),
         "arguments": dict(asked.argument),
+        "input_size": asked.input_size,
+        "classes": asked.classes and digest(asked.classes),
         "data": asked.data.name,
         "target": "predicted" if predicted else "category",
         "scores": list(asked.scores),

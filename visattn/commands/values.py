@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+LONGEST_SIDE = 8000  # pixels: a square has as many as the largest picture that is read
 LARGEST_SEED = 2**63 - 1  # what generators of torch and NumPy take alike
 
 
@@ -109,3 +110,22 @@ def named_value(text: str) -> tuple[str, Any]:
         except ValueError:
             continue
     return name, value
+
+
+def sides(text: str) -> tuple[int, int]:
+    """Return height and width, of which one number is both.
+
+    Raises:
+        argparse.ArgumentTypeError: If the text is none.
+
+    Example:
+        >>> sides("32"), sides("48x64")
+        ((32, 32), (48, 64))
+    """
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
+    y, x = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if min(y, x) < 1 or max(y, x) > LONGEST_SIDE:
+        raise argparse.ArgumentTypeError(
+            f"must be N or HEIGHTxWIDTH, each from 1 to {LONGEST_SIDE:,}, got {quoted(text)}"
+        )
+    return y, x

@@ -45,7 +45,7 @@ class PictureError(ValueError):
     """A picture cannot be read; the message names the picture and the reason."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Picture:
     """An upright picture.
 
@@ -62,6 +62,10 @@ class Picture:
     pixels: UInt8[np.ndarray, "y x 3"]
     orientation: int = 1
     name: str = "picture"
+
+    def __repr__(self) -> str:
+        """Return name and size in one line."""
+        return f"Picture({self.name!r}, {self.size[0]} x {self.size[1]})"
 
     @property
     def size(self) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Class activation maps of a model: which places of a layer a score rests on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -8,8 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.functional.class_activations import grad_cam, grad_cam_plus_plus, layer_cam
+from visattn.maps.feature_layers import Layer, feature_site
 from visattn.maps.frozen_models import frozen
+from visattn.maps.layer_places import first_tensor, lies_on_grid, on_grid
 from visattn.maps.model_cards import FeatureSite, Subject
+from visattn.maps.target_values import target_values
 from visattn.maps.targets import Target
 
 Arithmetic = Callable[[Tensor, Tensor], Tensor]
@@ -20,7 +23,7 @@ def gradcam(
     pictures: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: int | str = -1,
+    layer: Layer = -1,
 ) -> Float[Tensor, "b gy gx"]:
     """Return the channels of a layer, each weighed by its mean gradient, where they speak for it.
 
@@ -28,7 +31,7 @@ def gradcam(
         subject: The model.
         pictures: Normalised.
         target: What is to be explained.
-        layer: Which of the card's features, by number or by the path of the module.
+        layer: A number of the card's features, or any module, as `feature_site` takes it.
 
     Raises:
         ValueError: If there is no such layer.
@@ -44,7 +47,7 @@ def gradcam_plus_plus(
     pictures: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: int | str = -1,
+    layer: Layer = -1,
 ) -> Float[Tensor, "b gy gx"]:
     """Return as `gradcam` does, but small things count as much as large ones.
 
@@ -52,7 +55,7 @@ def gradcam_plus_plus(
         subject: The model.
         pictures: Normalised.
         target: What is to be explained.
-        layer: Which of the card's features, by number or by the path of the module.
+        layer: A number of the card's features, or any module, as `feature_site` takes it.
 
     Raises:
         ValueError: If there is no such layer.
@@ -68,7 +71,7 @@ def layercam(
     pictures: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: int | str = -1,
+    layer: Layer = -1,
 ) -> Float[Tensor, "b gy gx"]:
     """Return the channels of a layer, each place weighed by its own gradient if that is positive.
 
@@ -76,7 +79,7 @@ def layercam(
         subject: The model.
         pictures: Normalised.
         target: What is to be explained.
-        layer: Which of the card's features, by number or by the path of the module.
+        layer: A number of the card's features, or any module, as `feature_site` takes it.
 
     Raises:
         ValueError: If there is no such layer.
@@ -92,7 +95,8 @@ def activations_and_gradients(
 ) -> tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]:
     """Return what a layer gave, and the gradient of the target with respect to it.
 
-    Only what lies above the layer is gone back through, and no parameter gets a gradient.
+    Only what lies above the layer is gone back through, and no parameter gets a gradient. Of a
+    layer that runs several times the last run counts, or the one that the site names.
 
     Args:
         subject: The model.
@@ -101,7 +105,7 @@ def activations_and_gradients(
         site: The layer.
 
     Raises:
-        ValueError: If the layer does not run exactly once, or the scores do not depend on it.
+        ValueError: If the layer does not run, or the scores do not depend on it.
 
     Example:
         >>> from visattn.maps.model_cards import ModelCard
@@ -115,76 +119,57 @@ def activations_and_gradients(
         True
     """
     leaves: list[Tensor] = []
+    wrong: list[Tensor] = []
+    runs = 0
 
     def cut(_: nn.Module, __: Any, output: Any) -> Any:
         """Begin the graph here; the copy may be overwritten by what follows."""
-        first, *others = output if isinstance(output, tuple) else (output,)
-        leaves.append(first.detach().requires_grad_())
-        again = leaves[-1].clone()
-        return (again, *others) if isinstance(output, tuple) else again
+        nonlocal runs
+        runs += 1
+        if site.run not in (None, runs) or (first := first_tensor(output)) is None:
+            return output
+        if site.run is None and not lies_on_grid(first[1], site):
+            wrong.append(first[1])  # a run on another grid, as of an activation that is shared
+            return output
+        leaves.append(first[1].detach().requires_grad_())
+        return _replaced(output, first[0], leaves[-1].clone())
 
     with frozen(subject.model):
         handle = subject.model.get_submodule(site.site).register_forward_hook(cut)
         try:
-            values = target(subject.scores(pictures))
+            values = target_values(subject, pictures, target)
         finally:
             handle.remove()
-        if len(leaves) != 1 or not values.requires_grad:
-            reason = f"it ran {len(leaves)} times" if len(leaves) != 1 else "no score rests on it"
+        if wrong and not leaves:
+            on_grid(wrong[-1], site)  # says what is wrong
+        if not leaves:
             raise ValueError(
-                f"{site.site} of {subject.card.name} must run once on the way to the scores to "
-                f"have a gradient map, but {reason}; choose another layer"
+                f"{site.site} of {subject.card.name} must run to have a gradient map, but "
+                f"{f'it ran {runs} times' if runs else 'it did not run'}; choose another layer"
             )
-        [gradients] = torch.autograd.grad(values.sum(), leaves)
-    return on_grid(leaves[0].detach(), site), on_grid(gradients, site)
+        leaf = leaves[-1]
+        gradients = None
+        if values.requires_grad:
+            [gradients] = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
+        if gradients is None:
+            raise ValueError(
+                f"{site.site} of {subject.card.name} must be on the way to the scores to have a "
+                "gradient map, but no score rests on it; choose another layer"
+            )
+    return on_grid(leaf.detach(), site), on_grid(gradients, site)
 
 
-def on_grid(features: Tensor, site: FeatureSite) -> Float[Tensor, "b d gy gx"]:
-    """Return features of any layout with channels first.
-
-    Args:
-        features: As the module gives them.
-        site: Where they come from.
-
-    Raises:
-        ValueError: If they are not of the layout that was said.
-
-    Example:
-        >>> on_grid(torch.zeros(7, 2 + 15, 4), FeatureSite("norm", "b n c", (3, 5), 2)).shape
-        torch.Size([7, 4, 3, 5])
-    """
-    axes = len(site.layout.split())
-    count = site.before + site.grid[0] * site.grid[1]
-    if features.ndim != axes or (axes == 3 and features.shape[1] != count):
-        raise ValueError(
-            f"{site.site} was said to give [{site.layout}] on {site.grid[0]} x {site.grid[1]} "
-            f"places after {site.before} tokens, got {list(features.shape)}"
-        )
-    if site.layout == "b n c":
-        return features[:, site.before :].mT.unflatten(-1, site.grid)
-    return features.movedim(-1, 1) if site.layout == "b y x c" else features
-
-
-def chosen_site(subject: Subject, layer: int | str) -> FeatureSite:
-    """Return one of the places where activations lie on a grid.
-
-    Args:
-        subject: The model.
-        layer: Its number among the card's features, -1 for the last, or the path of the module.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    sites = subject.card.features
-    named = [site for site in sites if site.site == layer]
-    if isinstance(layer, int) and -len(sites) <= layer < len(sites):
-        return sites[layer]
-    if named:
-        return named[0]
-    known = ", ".join(site.site for site in sites) or "none"
-    raise ValueError(
-        f"{subject.card.name} has no features at layer {layer!r}; there are {len(sites)}: {known}"
-    )
+def _replaced(output: Any, key: Any, tensor: Tensor) -> Any:
+    """Return what a module puts out with other activations in their place."""
+    if key is None:
+        return tensor
+    if isinstance(output, MutableMapping):
+        output[key] = tensor
+        return output
+    parts = list(output)
+    parts[key] = tensor
+    kind = type(output)
+    return kind(*parts) if hasattr(output, "_fields") else kind(parts)
 
 
 def _class_activation(
@@ -192,7 +177,7 @@ def _class_activation(
     subject: Subject,
     pictures: Float[Tensor, "b c y x"],
     target: Target,
-    layer: int | str,
+    layer: Layer,
 ) -> Float[Tensor, "b gy gx"]:
-    site = chosen_site(subject, layer)
+    site = feature_site(subject, layer)
     return arithmetic(*activations_and_gradients(subject, pictures, target, site))

@@ -80,7 +80,7 @@ def diagnosed_layers(
     for pictures in batches:
         size = (pictures.shape[2], pictures.shape[3])
         with torch.no_grad(), record(subject.model, queries="all") as seen:
-            subject.scores(pictures)
+            subject.forward(pictures)
         count += len(pictures)
         for one, weights in zip(seen.maps, seen.weights, strict=True):
             if one.kind != "tokens" or weights.ndim != 4:

@@ -12,7 +12,7 @@ from visattn.blocks.taps import MapKind
 from visattn.maps.geometries import Geometry
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionMap:
     """Attention weights on a grid that covers the network's input from edge to edge.
 
@@ -60,6 +60,23 @@ class AttentionMap:
                 "labels must name the maps of the first axis, one each, "
                 f"got {len(self.labels)} labels for {tuple(self.values.shape)}"
             )
+
+    def __repr__(self) -> str:
+        """Return what the map is in one line.
+
+        Example:
+            >>> AttentionMap(torch.eye(2), "layer4", "gradient", made={"class": "dog"})
+            AttentionMap(layer4, gradient, 2 x 2, 0 to 1, dog, not placed)
+        """
+        shape = " x ".join(map(str, self.values.shape))
+        values = self.values.detach()
+        ends = f"{float(values.min()):.3g} to {float(values.max()):.3g}" if values.numel() else ""
+        about = " ".join(self.labels) or self.made.get("class") or self.made.get("label") or ""
+        place = "not placed"
+        if self.geometry is not None:
+            place = "on {} x {}".format(*self.geometry.picture_size)
+        parts = [self.site, self.kind, shape, ends, shortened(str(about)), place]
+        return f"AttentionMap({', '.join(filter(None, parts))})"
 
     @property
     def _own_axes(self) -> int:
@@ -160,6 +177,17 @@ class AttentionMap:
         values = _sampled(values, along, -1, smooth=smooth)
         values = _sampled(values, down, -2, smooth=smooth)
         return values.masked_fill_(~seen.to(values.device), torch.nan)  # ours: sampled above
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text of one line, cut where it is longer than a part of a line may be.
+
+    Example:
+        >>> shortened("a dog"), shortened("a" * 9, 5)
+        ('a dog', 'aa...')
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def _centres(count: int, length: int) -> Float[Tensor, " n"]:

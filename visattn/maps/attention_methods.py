@@ -212,14 +212,20 @@ def _through(
         combined: The rows that all matrices make of those to begin with.
     """
     first, last, layers = shown[0], shown[-1], list(carried)
+    most = max(len(one.roles) for one in shown if not one.lone or one is first)
     if last.lone:
         # below 0 where the pool has a token of its own
-        missing = len(first.roles) - len(last.roles)
+        missing = most - len(last.roles)
         rows = pad(layers.pop(), (missing, 0))
     else:
         identity = torch.eye(layers[-1].shape[1]).to(layers[-1]).expand_as(layers[-1])
         rows = pooled_rows(subject.card, last, identity).mean(1, keepdim=True)
-    return first.on_grid(combined(layers, rows).mean(1))
+    # tokens that join later, such as a class token, take nothing from anywhere before that
+    joined = [most - len(one.roles) for one in shown]
+    layers = [
+        pad(layer, (count, 0, count, 0)) for layer, count in zip(layers, joined, strict=False)
+    ]
+    return first.on_grid(combined(layers, rows).mean(1)[:, joined[0] :])
 
 
 def _fused(weights: Float[Tensor, "b h n m"], heads: Heads) -> Float[Tensor, "b n m"]:

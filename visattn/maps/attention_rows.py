@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,7 @@ from visattn.maps.attention_maps import AttentionMap
 from visattn.maps.frozen_models import asked, frozen
 from visattn.maps.model_cards import ModelCard, Subject
 from visattn.maps.recorders import Recording, record
+from visattn.maps.target_values import target_values
 from visattn.maps.targets import Target
 
 _READ = {"class": ("class",), "distilled": ("class", "distillation")}
@@ -42,10 +44,10 @@ def chosen_layer(card: ModelCard, layer: int | str) -> int:
 
     Args:
         card: Of the model.
-        layer: Its number, -1 for the last, or the path of the module.
+        layer: Its number, -1 for the last, or the path of the module or of the block around it.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is none, or there are several in that block.
     """
     _check_tokens(card)
     count = len(card.layers)
@@ -54,8 +56,13 @@ def chosen_layer(card: ModelCard, layer: int | str) -> int:
     sites = [one.site for one in card.layers]
     if layer in sites:
         return sites.index(str(layer))
+    inside = [site for site in sites if site.startswith(f"{layer}.")]
+    if len(inside) == 1:
+        return sites.index(inside[0])
+    hint = f", of which it holds {len(inside)}: {', '.join(inside[:3])}" if inside else ""
     raise ValueError(
-        f"{card.name} has {count} layers of attention, {sites[0]} to {sites[-1]}; got {layer!r}"
+        f"{card.name} has {count} layers of attention, {sites[0]} to {sites[-1]}; "
+        f"got {layer!r}{hint}"
     )
 
 
@@ -101,7 +108,18 @@ def one_grid_refusal(card: ModelCard) -> str:
         return f"{card.refused[0][0]}, which is on the way, cannot be shown: {card.refused[0][1]}"
     if any(one.lone for one in card.layers[:-1]):
         return "several layers have a single query, and not only the last one that pools"
+    for one, following in pairwise(one for one in card.layers if not one.lone):
+        if not _joined(one.roles, following.roles):
+            return (
+                f"the tokens before its grid change from {', '.join(one.roles) or 'none'} at "
+                f"{one.site} to {', '.join(following.roles) or 'none'} at {following.site}"
+            )
     return ""
+
+
+def _joined(roles: tuple[str, ...], later: tuple[str, ...]) -> bool:
+    """Whether the tokens before a grid are those of an earlier layer, or others joined in front."""
+    return roles == later or not roles or later[-len(roles) :] == roles
 
 
 def pooled_rows(
@@ -147,7 +165,7 @@ def weights_of(
         torch.no_grad(),
         record(subject.model, queries=queries, layers=_sites(subject, numbers)) as seen,
     ):
-        target(subject.scores(pictures))
+        target(subject.forward(pictures))
     _check_once(subject.card, seen, numbers)
     return [_layer(subject.card, *one) for one in zip(seen.maps, seen.weights, strict=True)]
 
@@ -173,7 +191,7 @@ def weights_and_gradients(
     _check_tokens(subject.card)
     with frozen(subject.model):
         with record(subject.model, layers=_sites(subject, numbers), differentiable=True) as seen:
-            values = target(subject.scores(asked(pictures)))
+            values = target_values(subject, asked(pictures), target)
         _check_once(subject.card, seen, numbers)
         gradients = torch.autograd.grad(values.sum(), seen.weights, allow_unused=True)
     for one, gradient in zip(seen.maps, gradients, strict=True):

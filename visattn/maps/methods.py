@@ -58,6 +58,11 @@ class Method:
         found = inspect.signature(self.function).parameters.values()
         return {one.name: one.default for one in found if one.kind is one.KEYWORD_ONLY}
 
+    @property
+    def needs_target(self) -> bool:
+        """Whether it explains a number, such as the score of a class."""
+        return self.kind == "gradient"
+
 
 _GAE, _ROLLOUT = "arXiv:2103.15679", "arXiv:2005.00928"
 _ALL = (
@@ -151,18 +156,22 @@ def close_names(name: str, known: list[str]) -> str:
     return f"there are {', '.join(known)}"
 
 
-def refusal_of(method: Method, card: ModelCard) -> str:
+def refusal_of(method: Method, card: ModelCard, *, function: bool = False) -> str:
     """Return why a method does not fit a model; "" if it does.
 
     Args:
         method: To be asked.
         card: Of the model.
+        function: Whether the target is a function of what the model returns, so that the model
+            needs no class scores.
 
     Example:
         >>> card = ModelCard("net", "other", (8, 8), (0.5,), (0.5,), "none")
         >>> refusal_of(METHODS["gradcam"], card)
         'it has no layer whose features lie on a grid'
     """
+    if method.needs_target and not function and card.output.refusal:
+        return card.output.refusal
     if method.needs == "features":
         return "" if card.features else "it has no layer whose features lie on a grid"
     if method.needs != "tokens":
@@ -172,14 +181,17 @@ def refusal_of(method: Method, card: ModelCard) -> str:
     return card.refusal or ("" if card.layers else "it has no attention among tokens")
 
 
-def fitting(card: ModelCard) -> list[str]:
+def fitting(card: ModelCard, *, function: bool = False) -> list[str]:
     """Return the names of the methods that fit a model.
 
     Args:
         card: Of the model.
+        function: Whether the target is a function of what the model returns.
 
     Example:
         >>> fitting(ModelCard("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
         ['input_gradient', 'smoothgrad', 'integrated_gradients']
     """
-    return [name for name, method in METHODS.items() if not refusal_of(method, card)]
+    return [
+        name for name, method in METHODS.items() if not refusal_of(method, card, function=function)
+    ]

@@ -1,15 +1,17 @@
 """What there is to know about a model before one asks where it looked."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from visattn.maps.model_outputs import OutputLayout, class_scores
+
 Source = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "none"]
-FeatureLayout = Literal["b c y x", "b y x c", "b n c"]
+FeatureLayout = Literal["b c y x", "b y x c", "b n c", "b c n"]
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,17 @@ class FeatureSite:
         site: Path of the module whose output they are.
         layout: The order of their axes.
         grid: Rows and columns.
-        before: Tokens that stand before the grid, for `b n c`.
+        before: Tokens that stand before the grid, for `b n c` and `b c n`.
+        after: Tokens that stand after it.
+        run: Which of the module's runs counts, from 1; None for the last.
     """
 
     site: str
     layout: FeatureLayout
     grid: tuple[int, int]
     before: int = 0
+    after: int = 0
+    run: int | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class ModelCard:
             is the usual place of a gradient map.
         refusal: Why the attention of this model cannot be shown as maps; "" if it can.
         refused: Layers that cannot be shown although others can, and why.
+        output: Where the class scores are in what the model returns.
     """
 
     name: str
@@ -83,6 +90,7 @@ class ModelCard:
     features: tuple[FeatureSite, ...] = ()
     refusal: str = ""
     refused: tuple[tuple[str, str], ...] = ()
+    output: OutputLayout = field(default_factory=OutputLayout)
 
     def __str__(self) -> str:
         """Return the table."""
@@ -91,19 +99,34 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model as the methods see it: normalised pictures in, scores of classes out.
+    """A model as the methods see it: normalised pictures in, what it makes of them out.
 
     Args:
         model: What is listened to.
         card: What is known about it.
-        scores: From normalised pictures to the scores of the classes, before softmax.
+        forward: From normalised pictures to what the model returns.
         classes: Names of the classes, or () if nobody said.
     """
 
     model: nn.Module
     card: ModelCard
-    scores: Callable[[Float[Tensor, "b c y x"]], Float[Tensor, "b k"]]
+    forward: Callable[[Float[Tensor, "b c y x"]], Any]
     classes: tuple[str, ...] = ()
+
+    def scores(self, pictures: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        """Return the scores of the classes, before softmax.
+
+        Args:
+            pictures: Normalised.
+
+        Raises:
+            ValueError: If the model returns no class scores.
+        """
+        if self.card.output.refusal:
+            raise ValueError(
+                f"{self.card.name} has no class to explain: {self.card.output.refusal}"
+            )
+        return class_scores(self.forward(pictures), len(pictures))
 
 
 def card_table(card: ModelCard) -> str:
@@ -127,6 +150,10 @@ def card_table(card: ModelCard) -> str:
         f"  input      {_by(card.size)}, mean {mean}, std {std}",
         f"  pooling    {card.pooling}",
     ]
+    if card.output.scores or card.output.refusal:
+        lines.append(
+            f"  scores     {card.output.refusal or f'the {card.output.scores} of its output'}"
+        )
     if card.refusal:
         lines.append(f"  attention  not shown: {card.refusal}")
     else:

@@ -12,6 +12,7 @@ from visattn.maps.attention_calls import AttentionCall
 from visattn.maps.grid_watches import PICTURES, GridWatch
 from visattn.maps.interceptions import Interception
 from visattn.maps.model_cards import AttentionLayer, FeatureSite
+from visattn.maps.model_outputs import OutputLayout, output_layout
 from visattn.maps.module_calls import ModuleCall, ModuleCalls, dry
 from visattn.maps.multihead_layers import asked_of, hide, multihead_call, unhide
 from visattn.maps.token_places import (
@@ -48,11 +49,13 @@ class ModelReading:
         places: For each part of the model that computes attention and each of its runs, where its
             tokens lie, or why they cannot be shown.
         features: Where activations lie on a grid.
+        output: Where the class scores are in what the model returns.
         failure: Why the model could not be run; "" if it could.
     """
 
     places: dict[str, list[TokenPlace | str]] = field(default_factory=dict)
     features: tuple[FeatureSite, ...] = ()
+    output: OutputLayout = field(default_factory=OutputLayout)
     failure: str = ""
 
     @property
@@ -104,7 +107,7 @@ class ModelReader:
                     module.wishes.append(_FIRST)
                     stack.callback(module.wishes.remove, _FIRST)
             stack.enter_context(Interception(self.calls, self))
-            run()
+            self.reading.output = output_layout(run(), PICTURES)
         self.reading.features = self._features()
         return self.reading
 

@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.taps import MapKind, Tap, Wish
-from visattn.maps.attention_maps import AttentionMap
+from visattn.maps.attention_maps import AttentionMap, shortened
 from visattn.maps.foreign_records import ForeignAttention, ShownWeights
 from visattn.maps.module_calls import is_dry, is_foreign
 from visattn.maps.site_choices import check_runs_hooks, chosen_sites, perhaps_chosen
 
 
-@dataclass
+@dataclass(repr=False)
 class Recording:
     """What was seen.
 
@@ -34,6 +34,12 @@ class Recording:
     maps: list[AttentionMap] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return how many maps there are, and of which sites, in one line."""
+        sites = shortened(", ".join(dict.fromkeys(one.site for one in self.maps)))
+        refused = f", {len(self.refused)} refused" if self.refused else ""
+        return f"Recording({len(self.maps)} maps{': ' if sites else ''}{sites}{refused})"
 
 
 @contextmanager

@@ -1,13 +1,15 @@
 """Any model, as the methods see it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
+from torch import nn
 
+from visattn.maps.feature_layers import resizes_pictures
+from visattn.maps.input_sizes import Classes, checked_size, class_names, own_size, size_hint
 from visattn.maps.model_cards import ModelCard, Pooling, Source, Subject
+from visattn.maps.model_outputs import OutputLayout
 from visattn.maps.model_readings import ModelReading
 from visattn.maps.reading_caches import Classifying, forward_of, reading_of, roles_of
 from visattn.maps.site_choices import check_runs_hooks
@@ -28,7 +30,11 @@ _CARDS: WeakKeyDictionary[nn.Module, dict[Any, tuple[ModelReading, ModelCard]]] 
 )
 
 
-def subject_of(model: nn.Module, size: tuple[int, int] | None = None) -> Subject:
+def subject_of(
+    model: nn.Module,
+    size: int | tuple[int, int] | None = None,
+    classes: Classes | None = None,
+) -> Subject:
     """Return a model with all that can be found out about it.
 
     The model runs once on pictures of zeros, in evaluation mode, and comes back as it was; what was
@@ -37,11 +43,14 @@ def subject_of(model: nn.Module, size: tuple[int, int] | None = None) -> Subject
     Args:
         model: A classifier of this package, or a network of timm, torchvision or Hugging Face, or
             any other that takes pictures and gives scores.
-        size: Height and width of its pictures; None for what it is made for.
+        size: Height and width of its pictures, or both in one number; None for what it is made
+            for, as far as it says so.
+        classes: Names of the classes, in their order or by their numbers; None for those that the
+            model knows.
 
     Raises:
-        ValueError: If it cannot be run on pictures of that size, or its attention runs where
-            nobody can listen.
+        ValueError: If it cannot be run on pictures of that size, its attention runs where nobody
+            can listen, or there are not as many names as classes.
 
     Example:
         >>> from torch import nn
@@ -56,18 +65,21 @@ def subject_of(model: nn.Module, size: tuple[int, int] | None = None) -> Subject
     """
     check_runs_hooks(model)
     family = _family(model)
-    asked = size or family.size
+    asked = checked_size(size) if size is not None else family.size
     reading = reading_of(model, asked, len(family.mean))
     if reading.failure:
+        hint = size_hint(model, family.size, len(family.mean), reading.failure)
         raise ValueError(
-            f"{family.name} could not be run on zeros of {asked[0]} x {asked[1]} pixels "
-            f"({reading.failure}); say the size that it takes: subject_of(model, size=(h, w))"
+            f"{family.name} could not be run on pictures of {asked[0]} x {asked[1]} pixels "
+            f"({reading.failure}); {hint}"
         )
     kept = _CARDS.setdefault(model, {})
     key = (asked, family)
     if key not in kept or kept[key][0] is not reading:
         kept[key] = (reading, _card(model, family, asked, reading))
-    return Subject(model, kept[key][1], _scores(model, family), family.classes)
+    card = kept[key][1]
+    names = family.classes if classes is None else class_names(classes, card.output.classes)
+    return Subject(model, card, forward_of(model), names)
 
 
 @dataclass(frozen=True)
@@ -100,9 +112,23 @@ def _card(
         family.std,
         pooling,
         layers,
-        reading.features,
+        () if resizes_pictures(model) else reading.features,
         refusal,
         refused,
+        _output(model, family, reading.output),
+    )
+
+
+def _output(model: nn.Module, family: _Family, output: OutputLayout) -> OutputLayout:
+    """Return where the class scores are, of a model that has a classifier."""
+    bare = family.source == "timm" and getattr(model, "num_classes", None) == 0
+    if family.source == "transformers":
+        bare = output.scores != "logits" and "Classification" not in type(model).__name__
+    if output.refusal or not bare:
+        return output
+    return OutputLayout(
+        refusal=f"it has no classifier, and returns features ({output.classes} numbers) instead of "
+        "class scores; pass a function of its output, as in target=lambda output: output[:, 3]"
     )
 
 
@@ -125,17 +151,6 @@ def _pooling(model: nn.Module, reading: ModelReading) -> Pooling:
     return "class" if plain else "distilled"
 
 
-def _scores(model: nn.Module, family: _Family) -> Callable[[Tensor], Tensor]:
-    run = forward_of(model)
-    if family.source != "transformers":
-        return run
-
-    def logits(pictures: Tensor) -> Tensor:
-        return run(pictures).logits
-
-    return logits
-
-
 def _family(model: nn.Module) -> _Family:
     if isinstance(model, Classifying):
         told = cast("Classifying", model)
@@ -147,10 +162,11 @@ def _family(model: nn.Module) -> _Family:
         return _of_timm(model)
     if source == "transformers" or _of_a_transformers_class(model):
         return _of_transformers(model)
-    size = getattr(model, "image_size", None)
-    size = (size, size) if isinstance(size, int) else (299, 299) if _is_inception(model) else _USUAL
+    size = own_size(model) or ((299, 299) if _is_inception(model) else _USUAL)
     channels = _channels(model)
     colours = _IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
+    if resizes_pictures(model):  # and normalises them
+        colours = ((0.0,) * channels, (1.0,) * channels)
     return _Family(type(model).__name__, source, size, *colours)
 
 

@@ -1,18 +1,35 @@
-"""What a map is to explain: the score of some class, or any number made of the scores."""
+"""What a map explains: the score of a class, or any number made of what a model returns."""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from visattn.maps.model_cards import Subject
+from visattn.maps.model_outputs import class_scores, described_output
 
-Target = Callable[[Float[Tensor, "b k"]], Float[Tensor, " b"]]
-Of = Literal["probabilities", "scores"]
+Target = Callable[[Any], Float[Tensor, " b"]]
+"""From what a model returns to one number for each picture, differentiably."""
 Wanted = int | str | Sequence[int | str] | Target | None
+
+
+@runtime_checkable
+class KnownTarget(Protocol):
+    """A target that can say what it explains; whatever pixels, boxes or queries need is one too."""
+
+    first: tuple[float, ...]
+    """The numbers of the first call, one for each picture."""
+
+    def __call__(self, output: Any, /) -> Float[Tensor, " b"]:
+        """Return one number for each picture of what a model returned."""
+        ...
+
+    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:
+        """Return what is explained of a picture, as `made` of a map says it."""
+        ...
 
 
 class ClassTarget:
@@ -39,12 +56,17 @@ class ClassTarget:
         self.first: tuple[float, ...] = ()
         """The scores of the first call."""
 
-    def __call__(self, scores: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
+    def __call__(self, output: Any) -> Float[Tensor, " b"]:
         """Return the score of the class of each picture.
 
+        Args:
+            output: What the model returned.
+
         Raises:
-            ValueError: If there is no such class, or not one for each picture.
+            ValueError: If it holds no class scores, there is no such class, or there is not one
+                for each picture.
         """
+        scores = class_scores(output)
         if self.numbers is None:
             self.numbers = tuple(scores.argmax(1).tolist())
         numbers = self.numbers * len(scores) if len(self.numbers) == 1 else self.numbers
@@ -58,43 +80,99 @@ class ClassTarget:
         self.first = self.first or tuple(found.detach().tolist())
         return found
 
+    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:
+        """Return number, name and score of the class that is explained of a picture."""
+        numbers = self.numbers or ()
+        number = numbers[at if len(numbers) > 1 else 0] if numbers else None
+        known = number is not None and number < len(classes)
+        return {
+            "target": number,
+            "class": classes[number] if known and number is not None else "",
+            "score": self.first[at] if self.first else None,
+        }
+
 
 class CalledTarget:
-    """Any number made of the scores of each picture, after a look whether it is one each.
+    """Any number made of what the model returns, after a look whether it is one for each picture.
 
     Args:
-        called: From the scores of all pictures to one number for each.
+        called: From what the model returns for a batch to one number for each picture.
+
+    Example:
+        >>> import torch
+        >>> mean = CalledTarget(lambda output: output["out"][:, 3].mean((1, 2)))
+        >>> mean({"out": torch.ones(2, 5, 7, 7)}), mean.first
+        (tensor([1., 1.]), (1.0, 1.0))
     """
 
     def __init__(self, called: Target) -> None:
-        self.called, self.numbers = called, None
+        self.called = called
         self.first: tuple[float, ...] = ()
         """The numbers of the first call."""
 
-    def __call__(self, scores: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
+    def __call__(self, output: Any) -> Float[Tensor, " b"]:
         """Return what was called.
+
+        Args:
+            output: What the model returned.
 
         Raises:
             ValueError: If it gives anything but one number for each picture.
         """
-        found = self.called(scores)
-        if found.shape != scores.shape[:1]:
+        try:
+            found = self.called(output)
+        except Exception as error:
+            error.add_note(f"the target function was given {described_output(output)}")
+            raise
+        if not isinstance(found, Tensor) or found.ndim != 1 or not found.is_floating_point():
+            given = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
-                "a target must make one number for each picture of the scores "
-                f"{tuple(scores.shape)}, got {tuple(found.shape)}; write it as "
-                "lambda scores: scores[:, 3] - scores[:, 5]"
+                "a target function must return one number for each picture, as a tensor of floats "
+                f"[b]; of {described_output(output)} it returned {given}; write it as "
+                "lambda output: output[:, 3] - output[:, 5]"
             )
         self.first = self.first or tuple(found.detach().tolist())
         return found
 
+    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the number that was made of a picture, and the name of the function."""
+        name = getattr(self.called, "__name__", type(self.called).__name__)
+        return {
+            "target": None,
+            "class": "",
+            "function": name,
+            "score": self.first[at] if self.first else None,
+        }
 
-def target_of(target: Wanted, subject: Subject) -> ClassTarget | CalledTarget:
-    """Return what makes one number for each picture of the scores of the classes.
+
+class NoTarget:
+    """Nothing that is explained: for methods that ask no scores, of models that have none.
+
+    Example:
+        >>> NoTarget().about(0, ())
+        {'target': None, 'class': '', 'score': None}
+    """
+
+    def __init__(self) -> None:
+        self.first: tuple[float, ...] = ()
+
+    def __call__(self, output: Any) -> Float[Tensor, " b"]:  # noqa: ARG002
+        """Return no number."""
+        return torch.zeros(0)
+
+    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
+        """Return that nothing is explained."""
+        return {"target": None, "class": "", "score": None}
+
+
+def target_of(target: Wanted, subject: Subject) -> KnownTarget:
+    """Return what makes one number for each picture of what a model returns.
 
     Args:
-        target: A class by its number or its name, or one for each picture; what makes numbers of
-            scores, differentiably; or None for the best class of each picture.
-        subject: The model that gives the scores.
+        target: A class by its number or its name, or one for each picture; a function of what the
+            model returns to one number for each picture, differentiably; or None for the best
+            class of each picture.
+        subject: The model.
 
     Raises:
         ValueError: If there is no such class.
@@ -108,8 +186,12 @@ def target_of(target: Wanted, subject: Subject) -> ClassTarget | CalledTarget:
         >>> target_of("dog", subject)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         tensor([2., 4.])
     """
-    if isinstance(target, (ClassTarget, CalledTarget)):
+    if isinstance(target, KnownTarget):
         return target
+    if not callable(target) and (refusal := subject.card.output.refusal):
+        if target is None:
+            return NoTarget()
+        raise ValueError(f"{subject.card.name} has no class {target!r}: {refusal}")
     if target is None:
         return ClassTarget()
     if isinstance(target, (int, str)):
@@ -118,55 +200,10 @@ def target_of(target: Wanted, subject: Subject) -> ClassTarget | CalledTarget:
         return ClassTarget([_number(one, subject) for one in target])
     if not callable(target):
         raise TypeError(
-            "a target is a class by number or name, a list of such, or what makes numbers of "
-            f"scores; got {type(target).__name__}"
+            "a target is a class by number or name, a list of such, or a function of what the "
+            f"model returns; got {type(target).__name__}"
         )
     return CalledTarget(target)
-
-
-def answers(
-    subject: Subject,
-    variants: Float[Tensor, "m b c y x"],
-    target: Target,
-    *,
-    of: Of = "scores",
-) -> Float[Tensor, "m b"]:
-    """Return the target of each variant of each picture, all of which the model sees at once.
-
-    Args:
-        subject: The model.
-        variants: Of b pictures, normalised.
-        target: What is asked.
-        of: Whether the target is made of scores or of probabilities.
-
-    Raises:
-        ValueError: If it is to be made of anything else.
-    """
-    if of not in ("probabilities", "scores"):
-        raise ValueError(f"the target is made of probabilities or of scores, got {of!r}")
-    scores = subject.scores(variants.flatten(0, 1))
-    given = scores.softmax(1) if of == "probabilities" else scores
-    return torch.stack([target(one) for one in given.unflatten(0, variants.shape[:2])])
-
-
-def variants_at_once(chunk: int, pictures: Float[Tensor, "b c y x"]) -> int:
-    """Return how many variants of all pictures fit into what the model sees at once, at least one.
-
-    Args:
-        chunk: Pictures that it sees at once.
-        pictures: Each of which has variants.
-
-    Raises:
-        ValueError: If it sees none.
-
-    Example:
-        >>> import torch
-        >>> variants_at_once(32, torch.zeros(3, 1, 2, 2))
-        10
-    """
-    if chunk < 1:
-        raise ValueError(f"the model must see at least 1 picture at once, got chunk={chunk}")
-    return max(1, chunk // len(pictures))
 
 
 def _number(target: int | str, subject: Subject) -> int:

@@ -1,8 +1,11 @@
 """From a model and pictures to words, and to maps that lie where the model looked."""
 
+import itertools
 import os
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,9 +14,10 @@ from PIL import Image
 from torch import nn
 
 from visattn.data.framings import Framing, frame
-from visattn.data.pictures import Picture, read_picture
+from visattn.data.pictures import Picture, PictureError, find_pictures, read_picture
 from visattn.functional.search import Hypotheses
 from visattn.maps import AttentionMap, Geometry
+from visattn.maps.attention_maps import shortened
 from visattn.maps.frozen_models import evaluating
 from visattn.models.captioners import Captioner, Look
 
@@ -21,7 +25,7 @@ PictureLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Pictur
 Fit = Literal["crop", "squash", "pad"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Caption:
     """What a model says of a picture, and where it looked for each word."""
 
@@ -38,6 +42,15 @@ class Caption:
     """Whether the model came to an end; otherwise the caption was cut."""
     alternatives: tuple["Caption", ...] = ()
     """The next best captions, where more than one was asked for."""
+    picture: str = ""
+    """The file of the picture, as far as it is known."""
+
+    def __repr__(self) -> str:
+        """Return the caption in one line."""
+        more = f", {len(self.alternatives)} more" if self.alternatives else ""
+        name = f", {self.picture}" if self.picture else ""
+        text = shortened(self.text, 100)
+        return f"Caption({text!r}, score {self.score:.3g}, {len(self.words)} maps{more}{name})"
 
     @property
     def text(self) -> str:
@@ -56,6 +69,7 @@ def caption(
     min_length: int = 1,
     length_penalty: float = 0.0,
     fit: Fit = "crop",
+    batch: int = 16,
 ) -> list[Caption]:
     """Say what is on pictures, and where the model looked for each word.
 
@@ -63,7 +77,9 @@ def caption(
 
     Args:
         model: A trained captioner, as `load` gives it.
-        pictures: One picture or several: files, bytes, PIL images or RGB arrays, of any size.
+        pictures: One picture or several: files, bytes, PIL images or RGB arrays, of any size; or
+            folders, which are searched as `visattn caption` does. Where there is a folder, files
+            that cannot be read are skipped with a warning.
         beam: Captions searched at once per picture.
         best: Captions returned per picture; those after the first stand in `alternatives`.
         max_length: Most words.
@@ -71,11 +87,19 @@ def caption(
         length_penalty: Exponent of the length penalty; 0 compares log-probabilities.
         fit: How a picture that is not of the model's shape is made to fit: its middle (`crop`),
             all of it out of shape (`squash`), or all of it with margins (`pad`).
+        batch: Pictures that are in memory at once.
+
+    Returns:
+        A caption for each picture that could be read, in their order; its `picture` names the file.
 
     Raises:
         TypeError: If the model is no captioner.
-        PictureError: If a picture cannot be read.
+        FileNotFoundError: If a folder does not exist or holds no picture.
+        PictureError: If a picture cannot be read that was not searched for in a folder.
         ValueError: If the numbers contradict each other, or the model gives NaN.
+
+    Warns:
+        UserWarning: For each file that was skipped; the reason is said.
 
     Example:
         >>> from visattn.models.captioners import SPECIALS
@@ -92,26 +116,55 @@ def caption(
     """
     if not isinstance(model, Captioner):
         raise TypeError(f"only a captioner can caption, got {type(model).__name__}")
-    one = isinstance(pictures, (str, os.PathLike, bytes, Image.Image, np.ndarray, Picture))
-    given = [pictures] if one else list(pictures)
-    if not given:
-        return []
+    if batch < 1:
+        raise ValueError(f"there must be at least 1 picture at once, got batch={batch}")
     framing = Framing(size=model.encoder.size, fit=fit)
-    framed = [frame(read_picture(picture), framing) for picture in given]
-    device = next(model.parameters()).device
-    with evaluating(model):
-        found = model.search(
-            model.encoder(torch.stack([pixels for pixels, _ in framed]).to(device)),
-            beam=beam,
-            best=best,
-            max_length=max_length,
-            min_length=min_length,
-            length_penalty=length_penalty,
-        )
+    read = ((one.name, *frame(one, framing)) for one in read_pictures(pictures))
     made = {"model": type(model).__name__, "beam": beam, "fit": fit}
-    return [
-        _captions(model, found, index, geometry, made) for index, (_, geometry) in enumerate(framed)
-    ]
+    device, every = next(model.parameters()).device, list[Caption]()
+    with evaluating(model):
+        while some := list(itertools.islice(read, batch)):
+            found = model.search(
+                model.encoder(torch.stack([pixels for _, pixels, _ in some]).to(device)),
+                beam=beam,
+                best=best,
+                max_length=max_length,
+                min_length=min_length,
+                length_penalty=length_penalty,
+            )
+            every += [
+                _captions(model, found, index, geometry, {**made, "picture": name})
+                for index, (name, _, geometry) in enumerate(some)
+            ]
+    return every
+
+
+def read_pictures(pictures: Iterable[PictureLike] | PictureLike) -> Iterator[Picture]:
+    """Read pictures one by one, and all those in folders.
+
+    Args:
+        pictures: One or several, and folders. Where there is a folder, files that cannot be read
+            are skipped with a warning.
+
+    Raises:
+        FileNotFoundError: If a folder holds no picture.
+        PictureError: If a picture cannot be read, and there is no folder.
+    """
+    single = isinstance(pictures, (str, os.PathLike, bytes, Image.Image, np.ndarray, Picture))
+    given = [pictures] if single else list(pictures)
+    if not any(isinstance(one, (str, os.PathLike)) and Path(one).is_dir() for one in given):
+        yield from map(read_picture, given)
+        return
+    sources: list[PictureLike] = []
+    for one in given:  # what is not there is said before any picture is read
+        sources += find_pictures(one) if isinstance(one, (str, os.PathLike)) else [one]
+    for source in sources:
+        try:
+            picture = read_picture(source)
+        except PictureError as error:
+            warnings.warn(f"skipped {error}", stacklevel=3)
+        else:
+            yield picture
 
 
 def _captions(
@@ -137,6 +190,7 @@ def _captions(
                 maps=AttentionMap(values, "look.tap", "words", geometry, made, words),
                 score=float(found.scores[picture, rank]),
                 finished=bool(found.finished[picture, rank]),
+                picture=made["picture"],
             )
         )
     if not every:

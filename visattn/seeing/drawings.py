@@ -1,13 +1,15 @@
 """Captions and their maps, drawn on the pictures that they are about."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
 from PIL import Image
 
 from visattn.data.pictures import read_picture
-from visattn.maps import AttentionMap
+from visattn.maps import AttentionMap, Geometry
 from visattn.seeing.captions import Caption, PictureLike
 from visattn.seeing.map_scales import map_scale
 from visattn.viz.contours import outlined
@@ -15,11 +17,14 @@ from visattn.viz.layouts import tile_size
 from visattn.viz.overlays import overlay as draw_overlay
 from visattn.viz.panels import caption_panel
 
+MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
+
 
 def overlay(
     picture: PictureLike,
-    attention_map: AttentionMap,
+    attention_map: AttentionMap | MapValues,
     *,
+    geometry: Geometry | None = None,
     high: float | None = None,
     smooth: bool = True,
     outline: float | None = None,
@@ -29,7 +34,10 @@ def overlay(
 
     Args:
         picture: The original picture.
-        attention_map: One map, placed on it.
+        attention_map: One map, placed on it; or plain values `[y, x]`, an array, a tensor or a
+            list of rows, on any grid. They are laid over the whole picture, from edge to edge,
+            unless a geometry says where they lie. Values below zero make the map signed.
+        geometry: Where plain values lie on the picture; their grid covers the network's input.
         high: The value that shows in full; by default as `visattn.seeing.map_scales.map_scale`
             chooses it. For words of one caption take the scale of all its maps together.
         smooth: Whether to blend between cells, or to show each as it is.
@@ -39,16 +47,21 @@ def overlay(
 
     Raises:
         ValueError: If the map has no place on a picture, was made for one of another size, or
-            holds several maps; index it first.
+            holds several maps (index it first), or plain values are not `[y, x]` and finite.
 
     Example:
         >>> from visattn.maps import Geometry
         >>> blank = np.full((30, 40, 3), 200, np.uint8)
         >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)), {})
-        >>> overlay(blank, spot).size
-        (40, 30)
+        >>> overlay(blank, spot).size, overlay(blank, [[0.0, 1.0], [0.5, 0.0]]).size
+        ((40, 30), (40, 30))
     """
     read = read_picture(picture)
+    if not isinstance(attention_map, AttentionMap):
+        place = geometry or Geometry.identity(read.size)
+        attention_map = _plain_map(attention_map, place)
+    elif geometry is not None:
+        attention_map = attention_map.placed(geometry)
     values = attention_map.values
     if values.ndim != 2:
         raise ValueError(
@@ -67,6 +80,25 @@ def overlay(
     if outline is not None:
         drawn = outlined(drawn, placed, outline * high)
     return Image.fromarray(drawn)
+
+
+def _plain_map(values: MapValues, geometry: Geometry) -> AttentionMap:
+    """Return plain values as a map."""
+    if isinstance(values, torch.Tensor):
+        found = values.detach().cpu()
+    else:
+        try:
+            found = torch.from_numpy(np.array(values, dtype=np.float64))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"a map is an array of numbers [y, x], got {error}") from error
+    found = found.to(torch.float32)
+    if found.ndim != 2 or not found.numel() or not bool(found.isfinite().all()):
+        raise ValueError(
+            f"a map is an array [y, x] of finite numbers, got shape {list(found.shape)}"
+            + (" with NaN or infinity" if found.ndim == 2 and found.numel() else "")
+        )
+    made = {"signed": bool((found < 0).any())}
+    return AttentionMap(found, "array", "gradient", geometry, made)
 
 
 def panel(

@@ -11,14 +11,17 @@ from torch import Tensor, nn
 
 from visattn.data.pictures import Picture
 from visattn.maps import AttentionMap
+from visattn.maps.attention_rows import chosen_layer
+from visattn.maps.feature_layers import feature_site, layer_name
+from visattn.maps.input_sizes import Classes, checked_size
 from visattn.maps.methods import METHODS, Method, close_names, fitting, refusal_of
 from visattn.maps.model_cards import Subject
 from visattn.maps.subjects import subject_of
-from visattn.maps.targets import CalledTarget, ClassTarget, Wanted, target_of
+from visattn.maps.targets import Target, Wanted, target_of
 from visattn.models.captioners import Captioner
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.seeing.captions import Fit, PictureLike
-from visattn.seeing.preparations import Prepared, prepared
+from visattn.seeing.preparations import Prepared, prepared, transformed
 from visattn.seeing.scans import glimpses
 from visattn.seeing.word_explanations import WORD_METHODS
 
@@ -29,6 +32,8 @@ def explain(
     method: str = "rollout",
     target: Wanted = None,
     *,
+    size: int | tuple[int, int] | None = None,
+    classes: Classes | None = None,
     transform: Any = None,
     fit: Fit | None = None,
     batch: int = 16,
@@ -37,7 +42,7 @@ def explain(
 ) -> list[AttentionMap]:
     """Say where a model looked on pictures, or which places its scores rest on.
 
-    Any classifier will do, of visattn, timm, torchvision, Hugging Face or one's own; which methods
+    Any network will do, of visattn, timm, torchvision, Hugging Face or one's own; which methods
     fit it is said by `methods_for`. It comes back in the mode in which it was, with its gradients,
     and so does the random state.
 
@@ -49,8 +54,13 @@ def explain(
         pictures: One picture or several: files, bytes, PIL images or RGB arrays, of any size.
         method: How it is made: `attention`, `rollout`, `gradient_rollout`, `relevance`, `gradcam`
             and others that `visattn.maps.methods.METHODS` lists.
-        target: What is to be explained: a class by its number or name, or one for each picture;
-            what makes a number for each picture of the scores; None for the best class.
+        target: What is to be explained: a class by its number or name, or one for each picture; a
+            function of what the model returns, whatever that is, to one number for each picture;
+            None for the best class.
+        size: Height and width of the pictures that the model takes, or both in one number; by
+            default that of the transform, or what the model says it is made for.
+        classes: Names of the classes, in their order or by their numbers, of a model that does not
+            know them.
         transform: The preprocessing of the model, made of steps of torchvision or timm; by default
             the one that it was made for.
         fit: How pictures that are not of the model's shape are made to fit: their middle (`crop`),
@@ -58,16 +68,18 @@ def explain(
         batch: Pictures that are in memory at once.
         keep_empty: Return maps that are zero everywhere or no numbers, with the reason in
             `made["empty"]`, instead of raising an error.
-        options: As the method takes them.
+        options: As the method takes them. `layer` is a number, or any module of the model, as
+            itself or by its path; `layer4.2.relu#2` is the second run of `layer4.2.relu`.
 
     Returns:
         A map `[y, x]` for each picture; `made` holds method, options, target (the number of the
-        class), class (its name), score, model, whether values are `signed`, and `empty`.
+        class), class (its name), score, `scores` (where these are in what the model returns),
+        model, `layer` and its `run` if there is one, whether values are `signed`, and `empty`.
 
     Raises:
         PictureError: If a picture cannot be read.
-        ValueError: If there is no such method, option or class, the method does not fit the model,
-            or a map is empty.
+        ValueError: If there is no such method, option, layer or class, the method does not fit the
+            model, the model does not run on pictures of that size, or a map is empty.
 
     Example:
         >>> from visattn.models.attention_resnets import AttentionResNet
@@ -83,26 +95,29 @@ def explain(
     if batch < 1:
         raise ValueError(f"there must be at least 1 picture at once, got batch={batch}")
     if method in _own_methods(model):
-        _check_plain(method, target, transform)
+        _check_plain(method, target, transform, size, classes)
         return _own_maps(model, given, method, {} if fit is None else {"fit": fit}, options)
     _check_name(method, model)
-    subject, chosen = subject_of(model), METHODS[method]
-    _check_fits(chosen, subject, model)
-    _check_options(chosen, options)
+    chosen, function = METHODS[method], callable(target)
+    _check_options(chosen, options, function=function)
+    if isinstance(options.get("layer"), nn.Module):
+        options["layer"] = layer_name(model, options["layer"])
     targets = _apart(target, len(given))
     found: list[AttentionMap] = []
     for first in range(0, len(given), batch):
         some = slice(first, first + batch)
-        ready = prepared(subject, given[some], transform=transform, fit=fit)
-        size = (ready.inputs.shape[2], ready.inputs.shape[3])
-        fits = size == subject.card.size
-        found += _placed(
-            subject if fits else subject_of(model, size),
-            ready,
-            chosen,
-            target if targets is None else targets[some],
-            options,
-        )
+        if transform is None:
+            subject = subject_of(model, size, classes)
+            _check_fits(chosen, subject, model, function=function)
+            ready = prepared(subject, given[some], fit=fit)
+        else:
+            ready = transformed(model, given[some], transform, fit=fit)
+            seen = (ready.inputs.shape[2], ready.inputs.shape[3])
+            _check_seen(seen, size)
+            subject = subject_of(model, seen, classes)
+            _check_fits(chosen, subject, model, function=function)
+        asked = target if targets is None else targets[some]
+        found += _placed(subject, ready, chosen, asked, options)
     empty = [] if keep_empty else [one for one in found if one.made["empty"]]
     if empty:
         raise ValueError(
@@ -113,11 +128,20 @@ def explain(
     return found
 
 
-def methods_for(model: nn.Module) -> list[str]:
+def methods_for(
+    model: nn.Module,
+    *,
+    size: int | tuple[int, int] | None = None,
+    target: Target | None = None,
+) -> list[str]:
     """Return the names of the methods that fit a model.
 
     Args:
         model: To be explained.
+        size: Height and width of its pictures, or both in one number; None for what it is made
+            for, as far as it says so.
+        target: A function of what the model returns, if one will be given: then it needs no scores
+            of classes.
 
     Example:
         >>> from visattn.models.attention_resnets import AttentionResNet
@@ -126,7 +150,8 @@ def methods_for(model: nn.Module) -> list[str]:
     """
     if isinstance(model, Captioner):
         return _own_methods(model)
-    return [*_own_methods(model), *fitting(subject_of(model).card)]
+    card = subject_of(model, size).card
+    return [*_own_methods(model), *fitting(card, function=target is not None)]
 
 
 def _own_methods(model: nn.Module) -> list[str]:
@@ -164,28 +189,45 @@ def _check_name(name: str, model: nn.Module) -> None:
         )
 
 
-def _check_fits(method: Method, subject: Subject, model: nn.Module) -> None:
-    if reason := refusal_of(method, subject.card):
+def _check_fits(method: Method, subject: Subject, model: nn.Module, *, function: bool) -> None:
+    reason = refusal_of(method, subject.card, function=function)
+    if reason == "it has no layer whose features lie on a grid" and "layer" in method.options:
+        return  # any module may be named
+    if reason:
+        names = [*_own_methods(model), *fitting(subject.card, function=function)]
         raise ValueError(
             f"{method.name} does not fit {subject.card.name}: {reason}; what fits is "
-            f"{', '.join(methods_for(model))}"
+            f"{', '.join(names)}"
         )
 
 
-def _check_options(method: Method, options: Mapping[str, Any]) -> None:
+def _check_seen(seen: tuple[int, int], size: int | tuple[int, int] | None) -> None:
+    if size is not None and checked_size(size) != seen:
+        raise ValueError(
+            f"the transform gives pictures of {seen[0]} x {seen[1]} pixels, got size={size!r} too: "
+            "drop one of them"
+        )
+
+
+def _check_options(method: Method, options: Mapping[str, Any], *, function: bool) -> None:
     known = method.options
     if wrong := sorted(set(options) - set(known)):
         listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
         raise ValueError(
             f"{method.name} has no option {wrong[0]!r}; it takes {listed or 'no options'}"
         )
+    if function and "of" in options:
+        raise ValueError(
+            "of= says what is made of the scores of a class; a target function is given what the "
+            "model returns, and makes of it what it likes"
+        )
 
 
-def _check_plain(method: str, target: Wanted, transform: Any) -> None:
-    if target is not None or transform is not None:
+def _check_plain(method: str, *unused: Any) -> None:
+    if any(one is not None for one in unused):
         raise ValueError(
             f"{method} explains what the model said of pictures that it prepares itself: it takes "
-            "neither target nor transform"
+            "neither target nor transform, size nor classes"
         )
 
 
@@ -200,21 +242,27 @@ def _placed(
     chosen = target_of(target, subject)
     values = method.function(subject, ready.inputs, chosen, **options).detach().float().cpu()
     signed = bool({"signed": method.signed, **method.options, **options}["signed"])
+    known = {**method.options, **options}
+    if callable(target):
+        known.pop("of", None)
     noted = {
         "method": method.name,
-        "options": {**method.options, **options},
+        "options": known,
         "model": subject.card.name,
         "signed": signed,
+        **_noted_layer(subject, method, known.get("layer")),
     }
+    if subject.card.output.scores and method.needs_target and not callable(target):
+        noted["scores"] = subject.card.output.scores
     return [
         AttentionMap(
             one.clone(),
-            str(options.get("layer", "")) or method.name,
+            noted.get("layer", method.name),
             method.kind,
             geometry,
             {
                 **noted,
-                **_noted_target(chosen, subject, at),
+                **chosen.about(at, subject.classes),
                 "picture": read.name,
                 "empty": _emptiness(one),
             },
@@ -225,15 +273,14 @@ def _placed(
     ]
 
 
-def _noted_target(target: ClassTarget | CalledTarget, subject: Subject, at: int) -> dict[str, Any]:
-    """Return which class was explained of a picture and its score, as far as anybody asked."""
-    numbers, names = target.numbers or (), subject.classes
-    number = numbers[at if len(numbers) > 1 else 0] if numbers else None
-    return {
-        "target": number,
-        "class": names[number] if number is not None and number < len(names) else "",
-        "score": target.first[at] if target.first else None,
-    }
+def _noted_layer(subject: Subject, method: Method, layer: Any) -> dict[str, Any]:
+    """Return which layer a map is of, and which of its runs if there are several."""
+    if layer is None:
+        return {}
+    if method.needs == "tokens":
+        return {"layer": subject.card.layers[chosen_layer(subject.card, layer)].site}
+    site = feature_site(subject, layer)
+    return {"layer": site.site, **({} if site.run is None else {"run": site.run})}
 
 
 def _emptiness(values: Tensor) -> str:

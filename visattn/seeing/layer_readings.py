@@ -82,7 +82,7 @@ def seen_layers(
     found: list[SeenLayer] = []
     for chunk in _chunks(numbers, card.layers):
         with record(subject.model, layers=chunk, heads=heads) as seen, torch.no_grad():
-            subject.scores(pixels)
+            subject.forward(pixels)
         tokens = [one for one in seen.maps if one.kind == "tokens"]
         for number, one in zip(chunk, tokens, strict=True):
             found.append(_thinned(_layer(number, one, card.layers[number], heads), each))

@@ -128,7 +128,9 @@ def subject_line(attention_map: AttentionMap) -> str:
     if made.get("target") is None and not made.get("class"):
         return ""
     name = made.get("class") or f"class {made['target']}"
-    score, share = made.get("score"), made.get("probability")
+    numbers = (made.get(key) for key in ("score", "probability"))
+    # a record of JSON holds NaN as text
+    score, share = (one if isinstance(one, (int, float)) else None for one in numbers)
     if share is not None:
         return f"{name}, {100 * share:.0f} %" if share >= 0.01 else f"{name}, below 1 %"
     if score is None:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from PIL import Image
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
-from torch import Tensor
+from torch import Tensor, nn
 
 from visattn.data.framings import Framing, frame
 from visattn.data.pictures import Picture, read_picture
@@ -73,24 +73,64 @@ def prepared(
         >>> made.inputs.shape, made.inputs.amax().item(), made.geometries[0].input_size
         (torch.Size([1, 3, 32, 48]), 1.0, (32, 48))
     """
+    if transform is None and fit is None and subject.card.source == "timm":
+        transform = _timm_transform(subject)
+    if transform is not None:
+        return transformed(subject.model, pictures, transform, fit=fit)
+    read = _read(pictures)
+    inputs, geometries = _framed(subject, read, fit)
+    return Prepared(_beside(inputs, subject.model), geometries, read)
+
+
+def transformed(
+    model: nn.Module,
+    pictures: Iterable[PictureLike] | PictureLike,
+    transform: Any,
+    *,
+    fit: Fit | None = None,
+) -> Prepared:
+    """Return pictures as a transform makes them, each with the way back to the original.
+
+    Args:
+        model: On whose device they are to be.
+        pictures: One picture or several: files, bytes, PIL images or RGB arrays, of any size.
+        transform: Steps of torchvision or timm, which end in normalised tensors.
+        fit: None: a transform says itself how pictures come to fit.
+
+    Raises:
+        PictureError: If a picture cannot be read.
+        ValueError: If there is no picture, a fit is given too, a step of the transform is unknown,
+            or what it gives is no tensor of one size for all.
+
+    Example:
+        >>> from torchvision.transforms import v2
+        >>> steps = v2.Compose([v2.ToImage(), v2.Resize((3, 5)), v2.ToDtype(torch.float32)])
+        >>> transformed(nn.Identity(), np.zeros((6, 9, 3), np.uint8), steps).inputs.shape
+        torch.Size([1, 3, 3, 5])
+    """
+    if fit is not None:
+        raise ValueError(
+            f"a transform says itself how pictures come to fit, got fit={fit!r} too: drop one"
+        )
+    read = _read(pictures)
+    inputs, geometries = _transformed(transform, read)
+    return Prepared(_beside(inputs, model), geometries, read)
+
+
+def _read(pictures: Iterable[PictureLike] | PictureLike) -> tuple[Picture, ...]:
     one = isinstance(pictures, (str, os.PathLike, bytes, Image.Image, np.ndarray, Picture))
     read = tuple(read_picture(picture) for picture in ([pictures] if one else pictures))
     if not read:
         raise ValueError("there must be at least one picture, got none")
-    if transform is not None and fit is not None:
-        raise ValueError(
-            f"a transform says itself how pictures come to fit, got fit={fit!r} too: drop one"
-        )
-    if transform is None and fit is None and subject.card.source == "timm":
-        transform = _timm_transform(subject)
-    if transform is None:
-        inputs, geometries = _framed(subject, read, fit)
-    else:
-        inputs, geometries = _transformed(transform, read)
-    weight = next(subject.model.parameters(), None)
-    if weight is not None:
-        inputs = inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
-    return Prepared(inputs, geometries, read)
+    return read
+
+
+def _beside(inputs: Tensor, model: nn.Module) -> Tensor:
+    """Return inputs on the device of a model, and of its precision."""
+    weight = next(model.parameters(), None)
+    if weight is None:
+        return inputs
+    return inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
 
 
 def _timm_transform(subject: Subject) -> Any:

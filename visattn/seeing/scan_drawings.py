@@ -15,7 +15,9 @@ from visattn.viz.coverage_panels import coverage_panel
 from visattn.viz.mosaics import coloured
 from visattn.viz.scan_animations import scan_animation
 from visattn.viz.scan_panels import scan_panel
+from visattn.viz.scan_paths import scan_path
 from visattn.viz.scan_records import ShownScan
+from visattn.viz.scan_views import scan_view
 from visattn.viz.scan_walls import scan_wall
 
 _TIMES, _DOT = "\N{MULTIPLICATION SIGN}", " \N{MIDDLE DOT} "
@@ -37,6 +39,24 @@ def glimpse_panel(
     shown = _shown(picture, scan)
     size = f"{shown.picture.shape[1]} {_TIMES} {shown.picture.shape[0]}"
     return scan_panel(shown, note=_DOT.join(filter(None, [name, size, *_told(scan)])))
+
+
+def glimpse_overlay(
+    picture: PictureLike, scan: ScanPath, *, longest: int = 400
+) -> UInt8[ndarray, "y x 3"]:
+    """Return the picture with the path of the eye on it.
+
+    Args:
+        picture: The original picture.
+        scan: What `glimpses` said of it.
+        longest: Of its sides, in pixels.
+
+    Raises:
+        ValueError: If the scan was made of a picture of another size.
+    """
+    shown = _shown(picture, scan)
+    view = scan_view(shown.picture.shape[:2], shown.boxes, (longest, longest))
+    return scan_path(view.canvas(shown.picture), view.boxes(shown.boxes), area=view.area)
 
 
 def glimpse_animation(picture: PictureLike, scan: ScanPath, *, width: int = 560) -> bytes:

@@ -17,6 +17,7 @@ from visattn.data.pictures import Picture, read_picture
 from visattn.functional.saliencies import saliency, salient_paths
 from visattn.functional.scan_paths import random_paths, raster_paths
 from visattn.maps import AttentionMap, Geometry
+from visattn.maps.attention_maps import shortened
 from visattn.maps.frozen_models import evaluating
 from visattn.models.glimpse_models import GlimpseModel
 from visattn.seeing.captions import Fit, PictureLike
@@ -24,7 +25,7 @@ from visattn.seeing.captions import Fit, PictureLike
 Policy = Literal["mean", "sampled", "random", "raster", "saliency"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ScanPath:
     """Where a model looked on a picture, what it saw there and what it thought.
 
@@ -47,6 +48,13 @@ class ScanPath:
     patches: UInt8[Tensor, "t s c g g"]
     pixels: UInt8[Tensor, "c y x"]
     maps: AttentionMap
+
+    def __repr__(self) -> str:
+        """Return the scan path in one line."""
+        return (
+            f"ScanPath({shortened(self.answer)}, probability {self.probability:.3f}, "
+            f"{len(self.places)} glimpses)"
+        )
 
     @property
     def answer(self) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.viz.documents import escaped_text, file_address, picture_address, sealed_document
+from visattn.viz.legends import TRACK
+from visattn.viz.rasters import resized_picture
 from visattn.viz.shown_texts import shown_text
 
 _NAME, _CAPTION = 200, 300  # characters
@@ -77,6 +79,26 @@ def thumbnail(picture: UInt8[np.ndarray, "y x 3"]) -> str:
         True
     """
     return picture_address(picture, longest=_THUMBNAIL, quality=72)[0]
+
+
+def tiled(pictures: Sequence[UInt8[np.ndarray, "y x 3"]]) -> UInt8[np.ndarray, "y2 x2 3"]:
+    """Return pictures of one size as one about as large; of several the first four, two by two.
+
+    Example:
+        >>> white = np.full((4, 6, 3), 255, np.uint8)
+        >>> tiled([white, white]).shape, int((tiled([white, white]) == 255).sum())
+        ((4, 6, 3), 36)
+    """
+    if len(pictures) == 1:
+        return pictures[0]
+    height, width = pictures[0].shape[:2]
+    half = (max(1, height // 2), max(1, width // 2))
+    whole = np.empty((2 * half[0], 2 * half[1], 3), np.uint8)
+    whole[:] = TRACK
+    for at, picture in enumerate(pictures[:4]):
+        top, left = at // 2 * half[0], at % 2 * half[1]
+        whole[top : top + half[0], left : left + half[1]] = resized_picture(picture, half)
+    return whole
 
 
 def _card(entry: IndexEntry) -> str:
