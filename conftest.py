@@ -1,5 +1,6 @@
 """What every test and every example in a docstring stands on."""
 
+import gc
 import os
 from random import Random
 
@@ -44,6 +45,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         random.shuffle(files)
         random.shuffle(items)
         items.sort(key=lambda item: files.index(item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the two million objects that are imported by now."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let it take them at the end: libraries look for what was forgotten."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self, get_args
 
 import jaxtyping
+import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
 
@@ -37,7 +38,7 @@ def check_shapes_alone() -> None:
     each time. VISATTN_CHECK_ALL=1 has all functions checked, as `make test-all` does.
     """
     if os.environ.get("VISATTN_CHECK_ALL", "0") == "0":
-        vars(jaxtyping)["jaxtyped"] = around_shapes
+        pytest.MonkeyPatch().setattr(jaxtyping, "jaxtyped", around_shapes)
 
 
 def around_shapes(*, typechecker: Any) -> Callable[[Any], Any]:

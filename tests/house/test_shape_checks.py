@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self, cast
 
 import pytest
 import torch
@@ -42,8 +42,9 @@ def test_what_says_no_shape_is_left_alone_and_what_does_is_found() -> None:
     assert decorate(plain) is plain
     assert decorate(Held) is Held
     assert decorate(nested) is not nested
-    assert decorate(property(plain)).fget is plain
-    assert decorate(classmethod(nested)).__func__ is not nested
+    first, second = cast("list[Any]", [plain, nested])
+    assert decorate(property(first)).fget is plain
+    assert decorate(classmethod(second)).__func__ is not nested
     with pytest.raises(TypeCheckError, match="'y'"):
         Held(torch.ones(2), torch.ones(3))
 

@@ -140,8 +140,9 @@ class Browser:
             time.sleep(0.01)
 
     def place(self, selector: str, index: int = 0) -> tuple[float, float]:
-        """Return the middle of an element, after bringing it into view."""
+        """Return the middle of an element, in view; a script may still be making it."""
         found = f"document.querySelectorAll({json.dumps(selector)})[{index}]"
+        self.wait(f"{found} !== undefined")
         x, y = self.value(
             f"(e => {{ e.scrollIntoView({{block: 'nearest'}}); const r = e.getBoundingClientRect();"
             f"return [r.x + r.width / 2, r.y + r.height / 2] }})({found})"
