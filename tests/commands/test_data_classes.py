@@ -85,19 +85,19 @@ def test_the_defaults_of_canvases_are_those_of_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "said", "code"),
     [
-        (["--count", "12"], "count must be 1 to 11, got 12"),
-        (["--canvas", "20", "20"], "must fit on the canvas"),
-        (["--pieces", "-1"], "pieces at least 0"),
-        (["--root", "nowhere"], "does not hold MNIST"),
+        (["--count", "12"], "count must be 1 to 11, got 12", 1),
+        (["--canvas", "20", "20"], "--canvas: must be a whole number from 28", 2),
+        (["--pieces", "-1"], "--pieces: must be a whole number from 0", 2),
+        (["--root", "nowhere"], "does not hold MNIST", 1),
     ],
 )
 def test_what_cannot_be_writes_nothing(
-    words: list[str], said: str, root: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, code: int, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = root / "new"
     asked = ["data", "digits", "--root", str(root), "--out", str(out), *words]
-    assert main(asked) == 1
+    assert main(asked) == code
     assert said in capsys.readouterr().err
     assert not out.exists()

@@ -154,7 +154,11 @@ def test_an_archive_gives_its_array(run: Callable[..., list[Path]], tmp_path: Pa
             [],
             r"picture of \(5, 7\) pixels, .* has \(97, 131\); give the same photo",
         ),
-        (np.ones((7, 7)), ["--size", "0"], "must be N or HEIGHTxWIDTH, got '0'"),
+        (
+            np.ones((7, 7)),
+            ["--size", "0"],
+            "must be N or HEIGHTxWIDTH, each from 1 to 8,000, got '0'",
+        ),
         (np.ones((7, 7)), ["--colours", "mud"], "no colour table 'mud'"),
         (np.ones((7, 7)), ["--low", "2.0"], "the scale must rise"),
     ],

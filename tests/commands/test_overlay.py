@@ -334,7 +334,6 @@ def test_broken_weights_are_said_and_not_drawn(
         for parameter in model.head.parameters():
             parameter.fill_(torch.nan)
     visattn.save(model, tmp_path / "m.safetensors")
-    for scale in ("picture", "global", "percentile"):
-        words = ("--method", "gradcam", "--scale", scale)
-        assert run(photos, tmp_path / "m.safetensors", tmp_path / "o", *words) == 1
-        assert "the map holds NaN or infinity" in capsys.readouterr().err
+    words = ("--method", "gradcam")
+    assert run(photos, tmp_path / "m.safetensors", tmp_path / "o", *words) == 1
+    assert "holds NaN or infinity in " in capsys.readouterr().err

@@ -68,9 +68,9 @@ def test_no_module_is_a_drawer() -> None:
     assert [path for path in OURS if drawers & {path.stem, path.parent.name}] == []
 
 
-def test_files_stay_under_300_lines() -> None:
+def test_files_stay_within_400_lines() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in OURS}
-    assert {path: length for path, length in lengths.items() if length >= 300} == {}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
 
 
 def test_functions_stay_under_40_lines() -> None:

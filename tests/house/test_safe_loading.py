@@ -36,7 +36,8 @@ def dangers(source: str) -> list[str]:
             found += [
                 f"{node.lineno}: import {name}"
                 for name in names
-                if name.split(".")[0] in RUNNING or any(name.startswith(one) for one in FETCHING)
+                if name != "pickle.UnpicklingError"  # an exception, which reads nothing
+                and (name.split(".")[0] in RUNNING or any(name.startswith(one) for one in FETCHING))
             ]
     return found
 
@@ -53,7 +54,8 @@ def call_dangers(node: ast.Call) -> Iterator[str]:
         wanted = {"allow_pickle": "False"}
     elif last == "from_pretrained":
         wanted = {"trust_remote_code": "False", "local_files_only": "True"}
-        wanted |= {"use_safetensors": "True"}
+        if given.get("weights_only") != "True":
+            wanted |= {"use_safetensors": "True"}
     yield from (f"{name} without {k}={v}" for k, v in wanted.items() if given.get(k) != v)
     if name in CALLED or name.startswith(("torch.hub.", "torch.package")):
         yield name

@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_subjects import CLASSES, small_cnn
 
-from visattn.maps.target_values import answers
+from visattn.maps.target_scores import answers
 from visattn.maps.targets import ClassTarget, target_of
 
 SCORES = torch.tensor([[1.0, 5.0, 2.0, 0.0], [7.0, 3.0, 4.0, 6.0], [0.0, 1.0, 2.0, 3.0]])

@@ -120,7 +120,7 @@ class Looker:
         """
         import torch
 
-        from visattn.maps.target_values import probabilities
+        from visattn.maps.target_scores import probabilities
         from visattn.maps.targets import ClassTarget
         from visattn.seeing.preparations import prepared
 

@@ -12,7 +12,7 @@ from visattn.maps.feature_layers import Layer, feature_site
 from visattn.maps.frozen_models import frozen
 from visattn.maps.layer_places import first_tensor, lies_on_grid, on_grid
 from visattn.maps.model_cards import FeatureSite, Subject
-from visattn.maps.target_values import target_values
+from visattn.maps.target_scores import target_values
 from visattn.maps.targets import Target
 
 Arithmetic = Callable[[Tensor, Tensor], Tensor]

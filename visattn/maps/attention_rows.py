@@ -12,7 +12,7 @@ from visattn.maps.attention_maps import AttentionMap
 from visattn.maps.frozen_models import asked, frozen
 from visattn.maps.model_cards import ModelCard, Subject
 from visattn.maps.recorders import Recording, record
-from visattn.maps.target_values import target_values
+from visattn.maps.target_scores import target_values
 from visattn.maps.targets import Target
 
 _READ = {"class": ("class",), "distilled": ("class", "distillation")}

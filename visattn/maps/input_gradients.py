@@ -8,7 +8,7 @@ from visattn.functional.quadratures import gauss_legendre
 from visattn.maps.fills import Fill, filled
 from visattn.maps.frozen_models import asked, frozen
 from visattn.maps.model_cards import Subject
-from visattn.maps.target_values import answers, variants_at_once
+from visattn.maps.target_scores import answers, variants_at_once
 from visattn.maps.targets import Target
 
 

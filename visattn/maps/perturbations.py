@@ -13,7 +13,7 @@ from visattn.functional.picture_masks import (
 from visattn.maps.fills import Fill, filled
 from visattn.maps.frozen_models import frozen
 from visattn.maps.model_cards import Subject
-from visattn.maps.target_values import Of, answers, variants_at_once
+from visattn.maps.target_scores import Of, answers, variants_at_once
 from visattn.maps.targets import Target
 
 

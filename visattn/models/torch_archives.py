@@ -2,11 +2,11 @@
 
 import argparse
 import copy
-import pickle
 import pickletools
 import re
 import zipfile
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import IO, Any
 
 import torch
@@ -17,7 +17,7 @@ from visattn.models.weight_files import check_room
 _LONGEST = 2**26  # bytes of the part that says what the weights belong to
 _GREEDY = ("bytearray", "torch Tensor")  # these take as much memory as a number says
 _SLACK = 2**20
-_LEGACY_START = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
+_LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled
 _LEGACY_PICKLES = 5  # of a file before torch 1.6: magic, protocol, system, contents, names
 # Plain containers that training scripts keep beside the weights; making one runs nothing.
 _HARMLESS: list[Any] = [argparse.Namespace]
@@ -64,7 +64,7 @@ def read_archive(source: Path) -> Any:
 def _reason(source: Path, error: Exception) -> str:
     text = str(error)
     named = re.search(r"GLOBAL ([\w.]+)", text)
-    if isinstance(error, pickle.UnpicklingError) and named:
+    if isinstance(error, UnpicklingError) and named:
         return (
             f"{source} is a pickle that would import and run {named[1]}, so it is not loaded; of a "
             "model that you trust, save the weights alone: "
@@ -75,7 +75,7 @@ def _reason(source: Path, error: Exception) -> str:
             f"{source} is a TorchScript program, not weights; save those: "
             "torch.save(torch.jit.load(FILE).state_dict(), 'weights.pth')"
         )
-    if isinstance(error, pickle.UnpicklingError):
+    if isinstance(error, UnpicklingError):
         return (
             f"{source} is a pickle of more than plain values and tensors, which might run "
             "anything, so it is not loaded"
@@ -98,7 +98,7 @@ def _check_legacy(source: Path) -> None:
     check_room(source.stat().st_size, "it")
     with source.open("rb") as opened:
         if opened.read(len(_LEGACY_START)) != _LEGACY_START:
-            raise pickle.UnpicklingError("a pickle, but not of torch.save")
+            raise UnpicklingError("a pickle, but not of torch.save")
         opened.seek(0)
         for _ in range(_LEGACY_PICKLES):
             _check_index(opened)
