@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from visattn.blocks.taps import Wish
 from visattn.functional.window_unrollings import rolled_windows, unrolled_windows
 from visattn.maps.attention_calls import AttentionCall
-from visattn.maps.grid_watches import PICTURES
 from visattn.maps.interceptions import Interception, sums_to_one
 from visattn.maps.model_readings import ModelReading, TokenPlace
 from visattn.maps.module_calls import ModuleCall, ModuleCalls, first_picture
@@ -202,7 +201,7 @@ class ForeignAttention:
         reading = self._reading
         runs = reading.places.get(place.site)
         if not runs:
-            self.refused(place, reading.failure or "it ran otherwise than on a picture of zeros")
+            self.refused(place, reading.failure or "it ran otherwise than when it was read")
             return None
         found = runs[place.number % len(runs)]
         if isinstance(found, str):
@@ -220,9 +219,9 @@ class ForeignAttention:
         call, args, kwargs = own
         whole = call.module is self.model
 
-        def run(zeros: Tensor) -> Any:
-            given = tuple(_replaced(one, picture, zeros) for one in args)
-            named = {name: _replaced(one, picture, zeros) for name, one in kwargs.items()}
+        def run(others: Tensor) -> Any:
+            given = tuple(_replaced(one, picture, others) for one in args)
+            named = {name: _replaced(one, picture, others) for name, one in kwargs.items()}
             return call.module(*given, **named)
 
         if whole and len(args) == 1 and not kwargs:
@@ -236,14 +235,14 @@ class ForeignAttention:
         return reading_of(self.model, size, channels, run, way=call.site)
 
 
-def _replaced(given: Any, picture: Tensor, zeros: Tensor) -> Any:
-    """Return zeros in place of a picture, and as many of what came with it."""
+def _replaced(given: Any, picture: Tensor, others: Tensor) -> Any:
+    """Return other pictures in place of a picture, and as many of what came with it."""
     if not isinstance(given, Tensor):
         return given
     if given.shape == picture.shape:
-        return zeros
+        return others
     together = given.ndim > 0 and len(given) == len(picture)
-    return given[:1].expand(PICTURES, *given.shape[1:]) if together else given
+    return given[:1].expand(len(others), *given.shape[1:]) if together else given
 
 
 def _by_picture(weights: Tensor, windows: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class Interception(TorchFunctionMode):
         """Hear a product with weights, which stand on its left or, turned, on its right."""
         right = trace.now is not args[0]
         used = args[1].mT if right else args[0]
-        attention = _computed(used, trace)
+        attention = _computed(used, args[0].mT if right else args[1], trace)
         if isinstance(attention, str):
             self.listener.refused(place, attention)
             return args
@@ -135,8 +135,10 @@ class Interception(TorchFunctionMode):
         return (args[0], again.mT) if right else (again, args[1])
 
 
-def _computed(used: Tensor, trace: FollowedWeights) -> AttentionCall | str:
+def _computed(used: Tensor, values: Tensor, trace: FollowedWeights) -> AttentionCall | str:
     """Return attention whose weights the model computed, or why it cannot be shown."""
+    if values.ndim == 3:
+        values = values.unsqueeze(1)
     weights = used.unsqueeze(1) if used.ndim == 3 else used
     if weights.ndim != 4:
         return GROUPED
@@ -146,7 +148,9 @@ def _computed(used: Tensor, trace: FollowedWeights) -> AttentionCall | str:
             return "the weights that it uses do not sum to 1"
         weights = trace.softmax
     groups, heads, queries, keys = weights.shape
-    return AttentionCall((groups, heads, queries, keys), computed=weights, mixed=mixed)
+    return AttentionCall(
+        (groups, heads, queries, keys), values=values, computed=weights, mixed=mixed
+    )
 
 
 def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:

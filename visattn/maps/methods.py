@@ -164,7 +164,8 @@ def refusal_of(method: Method, card: ModelCard) -> str:
         'it has no layer whose features lie on a grid'
     """
     if method.needs == "features":
-        return "" if card.features else "it has no layer whose features lie on a grid"
+        reason = card.no_features or "it has no layer whose features lie on a grid"
+        return "" if card.features else reason
     if method.needs != "tokens":
         return ""
     if method.one_grid:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from visattn.maps.model_cards import ModelCard, Pooling, Source, Subject
 from visattn.maps.model_readings import ModelReading
-from visattn.maps.reading_caches import Classifying, forward_of, reading_of, roles_of
+from visattn.maps.pooled_features import PooledFeatures
+from visattn.maps.reading_caches import Classifying, features_of, forward_of, reading_of
 from visattn.maps.site_choices import check_runs_hooks
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -62,7 +63,8 @@ def subject_of(model: nn.Module, size: tuple[int, int] | None = None) -> Subject
     kept = _CARDS.setdefault(model, {})
     key = (asked, family)
     if key not in kept or kept[key][0] is not reading:
-        kept[key] = (reading, _card(model, family, asked, reading))
+        pooled = features_of(model, asked, len(family.mean))
+        kept[key] = (reading, _card(model, family, asked, reading, pooled))
     return Subject(model, kept[key][1], _scores(model, family), family.classes)
 
 
@@ -79,7 +81,11 @@ class _Family:
 
 
 def _card(
-    model: nn.Module, family: _Family, size: tuple[int, int], reading: ModelReading
+    model: nn.Module,
+    family: _Family,
+    size: tuple[int, int],
+    reading: ModelReading,
+    pooled: PooledFeatures,
 ) -> ModelCard:
     layers, refused = tuple(reading.layers), tuple(reading.refused)
     refusal = ""
@@ -87,7 +93,7 @@ def _card(
         refusal = "it has no attention among tokens"
         if refused:
             refusal = f"{refused[0][0] or 'the model'}: {refused[0][1]}"
-    pooling = _pooling(model, reading)
+    pooling = _pooling(model, reading, pooled.read)
     return ModelCard(
         family.name,
         family.source,
@@ -96,17 +102,18 @@ def _card(
         family.std,
         pooling,
         layers,
-        reading.features,
+        pooled.sites,
         refusal,
         refused,
+        pooled.refusal,
     )
 
 
-def _pooling(model: nn.Module, reading: ModelReading) -> Pooling:
+def _pooling(model: nn.Module, reading: ModelReading, read: tuple[int, ...] | None) -> Pooling:
     """Return what the scores are made of."""
     if not reading.layers:
         return "none"
-    roles = roles_of(model)
+    roles = reading.roles
     for part in (model, getattr(model, "backbone", None)):
         told = getattr(part, "global_pool", None) or getattr(part, "pool", None)
         if isinstance(told, str) and told in _POOLS:
@@ -114,7 +121,7 @@ def _pooling(model: nn.Module, reading: ModelReading) -> Pooling:
             return "distilled" if found == "class" and "distillation" in roles else found
     if any(layer.lone and "class" not in layer.roles for layer in reading.layers):
         return "attention"
-    if "class" not in roles:
+    if "class" not in roles or (read and min(read) >= len(roles)):
         return "mean"
     told = type(model).__name__
     plain = "distillation" not in roles or told == "DeiTForImageClassification"

@@ -1,0 +1,267 @@
+"""The last spatial features before a model pools them, found by going back from its scores."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from visattn.maps.frozen_models import asked, frozen
+from visattn.maps.gradient_graphs import Edge, GradientGraph, edge_of, extent, mixes
+from visattn.maps.marked_readings import MarkedReading
+from visattn.maps.model_cards import FeatureSite
+from visattn.maps.module_calls import dry
+
+
+_TRIED = 4  # of the last outputs, that may carry all places on
+_FEW = 3  # places that vectors may have: pooled in several ways, or tokens before a grid
+
+
+@dataclass(eq=False)
+class PooledFeatures:
+    """What the scores of a model are pooled from.
+
+    Args:
+        sites: Where activations lie on a grid, from the picture to the scores; the last one is
+            what the pooled vector is made of. Empty if that cannot be said.
+        refusal: Why it cannot.
+        read: Numbers of the tokens that the scores are made of, if the last layer has tokens.
+    """
+
+    sites: tuple[FeatureSite, ...] = ()
+    refusal: str = ""
+    read: tuple[int, ...] | None = None
+
+
+@dataclass(eq=False)
+class _Output:
+    """What a module put out while the model ran.
+
+    Args:
+        site: Path of the module.
+        edge: Where it stands in the graph.
+        tensor: Itself.
+        version: How often it had been overwritten by then.
+    """
+
+    site: str
+    edge: Edge
+    tensor: Tensor
+    version: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing overwrote it."""
+        return self.tensor._version == self.version  # noqa: SLF001
+
+
+@dataclass(eq=False)
+class _Run:
+    """One run of a model with gradients down to the picture.
+
+    Args:
+        outputs: Of modules whose activations answer to marks in their place, in their order.
+        tokens: Numbers of tokens with some before the grid.
+        attention: What attention was given, and what it put out.
+    """
+
+    outputs: list[_Output] = field(default_factory=list)
+    attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
+    roots: list[Tensor] = field(default_factory=list)
+
+
+def pooled_features(
+    model: nn.Module, picture: Tensor, run: Callable[[Tensor], Any], marked: MarkedReading
+) -> PooledFeatures:
+    """Return the last features before pooling, by what the scores are made of.
+
+    The model runs once with gradients. Everything that leads from the picture to the scores passes
+    through certain tensors; the last of these whose gradient is spread over places, and not only
+    over a vector or a class token, is what is pooled. The module that put it out is taken, or, where
+    only a class token goes on, the last one through which all places reach it.
+
+    Args:
+        model: To be read.
+        picture: One, normalised.
+        run: Calls the model.
+        marked: What was read off it when it ran on marked pictures.
+    """
+    with frozen(model), dry():
+        seen = _run(model, asked(picture), run, marked)
+        if not seen.roots:
+            return PooledFeatures(refusal="no gradient leads from its scores to the picture")
+        return _Following(seen, marked).features()
+
+
+def _run(
+    model: nn.Module, picture: Tensor, run: Callable[[Tensor], Any], marked: MarkedReading
+) -> _Run:
+    seen = _Run()
+    with ExitStack() as stack:
+        for site, module in model.named_modules():
+            if site in marked.sites or site in marked.attending:
+                hook = _hook(site, seen, marked)
+                handle = module.register_forward_hook(hook, with_kwargs=True)
+                stack.callback(handle.remove)
+        given = run(picture)
+    given = getattr(given, "logits", given)
+    seen.roots = [one for one in _tensors(given) if one.requires_grad and one.is_floating_point()]
+    return seen
+
+
+def _hook(site: str, seen: _Run, marked: MarkedReading) -> Callable[..., None]:
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if site in marked.attending:
+            taken, put = (
+                [edge_of(one) for one in _tensors(side) if one.grad_fn is not None]
+                for side in ((args, kwargs), output)
+            )
+            seen.attention.append((taken, put))
+        found = output[0] if isinstance(output, tuple) else output
+        if site in marked.sites and isinstance(found, Tensor) and found.grad_fn is not None:
+            seen.outputs.append(_Output(site, edge_of(found), found, found._version))  # noqa: SLF001
+
+    return hook
+
+
+def _tensors(given: Any) -> Iterable[Tensor]:
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, dict):
+        yield from (one for part in given.values() for one in _tensors(part))
+    elif isinstance(given, (tuple, list)):
+        yield from (one for part in given for one in _tensors(part))
+
+
+class _Following:
+    """Goes back from the scores of a model to what they were pooled from.
+
+    Args:
+        seen: A run of the model.
+        marked: What was read off it when it ran on marked pictures.
+    """
+
+    def __init__(self, seen: _Run, marked: MarkedReading) -> None:
+        self.seen, self.marked = seen, marked
+        self.few = max([_FEW, *marked.prefixes.values()])
+        self.graph = GradientGraph([edge_of(root) for root in seen.roots])
+        self.inside = set[Edge]()
+        for taken, put in seen.attention:
+            self.inside |= self.graph.between(put, taken)
+        generator = torch.Generator().manual_seed(1)
+        self.weights = [
+            torch.randn(root.shape, generator=generator).to(root) for root in seen.roots
+        ]
+
+    def features(self) -> PooledFeatures:
+        """Return the features before pooling and those of earlier stages."""
+        pooled = self._last_spread()
+        if pooled is None:
+            self.graph.revive()
+            pooled = self._last_spread()
+        if pooled is None:
+            return PooledFeatures(refusal="no gradient on its way to the scores is spread over places")
+        read = self._read(pooled)
+        carrying = self._carrying(pooled)
+        alike = carrying is not None and self._width(carrying.edge) == self._width(pooled)
+        chosen = carrying if alike and carrying else self._direct(pooled, alone=carrying is None)
+        if isinstance(chosen, str):
+            return PooledFeatures(refusal=chosen, read=read)
+        return PooledFeatures((*self._earlier(chosen), self.marked.sites[chosen.site]), "", read)
+
+    def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
+        """Return the gradient of some mixture of the scores with respect to tensors."""
+        if not edges:
+            return []
+        wanted = [GradientEdge(*edge) for edge in edges]
+        found = torch.autograd.grad(
+            self.seen.roots, wanted, self.weights, retain_graph=True, allow_unused=True
+        )
+        return list(found)
+
+    def _spread(self, gradient: Tensor | None) -> bool:
+        return gradient is not None and extent(gradient) > self.few
+
+    def _last_spread(self) -> Edge | None:
+        """Return the last tensor that all passes through and whose gradient is over places."""
+        chain = [edge for edge in self.graph.chain if edge not in self.inside]
+        for start in range(0, len(chain), 16):
+            part = chain[start : start + 16]
+            for edge, gradient in zip(part, self.gradients(part), strict=True):
+                if self._spread(gradient):
+                    return edge
+        return None
+
+    def _carrying(self, pooled: Edge) -> _Output | None:
+        """Return what carries all places on from where only few tokens go on by themselves."""
+        behind = self.graph.before(pooled)
+        later = [
+            one for one in self.seen.outputs if one.edge in behind and one.edge not in self.inside
+        ]
+        edges = list(dict.fromkeys(one.edge for one in later))
+        found = zip(edges, self.gradients(edges), strict=True)
+        spread = [edge for edge, gradient in found if self._spread(gradient)]
+        for edge in reversed(spread[-_TRIED:]):
+            with self.graph.blocked(edge):
+                rest = self.gradients([pooled])[0]
+            if not self._spread(rest):
+                return self._outermost(edge)
+        return None
+
+    def _width(self, edge: Edge) -> int:
+        """Return how many channels tokens have, which are their last axis."""
+        return self.graph.shape(edge)[-1]
+
+    def _direct(self, pooled: Edge, *, alone: bool) -> _Output | str:
+        """Return what put out the tensor that is pooled, or why it cannot be said.
+
+        Args:
+            pooled: Where it stands.
+            alone: Whether nothing behind it carries all its places on.
+        """
+        busy = [edge for edge in self.graph.before(pooled) if mixes(edge) and edge not in self.inside]
+        if alone and any(self._spread(gradient) for gradient in self.gradients(busy)):
+            return "several streams of features go on side by side before they are pooled"
+        for edge in self.graph.chain[self.graph.chain.index(pooled) :]:
+            if edge != pooled and any(map(mixes, self.graph.between([pooled], [edge]))):
+                break
+            found = self._outermost(edge)
+            if found is not None and found.whole:
+                return found
+        shape = " x ".join(str(side) for side in self.graph.shape(pooled)[1:])
+        return (
+            f"what its scores are pooled from ({shape} for each picture) is put out by no module "
+            "whose places on the picture could be followed"
+        )
+
+    def _outermost(self, edge: Edge) -> _Output | None:
+        return next((one for one in reversed(self.seen.outputs) if one.edge == edge), None)
+
+    def _earlier(self, chosen: _Output) -> list[FeatureSite]:
+        """Return the last features of each earlier grid that all passes through."""
+        through = set(self.graph.chain)
+        ends: dict[Any, FeatureSite] = {}
+        for one in self.seen.outputs:
+            site = self.marked.sites[one.site]
+            if one.edge == chosen.edge:
+                break
+            if one.edge in through and one.whole:
+                ends[site.grid, site.layout] = site
+        last = self.marked.sites[chosen.site]
+        ends.pop((last.grid, last.layout), None)
+        return list(ends.values())
+
+    def _read(self, pooled: Edge) -> tuple[int, ...] | None:
+        """Return which tokens the scores are made of, at the last tensor that has tokens."""
+        at = self.graph.chain.index(pooled)
+        for edge in self.graph.chain[: at + 1]:
+            shape = self.graph.shape(edge)
+            if len(shape) == 3 and self.marked.prefixes.get(shape[1]) is not None:
+                gradient = self.gradients([edge])[0]
+                if gradient is not None:
+                    rows = gradient[0].ne(0).any(-1).nonzero().flatten()
+                    return tuple(rows.tolist())
+        return None
