@@ -137,6 +137,8 @@ class ForeignAttention:
         tokens = self._place(place)
         if tokens is None:
             return None
+        if not self._counted(place, tokens, attention):
+            return None
         weights = attention.rows(slice(None), slice(None))
         if not self._checked(place, weights):
             return None
@@ -151,6 +153,8 @@ class ForeignAttention:
 
     def _keep(self, place: ModuleCall, tokens: TokenPlace, attention: AttentionCall) -> None:
         layer, wish = tokens.layer, self.wish
+        if not self._counted(place, tokens, attention):
+            return
         heads = wish.chosen_heads(attention.shape[1])
         rows = slice(None) if layer.lone else wish.rows(layer.roles, _tokens(tokens))
         direct = tokens.windows is None
@@ -170,6 +174,22 @@ class ForeignAttention:
         elif layer.lone:
             weights = weights.squeeze(2)
         self.keep(self._shown(tokens, attention, weights, off))
+
+    def _counted(self, place: ModuleCall, tokens: TokenPlace, attention: AttentionCall) -> bool:
+        """Whether as many tokens came as when the model was read; else the reason is kept."""
+        layer = tokens.layer
+        rows, columns = layer.keys or layer.grid
+        expected = 1 if layer.lone else _tokens(tokens), len(tokens.before) + rows * columns
+        if tokens.windows is not None:
+            expected = (tokens.windows.shape[1],) * 2
+        if attention.shape[2:] == expected:
+            return True
+        self.refused(
+            place,
+            f"{attention.shape[3]} tokens came and not {expected[1]}, as when it was read: where "
+            "those lie that were dropped or merged cannot be followed; record it in evaluation mode",
+        )
+        return False
 
     def _checked(self, place: ModuleCall, weights: Tensor) -> bool:
         """Whether weights are such that they can be shown; else the reason is kept."""

@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 Edge = tuple[Any, int]  # a node of the graph and which of its outputs: one tensor
+_KEEPING = (
+    "Convolution", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "Relu", "LeakyRelu",
+    "Prelu", "Elu", "Celu", "Gelu", "Silu", "Mish", "Hardswish", "Hardsigmoid", "Hardtanh", "Sigmoid",
+    "Tanh", "Clamp", "Softplus", "Mul", "Add", "Sub", "Div", "Cat", "MaxPool2D", "AvgPool2D",
+    "AdaptiveAvgPool2D", "AdaptiveMaxPool2D", "Upsample", "ConstantPad", "Clone", "ToCopy",
+)  # fmt: skip
 _MIXING = ("Convolution", "Addmm", "Addbmm", "Baddbmm", "Mm", "Bmm", "Linear", "ScaledDot", "Mkldnn")
 
 
@@ -50,6 +56,15 @@ def mixes(edge: Edge) -> bool:
         edge: Where the tensor stands.
     """
     return type(edge[0]).__name__.startswith(_MIXING)
+
+
+def keeps_rows(edge: Edge) -> bool:
+    """Whether a tensor `[b, c, y, x]` has its rows and columns in the order of those it is made of.
+
+    Args:
+        edge: Where the tensor stands.
+    """
+    return type(edge[0]).__name__.startswith(_KEEPING)
 
 
 class GradientGraph:

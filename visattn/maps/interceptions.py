@@ -44,13 +44,20 @@ class Interception(TorchFunctionMode):
         listener: Who is told.
         weave: Returns the weights that the model is to go on with, or None for what it would do
             itself; then the listener is not told.
+        apart: Whether tokens that attend to each other are to attend to themselves alone, so that
+            what one of them carries stays where it is.
     """
 
     def __init__(
-        self, calls: ModuleCalls, listener: AttentionListener, weave: Weave | None = None
+        self,
+        calls: ModuleCalls,
+        listener: AttentionListener,
+        weave: Weave | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         super().__init__()
-        self.calls, self.listener, self.weave = calls, listener, weave
+        self.calls, self.listener, self.weave, self.apart = calls, listener, weave, apart
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -75,6 +82,10 @@ class Interception(TorchFunctionMode):
         if attention is None:
             self.listener.refused(place, GROUPED)
             return F.scaled_dot_product_attention(*args, **kwargs)
+        if self.apart and attention.shape[2] == attention.shape[3]:
+            self.listener.saw(place, attention)
+            values = cast("Tensor", attention.values)
+            return values if args[0].ndim == 4 else values.squeeze(1)
         if self.weave is not None and (weights := self.weave(place, attention)) is not None:
             dropped = F.dropout(weights, attention.dropout) if attention.dropout else weights
             seen = dropped @ cast("Tensor", attention.values)
@@ -127,6 +138,10 @@ class Interception(TorchFunctionMode):
             return args
         if self.weave is None:
             self.listener.saw(place, attention)
+        if self.apart and used.shape[-1] == used.shape[-2]:
+            alone = torch.eye(used.shape[-1]).to(used).expand_as(used)
+            return (args[0], alone) if right else (alone, args[1])
+        if self.weave is None:
             return args
         again = self.weave(place, attention)
         if again is None or attention.mixed:

@@ -7,12 +7,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.maps.token_places import Grid
 
 QUARTERS = 4  # top left, top right, bottom left, bottom right
 _BLOCKS = 16  # coarse noise, that averaging over small neighborhoods does not remove
-_SHARE = 0.7  # of the cells that answer most to their own quarter; by chance it is 0.25
-_FEW = 6  # cells, below which all of them must
+_SHARE = 0.8  # of the pairs of cells that are in order; by chance it is 0.5
+_PAIRS = 4  # as a grid of 2 x 2 has
 _CHANNELS = 32  # that are looked at, evenly spread over all
 _SILENT = 1e-8  # of the largest squared change, below which a place does not answer
 
@@ -20,7 +19,10 @@ _SILENT = 1e-8  # of the largest squared change, below which a place does not an
 def marked_pictures(
     channels: int, size: tuple[int, int], like: Tensor
 ) -> Float[Tensor, "4 c {size[0]} {size[1]}"]:
-    """Return one faint noise four times, each time with louder noise in another quarter.
+    """Return one noise four times, each time with other noise in another quarter.
+
+    Marks are as loud as what they replace, so that what a model does to the whole picture changes
+    little and what changes is local.
 
     Args:
         channels: Of the pictures.
@@ -33,13 +35,13 @@ def marked_pictures(
         [[4, 13], [9, 6], [9, 13]]
     """
     random = torch.Generator().manual_seed(0)
-    faint = 0.3 * torch.randn(channels, *size, generator=random)
-    coarse = torch.randn(1, channels, *(min(_BLOCKS, side) for side in size), generator=random)
-    loud = torch.randn(channels, *size, generator=random) + 1.5 * interpolate(coarse, size)[0]
+    coarse = torch.randn(2, channels, *(min(_BLOCKS, side) for side in size), generator=random)
+    fine = torch.randn(2, channels, *size, generator=random)
+    usual, other = 0.5 * fine + interpolate(coarse, size)
     rows, columns = (torch.arange(side) >= side // 2 for side in size)
     quarter = 2 * rows[:, None].long() + columns.long()
     chosen = quarter == torch.arange(QUARTERS)[:, None, None, None]
-    return torch.where(chosen, loud, faint).to(like)
+    return torch.where(chosen, other, usual).to(like)
 
 
 def responses(found: Tensor, *, over: tuple[int, ...]) -> Float[Tensor, "4 *places"]:
@@ -73,29 +75,32 @@ def silent(answers: Float[Tensor, "4 *places"]) -> Bool[Tensor, "*places"]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the cells of a grid answer to the quarters of the picture in which they lie.
+    """How well the cells of a grid answer to the halves of the picture in which they lie.
 
     Args:
-        hits: Cells that answer most to the quarter in which they lie.
-        cells: Cells that lie in one quarter or one half of the picture, and answer at all.
-        certain: Whether so many do that they lie on the picture in this order.
+        rows: Share of pairs of cells in one column, of the upper and of the lower half, of which
+            the upper cell answers more to marks in the upper half; 0.5 by chance.
+        columns: The same of cells in one row, of the left and of the right half.
+        pairs: How many pairs there are.
+        certain: Whether this leaves no doubt that the cells lie on the picture in this order.
     """
 
-    hits: int
-    cells: int
+    rows: float
+    columns: float
+    pairs: int
     certain: bool
 
     @property
     def share(self) -> float:
-        """Share of the cells that answer to their own quarter."""
-        return self.hits / max(self.cells, 1)
+        """The smaller one of both shares."""
+        return min(self.rows, self.columns)
 
 
 def agreement(found: Float[Tensor, "4 c gy gx"]) -> Agreement:
     """Return whether each cell of a grid answers to its place in the picture.
 
-    A model may mix places, so that each mark changes every cell: what counts is to which mark a
-    cell answers most, beyond what this mark changes everywhere and what any mark changes here.
+    A model may mix places, so that each mark changes every cell: what counts is which cells a mark
+    changes more than others, beyond what it changes everywhere.
 
     Args:
         found: Activations for `marked_pictures`.
@@ -105,30 +110,32 @@ def agreement(found: Float[Tensor, "4 c gy gx"]) -> Agreement:
         >>> agreement(straight).certain, agreement(straight.flip(2)).certain
         (True, False)
     """
-    channels, rows, columns = found.shape[1:]
+    channels = found.shape[1]
     own = found.detach()[:, :: -(-channels // _CHANNELS)].float()
     change = own - own.mean(0)
-    answers = (change - change.mean((2, 3), keepdim=True)).square().sum(1)
-    speaking = ~silent(answers)
-    if not bool(answers.isfinite().all()) or 2 * int(speaking.sum()) < rows * columns:
-        return Agreement(0, rows * columns, certain=False)
+    local = change - change.mean((2, 3), keepdim=True)
+    return max((_agreement(one.square().sum(1)) for one in (change, local)), key=_share)
+
+
+def _share(agreed: Agreement) -> float:
+    return agreed.share
+
+
+def _agreement(answers: Float[Tensor, "4 gy gx"]) -> Agreement:
     floor = _SILENT * answers.max()
-    level = (answers + floor).log()
-    beyond = level - level[:, speaking].mean(1)[:, None, None] - level.mean(0)
-    allowed = _quarters((rows, columns)).to(answers.device)
-    counted = speaking & (allowed.sum(0) < QUARTERS)
-    hits = allowed.gather(0, beyond.argmax(0, keepdim=True))[0] & counted
-    right, cells = int(hits.sum()), int(counted.sum())
-    chance = float((allowed.sum(0)[counted] / QUARTERS).log().sum().exp()) if cells else 1.0
-    enough = right == cells if cells < _FEW else right >= _SHARE * cells
-    return Agreement(right, cells, certain=enough and chance < 0.1)
+    if not bool(answers.isfinite().all()) or float(floor) == 0:
+        return Agreement(0.5, 0.5, 0, certain=False)
+    left_top, right_top, left_low, right_low = answers + floor
+    upper = ((left_top + right_top) / (left_low + right_low)).log()
+    left = ((left_top + left_low) / (right_top + right_low)).log()
+    down, across = _ordered(upper), _ordered(left.mT)
+    pairs = down.numel() + across.numel()
+    rows, columns = (float(one.float().mean()) if one.numel() else 1.0 for one in (down, across))
+    certain = pairs >= _PAIRS and min(rows, columns) >= _SHARE
+    return Agreement(rows, columns, pairs, certain=certain)
 
 
-def _quarters(grid: Grid) -> Bool[Tensor, "4 gy gx"]:
-    """Return which quarters each cell of a grid touches."""
-    sides = []
-    for cells in grid:
-        edges = torch.arange(cells + 1) / cells
-        sides.append(torch.stack((edges[:-1] < 0.5 - 1e-6, edges[1:] > 0.5 + 1e-6)))
-    rows, columns = sides
-    return (rows[:, None, :, None] & columns[None, :, None, :]).flatten(0, 1)
+def _ordered(values: Float[Tensor, "gy gx"]) -> Bool[Tensor, "top low gx"]:
+    """Return of each cell of the first and of the second half of a column which is larger."""
+    half = len(values) // 2
+    return values[:half, None] > values[None, len(values) - half :]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from visattn.maps.interceptions import Interception
 from visattn.maps.marked_pictures import QUARTERS, Agreement, agreement, responses, silent
 from visattn.maps.model_cards import FeatureSite
 from visattn.maps.module_calls import ModuleCall, ModuleCalls, dry
-from visattn.maps.multihead_layers import hide, multihead_call, unhide
+from visattn.maps.multihead_layers import hide, multihead_call, multihead_output, unhide
 from visattn.maps.token_places import Grid, fits
 
 _PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -67,6 +67,9 @@ class MarkedReading:
 class MarkedReader:
     """Run a model on marked pictures and see where the marks arrive.
 
+    Where its tokens attend to each other, each is made to attend to itself alone, so that a mark
+    stays at the tokens at which it arrived, whatever the weights of the model are.
+
     Args:
         model: To be read.
         size: Height and width of the pictures.
@@ -84,14 +87,22 @@ class MarkedReader:
             run: Calls the model on `marked_pictures`.
         """
         with ExitStack() as stack:
-            stack.enter_context(dry())
-            stack.enter_context(self.calls.watching(self.model, _entered, self._left))
             for site, module in self.model.named_modules():
                 handle = module.register_forward_hook(self._hook(site), with_kwargs=True)
                 stack.callback(handle.remove)
-            stack.enter_context(Interception(self.calls, self))
+            stack.enter_context(self.apart())
             run()
         return self.reading
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Let tokens that attend to each other attend to themselves alone inside the block."""
+        with (
+            dry(),
+            self.calls.watching(self.model, _entered, self._left),
+            Interception(self.calls, self, apart=True),
+        ):
+            yield
 
     def saw(self, place: ModuleCall, attention: AttentionCall) -> None:
         """Keep how the tokens of attention answer to the marks."""
@@ -111,14 +122,21 @@ class MarkedReader:
 
     def _left(
         self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        if not isinstance(call.module, nn.MultiheadAttention):
-            return
-        attention = output and multihead_call(call.module, args, kwargs, output)
-        unhide(call)
-        self.reading.attending.add(call.site)
-        if isinstance(attention, AttentionCall):
+    ) -> Any:
+        layer = call.module
+        if not isinstance(layer, nn.MultiheadAttention):
+            return None
+        try:
+            attention = output and multihead_call(layer, args, kwargs, output)
+            self.reading.attending.add(call.site)
+            if not isinstance(attention, AttentionCall):
+                return None
             self.saw(call, attention)
+            queries, keys = attention.shape[2:]
+            alone = torch.eye(keys).to(output[0])
+            return multihead_output(layer, attention, alone, output) if queries == keys else None
+        finally:
+            unhide(call)
 
     def _hook(self, site: str) -> Callable[..., None]:
         def hook(

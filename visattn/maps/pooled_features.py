@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from math import prod
 from typing import Any
 
 import torch
@@ -10,10 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from visattn.maps.frozen_models import asked, frozen
-from visattn.maps.gradient_graphs import Edge, GradientGraph, edge_of, extent, mixes
+from visattn.maps.gradient_graphs import Edge, GradientGraph, edge_of, extent, keeps_rows, mixes
 from visattn.maps.marked_readings import MarkedReading
 from visattn.maps.model_cards import FeatureSite
 from visattn.maps.module_calls import dry
+from visattn.maps.token_places import fits
 
 
 _TRIED = 4  # of the last outputs, that may carry all places on
@@ -45,12 +48,14 @@ class _Output:
         edge: Where it stands in the graph.
         tensor: Itself.
         version: How often it had been overwritten by then.
+        feature: How it lies on the picture, if its activations answer to marks in their place.
     """
 
     site: str
     edge: Edge
     tensor: Tensor
     version: int
+    feature: FeatureSite | None
 
     @property
     def whole(self) -> bool:
@@ -63,11 +68,12 @@ class _Run:
     """One run of a model with gradients down to the picture.
 
     Args:
-        outputs: Of modules whose activations answer to marks in their place, in their order.
-        tokens: Numbers of tokens with some before the grid.
+        size: Height and width of the picture.
+        outputs: Of modules that run once, in their order.
         attention: What attention was given, and what it put out.
     """
 
+    size: tuple[int, int]
     outputs: list[_Output] = field(default_factory=list)
     attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
     roots: list[Tensor] = field(default_factory=list)
@@ -99,14 +105,14 @@ def pooled_features(
 def _run(
     model: nn.Module, picture: Tensor, run: Callable[[Tensor], Any], marked: MarkedReading
 ) -> _Run:
-    seen = _Run()
+    seen = _Run((picture.shape[2], picture.shape[3]))
     with ExitStack() as stack:
         for site, module in model.named_modules():
-            if site in marked.sites or site in marked.attending:
-                hook = _hook(site, seen, marked)
-                handle = module.register_forward_hook(hook, with_kwargs=True)
-                stack.callback(handle.remove)
+            hook = _hook(site, seen, marked)
+            handle = module.register_forward_hook(hook, with_kwargs=True)
+            stack.callback(handle.remove)
         given = run(picture)
+    given = given["out"] if isinstance(given, dict) and "out" in given else given
     given = getattr(given, "logits", given)
     seen.roots = [one for one in _tensors(given) if one.requires_grad and one.is_floating_point()]
     return seen
@@ -121,8 +127,9 @@ def _hook(site: str, seen: _Run, marked: MarkedReading) -> Callable[..., None]:
             )
             seen.attention.append((taken, put))
         found = output[0] if isinstance(output, tuple) else output
-        if site in marked.sites and isinstance(found, Tensor) and found.grad_fn is not None:
-            seen.outputs.append(_Output(site, edge_of(found), found, found._version))  # noqa: SLF001
+        if marked.runs[site] == 1 and isinstance(found, Tensor) and found.grad_fn is not None:
+            version, feature = found._version, marked.sites.get(site)  # noqa: SLF001
+            seen.outputs.append(_Output(site, edge_of(found), found, version, feature))
 
     return hook
 
@@ -134,6 +141,10 @@ def _tensors(given: Any) -> Iterable[Tensor]:
         yield from (one for part in given.values() for one in _tensors(part))
     elif isinstance(given, (tuple, list)):
         yield from (one for part in given for one in _tensors(part))
+
+
+def _is_plane(feature: FeatureSite | None) -> bool:
+    return feature is not None and feature.layout == "b c y x"
 
 
 class _Following:
@@ -151,6 +162,7 @@ class _Following:
         self.inside = set[Edge]()
         for taken, put in seen.attention:
             self.inside |= self.graph.between(put, taken)
+        self.dense = seen.roots[0].ndim == 4  # whether each place has scores of its own
         generator = torch.Generator().manual_seed(1)
         self.weights = [
             torch.randn(root.shape, generator=generator).to(root) for root in seen.roots
@@ -170,7 +182,9 @@ class _Following:
         chosen = carrying if alike and carrying else self._direct(pooled, alone=carrying is None)
         if isinstance(chosen, str):
             return PooledFeatures(refusal=chosen, read=read)
-        return PooledFeatures((*self._earlier(chosen), self.marked.sites[chosen.site]), "", read)
+        if chosen.feature is None:
+            raise AssertionError("an output that was chosen lies on the picture")
+        return PooledFeatures((*self._earlier(chosen, chosen.feature), chosen.feature), "", read)
 
     def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
         """Return the gradient of some mixture of the scores with respect to tensors."""
@@ -188,6 +202,9 @@ class _Following:
     def _last_spread(self) -> Edge | None:
         """Return the last tensor that all passes through and whose gradient is over places."""
         chain = [edge for edge in self.graph.chain if edge not in self.inside]
+        if self.dense:  # scores of places are no features
+            behind = (any(map(mixes, self.graph.before(edge))) for edge in chain)
+            chain = list(compress(chain, behind))
         for start in range(0, len(chain), 16):
             part = chain[start : start + 16]
             for edge, gradient in zip(part, self.gradients(part), strict=True):
@@ -198,10 +215,9 @@ class _Following:
     def _carrying(self, pooled: Edge) -> _Output | None:
         """Return what carries all places on from where only few tokens go on by themselves."""
         behind = self.graph.before(pooled)
-        later = [
-            one for one in self.seen.outputs if one.edge in behind and one.edge not in self.inside
-        ]
-        edges = list(dict.fromkeys(one.edge for one in later))
+        later = [one.edge for one in self.seen.outputs if one.feature and one.edge in behind]
+        left_out = self.inside | {edge_of(root) for root in self.seen.roots}
+        edges = [edge for edge in dict.fromkeys(later) if edge not in left_out]
         found = zip(edges, self.gradients(edges), strict=True)
         spread = [edge for edge, gradient in found if self._spread(gradient)]
         for edge in reversed(spread[-_TRIED:]):
@@ -223,12 +239,13 @@ class _Following:
             alone: Whether nothing behind it carries all its places on.
         """
         busy = [edge for edge in self.graph.before(pooled) if mixes(edge) and edge not in self.inside]
-        if alone and any(self._spread(gradient) for gradient in self.gradients(busy)):
+        found = sum(self._spread(gradient) for gradient in self.gradients(busy))
+        if alone and found > self.dense:
             return "several streams of features go on side by side before they are pooled"
         for edge in self.graph.chain[self.graph.chain.index(pooled) :]:
             if edge != pooled and any(map(mixes, self.graph.between([pooled], [edge]))):
                 break
-            found = self._outermost(edge)
+            found = self._outermost(edge) or self._inherited(edge)
             if found is not None and found.whole:
                 return found
         shape = " x ".join(str(side) for side in self.graph.shape(pooled)[1:])
@@ -238,30 +255,53 @@ class _Following:
         )
 
     def _outermost(self, edge: Edge) -> _Output | None:
-        return next((one for one in reversed(self.seen.outputs) if one.edge == edge), None)
+        put = (one for one in reversed(self.seen.outputs) if one.edge == edge)
+        return next((one for one in put if one.feature is not None), None)
 
-    def _earlier(self, chosen: _Output) -> list[FeatureSite]:
+    def _inherited(self, edge: Edge) -> _Output | None:
+        """Return an output on few places, made row by row of one whose places are known."""
+        put = next((one for one in reversed(self.seen.outputs) if one.edge == edge), None)
+        if put is None or put.tensor.ndim != 4 or not fits(put.tensor.shape[2:], self.seen.size):
+            return None
+        known = {one.edge for one in self.seen.outputs if _is_plane(one.feature)}
+        for source in self.graph.chain[self.graph.chain.index(edge) + 1 :]:
+            if not self._keeps(source, edge):
+                return None
+            if source in known:
+                rows, columns = put.tensor.shape[2:]
+                return replace(put, feature=FeatureSite(put.site, "b c y x", (rows, columns)))
+        return None
+
+    def _keeps(self, source: Edge, edge: Edge) -> bool:
+        between = self.graph.between([edge], [source])
+        return all(keeps_rows(one) or self._is_vector(one) for one in between)
+
+    def _is_vector(self, edge: Edge) -> bool:
+        return prod(sorted(self.graph.shape(edge))[:-1]) <= self.few
+
+    def _earlier(self, chosen: _Output, last: FeatureSite) -> list[FeatureSite]:
         """Return the last features of each earlier grid that all passes through."""
         through = set(self.graph.chain)
         ends: dict[Any, FeatureSite] = {}
         for one in self.seen.outputs:
-            site = self.marked.sites[one.site]
             if one.edge == chosen.edge:
                 break
-            if one.edge in through and one.whole:
-                ends[site.grid, site.layout] = site
-        last = self.marked.sites[chosen.site]
+            if one.feature is not None and one.edge in through and one.whole:
+                ends[one.feature.grid, one.feature.layout] = one.feature
         ends.pop((last.grid, last.layout), None)
         return list(ends.values())
 
     def _read(self, pooled: Edge) -> tuple[int, ...] | None:
         """Return which tokens the scores are made of, at the last tensor that has tokens."""
         at = self.graph.chain.index(pooled)
+        cells = {rows * columns for rows, columns in self.marked.grids}
+        longest = max(self.marked.prefixes.values(), default=0)
         for edge in self.graph.chain[: at + 1]:
             shape = self.graph.shape(edge)
-            if len(shape) == 3 and self.marked.prefixes.get(shape[1]) is not None:
-                gradient = self.gradients([edge])[0]
-                if gradient is not None:
-                    rows = gradient[0].ne(0).any(-1).nonzero().flatten()
-                    return tuple(rows.tolist())
+            count = shape[1] if len(shape) == 3 else 0
+            before = self.marked.prefixes.get(count, 0)
+            if before or count in cells:
+                [gradient] = self.gradients([edge])
+                rows = [] if gradient is None else gradient[0].ne(0).any(-1).nonzero().flatten()
+                return tuple(int(row) + longest - before for row in rows)
         return None
