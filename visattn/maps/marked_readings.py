@@ -116,7 +116,7 @@ class MarkedReader:
                 _by_token(values), None if queries is None else _by_token(queries)
             )
 
-    def refused(self, place: ModuleCall, reason: str) -> None:
+    def refused(self, place: ModuleCall, reason: str) -> None:  # noqa: ARG002 - of a protocol
         """Remember that a module attends to something."""
         self.reading.attending.add(place.site)
 

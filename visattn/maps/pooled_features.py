@@ -1,8 +1,7 @@
 """The last spatial features before a model pools them, found by going back from its scores."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from math import prod
 from typing import Any
@@ -16,8 +15,8 @@ from visattn.maps.gradient_graphs import Edge, GradientGraph, edge_of, extent, k
 from visattn.maps.marked_readings import MarkedReading
 from visattn.maps.model_cards import FeatureSite
 from visattn.maps.module_calls import dry
+from visattn.maps.scored_runs import ModuleOutput, ScoredRun, scored_run
 from visattn.maps.token_places import fits
-
 
 _TRIED = 4  # of the last outputs, that may carry all places on
 _FEW = 3  # places that vectors may have: pooled in several ways, or tokens before a grid
@@ -39,46 +38,6 @@ class PooledFeatures:
     read: tuple[int, ...] | None = None
 
 
-@dataclass(eq=False)
-class _Output:
-    """What a module put out while the model ran.
-
-    Args:
-        site: Path of the module.
-        edge: Where it stands in the graph.
-        tensor: Itself.
-        version: How often it had been overwritten by then.
-        feature: How it lies on the picture, if its activations answer to marks in their place.
-    """
-
-    site: str
-    edge: Edge
-    tensor: Tensor
-    version: int
-    feature: FeatureSite | None
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing overwrote it."""
-        return self.tensor._version == self.version  # noqa: SLF001
-
-
-@dataclass(eq=False)
-class _Run:
-    """One run of a model with gradients down to the picture.
-
-    Args:
-        size: Height and width of the picture.
-        outputs: Of modules that run once, in their order.
-        attention: What attention was given, and what it put out.
-    """
-
-    size: tuple[int, int]
-    outputs: list[_Output] = field(default_factory=list)
-    attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
-    roots: list[Tensor] = field(default_factory=list)
-
-
 def pooled_features(
     model: nn.Module, picture: Tensor, run: Callable[[Tensor], Any], marked: MarkedReading
 ) -> PooledFeatures:
@@ -86,8 +45,8 @@ def pooled_features(
 
     The model runs once with gradients. Everything that leads from the picture to the scores passes
     through certain tensors; the last of these whose gradient is spread over places, and not only
-    over a vector or a class token, is what is pooled. The module that put it out is taken, or, where
-    only a class token goes on, the last one through which all places reach it.
+    over a vector or a class token, is what is pooled. The module that put it out is taken, or,
+    where only a class token goes on, the last one through which all places reach it.
 
     Args:
         model: To be read.
@@ -96,51 +55,10 @@ def pooled_features(
         marked: What was read off it when it ran on marked pictures.
     """
     with frozen(model), dry():
-        seen = _run(model, asked(picture), run, marked)
+        seen = scored_run(model, asked(picture), run, marked)
         if not seen.roots:
             return PooledFeatures(refusal="no gradient leads from its scores to the picture")
         return _Following(seen, marked).features()
-
-
-def _run(
-    model: nn.Module, picture: Tensor, run: Callable[[Tensor], Any], marked: MarkedReading
-) -> _Run:
-    seen = _Run((picture.shape[2], picture.shape[3]))
-    with ExitStack() as stack:
-        for site, module in model.named_modules():
-            hook = _hook(site, seen, marked)
-            handle = module.register_forward_hook(hook, with_kwargs=True)
-            stack.callback(handle.remove)
-        given = run(picture)
-    given = given["out"] if isinstance(given, dict) and "out" in given else given
-    given = getattr(given, "logits", given)
-    seen.roots = [one for one in _tensors(given) if one.requires_grad and one.is_floating_point()]
-    return seen
-
-
-def _hook(site: str, seen: _Run, marked: MarkedReading) -> Callable[..., None]:
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if site in marked.attending:
-            taken, put = (
-                [edge_of(one) for one in _tensors(side) if one.grad_fn is not None]
-                for side in ((args, kwargs), output)
-            )
-            seen.attention.append((taken, put))
-        found = output[0] if isinstance(output, tuple) else output
-        if marked.runs[site] == 1 and isinstance(found, Tensor) and found.grad_fn is not None:
-            version, feature = found._version, marked.sites.get(site)  # noqa: SLF001
-            seen.outputs.append(_Output(site, edge_of(found), found, version, feature))
-
-    return hook
-
-
-def _tensors(given: Any) -> Iterable[Tensor]:
-    if isinstance(given, Tensor):
-        yield given
-    elif isinstance(given, dict):
-        yield from (one for part in given.values() for one in _tensors(part))
-    elif isinstance(given, (tuple, list)):
-        yield from (one for part in given for one in _tensors(part))
 
 
 def _is_plane(feature: FeatureSite | None) -> bool:
@@ -155,7 +73,7 @@ class _Following:
         marked: What was read off it when it ran on marked pictures.
     """
 
-    def __init__(self, seen: _Run, marked: MarkedReading) -> None:
+    def __init__(self, seen: ScoredRun, marked: MarkedReading) -> None:
         self.seen, self.marked = seen, marked
         self.few = max([_FEW, *marked.prefixes.values()])
         self.graph = GradientGraph([edge_of(root) for root in seen.roots])
@@ -175,9 +93,9 @@ class _Following:
             self.graph.revive()
             pooled = self._last_spread()
         if pooled is None:
-            return PooledFeatures(refusal="no gradient on its way to the scores is spread over places")
+            return PooledFeatures(refusal="no gradient of its scores is spread over places")
         read = self._read(pooled)
-        carrying = self._carrying(pooled)
+        carrying = None if self.dense else self._carrying(pooled)
         alike = carrying is not None and self._width(carrying.edge) == self._width(pooled)
         chosen = carrying if alike and carrying else self._direct(pooled, alone=carrying is None)
         if isinstance(chosen, str):
@@ -212,12 +130,11 @@ class _Following:
                     return edge
         return None
 
-    def _carrying(self, pooled: Edge) -> _Output | None:
+    def _carrying(self, pooled: Edge) -> ModuleOutput | None:
         """Return what carries all places on from where only few tokens go on by themselves."""
         behind = self.graph.before(pooled)
         later = [one.edge for one in self.seen.outputs if one.feature and one.edge in behind]
-        left_out = self.inside | {edge_of(root) for root in self.seen.roots}
-        edges = [edge for edge in dict.fromkeys(later) if edge not in left_out]
+        edges = [edge for edge in dict.fromkeys(later) if edge not in self.inside]
         found = zip(edges, self.gradients(edges), strict=True)
         spread = [edge for edge, gradient in found if self._spread(gradient)]
         for edge in reversed(spread[-_TRIED:]):
@@ -231,14 +148,16 @@ class _Following:
         """Return how many channels tokens have, which are their last axis."""
         return self.graph.shape(edge)[-1]
 
-    def _direct(self, pooled: Edge, *, alone: bool) -> _Output | str:
+    def _direct(self, pooled: Edge, *, alone: bool) -> ModuleOutput | str:
         """Return what put out the tensor that is pooled, or why it cannot be said.
 
         Args:
             pooled: Where it stands.
             alone: Whether nothing behind it carries all its places on.
         """
-        busy = [edge for edge in self.graph.before(pooled) if mixes(edge) and edge not in self.inside]
+        busy = [
+            edge for edge in self.graph.before(pooled) if mixes(edge) and edge not in self.inside
+        ]
         found = sum(self._spread(gradient) for gradient in self.gradients(busy))
         if alone and found > self.dense:
             return "several streams of features go on side by side before they are pooled"
@@ -254,11 +173,11 @@ class _Following:
             "whose places on the picture could be followed"
         )
 
-    def _outermost(self, edge: Edge) -> _Output | None:
+    def _outermost(self, edge: Edge) -> ModuleOutput | None:
         put = (one for one in reversed(self.seen.outputs) if one.edge == edge)
         return next((one for one in put if one.feature is not None), None)
 
-    def _inherited(self, edge: Edge) -> _Output | None:
+    def _inherited(self, edge: Edge) -> ModuleOutput | None:
         """Return an output on few places, made row by row of one whose places are known."""
         put = next((one for one in reversed(self.seen.outputs) if one.edge == edge), None)
         if put is None or put.tensor.ndim != 4 or not fits(put.tensor.shape[2:], self.seen.size):
@@ -279,7 +198,7 @@ class _Following:
     def _is_vector(self, edge: Edge) -> bool:
         return prod(sorted(self.graph.shape(edge))[:-1]) <= self.few
 
-    def _earlier(self, chosen: _Output, last: FeatureSite) -> list[FeatureSite]:
+    def _earlier(self, chosen: ModuleOutput, last: FeatureSite) -> list[FeatureSite]:
         """Return the last features of each earlier grid that all passes through."""
         through = set(self.graph.chain)
         ends: dict[Any, FeatureSite] = {}

@@ -63,7 +63,8 @@ def reading_of(
 ) -> ModelReading:
     """Return what is read off a model when it runs on noise; at once if that was done before.
 
-    It runs on one noise with a mark in each quarter, and, if it attends to something, on zeros. It is in evaluation mode meanwhile and comes back as it was.
+    It runs on noise with a mark in each quarter, and, if it attends to something, on zeros. It
+    is in evaluation mode meanwhile and comes back as it was.
 
     Args:
         model: To be read.
