@@ -122,9 +122,11 @@ def _changed(model: nn.Module, site: str) -> Iterator[list[torch.Tensor]]:
     """Let tokens attend to themselves alone, and catch what a module puts out."""
     put_out: list[torch.Tensor] = []
     reader = MarkedReader(model, (1, 1))
-    handle = model.get_submodule(site).register_forward_hook(
-        lambda _, __, output: put_out.append(output[0] if isinstance(output, tuple) else output)
-    )
+
+    def keep(_: nn.Module, __: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+        put_out.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = model.get_submodule(site).register_forward_hook(keep)
     with reader.apart():
         yield put_out
     handle.remove()

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-import torchvision
 import transformers
 from tool_modules import TOOLS, tool_module
 from torch import Tensor, nn
@@ -49,7 +48,7 @@ MODELS: dict[str, Built] = {
     "shared modules": (of_timm("coat_lite_tiny", img_size=224, embed_dims=(16,) * 4,
         serial_depths=(1, 1, 1, 2)), (224, 224), "serial_blocks4.1.norm1", (7, 7)),
     "gates": (of_timm("ghostnetv3_050"), (224, 224), "blocks", (7, 7)),
-    "few cells": (torchvision.models.mobilenet_v3_small, (64, 96), "features", (2, 3)),
+    "few cells": (of_timm("test_resnet"), (96, 160), "layer4", (3, 5)),
     "Hugging Face": (lambda: transformers.ViTForImageClassification(
         transformers.ViTConfig(**PLAIN)), (48, 80), "vit.layers.1.layernorm_before", (6, 10)),
 }  # fmt: skip
@@ -193,7 +192,7 @@ class Blind(nn.Sequential):
     """A model that takes no gradient."""
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(x)
 
 

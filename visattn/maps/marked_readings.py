@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from visattn.maps.attention_calls import AttentionCall
 from visattn.maps.interceptions import Interception
 from visattn.maps.marked_pictures import QUARTERS, Agreement, agreement, responses, silent
-from visattn.maps.model_cards import FeatureSite
+from visattn.maps.model_cards import FeatureLayout, FeatureSite
 from visattn.maps.module_calls import ModuleCall, ModuleCalls, dry
 from visattn.maps.multihead_layers import hide, multihead_call, multihead_output, unhide
 from visattn.maps.token_places import Grid, fits
@@ -178,7 +178,11 @@ class MarkedReader:
         return None if best is None else best[1]
 
     def _planes(self, found: Tensor) -> Iterator[tuple[FeatureSite, Tensor]]:
-        for laid, layout in ((found, "b c y x"), (found.movedim(-1, 1), "b y x c")):
+        options: tuple[tuple[Tensor, FeatureLayout], ...] = (
+            (found, "b c y x"),
+            (found.movedim(-1, 1), "b y x c"),
+        )
+        for laid, layout in options:
             grid = laid.shape[2], laid.shape[3]
             if grid != (1, 1) and fits(grid, self.size):
                 yield FeatureSite("", layout, grid), laid

@@ -180,14 +180,16 @@ class _Following:
     def _inherited(self, edge: Edge) -> ModuleOutput | None:
         """Return an output on few places, made row by row of one whose places are known."""
         put = next((one for one in reversed(self.seen.outputs) if one.edge == edge), None)
-        if put is None or put.tensor.ndim != 4 or not fits(put.tensor.shape[2:], self.seen.size):
+        if put is None or put.tensor.ndim != 4:
+            return None
+        rows, columns = put.tensor.shape[2:]
+        if not fits((rows, columns), self.seen.size):
             return None
         known = {one.edge for one in self.seen.outputs if _is_plane(one.feature)}
         for source in self.graph.chain[self.graph.chain.index(edge) + 1 :]:
             if not self._keeps(source, edge):
                 return None
             if source in known:
-                rows, columns = put.tensor.shape[2:]
                 return replace(put, feature=FeatureSite(put.site, "b c y x", (rows, columns)))
         return None
 
