@@ -43,7 +43,7 @@ def marked_pictures(
     return torch.where(chosen, other, usual).to(like)
 
 
-def responses(found: Tensor, *, over: tuple[int, ...]) -> Float[Tensor, "4 *_"]:
+def responses(found: Tensor, *, over: tuple[int, ...]) -> Float[Tensor, "4 ..."]:
     """Return how far each picture's activations are from the mean of all four, squared.
 
     Args:
@@ -58,7 +58,7 @@ def responses(found: Tensor, *, over: tuple[int, ...]) -> Float[Tensor, "4 *_"]:
     return (own - own.mean(0)).square().sum(over)
 
 
-def silent(answers: Float[Tensor, "4 *_"]) -> Bool[Tensor, "*_"]:
+def silent(answers: Float[Tensor, "4 ..."]) -> Bool[Tensor, "..."]:
     """Return which places answer to no mark.
 
     Args:
