@@ -1,22 +1,26 @@
 """Record one small model of each family of timm that attends to something, and write the table.
 
     python tools/record_families.py --out docs/recorded_models.md
+    python tools/record_families.py --marks --only swin_transformer tnt
 
 Weights are random: what is asked is whether every map is exact or refused with a reason, not what
-it shows. Takes some minutes on a CPU, and no network.
+it shows. With `--marks`, blocks of pixels are changed one after the other, and it is checked that
+the default layer of class activation maps, and the attention that is shown, answer at the places of
+these blocks. Takes some minutes on a CPU, and no network.
 """
 
 import argparse
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from marked_blocks import Marked, marked
 from timm.models import model_entrypoint
 from torch import nn
 
@@ -47,6 +51,7 @@ _MORE = (
 )  # fmt: skip
 _SHALLOW = ("deepseek_vit", "gemma4_vit", "qwen3_vit", "naflexvit")
 _PICTURES = 2
+_ENOUGH = 0.8  # of the blocks; far layers of random networks are noisy, and by chance it is 0.2
 _MANY = 4096  # tokens, beyond which only two rows are recorded
 
 HEAD = """# What can be recorded of timm's models
@@ -98,14 +103,18 @@ class Outcome:
         return f"| {self.family} | {self.name} | {maps} | {off} | {told} |"
 
 
-def families() -> list[tuple[str, str]]:
-    """Return files whose models may attend to something, each with a small model of it."""
+def families(*, every: bool = False) -> list[tuple[str, str]]:
+    """Return files of models, each with a small model of it.
+
+    Args:
+        every: Whether to return those too whose models attend to nothing.
+    """
     groups: dict[str, list[str]] = {}
     for name in timm.list_models():
         groups.setdefault(model_entrypoint(name).__module__, []).append(name)
     found = list(_MORE)
     for module, names in groups.items():
-        if _ATTENDS.search(inspect.getsource(sys.modules[module])):
+        if every or _ATTENDS.search(inspect.getsource(sys.modules[module])):
             family = module.rpartition(".")[2]
             found.append((family, _NAMED.get(family) or min(names, key=_size)))
     return sorted(found)
@@ -163,6 +172,18 @@ def outcomes(names: Sequence[tuple[str, str]]) -> Iterator[Outcome]:
             yield Outcome(family, name, 0, None, {"": f"FAILED {type(error).__name__}: {error}"})
 
 
+def marks(names: Sequence[tuple[str, str]]) -> Iterator[Marked]:
+    """Return what changed blocks show of each model, one after the other.
+
+    Args:
+        names: Of files, each with a model.
+    """
+    for family, name in names:
+        torch.manual_seed(0)
+        less: dict[str, Any] = {"depth": 2} if family in _SHALLOW else {}
+        yield marked(name, timm.create_model(name, **less).eval())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the table.
 
@@ -172,8 +193,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="a Markdown file")
     parser.add_argument("--only", nargs="*", help="files of timm, such as swin_transformer")
+    parser.add_argument("--marks", action="store_true", help="change blocks of pixels instead")
     chosen = parser.parse_args(argv)
-    names = [one for one in families() if not chosen.only or one[0] in chosen.only]
+    found = families(every=chosen.marks)
+    names = [one for one in found if not chosen.only or one[0] in chosen.only]
+    if chosen.marks:
+        return _all_right(marks(names))
     rows: list[str] = []
     for one in outcomes(names):
         rows.append(one.row())
@@ -182,6 +207,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         head = HEAD.format(version=timm.__version__, pictures=_PICTURES)
         chosen.out.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
     return int(any("FAILED" in row for row in rows))
+
+
+def _all_right(found: Iterable[Marked]) -> int:
+    wrong = 0
+    for one in found:
+        print(one.row(), flush=True)
+        wrong += sum(hits < _ENOUGH * count for hits, count in (one.features, one.attention))
+    print(f"{wrong} wrong")
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

@@ -127,14 +127,14 @@ def test_files_of_a_map_agree_with_each_other_and_with_the_library(
 def test_a_second_run_gives_the_same_bytes_and_an_interrupted_one_goes_on(
     vit: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    words = ("--method", "rollout", "gradcam", "--grid", "--explorer")
+    words = ("--method", "rollout", "layercam", "--grid", "--explorer")
     assert run(photos, vit, tmp_path / "one", *words) == 0
     first, said = contents(tmp_path / "one"), capsys.readouterr().out
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert contents(tmp_path / "two") == first
     for gone in ("tall.rollout.json", "wide.heads.png"):
         (tmp_path / "two" / gone).unlink()
-    (tmp_path / "two" / "dot.gradcam.json").write_text('{"cut')
+    (tmp_path / "two" / "dot.layercam.json").write_text('{"cut')
     looked: list[str] = []
     looking = overlay_runs.Looker.maps
     monkeypatch.setattr(

@@ -78,25 +78,27 @@ def test_features_of_networks_end_where_nothing_overwrites_them(name: str) -> No
     assert card.pooling == "none"
 
 
-def test_a_model_is_run_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_read_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = vit(dynamic_img_size=True)
     ran: list[Tensor] = []
     model.patch_embed.register_forward_hook(lambda _, args, __: ran.append(args[0]))
     first = subject_of(model)
     assert subject_of(model).card is first.card
-    assert [tuple(one.shape) for one in ran] == [(2, 3, 48, 80)]
+    once = [(4, 3, 48, 80), (2, 3, 48, 80), (1, 3, 48, 80)]  # marks, zeros, a gradient
+    assert [tuple(one.shape) for one in ran] == once
     assert subject_of(model, (64, 80)).card.layers[0].grid == (4, 5)
-    assert len(ran) == 2
+    assert len(ran) == 6
     model.blocks.append(nn.Identity())
     subject_of(model)
-    assert len(ran) == 3
-    kept = len(reading_caches._READ)
+    assert len(ran) == 9
+    kept = len(reading_caches._READ), len(reading_caches._POOLED)
     gone = weakref.ref(model)
     del model, first
     ran.clear()
     gc.collect()
     assert gone() is None
-    assert len(reading_caches._READ) == kept - 1
+    left = len(reading_caches._READ), len(reading_caches._POOLED)
+    assert left == (kept[0] - 1, kept[1] - 1)
 
 
 def test_a_model_comes_back_as_it_was() -> None:

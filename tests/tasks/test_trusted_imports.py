@@ -53,7 +53,7 @@ def test_libraries_of_the_list_are_trusted_and_their_neighbours_are_not() -> Non
         "torch.utils.data.DataLoader",
         "subprocess.Popen",
         "visattn.store.json.JSONDecoder",  # through one of ours
-        "visattn.tasks.checkpoints.zipfile.ZipFile",
+        "visattn.models.torch_archives.zipfile.ZipFile",
         "timm.optim.Lion",
         "lightning.fabric.Fabric",
         "torchmetricsevil.X",

@@ -50,7 +50,7 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
 def gradient_maps(rounds: int) -> Iterator[Figure]:
     """Time Grad-CAM of a class, up to maps of the pictures' size between 0 and 1."""
     model = get_model(CNN, weights=None).eval()
-    subject, pictures = subject_of(model), torch.randn(PICTURES, 3, SIDE, SIDE)
+    subject, pictures = subject_of(model, (SIDE, SIDE)), torch.randn(PICTURES, 3, SIDE, SIDE)
 
     def ours() -> Tensor:
         return shown(gradcam(subject, pictures, lambda scores: scores[:, 1]))

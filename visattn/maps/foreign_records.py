@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from visattn.blocks.taps import Wish
 from visattn.functional.window_unrollings import rolled_windows, unrolled_windows
 from visattn.maps.attention_calls import AttentionCall
-from visattn.maps.grid_watches import PICTURES
 from visattn.maps.interceptions import Interception, sums_to_one
 from visattn.maps.model_readings import ModelReading, TokenPlace
 from visattn.maps.module_calls import ModuleCall, ModuleCalls, first_picture
@@ -138,6 +137,8 @@ class ForeignAttention:
         tokens = self._place(place)
         if tokens is None:
             return None
+        if not self._counted(place, tokens, attention):
+            return None
         weights = attention.rows(slice(None), slice(None))
         if not self._checked(place, weights):
             return None
@@ -152,6 +153,8 @@ class ForeignAttention:
 
     def _keep(self, place: ModuleCall, tokens: TokenPlace, attention: AttentionCall) -> None:
         layer, wish = tokens.layer, self.wish
+        if not self._counted(place, tokens, attention):
+            return
         heads = wish.chosen_heads(attention.shape[1])
         rows = slice(None) if layer.lone else wish.rows(layer.roles, _tokens(tokens))
         direct = tokens.windows is None
@@ -171,6 +174,23 @@ class ForeignAttention:
         elif layer.lone:
             weights = weights.squeeze(2)
         self.keep(self._shown(tokens, attention, weights, off))
+
+    def _counted(self, place: ModuleCall, tokens: TokenPlace, attention: AttentionCall) -> bool:
+        """Whether as many tokens came as when the model was read; else the reason is kept."""
+        layer = tokens.layer
+        rows, columns = layer.keys or layer.grid
+        expected = 1 if layer.lone else _tokens(tokens), len(tokens.before) + rows * columns
+        if tokens.windows is not None:
+            expected = (tokens.windows.shape[1],) * 2
+        if attention.shape[2:] == expected:
+            return True
+        self.refused(
+            place,
+            f"{attention.shape[3]} tokens came and not {expected[1]}, as when it was read; where "
+            "tokens lie of which some were dropped or merged is not known; record it in evaluation "
+            "mode",
+        )
+        return False
 
     def _checked(self, place: ModuleCall, weights: Tensor) -> bool:
         """Whether weights are such that they can be shown; else the reason is kept."""
@@ -202,7 +222,7 @@ class ForeignAttention:
         reading = self._reading
         runs = reading.places.get(place.site)
         if not runs:
-            self.refused(place, reading.failure or "it ran otherwise than on a picture of zeros")
+            self.refused(place, reading.failure or "it ran otherwise than when it was read")
             return None
         found = runs[place.number % len(runs)]
         if isinstance(found, str):
@@ -220,9 +240,9 @@ class ForeignAttention:
         call, args, kwargs = own
         whole = call.module is self.model
 
-        def run(zeros: Tensor) -> Any:
-            given = tuple(_replaced(one, picture, zeros) for one in args)
-            named = {name: _replaced(one, picture, zeros) for name, one in kwargs.items()}
+        def run(others: Tensor) -> Any:
+            given = tuple(_replaced(one, picture, others) for one in args)
+            named = {name: _replaced(one, picture, others) for name, one in kwargs.items()}
             return call.module(*given, **named)
 
         if whole and len(args) == 1 and not kwargs:
@@ -236,14 +256,14 @@ class ForeignAttention:
         return reading_of(self.model, size, channels, run, way=call.site)
 
 
-def _replaced(given: Any, picture: Tensor, zeros: Tensor) -> Any:
-    """Return zeros in place of a picture, and as many of what came with it."""
+def _replaced(given: Any, picture: Tensor, others: Tensor) -> Any:
+    """Return other pictures in place of a picture, and as many of what came with it."""
     if not isinstance(given, Tensor):
         return given
     if given.shape == picture.shape:
-        return zeros
+        return others
     together = given.ndim > 0 and len(given) == len(picture)
-    return given[:1].expand(PICTURES, *given.shape[1:]) if together else given
+    return given[:1].expand(len(others), *given.shape[1:]) if together else given
 
 
 def _by_picture(weights: Tensor, windows: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Which activations of a network lie on a grid, and what to send through it in their place."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from visattn.maps.token_places import (
 )
 
 PICTURES = 2  # so that it shows in which order windows of several pictures lie
-_KEPT = 4  # outputs of a grid, since later ones may be overwritten
 
 
 class GridWatch:
@@ -28,15 +26,15 @@ class GridWatch:
     Args:
         size: Height and width of the pictures.
         roles: Of the tokens that the network may put before its grid.
+        known: Grids on which marked pictures have shown activations to lie.
     """
 
-    def __init__(self, size: tuple[int, int], roles: tuple[str, ...]) -> None:
-        self.size, self.roles = size, roles
+    def __init__(self, size: tuple[int, int], roles: tuple[str, ...], known: list[Grid]) -> None:
+        self.size, self.roles, self.known = size, roles, known
         self.seen: list[Grid] = []
         self.shuffled = False  # whether tokens were put out of the order of their grid
         self.norm: FeatureSite | None = None
         self.latest: FeatureSite | None = None
-        self._outputs: dict[tuple[Any, ...], deque[tuple[FeatureSite, Tensor, int]]] = {}
 
     def hook(self, site: str) -> Callable[..., Any]:
         """Return a hook that watches a module, and lets norms put out tokens with numbers.
@@ -59,8 +57,6 @@ class GridWatch:
             self.norm = feature if norm else self.norm
             if feature.layout != "b n c":
                 self.seen.append(feature.grid)
-            kept = self._outputs.setdefault((feature.grid, feature.layout), deque(maxlen=_KEPT))
-            kept.append((feature, passed, _changes(passed)))
             return passed if norm else None
 
         return hook
@@ -101,30 +97,17 @@ class GridWatch:
             split = split_tokens(shape[1], self.roles, self.size, self.seen)
             return (
                 None
-                if split is None or self.shuffled
+                if split is None or self.shuffled or split[1] not in self.known
                 else FeatureSite(site, "b n c", split[1], len(split[0]))
             )
         leading, trailing = (shape[1], shape[2]), (shape[2], shape[3])
         options = [trailing] if first else [trailing, leading]
-        known = [grid for grid in options if grid in self.seen]
-        grid = next((grid for grid in known or options if fits(grid, self.size)), None)
-        if grid is None or grid == (1, 1):
+        options = [grid for grid in options if grid in self.known]
+        seen = [grid for grid in options if grid in self.seen]
+        grid = next((grid for grid in seen or options if fits(grid, self.size)), None)
+        if grid is None:
             return None
         return FeatureSite(site, "b c y x" if grid is trailing else "b y x c", grid)
-
-    def ends(self) -> tuple[FeatureSite, ...]:
-        """Return the last activations of each grid that nothing overwrote."""
-        last: list[FeatureSite] = []
-        for kept in self._outputs.values():
-            whole = [feature for feature, found, version in kept if _changes(found) == version]
-            last += whole[-1:]
-        flat = [one for one in last if one.layout == "b n c"]
-        return tuple(one for one in last if one.layout != "b n c" or len(flat) == len(last))
-
-
-def _changes(found: Tensor) -> int:
-    """Return how often a tensor was overwritten in place."""
-    return found._version  # noqa: SLF001
 
 
 def _out_of_order(found: Tensor) -> bool:

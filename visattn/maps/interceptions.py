@@ -44,13 +44,20 @@ class Interception(TorchFunctionMode):
         listener: Who is told.
         weave: Returns the weights that the model is to go on with, or None for what it would do
             itself; then the listener is not told.
+        apart: Whether tokens that attend to each other are to attend to themselves alone, so that
+            what one of them carries stays where it is.
     """
 
     def __init__(
-        self, calls: ModuleCalls, listener: AttentionListener, weave: Weave | None = None
+        self,
+        calls: ModuleCalls,
+        listener: AttentionListener,
+        weave: Weave | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         super().__init__()
-        self.calls, self.listener, self.weave = calls, listener, weave
+        self.calls, self.listener, self.weave, self.apart = calls, listener, weave, apart
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -75,6 +82,10 @@ class Interception(TorchFunctionMode):
         if attention is None:
             self.listener.refused(place, GROUPED)
             return F.scaled_dot_product_attention(*args, **kwargs)
+        if self.apart and attention.shape[2] == attention.shape[3]:
+            self.listener.saw(place, attention)
+            values = cast("Tensor", attention.values)
+            return values if args[0].ndim == 4 else values.squeeze(1)
         if self.weave is not None and (weights := self.weave(place, attention)) is not None:
             dropped = F.dropout(weights, attention.dropout) if attention.dropout else weights
             seen = dropped @ cast("Tensor", attention.values)
@@ -121,12 +132,16 @@ class Interception(TorchFunctionMode):
         """Hear a product with weights, which stand on its left or, turned, on its right."""
         right = trace.now is not args[0]
         used = args[1].mT if right else args[0]
-        attention = _computed(used, trace)
+        attention = _computed(used, args[0].mT if right else args[1], trace)
         if isinstance(attention, str):
             self.listener.refused(place, attention)
             return args
         if self.weave is None:
             self.listener.saw(place, attention)
+        if self.apart and used.shape[-1] == used.shape[-2]:
+            alone = torch.eye(used.shape[-1]).to(used).expand_as(used)
+            return (args[0], alone) if right else (alone, args[1])
+        if self.weave is None:
             return args
         again = self.weave(place, attention)
         if again is None or attention.mixed:
@@ -135,8 +150,10 @@ class Interception(TorchFunctionMode):
         return (args[0], again.mT) if right else (again, args[1])
 
 
-def _computed(used: Tensor, trace: FollowedWeights) -> AttentionCall | str:
+def _computed(used: Tensor, values: Tensor, trace: FollowedWeights) -> AttentionCall | str:
     """Return attention whose weights the model computed, or why it cannot be shown."""
+    if values.ndim == 3:
+        values = values.unsqueeze(1)
     weights = used.unsqueeze(1) if used.ndim == 3 else used
     if weights.ndim != 4:
         return GROUPED
@@ -146,7 +163,9 @@ def _computed(used: Tensor, trace: FollowedWeights) -> AttentionCall | str:
             return "the weights that it uses do not sum to 1"
         weights = trace.softmax
     groups, heads, queries, keys = weights.shape
-    return AttentionCall((groups, heads, queries, keys), computed=weights, mixed=mixed)
+    return AttentionCall(
+        (groups, heads, queries, keys), values=values, computed=weights, mixed=mixed
+    )
 
 
 def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:

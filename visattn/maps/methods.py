@@ -173,7 +173,8 @@ def refusal_of(method: Method, card: ModelCard, *, function: bool = False) -> st
     if method.needs_target and not function and card.output.refusal:
         return card.output.refusal
     if method.needs == "features":
-        return "" if card.features else "it has no layer whose features lie on a grid"
+        reason = card.no_features or "it has no layer whose features lie on a grid"
+        return "" if card.features else reason
     if method.needs != "tokens":
         return ""
     if method.one_grid:

@@ -78,6 +78,7 @@ class ModelCard:
         refusal: Why the attention of this model cannot be shown as maps; "" if it can.
         refused: Layers that cannot be shown although others can, and why.
         output: Where the class scores are in what the model returns.
+        no_features: Why it cannot be said which features its scores are pooled from; "" if it can.
     """
 
     name: str
@@ -91,6 +92,7 @@ class ModelCard:
     refusal: str = ""
     refused: tuple[tuple[str, str], ...] = ()
     output: OutputLayout = field(default_factory=OutputLayout)
+    no_features: str = ""
 
     def __str__(self) -> str:
         """Return the table."""
@@ -160,7 +162,9 @@ def card_table(card: ModelCard) -> str:
         lines.append(f"  attention  {_counted(len(card.layers), 'layer')}")
     lines += _columns([(layer.site, _layer_line(layer)) for layer in card.layers])
     lines += _columns([(site, f"not shown: {reason}") for site, reason in card.refused])
-    if card.features:
+    if card.no_features:
+        lines.append(f"  features   not known: {card.no_features}")
+    elif card.features:
         lines.append(f"  features   {_counted(len(card.features), 'layer')}")
     lines += _columns([(one.site, f"{_by(one.grid)}, [{one.layout}]") for one in card.features])
     return "\n".join(lines)

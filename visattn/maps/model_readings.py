@@ -11,6 +11,7 @@ from visattn.blocks.taps import Tap, Wish
 from visattn.maps.attention_calls import AttentionCall
 from visattn.maps.grid_watches import PICTURES, GridWatch
 from visattn.maps.interceptions import Interception
+from visattn.maps.marked_readings import MarkedReading, lie_on
 from visattn.maps.model_cards import AttentionLayer, FeatureSite
 from visattn.maps.model_outputs import OutputLayout, output_layout
 from visattn.maps.module_calls import ModuleCall, ModuleCalls, dry
@@ -48,13 +49,17 @@ class ModelReading:
     Args:
         places: For each part of the model that computes attention and each of its runs, where its
             tokens lie, or why they cannot be shown.
-        features: Where activations lie on a grid.
+        inputs: What goes into attention, where it lies on a grid.
+        roles: Of the tokens that the model puts before its grid.
+        marked: What was read off it on marked pictures.
         output: Where the class scores are in what the model returns.
         failure: Why the model could not be run; "" if it could.
     """
 
     places: dict[str, list[TokenPlace | str]] = field(default_factory=dict)
-    features: tuple[FeatureSite, ...] = ()
+    inputs: tuple[FeatureSite, ...] = ()
+    roles: tuple[str, ...] = ()
+    marked: MarkedReading = field(default_factory=MarkedReading)
     output: OutputLayout = field(default_factory=OutputLayout)
     failure: str = ""
 
@@ -76,19 +81,27 @@ class ModelReader:
 
     Numbers travel through the network in place of activations: every block is given tokens that say
     which they are, norms let them pass, and where attention projects its tokens they are read
-    again. So windows are found as the model itself cuts, moves and fills them.
+    again. So windows are found as the model itself cuts, moves and fills them. Whether the tokens
+    that came in lie on the picture in that order, a run on marked pictures has shown.
 
     Args:
         model: To be read.
         size: Height and width of the pictures.
         roles: Of the tokens that it may put before the grid.
+        marked: What was read off it on marked pictures.
     """
 
-    def __init__(self, model: nn.Module, size: tuple[int, int], roles: tuple[str, ...]) -> None:
-        self.model, self.size, self.roles = model, size, roles
+    def __init__(
+        self,
+        model: nn.Module,
+        size: tuple[int, int],
+        roles: tuple[str, ...],
+        marked: MarkedReading,
+    ) -> None:
+        self.model, self.size, self.roles, self.marked = model, size, roles, marked
         self.calls = ModuleCalls(dry=True)
-        self.grids = GridWatch(size, roles)
-        self.reading = ModelReading()
+        self.grids = GridWatch(size, roles, marked.grids)
+        self.reading = ModelReading(roles=roles, marked=marked)
         self.before_attention: dict[str, FeatureSite] = {}
 
     def read(self, run: Callable[[], Any]) -> ModelReading:
@@ -108,7 +121,10 @@ class ModelReader:
                     stack.callback(module.wishes.remove, _FIRST)
             stack.enter_context(Interception(self.calls, self))
             self.reading.output = output_layout(run(), PICTURES)
-        self.reading.features = self._features()
+        inputs = dict.fromkeys(site.site for site in self.before_attention.values())
+        self.reading.inputs = tuple(
+            self.marked.sites[site] for site in inputs if site in self.marked.sites
+        )
         return self.reading
 
     def saw(self, place: ModuleCall, attention: AttentionCall) -> None:
@@ -155,6 +171,8 @@ class ModelReader:
         if not call.foreign or not (call.attentions or "refusal" in call.notes):
             return
         place = self._placed(call, output)
+        if isinstance(place, TokenPlace) and not _lies(self.marked, call, place):
+            place = _ELSEWHERE
         self.reading.places.setdefault(call.site, []).append(place)
         if isinstance(place, TokenPlace):
             self._remember(call, call.site, lone=place.layer.lone)
@@ -236,15 +254,23 @@ class ModelReader:
 
         return hook
 
-    def _features(self) -> tuple[FeatureSite, ...]:
-        """Return what goes into attention, or else the last activations of each grid."""
-        if self.before_attention:
-            return tuple(dict.fromkeys(self.before_attention.values()))
-        return self.grids.ends()
-
 
 _FIRST = Wish((0,))
+_ELSEWHERE = "blocks of pixels that are changed show at other tokens than those of their places"
 _NOT_PLACES = "what it puts out does not lie on the places of its queries"
+
+
+def _lies(marked: MarkedReading, call: ModuleCall, place: TokenPlace) -> bool:
+    """Whether the tokens of attention carry the marks of the places at which they are to lie."""
+    tokens, layer = marked.attention.get((call.site, call.number)), place.layer
+    if tokens is None:
+        return False
+    grid, before = layer.keys or layer.grid, len(place.before)
+    if not lie_on(tokens.keys, grid, before, place.windows):
+        return False
+    if layer.lone or tokens.queries is None:
+        return True
+    return lie_on(tokens.queries, layer.grid, len(layer.roles), place.windows)
 
 
 def _no_grid(count: int, roles: tuple[str, ...]) -> str:

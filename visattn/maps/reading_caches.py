@@ -9,12 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from visattn.blocks.taps import Tap
 from visattn.maps.error_places import raised_at
 from visattn.maps.frozen_models import evaluating
 from visattn.maps.grid_watches import PICTURES
+from visattn.maps.marked_pictures import marked_pictures
+from visattn.maps.marked_readings import MarkedReader, MarkedReading
+from visattn.maps.model_outputs import output_layout
 from visattn.maps.model_readings import ModelReader, ModelReading
+from visattn.maps.pooled_features import PooledFeatures, pooled_features
 
 _READ: WeakKeyDictionary[nn.Module, dict[Any, ModelReading]] = WeakKeyDictionary()
+_POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
 _ROLES = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
     "distillation": re.compile(r"(^|\.)(dist|distillation)_token$"),
@@ -57,9 +63,10 @@ def reading_of(
     *,
     way: str = "",
 ) -> ModelReading:
-    """Return what is read off a model when it runs on zeros; at once if that was done before.
+    """Return what is read off a model when it runs on noise; at once if that was done before.
 
-    The model is in evaluation mode meanwhile and comes back as it was.
+    It runs on noise with a mark in each quarter, and, if it attends to something, on zeros. It
+    is in evaluation mode meanwhile and comes back as it was.
 
     Args:
         model: To be read.
@@ -71,24 +78,86 @@ def reading_of(
     kept = _READ.setdefault(model, {})
     key = (size, channels, way, _shape(model))
     if key not in kept:
-        weight = next((one for one in model.parameters() if one.is_floating_point()), None)
-        zeros = torch.zeros(PICTURES, channels, *size) if weight is None else torch.zeros(
-            PICTURES, channels, *size, device=weight.device, dtype=weight.dtype
-        )  # fmt: skip
-        kept[key] = _read(model, size, zeros, run or forward_of(model))
+        kept[key] = _read(model, size, channels, run or forward_of(model))
     return kept[key]
 
 
+def features_of(model: nn.Module, size: tuple[int, int], channels: int) -> PooledFeatures:
+    """Return what the scores of a model are pooled from; at once if that was done before.
+
+    Args:
+        model: To be read.
+        size: Height and width of the pictures.
+        channels: Of the pictures.
+    """
+    kept = _POOLED.setdefault(model, {})
+    key = (size, channels, _shape(model))
+    if key not in kept:
+        reading = reading_of(model, size, channels)
+        kept[key] = _pooled(model, size, channels, forward_of(model), reading.marked)
+        if kept[key].sites:
+            last = kept[key].sites[-1]
+            runs = reading.marked.order(last.site)
+            earlier = [one for one in reading.inputs if reading.marked.order(one.site) < runs]
+            kept[key].sites = (*earlier, last) if earlier else kept[key].sites
+    return kept[key]
+
+
+def _pooled(
+    model: nn.Module,
+    size: tuple[int, int],
+    channels: int,
+    run: Callable[[Tensor], Any],
+    marked: MarkedReading,
+) -> PooledFeatures:
+    picture = marked_pictures(channels, size, _like(model))[:1]
+    try:
+        return pooled_features(model, picture, run, marked)
+    except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
+        return PooledFeatures(refusal=f"no gradient of its scores can be taken ({error})")
+
+
+def _like(model: nn.Module) -> Tensor:
+    """Return a tensor of the type, and on the device, of a model's weights."""
+    weights = (one.detach() for one in model.parameters() if one.is_floating_point())
+    return next(weights, torch.zeros(1))
+
+
 def _read(
-    model: nn.Module, size: tuple[int, int], zeros: Tensor, run: Callable[[Tensor], Any]
+    model: nn.Module, size: tuple[int, int], channels: int, run: Callable[[Tensor], Any]
 ) -> ModelReading:
-    devices = [zeros.device] if zeros.device.type == "cuda" else []
+    like = _like(model)
+    devices = [like.device] if like.device.type == "cuda" else []
+    pictures = marked_pictures(channels, size, like)
+    zeros = torch.zeros_like(pictures[:PICTURES])
     with torch.random.fork_rng(devices=devices), torch.no_grad(), evaluating(model):
         try:
-            return ModelReader(model, size, roles_of(model)).read(lambda: run(zeros))
+            outputs: list[Any] = []
+            marked = MarkedReader(model, size).read(lambda: outputs.append(run(pictures)))
+            roles = roles_of(model)
+            count = max(marked.prefixes.values(), default=0)
+            if count > len(roles):  # of which nobody said by a name what they are
+                roles = _by_use(count, _pooled(model, size, channels, run, marked).read)
+            if not marked.attending and not any(isinstance(one, Tap) for one in model.modules()):
+                layout = output_layout(outputs[-1], len(pictures))
+                return ModelReading(roles=roles, marked=marked, output=layout)
+            return ModelReader(model, size, roles, marked).read(lambda: run(zeros))
         except Exception as error:  # noqa: BLE001 - whatever a foreign model raises is told
             place = f" in {where}" if (where := raised_at(error)) else ""
             return ModelReading(failure=f"{type(error).__name__}{place}: {error}")
+
+
+def _by_use(count: int, read: tuple[int, ...] | None) -> tuple[str, ...]:
+    """Return the roles of tokens before the grid by which of them the scores are made of.
+
+    Args:
+        count: How many there are.
+        read: Numbers of the tokens that the scores are made of, if that is known.
+    """
+    names = iter(("class", "distillation"))
+    return tuple(
+        next(names, "register") if number in (read or ()) else "register" for number in range(count)
+    )
 
 
 def _shape(model: nn.Module) -> int:

@@ -11,7 +11,8 @@ from visattn.maps.input_sizes import Classes, checked_size, class_names, own_siz
 from visattn.maps.model_cards import ModelCard, Pooling, Source, Subject
 from visattn.maps.model_outputs import OutputLayout
 from visattn.maps.model_readings import ModelReading
-from visattn.maps.reading_caches import Classifying, forward_of, reading_of, roles_of
+from visattn.maps.pooled_features import PooledFeatures
+from visattn.maps.reading_caches import Classifying, features_of, forward_of, reading_of
 from visattn.maps.site_choices import check_runs_hooks
 from visattn.maps.vision_towers import vision_config, vision_tower
 
@@ -76,7 +77,8 @@ def subject_of(
     kept = _CARDS.setdefault(model, {})
     key = (asked, family)
     if key not in kept or kept[key][0] is not reading:
-        kept[key] = (reading, _card(model, family, asked, reading))
+        pooled = features_of(model, asked, len(family.mean))
+        kept[key] = (reading, _card(model, family, asked, reading, pooled))
     card = kept[key][1]
     names = family.classes if classes is None else class_names(classes, card.output.classes)
     return Subject(model, card, forward_of(model), names)
@@ -95,7 +97,11 @@ class _Family:
 
 
 def _card(
-    model: nn.Module, family: _Family, size: tuple[int, int], reading: ModelReading
+    model: nn.Module,
+    family: _Family,
+    size: tuple[int, int],
+    reading: ModelReading,
+    pooled: PooledFeatures,
 ) -> ModelCard:
     layers, refused = tuple(reading.layers), tuple(reading.refused)
     refusal = ""
@@ -103,7 +109,7 @@ def _card(
         refusal = "it has no attention among tokens"
         if refused:
             refusal = f"{refused[0][0] or 'the model'}: {refused[0][1]}"
-    pooling = _pooling(model, reading)
+    pooling = _pooling(model, reading, pooled.read)
     return ModelCard(
         family.name,
         family.source,
@@ -112,10 +118,11 @@ def _card(
         family.std,
         pooling,
         layers,
-        () if resizes_pictures(model) else reading.features,
+        () if resizes_pictures(model) else pooled.sites,
         refusal,
         refused,
         _output(model, family, reading.output),
+        pooled.refusal,
     )
 
 
@@ -132,11 +139,11 @@ def _output(model: nn.Module, family: _Family, output: OutputLayout) -> OutputLa
     )
 
 
-def _pooling(model: nn.Module, reading: ModelReading) -> Pooling:
+def _pooling(model: nn.Module, reading: ModelReading, read: tuple[int, ...] | None) -> Pooling:
     """Return what the scores are made of."""
     if not reading.layers:
         return "none"
-    roles = roles_of(model)
+    roles = reading.roles
     for part in (model, getattr(model, "backbone", None)):
         told = getattr(part, "global_pool", None) or getattr(part, "pool", None)
         if isinstance(told, str) and told in _POOLS:
@@ -144,7 +151,7 @@ def _pooling(model: nn.Module, reading: ModelReading) -> Pooling:
             return "distilled" if found == "class" and "distillation" in roles else found
     if any(layer.lone and "class" not in layer.roles for layer in reading.layers):
         return "attention"
-    if "class" not in roles:
+    if "class" not in roles or (read and min(read) >= len(roles)):
         return "mean"
     told = type(model).__name__
     plain = "distillation" not in roles or told == "DeiTForImageClassification"

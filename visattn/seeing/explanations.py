@@ -108,14 +108,14 @@ def explain(
         some = slice(first, first + batch)
         if transform is None:
             subject = subject_of(model, size, classes)
-            _check_fits(chosen, subject, model, function=function)
+            _check_fits(chosen, subject, model, options, function=function)
             ready = prepared(subject, given[some], fit=fit)
         else:
             ready = transformed(model, given[some], transform, fit=fit)
             seen = (ready.inputs.shape[2], ready.inputs.shape[3])
             _check_seen(seen, size)
             subject = subject_of(model, seen, classes)
-            _check_fits(chosen, subject, model, function=function)
+            _check_fits(chosen, subject, model, options, function=function)
         asked = target if targets is None else targets[some]
         found += _placed(subject, ready, chosen, asked, options)
     empty = [] if keep_empty else [one for one in found if one.made["empty"]]
@@ -189,14 +189,25 @@ def _check_name(name: str, model: nn.Module) -> None:
         )
 
 
-def _check_fits(method: Method, subject: Subject, model: nn.Module, *, function: bool) -> None:
+def _check_fits(
+    method: Method,
+    subject: Subject,
+    model: nn.Module,
+    options: Mapping[str, Any],
+    *,
+    function: bool,
+) -> None:
     reason = refusal_of(method, subject.card, function=function)
-    if reason == "it has no layer whose features lie on a grid" and "layer" in method.options:
-        return  # any module may be named
+    missing = method.needs == "features" and not subject.card.features
+    if missing and "layer" in options and (function or not subject.card.output.refusal):
+        return  # its place is measured when the layer is looked up
     if reason:
         names = [*_own_methods(model), *fitting(subject.card, function=function)]
+        hint = (
+            "; name a layer, as in layer='layer4'" if missing and "layer" in method.options else ""
+        )
         raise ValueError(
-            f"{method.name} does not fit {subject.card.name}: {reason}; what fits is "
+            f"{method.name} does not fit {subject.card.name}: {reason}{hint}; what fits is "
             f"{', '.join(names)}"
         )
 

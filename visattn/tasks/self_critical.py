@@ -60,7 +60,7 @@ class SelfCriticalTask(CaptionTask):
         super().__init__(captioner, data_info, **settings)
         self.samples, self.max_length = samples, max_length
         self.rarity: Rarity | None = None
-        self.known: dict[str, list[Grams]] = {}
+        self.reference_ngrams: dict[str, list[Grams]] = {}
 
     def on_fit_start(self) -> None:
         """Count how rare words are among the references of the training photos."""
@@ -68,11 +68,11 @@ class SelfCriticalTask(CaptionTask):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, CaptionData):
             raise TypeError("training on CIDEr-D needs photos with references: use CaptionData")
-        self.known = {
+        self.reference_ngrams = {
             entry.id: [_grams(split_words(caption)) for caption in entry.captions]
             for entry in data.entries["train"]
         }
-        self.rarity = rarity_of(list(self.known.values()))
+        self.rarity = rarity_of(list(self.reference_ngrams.values()))
 
     def on_train_start(self) -> None:
         """Leave out dropout; a run that goes on within an epoch does not start one."""
@@ -114,7 +114,7 @@ class SelfCriticalTask(CaptionTask):
         for sample, captions, lengths in zip(
             batch.samples, drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True
         ):
-            told = self.known[sample.id]
+            told = self.reference_ngrams[sample.id]
             rows = (tokens[:length] for tokens, length in zip(captions, lengths, strict=True))
             said = [ngram_counts([self.model.words[token] for token in row]) for row in rows]
             scores.append([cider_score(one, told, self.rarity) for one in said])
