@@ -40,10 +40,10 @@ def task(**settings: Any) -> SelfCriticalTask:
     words = ["<pad>", "<start>", "<end>", "<unknown>", *said]
     torch.manual_seed(0)
     made = SelfCriticalTask(build, {"words": words}, **settings)
-    made.known = {
+    made.reference_ngrams = {
         name: [_grams(split_words(one)) for one in told] for name, told in REFERENCES.items()
     }
-    made.rarity = rarity_of(list(made.known.values()))
+    made.rarity = rarity_of(list(made.reference_ngrams.values()))
     return made
 
 

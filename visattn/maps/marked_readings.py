@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from visattn.maps.attention_calls import AttentionCall
 from visattn.maps.interceptions import Interception
-from visattn.maps.marked_pictures import QUARTERS, Agreement, agreement, responses, silent
 from visattn.maps.model_cards import FeatureLayout, FeatureSite
 from visattn.maps.module_calls import ModuleCall, ModuleCalls, dry
 from visattn.maps.multihead_layers import hide, multihead_call, multihead_output, unhide
+from visattn.maps.picture_marks import QUARTERS, Agreement, agreement, responses, silent
 from visattn.maps.token_places import Grid, fits
 
 _PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from visattn.blocks.taps import Tap
 from visattn.maps.error_places import raised_at
+from visattn.maps.feature_pooling import PooledFeatures, pooled_features
 from visattn.maps.frozen_models import evaluating
 from visattn.maps.grid_watches import PICTURES
-from visattn.maps.marked_pictures import marked_pictures
 from visattn.maps.marked_readings import MarkedReader, MarkedReading
 from visattn.maps.model_outputs import output_layout
 from visattn.maps.model_readings import ModelReader, ModelReading
-from visattn.maps.pooled_features import PooledFeatures, pooled_features
+from visattn.maps.picture_marks import marked_pictures
 
 _READ: WeakKeyDictionary[nn.Module, dict[Any, ModelReading]] = WeakKeyDictionary()
 _POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()

@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from visattn.maps.feature_layers import resizes_pictures
+from visattn.maps.feature_pooling import PooledFeatures
 from visattn.maps.input_sizes import Classes, checked_size, class_names, own_size, size_hint
 from visattn.maps.model_cards import ModelCard, Pooling, Source, Subject
 from visattn.maps.model_outputs import OutputLayout
 from visattn.maps.model_readings import ModelReading
-from visattn.maps.pooled_features import PooledFeatures
 from visattn.maps.reading_caches import Classifying, features_of, forward_of, reading_of
 from visattn.maps.site_choices import check_runs_hooks
 from visattn.maps.vision_towers import vision_config, vision_tower

@@ -2,8 +2,8 @@
 
 import torch
 
-from visattn.maps.marked_pictures import agreement, marked_pictures
 from visattn.maps.marked_readings import lie_on
+from visattn.maps.picture_marks import agreement, marked_pictures
 
 
 def cells(rows: int, columns: int) -> torch.Tensor:
