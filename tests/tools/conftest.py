@@ -1,0 +1,15 @@
+"""What a tool sets for its whole process is set back after each test."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _level_of_lightning() -> Iterator[None]:
+    """Let Lightning speak again: benchmarks silence it."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    yield
+    logger.setLevel(level)
