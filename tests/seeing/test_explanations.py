@@ -276,6 +276,26 @@ def test_without_class_scores_only_what_needs_none_is_promised() -> None:
         assert (found.made["target"], found.made["score"]) == (None, None)
 
 
+class Streams(Flat):
+    """Two streams of features side by side, each pooled by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coarse, self.sum = nn.Conv2d(3, 5, 8, 8), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        streams = (self.features(x), self.coarse(x))
+        return self.sum(torch.cat([stream.mean((2, 3)) for stream in streams], 1))
+
+
+def test_where_no_layer_can_be_chosen_one_may_be_named() -> None:
+    model = Streams()
+    with pytest.raises(ValueError, match=r"side by side .*; name a layer, as in layer='layer4';"):
+        explain(model, photo(), "gradcam", 1, size=32)
+    [found] = explain(model, photo(), "gradcam", 1, size=32, layer="coarse", keep_empty=True)
+    assert (found.made["layer"], found.values.shape) == ("coarse", (4, 4))
+
+
 def test_a_layer_is_any_module_and_is_noted() -> None:
     model = Flat()
     for layer in ("features.0", model.features[0]):

@@ -199,13 +199,13 @@ def _check_fits(
 ) -> None:
     reason = refusal_of(method, subject.card, function=function)
     missing = method.needs == "features" and not subject.card.features
-    if missing and "layer" in options and (function or not subject.card.output.refusal):
+    scored = function or not subject.card.output.refusal
+    if missing and scored and "layer" in options:
         return  # its place is measured when the layer is looked up
     if reason:
         names = [*_own_methods(model), *fitting(subject.card, function=function)]
-        hint = (
-            "; name a layer, as in layer='layer4'" if missing and "layer" in method.options else ""
-        )
+        nameable = missing and scored and "layer" in method.options
+        hint = "; name a layer, as in layer='layer4'" if nameable else ""
         raise ValueError(
             f"{method.name} does not fit {subject.card.name}: {reason}{hint}; what fits is "
             f"{', '.join(names)}"
