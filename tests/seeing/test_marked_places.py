@@ -107,12 +107,14 @@ def middle(values: Tensor) -> tuple[float, float]:
 
 def offsets(model: nn.Module, method: str) -> list[float]:
     """Return how far from each mark the map lies, in cells; the longer of both axes."""
-    for target in range(5) if METHODS[method].needs_target else [None]:
-        black, *others = explained(model, method, target)
+    black, *others = explained(model, method, 0 if METHODS[method].needs_target else None)
+    for target in range(1, 5):
         if not any(one.made["empty"] for one in others):
             break
+        black, *others = explained(model, method, target)
     found: list[float] = []
     for one, mark in zip(others, MARKS, strict=True):
+        assert one.geometry is not None
         y, x = middle(one.on_picture() - black.on_picture())
         left, top, right, bottom = one.geometry.seen()
         rows, columns = one.values.shape
