@@ -181,7 +181,10 @@ def marks(names: Sequence[tuple[str, str]]) -> Iterator[Marked]:
     for family, name in names:
         torch.manual_seed(0)
         less: dict[str, Any] = {"depth": 2} if family in _SHALLOW else {}
-        yield marked(name, timm.create_model(name, **less).eval())
+        model: Any = timm.create_model(name, **less).eval()
+        if not model.num_classes:  # most of timm's models come with a classifier, some without
+            model.reset_classifier(5)
+        yield marked(name, model)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
