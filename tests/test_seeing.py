@@ -342,7 +342,7 @@ def test_only_our_own_models_are_saved(tmp_path: Path) -> None:
 def test_nan_weights_are_refused_with_their_name(tmp_path: Path) -> None:
     encoder = SmallEncoder((24, 40), channels=8)
     save(encoder, tmp_path / "whole.safetensors")
-    torch.nn.init.constant_(encoder.refine[1][0].weight, float("nan"))
+    torch.nn.init.constant_(encoder.get_parameter("refine.1.0.weight"), float("nan"))
     save(encoder, tmp_path / "broken.safetensors")
     load(tmp_path / "whole.safetensors")
     with pytest.raises(ValueError, match=r"broken.*NaN or infinity in refine\.1\.0\.weight: "):

@@ -1,6 +1,7 @@
 """uint8 pictures are normalized inside; floats are taken as normalized, by every model."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -18,7 +19,7 @@ from visattn.models.timm_encoders import TimmEncoder
 from visattn.models.vision_transformers import VisionTransformer
 
 CLASSES = ("cat", "dog", "hen")
-COLORS = {"mean": (0.3, 0.5, 0.7), "std": (0.2, 0.25, 0.3)}
+COLORS: dict[str, Any] = {"mean": (0.3, 0.5, 0.7), "std": (0.2, 0.25, 0.3)}
 MODELS: dict[str, Callable[[], ImageClassifier | ImageEncoder]] = {
     "small encoder": lambda: SmallEncoder((24, 40), channels=8, **COLORS),
     "timm encoder": lambda: TimmEncoder("test_resnet", size=(64, 96), **COLORS),

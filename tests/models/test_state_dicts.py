@@ -236,8 +236,8 @@ def test_timms_original_names_are_converted(tmp_path: Path) -> None:
     encoder = TimmEncoder(
         name, size=(56, 56), weights=str(tmp_path / "swin.pth"), arguments=arguments
     )
-    assert torch.equal(
-        encoder.backbone.eval().forward_features(pictures), right.forward_features(pictures)
-    )
+    ours: Any = encoder.backbone.eval()
+    theirs: Any = right
+    assert torch.equal(ours.forward_features(pictures), theirs.forward_features(pictures))
     with pytest.raises(ValueError, match="they are for 5 classes: say num_classes=5"):
         timm_model(name, weights=tmp_path / "swin.pth", arguments=arguments)

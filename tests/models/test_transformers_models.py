@@ -168,7 +168,11 @@ def test_of_several_towers_that_of_vision_is_taken_and_said(tmp_path: Path) -> N
 
 
 def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> None:
-    stages = {"hidden_sizes": [8, 16], "num_attention_heads": [1, 2], "depths": [1, 1]}
+    stages: dict[str, Any] = {
+        "hidden_sizes": [8, 16],
+        "num_attention_heads": [1, 2],
+        "depths": [1, 1],
+    }
     stages |= {"num_encoder_blocks": 2, "sr_ratios": [2, 1], "patch_sizes": [7, 3]}
     stages |= {"strides": [4, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 13}
     for made in (
@@ -188,7 +192,8 @@ def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> Non
 
 def test_weights_of_torch_are_read_and_what_would_run_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    made = transformers.ViTForImageClassification(transformers.AutoConfig.from_pretrained(folder))
+    config: Any = transformers.AutoConfig.from_pretrained(folder)
+    made: Any = transformers.ViTForImageClassification(config)
     torch.save(made.state_dict(), folder / "pytorch_model.bin")
     pictures = torch.randn(1, 3, 32, 32)
     found = transformers_model(folder).model

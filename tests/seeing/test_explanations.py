@@ -290,7 +290,7 @@ class Streams(Flat):
 
 def test_where_no_layer_can_be_chosen_one_may_be_named() -> None:
     model = Streams()
-    with pytest.raises(ValueError, match=r"side by side .*; name a layer, as in layer='layer4';"):
+    with pytest.raises(ValueError, match=r"side by side .*; name one of its modules with layer=;"):
         explain(model, photo(), "gradcam", 1, size=32)
     [found] = explain(model, photo(), "gradcam", 1, size=32, layer="coarse", keep_empty=True)
     assert (found.made["layer"], found.values.shape) == ("coarse", (4, 4))

@@ -35,10 +35,9 @@ def of_timm(name: str, size: tuple[int, int] = SIZE, **options: Any) -> nn.Modul
 
 
 def of_hugging_face() -> nn.Module:
-    config = transformers.ViTConfig(
-        image_size=SIZE, patch_size=8, hidden_size=24, num_hidden_layers=2, num_labels=5,
-        num_attention_heads=2, intermediate_size=16,
-    )  # fmt: skip
+    sizes: dict[str, Any] = {"image_size": SIZE, "patch_size": 8, "hidden_size": 24}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.ViTConfig(**sizes, num_labels=5)
     return transformers.ViTForImageClassification(config)
 
 

@@ -2,11 +2,11 @@
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a regular file for reading its bytes; every reader of data opens files so.
 
     Whatever else has a file's name is refused at once: opening a pipe would wait for a writer, and

@@ -205,7 +205,7 @@ def _check_fits(
     if reason:
         names = [*_own_methods(model), *fitting(subject.card, function=function)]
         nameable = missing and scored and "layer" in method.options
-        hint = "; name a layer, as in layer='layer4'" if nameable else ""
+        hint = "; name one of its modules with layer=" if nameable else ""
         raise ValueError(
             f"{method.name} does not fit {subject.card.name}: {reason}{hint}; what fits is "
             f"{', '.join(names)}"
