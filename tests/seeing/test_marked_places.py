@@ -37,7 +37,8 @@ def of_timm(name: str, size: tuple[int, int] = SIZE, **options: Any) -> nn.Modul
 def of_hugging_face() -> nn.Module:
     sizes: dict[str, Any] = {"image_size": SIZE, "patch_size": 8, "hidden_size": 24}
     sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.ViTConfig(**sizes, num_labels=5)
+    sizes |= {"num_labels": 5}
+    config = transformers.ViTConfig(**sizes)
     return transformers.ViTForImageClassification(config)
 
 
