@@ -107,6 +107,7 @@ def test_a_small_photo_is_drawn_larger(browser: Any, tmp_path: Path, style: Styl
     maps = AttentionMap(grids(3, 3), "look", "words", geometry, {}, WORDS)
     kept = write(tmp_path / "a.html", photo(61, 107), maps, style=style, opacity=0.9, high=0.3)
     browser.open(tmp_path / "a.html")
+    browser.place("#words button")  # the script is at work once the photo is decoded
     browser.press("Home")
     size = (8 * 61, 8 * 107)
     larger = np.array(kept.resize((size[1], size[0]), Image.Resampling.BICUBIC))
