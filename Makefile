@@ -17,7 +17,7 @@ BIN := .venv/bin
 DEMO := runs/demo
 # what the scenes of configs/scenes_demo.yaml hold
 KINDS := --textures plain --most 2 --shapes circle square triangle cross \
-  --colours red green blue yellow purple orange
+  --colors red green blue yellow purple orange
 BEST := $(DEMO)/checkpoints/best.ckpt
 
 # Files of tests side by side, each file on one core; more than four would only fill the memory.
@@ -61,13 +61,13 @@ demo: .venv/core.stamp
 	@echo "demo 3 of 5: keep the best checkpoint as one safetensors file"
 	$(BIN)/visattn export $(BEST) --out $(DEMO)/model.safetensors
 	@echo "demo 4 of 5: draw six more scenes"
-	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/pictures
+	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/images
 	@echo "demo 5 of 5: say what is on them and where each word looked"
-	$(BIN)/visattn caption $(DEMO)/pictures --weights $(DEMO)/model.safetensors --out $(DEMO)/captions
+	$(BIN)/visattn caption $(DEMO)/images --weights $(DEMO)/model.safetensors --out $(DEMO)/captions
 	@echo
 	@echo "Scores ($(DEMO)/test.json):"
 	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json
-	@echo "Open $(DEMO)/captions/index.html in a browser: each picture, and where each word looked."
+	@echo "Open $(DEMO)/captions/index.html in a browser: each image, and where each word looked."
 
 # Those that compile run even if others failed.
 test: .venv/dev.stamp
@@ -90,7 +90,7 @@ MACHINES := \
   ATEN_CPU_CAPABILITY=default,VISATTN_TEST_THREADS=1 ATEN_CPU_CAPABILITY=avx2,VISATTN_TEST_THREADS=2 \
   ONEDNN_MAX_CPU_ISA=AVX2,VISATTN_TEST_THREADS=4 ONEDNN_MAX_CPU_ISA=SSE41,VISATTN_TEST_THREADS=2 \
   ATEN_CPU_CAPABILITY=default,ONEDNN_MAX_CPU_ISA=SSE41,VISATTN_TEST_THREADS=4
-COMPUTING := $(addprefix tests/,functional blocks maps models metrics data viz seeing) visattn
+COMPUTING := $(addprefix tests/,functional geometry blocks insertion testing recording attribution models metrics data viz pipelines) visattn
 
 test-machines: export OMP_WAIT_POLICY := passive
 test-machines: .venv/dev.stamp

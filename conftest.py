@@ -20,7 +20,7 @@ THREADS = int(os.environ.get("VISATTN_TEST_THREADS", "1"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the one option with which golden pictures are written."""
+    """Add the one option with which golden images are written."""
     parser.addoption(
         "--write-golden",
         action="store_true",

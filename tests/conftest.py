@@ -1,4 +1,4 @@
-"""What tests share: golden pictures, and a compiler that starts afresh."""
+"""What tests share: golden images, and a compiler that starts afresh."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +14,9 @@ LARGEST = 96  # pixels on a side: small enough to keep, large enough to look at
 
 
 def _compare(path: Path, drawn: np.ndarray) -> None:
-    """Fail with a sentence unless `drawn` is the golden picture at `path`."""
+    """Fail with a sentence unless `drawn` is the golden image at `path`."""
     if not path.exists():
-        pytest.fail(f"no golden picture {path.name}; draw it with --write-golden and look at it")
+        pytest.fail(f"no golden image {path.name}; draw it with --write-golden and look at it")
     with Image.open(path) as opened:
         kept = np.asarray(opened.convert("RGB")).astype(int)
     if kept.shape != drawn.shape:
@@ -32,7 +32,7 @@ def _compare(path: Path, drawn: np.ndarray) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
-    """Compare a drawn picture (uint8, [y x 3]) with tests/golden/NAME.png.
+    """Compare a drawn image (uint8, [y x 3]) with tests/golden/NAME.png.
 
     At most 2/255 may differ anywhere. A missing golden fails. With --write-golden the file is
     written and not compared: look at it before it is committed.
@@ -41,9 +41,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
 
     def check(name: str, drawn: np.ndarray) -> None:
         if drawn.dtype != np.uint8 or drawn.ndim != 3 or drawn.shape[2] != 3:
-            pytest.fail(f"a golden picture is uint8 [y x 3], got {drawn.dtype} {drawn.shape}")
+            pytest.fail(f"a golden image is uint8 [y x 3], got {drawn.dtype} {drawn.shape}")
         if max(drawn.shape[:2]) > LARGEST:
-            pytest.fail(f"a golden picture has at most {LARGEST} pixels a side, got {drawn.shape}")
+            pytest.fail(f"a golden image has at most {LARGEST} pixels a side, got {drawn.shape}")
         if writing:
             GOLDEN.mkdir(exist_ok=True)
             Image.fromarray(drawn).save(GOLDEN / f"{name}.png", optimize=True)

@@ -18,20 +18,20 @@ from safetensors.torch import save_file
 from shard_miniatures import write_caption_shards, write_class_shards
 
 from visattn.cli import main
-from visattn.tasks.checkpoints import read_model
+from visattn.training.checkpoint.reader import read_model
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 SMALL = {
-    "ScenesData": "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3"
+    "ScenesDataModule": "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3"
     " --data.workers=0",
-    "CaptionData": "--data.batch=2 --data.min_count=1 --data.cache=features",
-    "ShardCaptionData": "--data.shards=${VISATTN_DATA}/shards/flickr8k --data.batch=2"
+    "CaptionDataModule": "--data.batch=2 --data.min_count=1 --data.cache=features",
+    "ShardCaptionDataModule": "--data.shards=${VISATTN_DATA}/shards/flickr8k --data.batch=2"
     " --data.min_count=1 --data.cache=features",
-    "ShardClassData": "--data.shards=${VISATTN_DATA}/shards/flowers --data.batch=2",
-    "TorchvisionData": "--data.batch=2 --data.validation=3 --data.workers=0",
-    "FolderData": "--data.batch=2 --data.workers=0",
-    "CanvasDigits": "--data.batch=2 --data.validation=3",
-    "SceneShapes": "--data.train=4 --data.validation=3 --data.test=3 --data.batch=2",
+    "ShardClassificationDataModule": "--data.shards=${VISATTN_DATA}/shards/flowers --data.batch=2",
+    "TorchvisionDataModule": "--data.batch=2 --data.validation=3 --data.workers=0",
+    "FolderDataModule": "--data.batch=2 --data.workers=0",
+    "ClutteredMNISTDataModule": "--data.batch=2 --data.validation=3",
+    "SingleObjectDataModule": "--data.train=4 --data.validation=3 --data.test=3 --data.batch=2",
 }
 # What one slow processor needs besides.
 ALONE = {
@@ -48,14 +48,14 @@ TRAINED = {
 }  # fmt: skip
 # What a test must say, at the least, by task or, for captions, by data.
 SCORED = {
-    "ScenesData": {"test/truth", "novel/truth", "shuffled/truth", "untrained/truth"},
-    "CaptionData": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "given/lift"},
+    "ScenesDataModule": {"test/truth", "novel/truth", "shuffled/truth", "untrained/truth"},
+    "CaptionDataModule": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "given/lift"},
     "ClassificationTask": {
         f"test/{name}" for name in ("accuracy", "balanced", "worst", "calibration")
     },
     "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
 }
-SEARCHED = {"ScenesData", "CaptionData"}
+SEARCHED = {"ScenesDataModule", "CaptionDataModule"}
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
 # Seven photos say little, and the scores say so.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
@@ -118,7 +118,12 @@ def test_each_kind_is_trained() -> None:
 
     everything = set[str]().union(*(named(path.read_text()) for path in CONFIGS))
     trained = (named(path.read_text()) for path in CONFIGS if path.stem in TRAINED)
-    elsewhere = {"SelfCriticalTask", "ShardCaptionData", "ShardClassData", "torch.optim.Adam"}
+    elsewhere = {
+        "SCSTTask",
+        "ShardCaptionDataModule",
+        "ShardClassificationDataModule",
+        "torch.optim.Adam",
+    }
     assert everything - set[str]().union(*trained) <= elsewhere  # tests/tasks trains these
 
 
@@ -140,7 +145,7 @@ def test_the_cifar_configs_differ_in_the_block_alone() -> None:
     assert all(asked == plain["none"] for asked in plain.values())
 
 
-def test_transformers_for_small_pictures_differ_in_what_their_heads_say() -> None:
+def test_transformers_for_small_images_differ_in_what_their_heads_say() -> None:
     asked = {name: settings(name) for name in ("vit_mnist", "vit_mnist_conv", "vit_cifar10")}
     asked["slvit"] = settings("vit_cifar10_slvit")
     changes: dict[str, dict[str, object]] = {

@@ -15,10 +15,10 @@ import pytest
 from sandboxes import fill
 
 from visattn.cli import COMMANDS, main
-from visattn.commands import doctor
-from visattn.commands.import_trials import ImportTrials
-from visattn.data import pictures
-from visattn.data.scenes.datasets import Scenes
+from visattn.commands.doctor import command as doctor
+from visattn.commands.doctor.imports import ImportTrials
+from visattn.data.images import reader as images
+from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
 ROW = re.compile(r"^\| `(?P<typed>[^`]+)` \| (?P<code>\d+) \| (?P<said>.*) \|$", re.MULTILINE)
@@ -114,7 +114,7 @@ def _in_front() -> Iterator[None]:
 def test_ctrl_c_is_one_line_and_what_was_finished_stays(
     row: Row, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupt_at_the_second_picture(monkeypatch)
+    interrupt_at_the_second_image(monkeypatch)
     words = shlex.split(row.typed.removesuffix(CTRL_C))[1:]
     assert main(words) == row.code
     _out, err = capsys.readouterr()
@@ -125,9 +125,9 @@ def test_ctrl_c_is_one_line_and_what_was_finished_stays(
     assert not [path for path in folder.iterdir() if path.name.startswith(".visattn")]
 
 
-def interrupt_at_the_second_picture(patch: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C as soon as the second picture is asked for, whether it is read or drawn."""
-    for owner, name in ((pictures, "read_picture"), (Scenes, "picture")):
+def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C as soon as the second image is asked for, whether it is read or drawn."""
+    for owner, name in ((images, "read_image"), (Scenes, "image")):
         patch.setattr(owner, name, interrupted(getattr(owner, name)))
 
 

@@ -66,7 +66,7 @@ def options() -> argparse.ArgumentParser:
         help="these blocks; of transformers speed, memory, rows, growth; of maps gradcam, rows, "
         "extraction, overlay; of data reading, memory, opening (all)")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a page of Markdown; of transformers, "
-        "that of the growth and its picture")  # fmt: skip
+        "that of the growth and its image")  # fmt: skip
     data = parser.add_argument_group("data")
     data.add_argument("--samples", type=int, default=512, metavar="N",
                       help="photos of an epoch (512)")  # fmt: skip
@@ -92,7 +92,7 @@ def time_blocks(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> i
     """Time blocks; what was found is written after each, so that nothing is lost."""
     from benchmarks.block_speeds import SHAPES, markdown, speeds
 
-    from visattn.blocks.catalogues import names
+    from visattn.blocks.registry import names
 
     found = []
     timed_blocks = speeds(

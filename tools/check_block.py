@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from visattn.blocks.conformance.subjects import Candidate
+    from visattn.testing.candidate import BlockUnderTest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = options.parse_args(argv)
     import torch
 
-    from visattn.blocks.conformance.suites import CHECKS, examine_all, listed, tabled
+    from visattn.testing.suite import CHECKS, examine_all, listed, tabled
 
     if wrong := sorted(set(asked.checks) - set(CHECKS)):
         options.error(f"no check {', '.join(wrong)}; there are {', '.join(CHECKS)}")
@@ -90,9 +90,9 @@ def _size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-def _subjects(asked: argparse.Namespace) -> "list[Candidate]":
-    from visattn.blocks.catalogues import create, info, names
-    from visattn.blocks.conformance.subjects import Candidate
+def _subjects(asked: argparse.Namespace) -> "list[BlockUnderTest]":
+    from visattn.blocks.registry import create, info, names
+    from visattn.testing.candidate import BlockUnderTest
 
     makers: dict[str, Callable[..., Any]] = {}
     for block in asked.blocks or names():
@@ -108,7 +108,7 @@ def _subjects(asked: argparse.Namespace) -> "list[Candidate]":
     for name, maker in makers.items():
         _check_made(name, maker, asked.by, options, asked.channels)
         make = _make(maker, asked.by, options)
-        subjects.append(Candidate(name, make, asked.channels, asked.size, tuple(asked.widths)))
+        subjects.append(BlockUnderTest(name, make, asked.channels, asked.size, tuple(asked.widths)))
     return subjects
 
 

@@ -11,7 +11,7 @@ A classifier that takes no blocks is compared by its own arguments: `as-is` is t
 What stands after `--` goes to every training, such as `-- --trainer.max_epochs 30`.
 
 Every finished run is a line of the file: what is there already is not trained again. Runs are
-scored at their last checkpoint, so that no test picture chooses anything. With --table nothing is
+scored at their last checkpoint, so that no test image chooses anything. With --table nothing is
 trained.
 """
 
@@ -32,9 +32,9 @@ import torch
 import yaml
 
 from visattn.cli import main as visattn
-from visattn.models.attention_resnets import AttentionResNet, layout_of
-from visattn.tasks.checkpoints import read_model
-from visattn.tasks.runs import next_run
+from visattn.models.resnet.attention_resnet import AttentionResNet, layout_of
+from visattn.training.checkpoint.reader import read_model
+from visattn.training.run_dir.create import next_run
 
 OF_CLASSIFIER = ("init", "at", "stages")
 # Of Student's distribution, two-sided, 95 %, for 1 and more degrees of freedom.
@@ -193,7 +193,7 @@ def epochs(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def accuracy(run: dict[str, Any]) -> float:
-    """Return the share of test pictures that a run told right."""
+    """Return the share of test images that a run told right."""
     return float(run["test"]["test/accuracy"])
 
 

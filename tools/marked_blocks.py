@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from visattn.maps import record
-from visattn.maps.activation_methods import on_grid
-from visattn.maps.marked_readings import MarkedReader
-from visattn.maps.model_cards import ModelCard, Subject
-from visattn.maps.subjects import subject_of
+from visattn.attribution.cam import on_grid
+from visattn.attribution.explained_model import subject_of
+from visattn.recording.marked_probe import MarkedReader
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.recorder import record
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def marked(name: str, model: nn.Module, size: tuple[int, int] | None = None) -> 
     Args:
         name: Of the model.
         model: Itself, in evaluation mode.
-        size: Height and width of its pictures; None for what it is made for.
+        size: Height and width of its images; None for what it is made for.
     """
     subject = subject_of(model.double(), size)  # random weights may leave little of a change
     card = subject.card
@@ -59,28 +59,28 @@ def marked(name: str, model: nn.Module, size: tuple[int, int] | None = None) -> 
     site = card.features[-1]
     blocks = _blocks(site.grid)
     with torch.no_grad(), _changed(model, site.site) as put_out:
-        subject.scores(_changed_pictures(card, site.grid, blocks))
+        subject.scores(_changed_images(card, site.grid, blocks))
     laid = on_grid(put_out[0], site)
     change = (laid[1:] - laid[:1]).square().sum(1)
     layer = f"{site.site}, {site.grid[0]} x {site.grid[1]}"
     return Marked(name, layer, _hits(change, blocks), attention)
 
 
-def _keys_that_answer(subject: Subject, site: str) -> tuple[int, int]:
+def _keys_that_answer(subject: ExplainedModel, site: str) -> tuple[int, int]:
     layer = next(one for one in subject.card.layers if one.site == site)
     grid = layer.keys or layer.grid
     blocks = _blocks(grid)
     blocks = blocks if layer.window is not None else blocks[:3]
-    pictures = _changed_pictures(subject.card, grid, blocks)
-    if layer.window is None:  # the values, as four pictures at once give them
+    images = _changed_images(subject.card, grid, blocks)
+    if layer.window is None:  # the values, as four images at once give them
         reader = MarkedReader(subject.model, (1, 1))
         with torch.no_grad(), reader.apart():
-            subject.scores(pictures)
+            subject.scores(images)
         values = reader.reading.attention[site, 0].keys[:, 0]
         values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
     else:
         with torch.no_grad(), record(subject.model, layers=[site]) as seen:
-            subject.scores(pictures)
+            subject.scores(images)
         values = seen.maps[0].values.flatten(1, -3)
     return _hits((values[1:] - values[:1]).square().sum(1), blocks)
 
@@ -97,24 +97,24 @@ def _reach(grid: tuple[int, int]) -> tuple[int, int]:
     return (grid[0] + 1) // 8, (grid[1] + 1) // 8
 
 
-def _changed_pictures(
-    card: ModelCard, grid: tuple[int, int], blocks: list[tuple[int, int]]
+def _changed_images(
+    card: ModelInfo, grid: tuple[int, int], blocks: list[tuple[int, int]]
 ) -> torch.Tensor:
     """Return noise, and the same with other noise in each block."""
     height, width = card.size
     random = torch.Generator().manual_seed(3)
     usual, other = torch.randn(2, len(card.mean), height, width, generator=random)
-    pictures = [usual]
+    images = [usual]
     for block in blocks:
-        picture = usual.clone()
+        image = usual.clone()
         (top, low), (left, right) = (
             (int((at - reach) * side / cells), -int(-(at + reach + 1) * side // cells))
             for at, reach, side, cells in zip(block, _reach(grid), card.size, grid, strict=True)
         )
         place = slice(max(top, 0), low), slice(max(left, 0), right)
-        picture[:, *place] = 2 * other[:, *place]
-        pictures.append(picture)
-    return torch.stack(pictures).double()
+        image[:, *place] = 2 * other[:, *place]
+        images.append(image)
+    return torch.stack(images).double()
 
 
 @contextmanager

@@ -24,8 +24,8 @@ from marked_blocks import Marked, marked
 from timm.models import model_entrypoint
 from torch import nn
 
-from visattn.maps import record
-from visattn.maps.subjects import subject_of
+from visattn.attribution.explained_model import subject_of
+from visattn.recording.recorder import record
 
 _ATTENDS = re.compile(r"scaled_dot_product_attention|softmax\(|Attention|MobileVit|create_attn")
 _SIZES = (
@@ -50,14 +50,14 @@ _MORE = (
     ("swin_transformer_v2", "swinv2_tiny_window8_256"), ("byoanet", "halonet26t"),
 )  # fmt: skip
 _SHALLOW = ("deepseek_vit", "gemma4_vit", "qwen3_vit", "naflexvit")
-_PICTURES = 2
+_IMAGES = 2
 _ENOUGH = 0.8  # of the blocks; far layers of random networks are noisy, and by chance it is 0.2
 _MANY = 4096  # tokens, beyond which only two rows are recorded
 
 HEAD = """# What can be recorded of timm's models
 
 One small model of each file of timm {version} whose models may attend to something, with random
-weights, on {pictures} pictures of the size that it is made for. Made by `python
+weights, on {images} images of the size that it is made for. Made by `python
 tools/record_families.py`.
 
 - **maps**: layers that `visattn.record` shows. Of each, rows sum to 1, the keys are the grid of the
@@ -140,11 +140,11 @@ def outcome(family: str, name: str, model: nn.Module) -> Outcome:
     if card.refusal:
         return Outcome(family, name, 0, None, refused or {"": card.refusal})
     few = all(rows * columns <= _MANY for rows, columns in (one.grid for one in card.layers))
-    pictures = torch.randn(_PICTURES, len(card.mean), *card.size)
+    images = torch.randn(_IMAGES, len(card.mean), *card.size)
     with torch.no_grad():
-        before = model(pictures)
+        before = model(images)
         with record(model, queries="all" if few else [0, -1]) as seen:
-            after = model(pictures)
+            after = model(images)
     if not torch.equal(before, after):
         raise RuntimeError(
             f"recording changed the output of {name} by {(before - after).abs().max()}"
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(one.row())
         print(rows[-1], flush=True)
     if chosen.out:
-        head = HEAD.format(version=timm.__version__, pictures=_PICTURES)
+        head = HEAD.format(version=timm.__version__, images=_IMAGES)
         chosen.out.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
     return int(any("FAILED" in row for row in rows))
 

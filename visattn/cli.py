@@ -12,21 +12,24 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from visattn.commands.streams import prepare_streams, print_remark, silence
+from visattn.commands.options.output_streams import prepare_streams, print_remark, silence
 
 # word: (one line of help, the module whose main(argv) -> exit code does the work)
 COMMANDS = {
-    "fit": ("train a task from a YAML file", "visattn.tasks.entrances"),
-    "validate": ("score a checkpoint on the validation split", "visattn.tasks.entrances"),
-    "test": ("score a checkpoint on the test split", "visattn.tasks.entrances"),
-    "caption": ("say what is on pictures, and where each word looked", "visattn.commands.caption"),
-    "overlay": ("show where any model looked, on the photos", "visattn.commands.overlay"),
-    "glimpse": ("say what pictures show, and follow the eye", "visattn.commands.glimpse"),
+    "fit": ("train a task from a YAML file", "visattn.training.cli.entry"),
+    "validate": ("score a checkpoint on the validation split", "visattn.training.cli.entry"),
+    "test": ("score a checkpoint on the test split", "visattn.training.cli.entry"),
+    "caption": (
+        "say what is on images, and where each word looked",
+        "visattn.commands.caption.command",
+    ),
+    "overlay": ("show where any model looked, on the photos", "visattn.commands.overlay.command"),
+    "glimpse": ("say what images show, and follow the eye", "visattn.commands.glimpse"),
     "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
-    "score": ("score captions or maps against what is known", "visattn.commands.score"),
+    "score": ("score captions or maps against what is known", "visattn.commands.score.command"),
     "blocks": ("list attention blocks, or tell all about one", "visattn.commands.blocks"),
-    "data": ("write a data set as files to look at", "visattn.commands.data"),
-    "doctor": ("look whether all that is needed is here", "visattn.commands.doctor"),
+    "data": ("write a data set as files to look at", "visattn.commands.data.command"),
+    "doctor": ("look whether all that is needed is here", "visattn.commands.doctor.command"),
 }
 # These read their own word again, because LightningCLI has them as subcommands.
 _KEEPS_ITS_WORD = {"fit", "validate", "test"}
@@ -39,7 +42,7 @@ first steps:
   visattn doctor                                    is all here, and if not, how to get it
   visattn fit --config configs/scenes_demo.yaml     train a captioner; nothing to download
   visattn test --run runs/scenes_demo/1
-  visattn caption PHOTO --run runs/scenes_demo/1 --out pictures
+  visattn caption PHOTO --run runs/scenes_demo/1 --out images
 
 exit codes: 0 done, 1 failed or done in part, 2 not understood, 130 interrupted,
             141 nobody reads on

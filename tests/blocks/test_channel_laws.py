@@ -4,26 +4,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.blocks.bases import Block
-from visattn.blocks.channel.effective_excitations import EffectiveExcitation
-from visattn.blocks.channel.efficient_gates import EfficientChannelGate
-from visattn.blocks.channel.gated_transformations import GatedChannelTransformation
-from visattn.blocks.channel.global_contexts import GlobalContext
-from visattn.blocks.channel.squeeze_excitations import SqueezeExcitation
-from visattn.blocks.channel.style_recalibrations import StyleRecalibration
-from visattn.blocks.combined.coordinate_attentions import CoordinateAttention
-from visattn.blocks.combined.energies import EnergyAttention
-from visattn.blocks.combined.triplet_attentions import TripletAttention
+from visattn.blocks.base import Block
+from visattn.blocks.channel.eca import ECA
+from visattn.blocks.channel.gct import GCT
+from visattn.blocks.channel.global_context import GlobalContext
+from visattn.blocks.channel.squeeze_excite import EffectiveSE, SqueezeExcite
+from visattn.blocks.channel.srm import SRM
+from visattn.blocks.combined.coordinate import CoordinateAttention
+from visattn.blocks.combined.simam import SimAM
+from visattn.blocks.combined.triplet import TripletAttention
 
 CHANNEL = [
-    SqueezeExcitation,
-    EffectiveExcitation,
-    EfficientChannelGate,
-    StyleRecalibration,
-    GatedChannelTransformation,
+    SqueezeExcite,
+    EffectiveSE,
+    ECA,
+    SRM,
+    GCT,
     GlobalContext,
 ]
-COMBINED = [EnergyAttention, CoordinateAttention, TripletAttention]
+COMBINED = [SimAM, CoordinateAttention, TripletAttention]
 
 
 def trained(kind: type[Block], channels: int = 16) -> Block:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from visattn.blocks.tokens.additives import AdditiveAttention
-from visattn.models.encoders import SmallEncoder
+from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.models.encoder import SmallEncoder
 
 pytestmark = pytest.mark.compile
 
@@ -20,6 +20,6 @@ def test_additive_attention_is_one_graph() -> None:
 
 def test_an_encoder_is_one_graph() -> None:
     encoder = SmallEncoder((24, 40), channels=12).eval()
-    pictures = torch.randint(256, (2, 3, 24, 40), dtype=torch.uint8)
+    images = torch.randint(256, (2, 3, 24, 40), dtype=torch.uint8)
     compiled = torch.compile(encoder, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(pictures), encoder(pictures))
+    torch.testing.assert_close(compiled(images), encoder(images))

@@ -1,12 +1,12 @@
-"""Every block of the catalogue stands every check, save for what its formula rules out."""
+"""Every block of the catalog stands every check, save for what its formula rules out."""
 
 import re
 
 import pytest
 
-from visattn.blocks.catalogues import names
-from visattn.blocks.conformance.subjects import catalogued
-from visattn.blocks.conformance.suites import CHECKS, examine
+from visattn.blocks.registry import names
+from visattn.testing.candidate import catalogd
+from visattn.testing.suite import CHECKS, examine
 
 UNCHECKED = ("export", "fx", "compile")
 """What is traced has no numbers for sizes, and may be no tensor: apart, without shape checks."""
@@ -19,7 +19,7 @@ PAIRS = [(name, check) for name in names() for check in CHECKS if check not in U
 
 @pytest.mark.parametrize(("name", "check"), [pair for pair in PAIRS if pair not in RULED_OUT])
 def test_the_block_conforms(name: str, check: str) -> None:
-    finding = examine(catalogued(name), check)
+    finding = examine(catalogd(name), check)
     assert finding.passed, finding.said
 
 
@@ -27,12 +27,12 @@ def test_the_block_conforms(name: str, check: str) -> None:
 @pytest.mark.parametrize("check", UNCHECKED)
 @pytest.mark.parametrize("name", names())
 def test_the_block_is_traced_whole(name: str, check: str) -> None:
-    finding = examine(catalogued(name), check)
+    finding = examine(catalogd(name), check)
     assert finding.passed, finding.said
 
 
 @pytest.mark.parametrize(("pair", "said"), RULED_OUT.items(), ids=str)
 def test_what_is_ruled_out_is_as_we_say(pair: tuple[str, str], said: str) -> None:
-    finding = examine(catalogued(pair[0]), pair[1])
+    finding = examine(catalogd(pair[0]), pair[1])
     assert not finding.passed
     assert re.match(said, finding.said)

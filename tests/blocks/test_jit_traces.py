@@ -4,11 +4,11 @@ from typing import cast
 
 import pytest
 import torch
-from host_models import picture, residual_net
+from host_models import image, residual_net
 from torch import nn
 
-from visattn.blocks.catalogues import create, names
-from visattn.blocks.surgery import insert
+from visattn.blocks.registry import create, names
+from visattn.insertion.insertion import insert
 
 # What is tested is on its way out, and warns of each size that it writes down.
 pytestmark = [
@@ -30,7 +30,7 @@ def test_every_block_is_traced_with_gradients_and_without(learning: bool) -> Non
 
 
 def test_a_model_with_blocks_is_traced() -> None:
-    model, x = residual_net().eval(), picture()
+    model, x = residual_net().eval(), image()
     insert(model, ["cbam", "coordinate", "simam"], at="residual", example=x, init="paper")
     traced = cast("nn.Module", torch.jit.trace(model, x, check_trace=True))
     torch.testing.assert_close(traced(x), model(x), rtol=1e-5, atol=1e-5)

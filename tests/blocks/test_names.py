@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from visattn.blocks.catalogues import BLOCKS, create, info, name_of, names
+from visattn.blocks.registry import BLOCKS, create, info, name_of, names
 
 CALLED = {
-    "se": ("SE", "squeeze_excite", "SqueezeExcitation", "Squeeze-and-Excitation"),
+    "se": ("SE", "squeeze_excite", "SqueezeExcite", "Squeeze-and-Excitation"),
     "ese": ("eSE", "effective_se"),
     "eca": ("ECA", "ECA-Net"),
     "gc": ("GC", "GCNet", "global_context"),

@@ -3,16 +3,15 @@
 import pytest
 import torch
 
-from visattn.blocks.bases import Block
-from visattn.blocks.branches.selective_kernels import SelectiveKernel
-from visattn.blocks.branches.split_attentions import SplitAttention
-from visattn.blocks.combined.bottleneck_attentions import BottleneckAttentionModule
-from visattn.blocks.combined.convolutional_attentions import ConvolutionalAttention
-from visattn.blocks.combined.dual_excitations import DualExcitation
-from visattn.blocks.spatial.pooled_gates import SpatialGate
-from visattn.blocks.spatial.signal_gates import AttentionGate
-from visattn.blocks.spatial.spatial_excitations import SpatialExcitation
-from visattn.blocks.spatial.spatial_transformers import SpatialTransformer
+from visattn.blocks.base import Block
+from visattn.blocks.branch.selective_kernel import SelectiveKernel
+from visattn.blocks.branch.split_attention import SplitAttention
+from visattn.blocks.combined.bam import BAM
+from visattn.blocks.combined.cbam import CBAM
+from visattn.blocks.combined.scse import SCSE
+from visattn.blocks.spatial.attention_gate import AttentionGate
+from visattn.blocks.spatial.spatial_gate import SpatialGate, SpatialSE
+from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
 
 pytestmark = pytest.mark.compile
 
@@ -28,12 +27,12 @@ def test_a_gate_under_a_signal_is_one_graph() -> None:
     "block",
     [
         SpatialGate(12),
-        SpatialExcitation(12),
+        SpatialSE(12),
         AttentionGate(12),
         SpatialTransformer(12, hidden=4, align_corners=True),
-        ConvolutionalAttention(12),
-        BottleneckAttentionModule(12),
-        DualExcitation(12, combine="concat"),
+        CBAM(12),
+        BAM(12),
+        SCSE(12, combine="concat"),
         SelectiveKernel(12),
         SplitAttention(12, radix=3, groups=2),
     ],

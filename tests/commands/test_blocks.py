@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from visattn.blocks import catalogues
-from visattn.blocks.catalogues import create, info, names
+from visattn.blocks import registry as catalogs
+from visattn.blocks.registry import create, info, names
 from visattn.cli import main
 from visattn.commands import blocks
 
@@ -122,7 +122,7 @@ class Counting(Mine):
 def test_blocks_of_trusted_modules_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: None, capsys: Capsys
 ) -> None:
-    monkeypatch.setattr(catalogues, "_registered", {})
+    monkeypatch.setattr(catalogs, "_registered", {})
     (tmp_path / "mine_of_blocks.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["blocks", "mine_of_blocks.Mine"]) == 2

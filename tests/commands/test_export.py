@@ -11,20 +11,20 @@ from torch import nn
 
 import visattn
 from visattn.cli import main
-from visattn.models.captioners import SPECIALS
-from visattn.models.descriptions import describe
-from visattn.models.encoders import SmallEncoder
-from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.captioner import SPECIALS
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+from visattn.models.serialization.config import describe
 
 Capsys = pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture
-def model() -> SoftAttentionCaptioner:
+def model() -> ShowAttendTell:
     encoder = SmallEncoder((24, 40), channels=12)
     words = (*SPECIALS, "red", "blue")
-    return SoftAttentionCaptioner(words, encoder, word_width=5, hidden=11, attention=3)
+    return ShowAttendTell(words, encoder, word_width=5, hidden=11, attention=3)
 
 
 def checkpoint(model: nn.Module) -> dict[str, Any]:
@@ -35,23 +35,23 @@ def checkpoint(model: nn.Module) -> dict[str, Any]:
 
 
 @pytest.fixture
-def saved(model: SoftAttentionCaptioner, tmp_path: Path) -> Path:
+def saved(model: ShowAttendTell, tmp_path: Path) -> Path:
     torch.save(checkpoint(model), tmp_path / "best.ckpt")
     return tmp_path / "best.ckpt"
 
 
 def test_the_exported_model_says_what_the_trained_one_says(
-    model: SoftAttentionCaptioner, saved: Path, tmp_path: Path, capsys: Capsys
+    model: ShowAttendTell, saved: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "new" / "m.safetensors"
     assert main(["export", str(saved), "--out", str(out)]) == 0
     parameters = sum(parameter.numel() for parameter in model.parameters())
     told = f"{out}\tSoftAttentionCaptioner, {parameters:,} parameters\n"
     assert capsys.readouterr().out == told
-    picture = np.random.default_rng(2).integers(0, 256, (31, 53, 3), dtype=np.uint8)
+    image = np.random.default_rng(2).integers(0, 256, (31, 53, 3), dtype=np.uint8)
     loaded = visattn.load(out)
-    assert isinstance(loaded, SoftAttentionCaptioner)
-    [before], [after] = visattn.caption(model, picture), visattn.caption(loaded, picture)
+    assert isinstance(loaded, ShowAttendTell)
+    [before], [after] = visattn.caption(model, image), visattn.caption(loaded, image)
     assert after.words == before.words
     assert after.log_probabilities == before.log_probabilities
     torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)
@@ -88,7 +88,7 @@ class Payload:
 
 
 def test_a_hostile_checkpoint_runs_nothing(
-    model: SoftAttentionCaptioner, tmp_path: Path, capsys: Capsys
+    model: ShowAttendTell, tmp_path: Path, capsys: Capsys
 ) -> None:
     hostile = {**checkpoint(model), "payload": Payload(tmp_path / "ran")}
     torch.save(hostile, tmp_path / "bad.ckpt")
@@ -108,7 +108,7 @@ def drop_a_weight(content: dict[str, Any]) -> None:
     ids=["not ours", "weights missing"],
 )
 def test_a_checkpoint_that_holds_no_whole_model(
-    change: Change, model: SoftAttentionCaptioner, tmp_path: Path, capsys: Capsys
+    change: Change, model: ShowAttendTell, tmp_path: Path, capsys: Capsys
 ) -> None:
     content = checkpoint(model)
     change(content)

@@ -11,8 +11,8 @@ import pytest
 from sandboxes import fill
 
 from visattn.cli import main
-from visattn.data.paths import walk_files
-from visattn.data.pictures import find_pictures
+from visattn.data.images.reader import find_images
+from visattn.io.safe_paths import walk_files
 
 Capsys = pytest.CaptureFixture[str]
 COMMANDS = {
@@ -73,7 +73,7 @@ def test_what_is_no_photo_is_skipped_and_reported_and_results_are_no_photos(
             out, err = capsys.readouterr()
             if shown:
                 assert {line.partition("\t")[0] for line in out.splitlines()} == shown, typed
-                assert "visattn: 4 of 6 pictures skipped" in err
+                assert "visattn: 4 of 6 images skipped" in err
             for name, reason in REASONS.items():
                 assert f"visattn: skipped odd/{name}: {reason}\n" in err, typed
         shutil.rmtree(words[-1])
@@ -95,18 +95,18 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_go_on(
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 2
     assert err == (
-        "visattn: skipped photos/locked: Permission denied\nvisattn: 1 of 2 pictures skipped\n"
+        "visattn: skipped photos/locked: Permission denied\nvisattn: 1 of 2 images skipped\n"
     )
     with pytest.raises(PermissionError, match="Permission denied"):
-        find_pictures(sandbox / "photos")  # training with fewer photos would be another training
+        find_images(sandbox / "photos")  # training with fewer photos would be another training
     with pytest.raises(PermissionError, match="Permission denied"):
-        find_pictures(sandbox / "photos" / "locked", onerror=print)
+        find_images(sandbox / "photos" / "locked", onerror=print)
 
 
 def test_a_photo_that_vanishes_is_skipped(
     sandbox: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from visattn.commands import caption
+    from visattn.commands.caption import command as caption
 
     build = caption.trained_model
     monkeypatch.setattr(

@@ -34,8 +34,8 @@ def check(told: dict[str, Any], count: int) -> None:
     assert told["read"] > 0, told["kind"]  # and not all of them beyond reading
 
 
-def test_two_thousand_damaged_pictures(tmp_path: Path) -> None:
-    [told] = fuzzed("pictures", 0, 2_000, tmp_path)
+def test_two_thousand_damaged_images(tmp_path: Path) -> None:
+    [told] = fuzzed("images", 0, 2_000, tmp_path)
     check(told, 2_000)
     assert told["read"] > 200
 
@@ -46,8 +46,8 @@ def test_damaged_annotations_of_every_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.fuzz
-def test_many_more_damaged_pictures(tmp_path: Path) -> None:
-    [told] = fuzzed("pictures", 1_000_000, MORE, tmp_path)
+def test_many_more_damaged_images(tmp_path: Path) -> None:
+    [told] = fuzzed("images", 1_000_000, MORE, tmp_path)
     check(told, MORE)
 
 

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from visattn.data.caption_files import read_captions, read_split
-from visattn.data.feature_files import HEADER, FeatureHeader
-from visattn.data.idx_files import idx_shape
-from visattn.data.instance_files import read_instance_file
-from visattn.data.instance_masks import segmentation_mask
-from visattn.data.map_files import read_maps, shaped_maps
-from visattn.data.phrases import read_phrases
-from visattn.data.result_files import read_results
-from visattn.maps.geometries import Geometry
+from visattn.data.captions.files import read_captions, read_split
+from visattn.data.captions.predictions import read_results
+from visattn.data.classification.torchvision_sets import idx_shape
+from visattn.data.feature_cache.format import HEADER, FeatureHeader
+from visattn.data.phrases.phrases import read_phrases
+from visattn.data.regions.coco_instances import read_instance_file
+from visattn.data.regions.masks import segmentation_mask
+from visattn.data.regions.saved_maps import read_maps, shaped_maps
+from visattn.geometry.affine import Geometry
 
 
 class Kind(NamedTuple):
@@ -144,10 +144,10 @@ def _maps(path: Path) -> object:
 
 
 def _instances(path: Path) -> object:
-    pictures = read_instance_file(path)
+    images = read_instance_file(path)
     try:
-        return [segmentation_mask(o.outline, one.size) for one in pictures for o in one.objects]
-    except ValueError as error:  # as LocatedPicture.regions does, with the picture
+        return [segmentation_mask(o.outline, one.size) for one in images for o in one.objects]
+    except ValueError as error:  # as LocatedImage.regions does, with the image
         raise ValueError(f"{path}: {error}") from error
 
 
@@ -181,7 +181,7 @@ KINDS: dict[str, Kind] = {
     "array": Kind("a.npy", npy(NOISE), _maps),
     "arrays": Kind("a.npz", npz(maps=NOISE, other=np.zeros(3)), _maps),
     "map json": Kind("a.json", written(MAPS), _maps),
-    "idx pictures": Kind("a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: idx_shape(path, 3)),
+    "idx images": Kind("a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: idx_shape(path, 3)),
     "idx classes": Kind("a", idx(np.arange(5, dtype=np.uint8)), lambda path: idx_shape(path, 1)),
     "features": Kind("a.json", written(FEATURES), _features),
 }

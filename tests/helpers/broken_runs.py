@@ -11,7 +11,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from miniatures import write_caption_data
 
-from visattn import whole_files
+from visattn.io import atomic as whole_files
 
 TRAINER = """\
 trainer:
@@ -22,7 +22,7 @@ trainer:
   num_sanity_val_steps: 0
   log_every_n_steps: 1
   callbacks:
-    - {class_path: WeightAverage, init_args: {decay: 0.7}}
+    - {class_path: EMA, init_args: {decay: 0.7}}
     - {class_path: broken_runs.Broken}
 model:
 """
@@ -46,10 +46,10 @@ TRANSFORMER = (
 )
 DIGITS = """\
 data:
-  class_path: TorchvisionData
+  class_path: TorchvisionDataModule
   init_args:
     {source: MNIST, root: ., validation: 7, batch: 6, distort: {degrees: 9, scale: [0.9, 1.1]},
-     augment: [{Shift: {pixels: 3}}, {RandomRotation: {degrees: 20}}]}
+     augment: [{RandomTranslate: {pixels: 3}}, {RandomRotation: {degrees: 20}}]}
 """
 PHOTOS = (
     CLASSES
@@ -57,20 +57,20 @@ PHOTOS = (
       class_path: AttentionResNet
       init_args: {depth: 8, width: 4, size: [24, 24], block: cbam}
 data:
-  class_path: FolderData
-  init_args: {root: folders, batch: 4, augment: [{RandomResizedCrop: {size: [24, 24]}}, Mirror]}
+  class_path: FolderDataModule
+  init_args: {root: folders, batch: 4, augment: [{RandomResizedCrop: {size: [24, 24]}}, RandomHorizontalFlip]}
 """
 )
 SHAPES = """\
 data:
-  class_path: SceneShapes
-  init_args: {size: 28, train: 23, validation: 7, test: 5, batch: 6, augment: [Mirror]}
+  class_path: SingleObjectDataModule
+  init_args: {size: 28, train: 23, validation: 7, test: 5, batch: 6, augment: [RandomHorizontalFlip]}
 """
 CANVASES = """\
   class_path: GlimpseTask
   init_args:
     model:
-      class_path: GlimpseModel
+      class_path: RecurrentAttentionModel
       init_args:
         {size: [33, 33], mean: [0.1], std: [0.3], glimpse: 7, glimpses: 3, width: 11, what: 7,
          where: 5, spread: 0.3, dropout: 0.2}
@@ -79,14 +79,14 @@ CANVASES = """\
     last_spread: 0.1
     random_epochs: 1
 data:
-  class_path: CanvasDigits
-  init_args: {root: ., canvas: [33, 33], pieces: 2, validation: 7, batch: 6, augment: [Shift]}
+  class_path: ClutteredMNISTDataModule
+  init_args: {root: ., canvas: [33, 33], pieces: 2, validation: 7, batch: 6, augment: [RandomTranslate]}
 """
 CAPTIONER = """\
   class_path: %s
   init_args:
     captioner:
-      class_path: SoftAttentionCaptioner
+      class_path: ShowAttendTell
       init_args:
         encoder: {class_path: SmallEncoder, init_args: {size: [24, 24], channels: 8}}
         word_width: 7
@@ -100,7 +100,7 @@ SCENES = (
     CAPTIONER
     + """\
 data:
-  class_path: ScenesData
+  class_path: ScenesDataModule
   init_args: {size: 24, train: 7, validation: 3, test: 3, batch: 7, pool: 2, workers: 0}
 """
 )
@@ -109,7 +109,7 @@ CAPTIONS = (
     + """\
     best_by: val/loss
 data:
-  class_path: CaptionData
+  class_path: CaptionDataModule
   init_args:
     {captions: captions.token.txt, photos: photos, train: train.txt, validation: validation.txt,
      phrases: phrase_boxes.json.gz, min_count: 1, batch: 4, mirror: true}
@@ -120,9 +120,9 @@ TASKS = {
     "photos": TRAINER + PHOTOS,
     "shapes": TRAINER + TRANSFORMER % ("[0.5, 0.5, 0.5]", "[0.3, 0.3, 0.3]") + SHAPES,
     "canvases": TRAINER + CANVASES,
-    "scenes": TRAINER + SCENES % "CaptionTask",
-    "captions": TRAINER + CAPTIONS % "CaptionTask",
-    "critical": TRAINER + CAPTIONS % "SelfCriticalTask",
+    "scenes": TRAINER + SCENES % "CaptioningTask",
+    "captions": TRAINER + CAPTIONS % "CaptioningTask",
+    "critical": TRAINER + CAPTIONS % "SCSTTask",
 }
 
 

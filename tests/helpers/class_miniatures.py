@@ -1,4 +1,4 @@
-"""Small labelled pictures as people have them: digits, CIFAR batches, folders of photos."""
+"""Small labeled images as people have them: digits, CIFAR batches, folders of photos."""
 
 import pickle
 import struct
@@ -17,8 +17,8 @@ def write_digits(root: Path, train: int = 23, test: int = 11, source: str = "MNI
     for name, count in (("train", train), ("t10k", test)):
         labels = (np.arange(count) * 7 % 10).astype(np.uint8)
         pixels = np.zeros((count, 28, 28), np.uint8)
-        for picture, label in zip(pixels, labels, strict=True):
-            picture[4 + 2 * label, 4:24] = 250
+        for image, label in zip(pixels, labels, strict=True):
+            image[4 + 2 * label, 4:24] = 250
         head = struct.pack(">IIII", 2051, count, 28, 28)
         (folder / f"{name}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
         head = struct.pack(">II", 2049, count)

@@ -78,7 +78,6 @@ def serve() -> None:
     """Answer requests until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    from visattn.tasks import training  # noqa: F401 (this is what takes long)
 
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)

@@ -2,7 +2,7 @@
 
     python tests/helpers/fuzz_children.py WHAT FIRST COUNT FOLDER
 
-WHAT is `pictures` or `annotations`. One line of JSON for each kind says how it went.
+WHAT is `images` or `annotations`. One line of JSON for each kind says how it went.
 """
 
 import faulthandler
@@ -24,17 +24,17 @@ def main(what: str, first: int, count: int, folder: Path) -> None:
     faulthandler.enable()
     warnings.simplefilter("error")  # a warning would end a run of the tests as well
     numbers, progress = range(first, first + count), folder / "progress"
-    if what == "pictures":
-        from picture_zoo import ZOO
+    if what == "images":
+        from image_zoo import ZOO
 
-        from visattn.data.pictures import PictureError, read_picture
+        from visattn.data.images.reader import ImageError, read_image
 
         _bound()
         # Pillow takes ten times as long for Lab as for all else: only in long runs.
         seeds = [ZOO[name] for name in ZOO if name != "lab tiff" or count > 100_000]
-        reading = partial(read_picture, max_pixels=1_000_000)
-        told = tried(reading, seeds, numbers, (PictureError,), progress)
-        sys.stdout.write(json.dumps({"kind": "pictures", **told}) + "\n")
+        reading = partial(read_image, max_pixels=1_000_000)
+        told = tried(reading, seeds, numbers, (ImageError,), progress)
+        sys.stdout.write(json.dumps({"kind": "images", **told}) + "\n")
         return
     from annotation_zoo import KINDS
 

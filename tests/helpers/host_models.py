@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-PICTURE = torch.Size((2, 3, 20, 28))
+IMAGE = torch.Size((2, 3, 20, 28))
 
 
 class Doubled(nn.Module):
@@ -124,8 +124,8 @@ def hollow(make: Callable[[], nn.Module]) -> nn.Module:
     return model.to_empty(device="cpu")
 
 
-def picture() -> Tensor:
-    return torch.randn(PICTURE, generator=torch.Generator().manual_seed(1))
+def image() -> Tensor:
+    return torch.randn(IMAGE, generator=torch.Generator().manual_seed(1))
 
 
 class UNet(nn.Module):

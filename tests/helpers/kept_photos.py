@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from visattn.data.batches import CaptionSample
-from visattn.data.feature_caches import FeatureCache
-from visattn.data.feature_files import FeatureHeader
-from visattn.models.encoders import ImageEncoder
-from visattn.models.timm_encoders import TimmEncoder
+from visattn.data.captions.batch import CaptionSample
+from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.feature_cache.format import FeatureHeader
+from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.encoder import ImageEncoder
 
 SIZE = (97, 61)
 VIEWS = ("plain", "mirrored")
@@ -49,10 +49,10 @@ def prepare(folder: Path, encoder: ImageEncoder, photos: Photos, **options: Any)
 
 
 def fresh(encoder: ImageEncoder, sample: CaptionSample, view: str) -> tuple[torch.Tensor, ...]:
-    assert sample.picture is not None
-    picture = sample.picture.flip(-1) if view == "mirrored" else sample.picture
+    assert sample.image is not None
+    image = sample.image.flip(-1) if view == "mirrored" else sample.image
     with torch.no_grad():
-        return tuple(grid[0] for grid in encoder.grids(picture[None]))
+        return tuple(grid[0] for grid in encoder.grids(image[None]))
 
 
 def assert_right(cache: FeatureCache, encoder: ImageEncoder, photos: Photos) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from visattn.models.descriptions import describe
-from visattn.models.encoders import SmallEncoder
+from visattn.models.encoder import SmallEncoder
+from visattn.models.serialization.config import describe
 
 MODEL = SmallEncoder((16, 24), channels=8)
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from PIL import Image, ImageDraw
 
 Format = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
-COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 210)}
+COLORS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 210)}
 THINGS = ("ball", "box", "kite")
 PLACES = {"left": 0.05, "right": 0.55}  # where a thing begins, as a share of the width
 SIZE = 0.4  # of a thing, as a share of a side
@@ -64,14 +64,14 @@ def write_caption_data(
 
 
 def thing(index: int) -> tuple[str, str, str]:
-    """Return colour, kind and place of the thing on a photo."""
-    colours, places = list(COLOURS), list(PLACES)
-    return colours[index % 3], THINGS[index // 3 % 3], places[index % 2]
+    """Return color, kind and place of the thing on a photo."""
+    colors, places = list(COLORS), list(PLACES)
+    return colors[index % 3], THINGS[index // 3 % 3], places[index % 2]
 
 
 def draw_photo(index: int, size: int) -> Image.Image:
     """Return a photo, wider than high, with its thing on grass below a sky."""
-    colour, kind, _ = thing(index)
+    color, kind, _ = thing(index)
     width, height = size * 5 // 4, size
     image = Image.new("RGB", (width, height), (150, 200, 235))
     pen = ImageDraw.Draw(image)
@@ -82,11 +82,11 @@ def draw_photo(index: int, size: int) -> Image.Image:
         middle = ((at[0] + at[2]) / 2, (at[1] + at[3]) / 2)
         pen.polygon(
             [(middle[0], at[1]), (at[2], middle[1]), (middle[0], at[3]), (at[0], middle[1])],
-            fill=COLOURS[colour],
+            fill=COLORS[color],
         )
     else:
         shape = pen.ellipse if kind == "ball" else pen.rectangle
-        shape(at, fill=COLOURS[colour])
+        shape(at, fill=COLORS[color])
     return image
 
 
@@ -98,20 +98,20 @@ def box(index: int) -> tuple[float, float, float, float]:
 
 def captions(index: int) -> list[str]:
     """Return five captions, spaced as those of Flickr8k are."""
-    colour, kind, place = thing(index)
+    color, kind, place = thing(index)
     return [
-        f"A {colour} {kind} is on the {place} .",
-        f"There 's a {colour} {kind} , on grass .",
+        f"A {color} {kind} is on the {place} .",
+        f"There 's a {color} {kind} , on grass .",
         f"On the {place} lies a {kind}",
-        f'A well-known {kind} " in {colour} " on the {place} side .',
-        f"The grass below the {colour} {kind} is green .",
+        f'A well-known {kind} " in {color} " on the {place} side .',
+        f"The grass below the {color} {kind} is green .",
     ]
 
 
 def phrased(index: int) -> list[dict[str, object]]:
     """Return the captions with the boxes of what they name."""
-    colour, kind, _ = thing(index)
-    sought = (f"a {colour} {kind}", f"a {colour} {kind}", f"a {kind}", f"a well-known {kind}")
+    color, kind, _ = thing(index)
+    sought = (f"a {color} {kind}", f"a {color} {kind}", f"a {kind}", f"a well-known {kind}")
     sentences: list[dict[str, object]] = []
     for caption, phrase in zip(captions(index), (*sought, "the grass"), strict=True):
         words, wanted = caption.split(), phrase.split()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from visattn.tasks.training import TrainingCLI, main
+from visattn.training.cli.lightning_cli import TrainingCLI, main
 
 Stories = Sequence[Sequence[str]]
 ROOT, HELPERS = Path(__file__).parents[2], Path(__file__).parent

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 class RunDiary(Callback):
     """Write the losses, the samples and the scores that a process saw to RUN/diary/RANK.json.
 
-    Samples are the labels of labelled pictures, and the names of pictures with captions.
+    Samples are the labels of labeled images, and the names of images with captions.
     """
 
     def __init__(self) -> None:

@@ -10,12 +10,12 @@ from PIL import Image
 from torch import nn
 
 import visattn
-from visattn.models.attention_resnets import AttentionResNet
-from visattn.models.captioners import SPECIALS
-from visattn.models.descriptions import describe
-from visattn.models.encoders import SmallEncoder
-from visattn.models.glimpse_models import GlimpseModel
-from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.models.captioner import SPECIALS
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.serialization.config import describe
 
 CONFIG = """\
 trainer:
@@ -27,17 +27,17 @@ trainer:
   num_sanity_val_steps: 0
   log_every_n_steps: 1
 model:
-  class_path: CaptionTask
+  class_path: CaptioningTask
   init_args:
     captioner:
-      class_path: SoftAttentionCaptioner
+      class_path: ShowAttendTell
       init_args:
         encoder: {class_path: SmallEncoder, init_args: {size: [24, 24], channels: 8}}
         word_width: 7
         hidden: 11
         attention: 5
 data:
-  class_path: ScenesData
+  class_path: ScenesDataModule
   init_args: {size: 24, train: 3, validation: 3, test: 2, batch: 7, workers: 0}
 """
 CLASSES = ("ant", "bee", "cat")
@@ -47,7 +47,7 @@ def fill(folder: Path) -> None:
     """Put into a folder what docs/exit_codes.md says is there."""
     (folder / "configs").mkdir()
     (folder / "configs" / "scenes_demo.yaml").write_text(CONFIG)
-    (folder / "configs" / "torn.yaml").write_text("model: [CaptionTask\n")
+    (folder / "configs" / "torn.yaml").write_text("model: [CaptioningTask\n")
     for name in ("torn.safetensors", "torn.ckpt"):
         (folder / name).write_bytes(b"<html>not found</html>")
     (folder / "runs" / "unfinished").mkdir(parents=True)
@@ -70,16 +70,18 @@ def _add_photos(folder: Path) -> None:
         Image.fromarray(mask).save(folder / "masks" / f"{name}.png")
     shutil.copy(folder / "photos" / "dog.png", folder / "mixed")
     (folder / "mixed" / "torn.jpg").write_text("<html>not found</html>")
-    (folder / "empty" / "notes.json").write_text(json.dumps("no picture"))
+    (folder / "empty" / "notes.json").write_text(json.dumps("no image"))
 
 
 def _add_models(folder: Path) -> None:
     torch.manual_seed(4)
     encoder = SmallEncoder((24, 40), channels=12, coordinates=1.0)
     words = (*SPECIALS, "red", "green", "blue")
-    captioner = SoftAttentionCaptioner(words, encoder, word_width=5, hidden=11, attention=3)
-    colours = (0.5,) * 3, (0.3,) * 3
-    eye = GlimpseModel(CLASSES, (24, 40), *colours, glimpse=7, scales=2, glimpses=3, width=11)
+    captioner = ShowAttendTell(words, encoder, word_width=5, hidden=11, attention=3)
+    colors = (0.5,) * 3, (0.3,) * 3
+    eye = RecurrentAttentionModel(
+        CLASSES, (24, 40), *colors, glimpse=7, scales=2, glimpses=3, width=11
+    )
     cnn = AttentionResNet(CLASSES, depth=8, width=4, size=(32, 40))
     for name, model in (("captioner", captioner), ("eye", eye), ("cnn", cnn)):
         visattn.save(model, folder / f"{name}.safetensors")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from visattn.viz.scan_records import ShownScan
+from visattn.viz.scanpaths.record import ShownScan
 
 CLASSES = ("cat", "dog", "bird", "fish", "horse", "cow", "sheep")
 

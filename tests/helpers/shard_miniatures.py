@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from miniatures import CaptionPaths
 
-from visattn.data.caption_files import of_split, read_captions, read_split
-from visattn.data.shard_sources import ShardPlan, caption_plan, folder_plan, held_plan
-from visattn.data.shard_writers import write_shards
+from visattn.data.captions.files import of_split, read_captions, read_split
+from visattn.data.shards.sources import ShardPlan, caption_plan, folder_plan, held_plan
+from visattn.data.shards.writer import write_shards
 
 
 def caption_shard_plan(paths: CaptionPaths, *splits: str) -> ShardPlan:
@@ -32,7 +32,7 @@ def write_class_shards(folder: Path, root: Path, tar: int = 4) -> Path:
 
 
 def noise_plan(counts: Sequence[int] = (11, 5), size: tuple[int, int] = (5, 7)) -> ShardPlan:
-    """Return the plan of small grey pictures of nothing, of three classes."""
+    """Return the plan of small gray images of nothing, of three classes."""
     random = torch.Generator().manual_seed(3)
     parts = {
         split: (

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from visattn.maps.model_cards import AttentionLayer, FeatureSite, ModelCard, Subject
+from visattn.recording.model_info import AttentionLayer, ExplainedModel, FeatureSite, ModelInfo
 
 SIZE = (13, 17)
 CLASSES = ("cat", "dog", "cow", "hen")
 
 
-def small_cnn(dtype: torch.dtype = torch.float64) -> Subject:
+def small_cnn(dtype: torch.dtype = torch.float64) -> ExplainedModel:
     """Return a CNN of 4 classes; what follows a layer with features overwrites them."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -23,37 +23,37 @@ def small_cnn(dtype: torch.dtype = torch.float64) -> Subject:
         nn.Linear(7, 4),
     ).to(dtype)
     features = tuple(FeatureSite(site, "b c y x", (7, 9)) for site in ("0", "2"))
-    card = ModelCard("small", "other", SIZE, (0.5,) * 3, (0.25,) * 3, "none", features=features)
-    return Subject(model, card, model, CLASSES)
+    card = ModelInfo("small", "other", SIZE, (0.5,) * 3, (0.25,) * 3, "none", features=features)
+    return ExplainedModel(model, card, model, CLASSES)
 
 
-def pictures(count: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
+def images(count: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
     drawn = torch.Generator().manual_seed(seed)
     return torch.randn(count, 3, *SIZE, generator=drawn, dtype=torch.float64).to(dtype)
 
 
-def linear_subject(weights: Tensor) -> Subject:
-    """Return a model whose scores are `[k c y x]` weights times the picture."""
+def linear_subject(weights: Tensor) -> ExplainedModel:
+    """Return a model whose scores are `[k c y x]` weights times the image."""
     layer = nn.Linear(weights[0].numel(), len(weights)).double()
     model = nn.Sequential(nn.Flatten(), layer)
     with torch.no_grad():
         layer.weight.copy_(weights.flatten(1))
         layer.bias.zero_()
     channels, height, width = weights.shape[1:]
-    card = ModelCard(
+    card = ModelInfo(
         "linear", "other", (height, width), (0.5,) * channels, (0.25,) * channels, "none"
     )
-    return Subject(model, card, model)
+    return ExplainedModel(model, card, model)
 
 
 def token_card(
     *grids: tuple[int, int], pooling: str = "class", roles: tuple[str, ...] = ("class",)
-) -> ModelCard:
+) -> ModelInfo:
     """Return the card of a model with one layer of attention on each of the grids."""
     layers = tuple(
         AttentionLayer(f"blocks.{number}.attn", grid, 2, roles) for number, grid in enumerate(grids)
     )
-    return ModelCard(
+    return ModelInfo(
         "tokens",
         "other",
         SIZE,

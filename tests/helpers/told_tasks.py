@@ -34,14 +34,14 @@ TRANSFORMER = """\
 """
 DIGITS = """\
 data:
-  class_path: TorchvisionData
-  init_args: {source: MNIST, root: ., validation: 11, augment: [{Shift: {pixels: 2}}]}
+  class_path: TorchvisionDataModule
+  init_args: {source: MNIST, root: ., validation: 11, augment: [{RandomTranslate: {pixels: 2}}]}
 """
 CAPTIONS = """\
   class_path: %s
   init_args:
     captioner:
-      class_path: SoftAttentionCaptioner
+      class_path: ShowAttendTell
       init_args:
         encoder: {class_path: TimmEncoder, init_args: {name: test_resnet, size: [64, 64]}}
         word_width: 7
@@ -54,7 +54,7 @@ CAPTIONS = """\
 %s"""
 PHOTOS = """\
 data:
-  class_path: CaptionData
+  class_path: CaptionDataModule
   init_args:
     {captions: captions.jsonl, photos: photos, train: train.txt, validation: validation.txt,
      phrases: phrase_boxes.json.gz, mirror: true, min_count: 1}
@@ -64,24 +64,24 @@ GLIMPSES = """\
   class_path: GlimpseTask
   init_args:
     model:
-      class_path: GlimpseModel
+      class_path: RecurrentAttentionModel
       init_args:
         {size: [28, 28], mean: [0.1], std: [0.3], glimpse: 7, glimpses: 3, width: 11, what: 7,
          where: 5, spread: 0.3}
     rollouts: 3
     baseline: average
     reward: log_probability
-    normalise: true
+    normalize: true
     reaching: true
     random_epochs: 1
     starts: 2
     samples: 2
 """
 SCENES = """\
-  class_path: CaptionTask
+  class_path: CaptioningTask
   init_args:
     captioner:
-      class_path: SoftAttentionCaptioner
+      class_path: ShowAttendTell
       init_args:
         encoder: {class_path: SmallEncoder, init_args: {size: [24, 24], channels: 8}}
         word_width: 7
@@ -89,19 +89,19 @@ SCENES = """\
         attention: 5
     beam: 2
 data:
-  class_path: ScenesData
+  class_path: ScenesDataModule
   init_args: {size: 24, train: 3, validation: 11, test: 11, batch: 7, workers: 0}
 """
 SHAPES = """\
 data:
-  class_path: SceneShapes
+  class_path: SingleObjectDataModule
   init_args: {size: 28, train: 13, validation: 11, test: 11}
 """
 CONFIGS = {
     "digits": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + OPTIMIZER + DIGITS,
     "shapes": TRAINER + TRANSFORMER % (["0.5"] * 3, ["0.3"] * 3) + OPTIMIZER + SHAPES,
-    "captions": TRAINER + CAPTIONS % ("CaptionTask", GUIDED) + OPTIMIZER + PHOTOS,
-    "critical": TRAINER + CAPTIONS % ("SelfCriticalTask", "    samples: 3\n") + OPTIMIZER + PHOTOS,
+    "captions": TRAINER + CAPTIONS % ("CaptioningTask", GUIDED) + OPTIMIZER + PHOTOS,
+    "critical": TRAINER + CAPTIONS % ("SCSTTask", "    samples: 3\n") + OPTIMIZER + PHOTOS,
     "glimpses": TRAINER + GLIMPSES + OPTIMIZER + DIGITS,
     "scenes": TRAINER + SCENES,
 }

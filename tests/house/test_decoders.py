@@ -1,4 +1,4 @@
-"""Pictures are decoded in one place, and never by torchvision: a short PNG ends its process."""
+"""Images are decoded in one place, and never by torchvision: a short PNG ends its process."""
 
 import ast
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ DECODERS = {
     "decode_avif", "decode_heic", "read_video", "set_image_backend", "ImageFolder", "DatasetFolder",
 }  # fmt: skip
 OPENERS = [
-    ROOT / "visattn" / "data" / "pictures.py",
-    ROOT / "visattn" / "data" / "shard_sources.py",  # only asks for the format
+    ROOT / "visattn" / "data" / "images" / "reader.py",
+    ROOT / "visattn" / "data" / "shards" / "sources.py",  # only asks for the format
 ]
 
 
@@ -46,7 +46,7 @@ def decoders(source: str) -> list[str]:
     "source",
     [
         "import torchvision.io",
-        "import torchvision.io as pictures",
+        "import torchvision.io as images",
         "from torchvision import io",
         "from torchvision.io import read_image",
         "from torchvision.io.image import decode_png",
@@ -59,7 +59,7 @@ def test_the_rule_sees_every_way_to_torchvisions_decoders(source: str) -> None:
     assert decoders(source)
 
 
-def test_nothing_decodes_pictures_with_torchvision() -> None:
+def test_nothing_decodes_images_with_torchvision() -> None:
     assert len(FILES) > 400
     sources = {path: path.read_text(encoding="utf-8") for path in FILES}
     some = {path: source for path, source in sources.items() if "torchvision" in source}
@@ -67,7 +67,7 @@ def test_nothing_decodes_pictures_with_torchvision() -> None:
     assert found == {}
 
 
-def test_pictures_are_opened_where_they_are_checked() -> None:
+def test_images_are_opened_where_they_are_checked() -> None:
     for path in (ROOT / "visattn").rglob("*.py"):
         opened = "Image.open(" in path.read_text(encoding="utf-8")
-        assert not opened or path in OPENERS, f"{path} opens pictures itself; read_picture checks"
+        assert not opened or path in OPENERS, f"{path} opens images itself; read_image checks"

@@ -1,4 +1,4 @@
-"""Golden pictures guard: what is missing or different fails, rounding does not."""
+"""Golden images guard: what is missing or different fails, rounding does not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_another_size_fails(compare: Compare, kept: tuple[Path, np.ndarray]) -> 
 
 def test_a_missing_golden_fails(compare: Compare, kept: tuple[Path, np.ndarray]) -> None:
     path, drawn = kept
-    with pytest.raises(pytest.fail.Exception, match=r"no golden picture lost\.png"):
+    with pytest.raises(pytest.fail.Exception, match=r"no golden image lost\.png"):
         compare(path.with_name("lost.png"), drawn)
 
 
@@ -59,6 +59,6 @@ def test_a_missing_golden_fails(compare: Compare, kept: tuple[Path, np.ndarray])
         (np.zeros((97, 7, 3), np.uint8), "at most 96 pixels"),
     ],
 )
-def test_what_is_no_small_picture_fails(drawn: np.ndarray, said: str, golden: Golden) -> None:
+def test_what_is_no_small_image_fails(drawn: np.ndarray, said: str, golden: Golden) -> None:
     with pytest.raises(pytest.fail.Exception, match=said):
         golden("never_written", drawn)

@@ -25,18 +25,23 @@ def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def of_configs() -> Iterator[str]:
     """What a config may say of our classes, which is what training commands take as options."""
-    from visattn.models.descriptions import CLASSES
-    from visattn.tasks.captioning import CaptionTask
-    from visattn.tasks.classification import ClassificationTask
-    from visattn.tasks.crop_panels import CropPanels
-    from visattn.tasks.folder_data import FolderData
-    from visattn.tasks.panels import CaptionPanels
-    from visattn.tasks.scenes_data import ScenesData
-    from visattn.tasks.shard_data import ShardCaptionData, ShardClassData
-    from visattn.tasks.torchvision_data import TorchvisionData
+    from visattn.models.serialization.config import CLASSES
+    from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
+    from visattn.training.data.folder import FolderDataModule
+    from visattn.training.data.scenes import ScenesDataModule
+    from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
+    from visattn.training.data.torchvision import TorchvisionDataModule
+    from visattn.training.tasks.captioning import CaptioningTask
+    from visattn.training.tasks.classification import ClassificationTask
 
-    captioning = (CaptionTask, CaptionPanels, ScenesData, ShardCaptionData)
-    classifying = (ClassificationTask, CropPanels, TorchvisionData, FolderData, ShardClassData)
+    captioning = (CaptioningTask, CaptionPanels, ScenesDataModule, ShardCaptionDataModule)
+    classifying = (
+        ClassificationTask,
+        CropPanels,
+        TorchvisionDataModule,
+        FolderDataModule,
+        ShardClassificationDataModule,
+    )
     for kind in (*captioning, *classifying, *CLASSES.values()):
         for name in list(inspect.signature(kind.__init__).parameters)[1:]:
             yield f"{kind.__name__}.{name}"
@@ -46,7 +51,7 @@ def current() -> list[str]:
     found = [f"--{name}" for name in ("help", "version", "debug")]
     for word, (_, module) in cli.COMMANDS.items():
         if word in TRAINING:
-            from visattn.tasks.training import OPTIONS
+            from visattn.training.cli.lightning_cli import OPTIONS
 
             found += [word, *(f"{word} --{name}" for name in OPTIONS)]
         else:

@@ -45,7 +45,7 @@ def test_the_changelog_speaks_of_this_version() -> None:
     assert released[0] == PROJECT["version"]
 
 
-def test_the_licence_is_the_one_that_is_named() -> None:
+def test_the_license_is_the_one_that_is_named() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert PROJECT["license"] == "Apache-2.0"
     assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]

@@ -62,7 +62,7 @@ def test_import_visattn_loads_nothing_heavy() -> None:
 
 
 def test_a_block_costs_torch_and_nothing_else() -> None:
-    done = run(f"import sys, visattn.blocks.taps, visattn.functional; {REPORT}")
+    done = run(f"import sys, visattn.blocks.tap, visattn.functional; {REPORT}")
     assert done.returncode == 0, done.stderr
     assert not (HEAVY - {"torch", "numpy"}) & set(done.stderr.split())  # torch itself loads numpy
 
@@ -115,4 +115,4 @@ for name in sys.argv[1:]:
     done = run(program, *MODULES)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert "visattn.seeing" in MODULES
+    assert "visattn.pipelines" in MODULES

@@ -1,4 +1,4 @@
-"""uint8 pictures are normalized inside; floats are taken as normalized, by every model."""
+"""uint8 images are normalized inside; floats are taken as normalized, by every model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +9,14 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from visattn.models.attention_resnets import AttentionResNet
-from visattn.models.classifiers import ImageClassifier
-from visattn.models.encoders import ImageEncoder, SmallEncoder
-from visattn.models.glimpse_models import GlimpseModel
-from visattn.models.hierarchical_transformers import HierarchicalTransformer
-from visattn.models.timm_classifiers import TimmClassifier
-from visattn.models.timm_encoders import TimmEncoder
-from visattn.models.vision_transformers import VisionTransformer
+from visattn.models.backbones.timm_classifier import TimmClassifier
+from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.classifier import ImageClassifier
+from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.swin.hierarchical import HierarchicalTransformer
+from visattn.models.vit.vision_transformer import VisionTransformer
 
 CLASSES = ("cat", "dog", "hen")
 COLORS: dict[str, Any] = {"mean": (0.3, 0.5, 0.7), "std": (0.2, 0.25, 0.3)}
@@ -34,11 +34,11 @@ MODELS: dict[str, Callable[[], ImageClassifier | ImageEncoder]] = {
     "hierarchical": lambda: HierarchicalTransformer(
         CLASSES, size=(32, 64), **COLORS, patch=4, width=8, depths=(1, 1), heads=(2, 2), window=4
     ),
-    "glimpses": lambda: GlimpseModel(
-        CLASSES, (24, 40), COLORS["mean"], COLORS["std"], glimpses=2, width=8, start="centre"
+    "glimpses": lambda: RecurrentAttentionModel(
+        CLASSES, (24, 40), COLORS["mean"], COLORS["std"], glimpses=2, width=8, start="center"
     ),
-    "gray glimpses": lambda: GlimpseModel(
-        CLASSES, (24, 40), [0.3], [0.2], glimpses=2, width=8, start="centre"
+    "gray glimpses": lambda: RecurrentAttentionModel(
+        CLASSES, (24, 40), [0.3], [0.2], glimpses=2, width=8, start="center"
     ),
 }
 
@@ -48,9 +48,9 @@ def pixels(model: ImageClassifier | ImageEncoder, channels: int = 3) -> Tensor:
     return torch.randint(256, (2, channels, *model.size), dtype=torch.uint8, generator=random)
 
 
-def by_hand(pictures: Tensor, model: ImageClassifier | ImageEncoder) -> Tensor:
+def by_hand(images: Tensor, model: ImageClassifier | ImageEncoder) -> Tensor:
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (model.mean, model.std))
-    return (pictures - mean * 255) / (std * 255)
+    return (images - mean * 255) / (std * 255)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -82,7 +82,7 @@ def test_gray_networks_make_normalized_colors_gray() -> None:
     model = MODELS["gray glimpses"]()
     given = pixels(model, 3)
     torch.testing.assert_close(
-        model.normalised(by_hand(given, model)), model.normalised(given), rtol=1e-4, atol=1e-5
+        model.normalized(by_hand(given, model)), model.normalized(given), rtol=1e-4, atol=1e-5
     )
 
 
@@ -95,13 +95,13 @@ def test_what_is_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
                 model(pixels(model).to(dtype))
         with pytest.raises(ValueError, match=r"taken as normalized, but these are 0 to 255, like"):
             model(pixels(model).float())
-        model(pixels(model) / 255)  # within what normalized pictures may hold
+        model(pixels(model) / 255)  # within what normalized images may hold
 
 
 def test_floats_pass_transforms_of_torch_func_and_traces() -> None:
     model: nn.Module = MODELS["attention resnet"]().eval()
     floats = by_hand(pixels(model), model)
-    one = torch.func.vmap(lambda picture: model(picture[None])[0])(floats)
+    one = torch.func.vmap(lambda image: model(image[None])[0])(floats)
     torch.testing.assert_close(one, model(floats))
     exported = torch.export.export(model, (floats,)).module()
     torch.testing.assert_close(exported(floats), model(floats))

@@ -14,8 +14,8 @@ from PIL import Image
 from tool_modules import tool_module
 
 import visattn
-from visattn.models.encoders import SmallEncoder
-from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.encoder import SmallEncoder
+from visattn.models.ram.ram import RecurrentAttentionModel
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "animate_glimpses.py"
 
@@ -28,7 +28,9 @@ def tool() -> ModuleType:
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(4)
-    model = GlimpseModel(tuple("0123456789"), (31, 41), (0.1,), (0.3,), glimpses=3, width=11)
+    model = RecurrentAttentionModel(
+        tuple("0123456789"), (31, 41), (0.1,), (0.3,), glimpses=3, width=11
+    )
     path = tmp_path_factory.mktemp("weights") / "model.safetensors"
     visattn.save(model, path)
     return path
@@ -48,7 +50,7 @@ def frames(path: Path) -> int:
         return getattr(opened, "n_frames", 1)
 
 
-def test_pictures_move_together_or_each_by_itself(
+def test_images_move_together_or_each_by_itself(
     tool: ModuleType,
     weights: Path,
     photos: Path,
@@ -76,8 +78,8 @@ def test_digits_of_the_test_set_move(tool: ModuleType, weights: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--weights", "none.safetensors"], "either pictures or --digits"),
-        (["in", "--digits", "x", "--weights", "none.safetensors"], "either pictures or --digits"),
+        (["--weights", "none.safetensors"], "either images or --digits"),
+        (["in", "--digits", "x", "--weights", "none.safetensors"], "either images or --digits"),
         (["in", "--weights", "none.safetensors"], "no model at none.safetensors"),
         (["in", "--weights", "other.safetensors"], "holds a SmallEncoder"),
         (["in", "--weights", "W", "--count", "0"], "must be at least 1"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tool_modules import TOOLS, tool_module
 
-from visattn.blocks.catalogues import create, names
+from visattn.blocks.registry import create, names
 
 TINY = ["--shapes", "2x64x7x5", "--rounds", "3", "--threads", "1"]
 

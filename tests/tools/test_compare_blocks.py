@@ -22,7 +22,7 @@ model:
       class_path: AttentionResNet
       init_args: {depth: 8, width: 4, size: [28, 28], mean: [0.1], std: [0.3]}
 data:
-  class_path: TorchvisionData
+  class_path: TorchvisionDataModule
   init_args: {source: MNIST, root: DIGITS, validation: 5, batch: 9}
 """
 

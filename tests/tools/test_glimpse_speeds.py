@@ -1,4 +1,4 @@
-"""Glimpses timed on few tiny pictures: both ways must give the same, and the lines say so."""
+"""Glimpses timed on few tiny images: both ways must give the same, and the lines say so."""
 
 import importlib
 import json
@@ -40,8 +40,8 @@ def test_a_plain_retina_that_differs_is_refused(
 ) -> None:
     other = speeds.plain_retina
 
-    def wrong(pictures: torch.Tensor, path: torch.Tensor, **options: int) -> list[torch.Tensor]:
-        return other(pictures, path.flip(2), **options)
+    def wrong(images: torch.Tensor, path: torch.Tensor, **options: int) -> list[torch.Tensor]:
+        return other(images, path.flip(2), **options)
 
     monkeypatch.setattr(speeds, "plain_retina", wrong)
     with pytest.raises(AssertionError, match="not close"):
@@ -95,7 +95,7 @@ def test_a_line_for_each_retina_and_one_for_the_epoch(
     _, retina, epoch = capsys.readouterr().out.splitlines()
     spent = r"plain \d+\.\d\d ms, ours \d+\.\d\d ms, \d+\.\d\d times as fast"
     assert re.fullmatch(
-        rf"retina, 3 x 3 pictures of 13 px, 2 glimpses of 5 px at 2 scales: {spent} "
+        rf"retina, 3 x 3 images of 13 px, 2 glimpses of 5 px at 2 scales: {spent} "
         r"\(\d+\.\d\d to \d+\.\d\d; at least 15 is meant\)",
         retina,
     )

@@ -1,4 +1,4 @@
-"""The installer's judgement; that it installs is shown by every run of `make test`."""
+"""The installer's judgment; that it installs is shown by every run of `make test`."""
 
 import ast
 import subprocess

@@ -27,7 +27,7 @@ def speeds(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     case = transformers.WATCHED._replace(title="Ti/16", preset="tiny", batch=1)
     monkeypatch.setattr(transformers, "WATCHED", case)
     monkeypatch.setattr(transformers, "SECONDS", 0.0)
-    small = {"CNN": "resnet18", "PICTURES": 2, "SIDE": 64, "PHOTO": (256, 341), "SECONDS": 0.0}
+    small = {"CNN": "resnet18", "IMAGES": 2, "SIDE": 64, "PHOTO": (256, 341), "SECONDS": 0.0}
     for name, value in {**small, "VIT": "test_vit", "LOOKED_AT": 1}.items():
         monkeypatch.setattr(made, name, value)
     held = {"plain": 2.0, "recorded": 3.0, "extracted": 12.0}
@@ -42,13 +42,13 @@ def test_each_part_gives_its_figures(
     assert tool.main(["maps", "--rounds", "1", "--threads", "1", "--out", str(out)]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     titles = [
-        "Grad-CAM, resnet18, 2 pictures, s; plain / ours",
-        "Ti/16, 1 pictures, forward, s; class rows of all layers recorded (0.03 MiB a picture)",
-        "test_vit, 1 pictures, s; class rows of all layers recorded / not",
-        "test_vit, 1 pictures, s; timm's unfused extraction / ours",
-        "test_vit, 1 pictures, s more than plain; timm's unfused extraction / ours",
-        "test_vit, 1 pictures, MB kept; extracted / ours",
-        "test_vit, 1 pictures, MB at most; extracted / ours",
+        "Grad-CAM, resnet18, 2 images, s; plain / ours",
+        "Ti/16, 1 images, forward, s; class rows of all layers recorded (0.03 MiB an image)",
+        "test_vit, 1 images, s; class rows of all layers recorded / not",
+        "test_vit, 1 images, s; timm's unfused extraction / ours",
+        "test_vit, 1 images, s more than plain; timm's unfused extraction / ours",
+        "test_vit, 1 images, MB kept; extracted / ours",
+        "test_vit, 1 images, MB at most; extracted / ours",
         "overlay, 0.1 megapixels, array to array, s",
     ]
     assert [line[: len(title)] for line, title in zip(lines, titles, strict=True)] == titles
@@ -66,8 +66,8 @@ def test_memory_is_measured_in_a_process_of_its_own(tool: ModuleType) -> None:
 
 
 def test_ways_that_differ_are_no_figure(speeds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def zeros(_: Any, pictures: torch.Tensor, __: Any) -> torch.Tensor:
-        return torch.zeros(len(pictures), 2, 2)
+    def zeros(_: Any, images: torch.Tensor, __: Any) -> torch.Tensor:
+        return torch.zeros(len(images), 2, 2)
 
     monkeypatch.setattr(speeds, "gradcam", zeros)
     with pytest.raises(AssertionError, match="plain"):

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from tool_modules import TOOLS, tool_module
 
-from visattn.models.vision_transformers import VisionTransformer
+from visattn.models.vit.vision_transformer import VisionTransformer
 
 
 @pytest.fixture
@@ -52,24 +52,24 @@ def test_figures_of_speed_rows_and_growth(
     assert len(timm_lines) == 2
     for line, passed in zip(timm_lines, (r"forward", r"forward \+ backward"), strict=True):
         assert re.fullmatch(
-            rf"Ti/16, 1 pictures, {passed}, s; timm / ours: ours {number}, timm {number}; {number} "
+            rf"Ti/16, 1 images, {passed}, s; timm / ours: ours {number}, timm {number}; {number} "
             rf"\({number} to {number}; at least 0.97 is meant\)",
             line,
         )
     (rows,) = [line for line in lines if "recorded" in line]
     kept = 12 * 3 * 197 * 4 / 2**20  # layers, heads, columns, bytes
-    assert f"({kept:.2f} MiB a picture) / not: ours" in rows
+    assert f"({kept:.2f} MiB an image) / not: ours" in rows
     assert len(json.loads(out.read_text())) == len(lines)
     text = page.read_text()
-    assert "| tokens | full | window | neighbourhood | linear |" in text
+    assert "| tokens | full | window | neighborhood | linear |" in text
     assert [row.split(" ")[1] for row in re.findall(r"^\| \d+ .*", text, re.MULTILINE)] == [
         "49",
         "121",
         "196",
     ]
     assert "![Milliseconds over tokens, both by powers of ten](growth.png)" in text
-    with Image.open(tmp_path / "growth.png") as picture:
-        assert picture.width > 600
+    with Image.open(tmp_path / "growth.png") as image:
+        assert image.width > 600
 
 
 @pytest.mark.slow

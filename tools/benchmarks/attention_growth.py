@@ -10,13 +10,13 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.clocks import in_turn
-from visattn.blocks.transformers.token_attentions import Kind, TokenAttention
-from visattn.blocks.transformers.token_layouts import TokenLayout
+from visattn.blocks.transformer.attention import Kind, TokenAttention
+from visattn.blocks.transformer.token_layout import TokenLayout
 
 KINDS: dict[Kind, tuple[str, str]] = {
     "full": ("#444444", "2 in the long run"),
     "window": ("#0072b2", "at most 1.15 is meant"),
-    "neighbourhood": ("#d55e00", "at most 1.15 is meant"),
+    "neighborhood": ("#d55e00", "at most 1.15 is meant"),
     "linear": ("#009e73", "at most 1.15 is meant"),
 }
 SECONDS = 2.0  # at least, of each size
@@ -73,7 +73,7 @@ def growths(rounds: int) -> list[Growth]:
 
 
 def runner(layer: TokenAttention, side: int) -> Callable[[], object]:
-    """Return what runs a layer once, on one picture."""
+    """Return what runs a layer once, on one image."""
     tokens, layout = torch.randn(1, side * side, WIDTH), TokenLayout((side, side))
 
     @torch.no_grad()
@@ -87,25 +87,25 @@ def runner(layer: TokenAttention, side: int) -> Callable[[], object]:
 
 
 def write_page(page: Path, found: Sequence[Growth], *, rounds: int) -> None:
-    """Write a page of Markdown and, beside it, its picture."""
-    picture = page.with_suffix(".png")
-    draw(picture, found)
-    page.write_text(markdown(found, rounds=rounds, picture=picture.name), encoding="utf-8")
+    """Write a page of Markdown and, beside it, its image."""
+    image = page.with_suffix(".png")
+    draw(image, found)
+    page.write_text(markdown(found, rounds=rounds, image=image.name), encoding="utf-8")
 
 
-def markdown(found: Sequence[Growth], *, rounds: int, picture: str) -> str:
+def markdown(found: Sequence[Growth], *, rounds: int, image: str) -> str:
     """Return the page."""
     lines = [
         "# How the cost of attention grows",
         "",
-        f"Milliseconds of one attention layer on one picture, projections included: width {WIDTH}, "
-        f"{HEADS} heads, windows and neighbourhoods of {EXTENT} x {EXTENT}. Forward, evaluation "
+        f"Milliseconds of one attention layer on one image, projections included: width {WIDTH}, "
+        f"{HEADS} heads, windows and neighborhoods of {EXTENT} x {EXTENT}. Forward, evaluation "
         f"mode; medians over {rounds} or more interleaved rounds; torch {torch.__version__}, "
         f"{torch.get_num_threads()} threads, {platform.machine()}, float32. Slope: the power of "
         "the number of tokens by which milliseconds grow, by least squares over all sizes, and "
         "between the last two.",
         "",
-        f"![Milliseconds over tokens, both by powers of ten]({picture})",
+        f"![Milliseconds over tokens, both by powers of ten]({image})",
         "",
         f"| tokens | {' | '.join(growth.kind for growth in found)} |",
         "|---|" + "---|" * len(found),
@@ -124,7 +124,7 @@ def _row(name: str, numbers: Sequence[float], digits: int) -> str:
     return f"| {name} | {' | '.join(f'{number:.{digits}f}' for number in numbers)} |"
 
 
-def draw(picture: Path, found: Sequence[Growth]) -> None:
+def draw(image: Path, found: Sequence[Growth]) -> None:
     """Draw a line for each kind, its name and slope at the end of it."""
     from matplotlib.figure import Figure
 
@@ -148,10 +148,10 @@ def draw(picture: Path, found: Sequence[Growth]) -> None:
     axes.set_xticks(ticks, [f"{tokens:,}" for tokens in ticks])
     axes.minorticks_off()
     axes.set_xlabel("tokens")
-    axes.set_ylabel("milliseconds, one layer, one picture")
+    axes.set_ylabel("milliseconds, one layer, one image")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
-    figure.savefig(picture)
+    figure.savefig(image)
 
 
 def label_places(found: Sequence[Growth], apart: float = 0.055) -> list[float]:

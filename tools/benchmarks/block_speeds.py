@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.catalogues import create, names
-from visattn.blocks.conformance.habits import awakened
-from visattn.blocks.conformance.subjects import catalogued
+from visattn.blocks.registry import create, names
+from visattn.testing.behavior import awakened
+from visattn.testing.candidate import catalogd
 
 from .clocks import Timing, in_turn
 from .plain_gates import GATES
@@ -105,7 +105,7 @@ def gigabytes_of_pairs(block: str, way: str, shape: tuple[int, ...]) -> float:
 
 def check_same(block: str) -> None:
     """Raise unless a block and its plain version agree, in what they give and in slopes."""
-    subject = replace(catalogued(block), channels=64)
+    subject = replace(catalogd(block), channels=64)
     ours = awakened(subject).eval()
     plain = _Plainly(block, copy.deepcopy(ours)).eval()
     given: list[list[Tensor]] = []

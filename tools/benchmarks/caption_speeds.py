@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from visattn.functional.captions import caption_loss
-from visattn.functional.search import Rules, beam_search
-from visattn.models.captioners import END, PAD, SPECIALS, START, UNKNOWN
-from visattn.models.encoders import ImageEncoder
-from visattn.models.soft_attention import SoftAttentionCaptioner
+from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
+from visattn.functional.captioning.losses import caption_loss
+from visattn.models.captioner import END, PAD, SPECIALS, START, UNKNOWN
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import ImageEncoder
 
 
 class Comparison(NamedTuple):
@@ -30,18 +30,16 @@ class GivenFeatures(ImageEncoder):
         super().__init__((32, 32), (0.5,) * 3, (0.5,) * 3)
         self.channels, self.grid = channels, grid
 
-    def features(self, pictures: Tensor) -> tuple[Tensor, ...]:
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
         """Refuse: nobody asks."""
         raise NotImplementedError("features are given, not computed")
 
 
-def captioner(channels: int, side: int, vocabulary: int) -> SoftAttentionCaptioner:
+def captioner(channels: int, side: int, vocabulary: int) -> ShowAttendTell:
     """Return a captioner of the usual size over side x side regions."""
     words = [*SPECIALS, *(f"word{index}" for index in range(vocabulary - len(SPECIALS)))]
     encoder = GivenFeatures(channels, (side, side))
-    return SoftAttentionCaptioner(
-        words, encoder, word_width=512, hidden=512, attention=512, dropout=0.0
-    )
+    return ShowAttendTell(words, encoder, word_width=512, hidden=512, attention=512, dropout=0.0)
 
 
 # ------------------------------------------------------------------ one training step
@@ -76,7 +74,7 @@ def training() -> Comparison:
 
 
 def stepwise_loss(
-    model: SoftAttentionCaptioner, features: Tensor, captions: Tensor, lengths: Tensor
+    model: ShowAttendTell, features: Tensor, captions: Tensor, lengths: Tensor
 ) -> Tensor:
     """The loop that one writes first: everything anew at each step, on rows of full length."""
     annotations = features.flatten(2).transpose(1, 2).contiguous()
@@ -101,19 +99,19 @@ def stepwise_loss(
 
 
 def search() -> Comparison:
-    """64 pictures, 49 regions of 1280 features, 8000 words, beam 5."""
+    """64 images, 49 regions of 1280 features, 8000 words, beam 5."""
     torch.manual_seed(0)
     model = captioner(1280, 7, 8000).eval()
     features = torch.randn(64, 1280, 7, 7)
     with torch.no_grad():
         model.tell.bias[END] += 6.0  # an untrained model would hardly ever stop
         model.tell.weight.mul_(4.0)
-    rules = Rules(END, 20, 5, 0.0, (PAD, START, UNKNOWN))
+    rules = DecodingConstraints(END, 20, 5, 0.0, (PAD, START, UNKNOWN))
 
     @torch.no_grad()
     def found(some: Tensor) -> list[list[int]]:
         best = beam_search(
-            model.step, model.start(some), pictures=len(some), start=START, rules=rules, beam=5
+            model.step, model.start(some), images=len(some), start=START, rules=rules, beam=5
         )
         pairs = zip(best.tokens[:, 0], best.lengths[:, 0], strict=True)
         return [tokens[:length].tolist() for tokens, length in pairs]
@@ -125,7 +123,7 @@ def search() -> Comparison:
         return [found(one[None])[0] for one in features]
 
     if ours() != plain():
-        raise SystemExit("search: the batch and the single pictures give different captions")
+        raise SystemExit("search: the batch and the single images give different captions")
     return Comparison("beam search, 64 x 49 x 1280, beam 5", plain, ours, 3.0)
 
 

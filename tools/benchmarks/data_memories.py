@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peak_memories import megabytes, printed_memory
-from visattn.data.caption_files import read_captions
-from visattn.data.captioned_photos import CaptionedPhotos
-from visattn.data.feature_caches import FeatureCache
-from visattn.data.framings import Framing
-from visattn.data.sharded_pictures import ShardedPhotos
-from visattn.data.shards import ShardSamples
-from visattn.data.told_photos import ToldPhotos
+from visattn.data.captions.dataset import CaptionDataset
+from visattn.data.captions.files import read_captions
+from visattn.data.captions.images import CaptionedPhotos
+from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.images.resize import ResizeSpec
+from visattn.data.shards.datasets import ShardedPhotos
+from visattn.data.shards.reader import ShardSamples
 
-FRAMING = Framing((224, 224))
+FRAMING = ResizeSpec((224, 224))
 WAYS = ("shards", "loose", "features")
 INDEX = "index"
 
 
-def told_photos(way: str, folder: Path) -> ToldPhotos:
+def told_photos(way: str, folder: Path) -> CaptionDataset:
     """Return the photos of a folder, read in a way of `WAYS`."""
     sharded = ShardedPhotos(ShardSamples(folder / "shards", "train"), FRAMING)
     if way == "shards":
-        return ToldPhotos(sharded)
+        return CaptionDataset(sharded)
     if way == "features":
-        return ToldPhotos(sharded, cache=FeatureCache(folder / "features"))
+        return CaptionDataset(sharded, cache=FeatureCache(folder / "features"))
     entries = read_captions(folder / "captions.jsonl")
-    return ToldPhotos(CaptionedPhotos(entries, folder / "photos", FRAMING))
+    return CaptionDataset(CaptionedPhotos(entries, folder / "photos", FRAMING))
 
 
 def data_memory(way: str, folder: Path) -> float | None:

@@ -13,14 +13,15 @@ from PIL import Image
 from benchmarks.clocks import in_turn
 from benchmarks.data_memories import FRAMING, INDEX, WAYS, data_memory, told_photos
 from benchmarks.transformer_speeds import Figure
-from visattn.data.batches import caption_batch
-from visattn.data.caption_files import read_captions
-from visattn.data.captioned_photos import CaptionedPhotos
-from visattn.data.feature_caches import FeatureCache
-from visattn.data.pictures import find_pictures
-from visattn.data.resumable_loaders import ResumableLoader
-from visattn.data.samplers import LengthBuckets, NumberedByEpoch
-from visattn.data.shard_files import (
+from visattn.data.captions.batch import caption_batch
+from visattn.data.captions.files import read_captions
+from visattn.data.captions.images import CaptionedPhotos
+from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.images.reader import find_images
+from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
+from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.shards.format import (
     ROW,
     ShardFacts,
     ShardInfo,
@@ -29,11 +30,10 @@ from visattn.data.shard_files import (
     index_name,
     shard_name,
 )
-from visattn.data.shard_sources import caption_plan
-from visattn.data.shard_writers import write_shards
-from visattn.data.shards import ShardSamples
-from visattn.data.vocabularies import Vocabulary
-from visattn.models.timm_encoders import TimmEncoder
+from visattn.data.shards.reader import ShardSamples
+from visattn.data.shards.sources import caption_plan
+from visattn.data.shards.writer import write_shards
+from visattn.models.backbones.timm_encoder import TimmEncoder
 
 PARTS = ("reading", "memory", "opening")
 WORKERS = (0, 1, 2)
@@ -78,7 +78,7 @@ def prepare(folder: Path, samples: int, photos: Path | None) -> None:
     """Lay out the same photos in all three ways."""
     (folder / "photos").mkdir()
     random = np.random.default_rng(0)
-    found = find_pictures(photos)[:samples] if photos else [None] * samples
+    found = find_images(photos)[:samples] if photos else [None] * samples
     for number, path in enumerate(found):
         target = folder / "photos" / f"{number}.jpg"
         if path is None:
@@ -105,7 +105,7 @@ def readings(folder: Path, rounds: int) -> Iterator[Figure]:
     for workers in WORKERS:
         loaders = {way: loader(way, folder, workers) for way in WAYS}
         for ours, loose in zip(loaders["shards"], loaders["loose"], strict=True):
-            torch.testing.assert_close(ours.pictures, loose.pictures, rtol=0, atol=0)
+            torch.testing.assert_close(ours.images, loose.images, rtol=0, atol=0)
         count = len(loaders["shards"]) * BATCH
         ways: dict[str, Callable[[], object]] = {
             {"shards": "ours"}.get(way, way): partial(spend, one) for way, one in loaders.items()
@@ -116,15 +116,15 @@ def readings(folder: Path, rounds: int) -> Iterator[Figure]:
         yield Figure(title, speeds, *timings["loose"][1:], "at least 1 is meant")
 
 
-def loader(way: str, folder: Path, workers: int) -> ResumableLoader:
+def loader(way: str, folder: Path, workers: int) -> StatefulDataLoader:
     """Return the batches of an epoch, as the data modules give them."""
     photos = told_photos(way, folder)
-    order = LengthBuckets(len(photos), lambda _: 0, batch=BATCH, pool=1)
+    order = LengthBucketBatchSampler(len(photos), lambda _: 0, batch=BATCH, pool=1)
     collate = partial(caption_batch, vocabulary=Vocabulary.of([CAPTION]))
-    return ResumableLoader(photos, NumberedByEpoch(order), collate=collate, workers=workers)
+    return StatefulDataLoader(photos, EpochIndexSampler(order), collate=collate, workers=workers)
 
 
-def spend(batches: ResumableLoader) -> None:
+def spend(batches: StatefulDataLoader) -> None:
     """Take all batches of an epoch."""
     for _ in batches:
         pass
@@ -141,7 +141,7 @@ def openings(folder: Path, rounds: int) -> Iterator[Figure]:
         size = (folder / index_name("train")).stat().st_size / 2**20
         ratio = held / size
         amounts = {"ours": held, "index": size}
-        meant = "does not grow with the pictures"
+        meant = "does not grow with the images"
         yield Figure(f"{title}, MB; to the index on disk", amounts, ratio, ratio, ratio, meant)
 
 

@@ -1,4 +1,4 @@
-"""How fast the retina is, and an epoch of training, beside looking at picture after picture."""
+"""How fast the retina is, and an epoch of training, beside looking at image after image."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from benchmarks.clocks import in_turn
 from benchmarks.plain_glimpses import plain_epoch, plain_loss, plain_retina
-from visattn.data.labelled_pictures import HeldPictures
-from visattn.functional.glimpses import cropped_glimpses, glimpse_pyramid
-from visattn.models.glimpse_models import GlimpseModel
-from visattn.tasks.class_data import ClassData, Split
-from visattn.tasks.glimpsing import GlimpseTask
-from visattn.tasks.training import quieten
+from visattn.data.classification.datasets import HeldImages
+from visattn.functional.glimpses.retina import cropped_glimpses, glimpse_pyramid
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.training.cli.lightning_cli import quieten
+from visattn.training.data.classification import ClassificationDataModule, Split
+from visattn.training.tasks.glimpse import GlimpseTask
 
 SECONDS = 3.0  # at least, of each comparison
 BATCH = 128
@@ -72,7 +72,7 @@ class GlimpseSpeed(NamedTuple):
         )
 
 
-class MadeUpDigits(ClassData):
+class MadeUpDigits(ClassificationDataModule):
     """Noise of the size of MNIST's digits, read as those are."""
 
     def __init__(self, count: int) -> None:
@@ -86,10 +86,10 @@ class MadeUpDigits(ClassData):
         """Names of the classes."""
         return {"classes": list("0123456789")}
 
-    def part(self, split: Split) -> HeldPictures:
+    def part(self, split: Split) -> HeldImages:
         """Return all digits for training, and a batch of them for the rest."""
         labels = self.labels if split == "train" else self.labels[:BATCH]
-        return HeldPictures(self.digits[: len(labels)], labels)
+        return HeldImages(self.digits[: len(labels)], labels)
 
 
 def timed_glimpses(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpeed]:
@@ -97,7 +97,7 @@ def timed_glimpses(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpee
     for case in RETINAS:
         plain, ours = retina_ways(case)
         title = (
-            f"retina, {case.rollouts} x {BATCH} pictures of {case.side} px, {case.glimpses} "
+            f"retina, {case.rollouts} x {BATCH} images of {case.side} px, {case.glimpses} "
             f"glimpses of {case.glimpse} px at {case.scales} scales"
         )
         yield _timed(title, plain, ours, rounds, floor=case.floor)
@@ -116,12 +116,12 @@ def retina_ways(
     Raises:
         AssertionError: If they do not.
     """
-    pictures = torch.rand(batch, 1, case.side, case.side)
+    images = torch.rand(batch, 1, case.side, case.side)
     path = torch.rand(batch * case.rollouts, case.glimpses, 2) * 2 - 1
     which = torch.arange(batch).repeat_interleave(case.rollouts)
 
     def ours() -> list[Tensor]:
-        shown = glimpse_pyramid(pictures, scales=case.scales)
+        shown = glimpse_pyramid(images, scales=case.scales)
         return [
             cropped_glimpses(shown, places, glimpse=case.glimpse, which=which)
             for places in path.unbind(1)
@@ -129,7 +129,7 @@ def retina_ways(
 
     def plain() -> list[Tensor]:
         return plain_retina(
-            pictures, path, glimpse=case.glimpse, scales=case.scales, rollouts=case.rollouts
+            images, path, glimpse=case.glimpse, scales=case.scales, rollouts=case.rollouts
         )
 
     torch.testing.assert_close(ours(), plain())
@@ -168,8 +168,8 @@ def epoch_ways(digits: int) -> tuple[Callable[[], object], Callable[[], object]]
 def made_task(data: MadeUpDigits) -> GlimpseTask:
     """Return the paper's model, to be trained with one rollout and a learned baseline."""
 
-    def model(classes: list[str]) -> GlimpseModel:
-        return GlimpseModel(classes, (28, 28), [0.1307], [0.3081], core="rnn")
+    def model(classes: list[str]) -> RecurrentAttentionModel:
+        return RecurrentAttentionModel(classes, (28, 28), [0.1307], [0.3081], core="rnn")
 
     return GlimpseTask(model, data.data_info, baseline="learned")
 
@@ -188,12 +188,12 @@ def check_same_loss(task: GlimpseTask, digits: Tensor, labels: Tensor) -> None:
         AssertionError: If they differ.
     """
     model = task.model
-    pictures = model.normalised(digits)
+    images = model.normalized(digits)
     start = torch.rand(len(digits), 2) * 2 - 1
     noise = torch.randn(len(digits), model.glimpses, 2)
-    looks = model.roll_out(pictures, sampled=True, start=start, noise=noise[:, None])
+    looks = model.roll_out(images, sampled=True, start=start, noise=noise[:, None])
     ours = task.losses(looks, labels).total
-    plain = plain_loss(model, baseline_of(task), pictures, labels, start, noise)
+    plain = plain_loss(model, baseline_of(task), images, labels, start, noise)
     slopes = [
         torch.autograd.grad(loss, [*model.policy.mean.parameters()]) for loss in (ours, plain)
     ]

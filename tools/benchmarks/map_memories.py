@@ -1,6 +1,6 @@
 """What attention maps hold at most while a model looks, in a process of its own.
 
-python -m benchmarks.map_memories recorded vit_base_patch16_224 8 2   how, whose, pictures, threads
+python -m benchmarks.map_memories recorded vit_base_patch16_224 8 2   how, whose, images, threads
 """
 
 import sys
@@ -13,24 +13,24 @@ from timm.utils.attention_extract import AttentionExtract
 from torch import Tensor, nn
 
 from benchmarks.peak_memories import megabytes, printed_memory
-from visattn.maps.recorders import record
+from visattn.recording.recorder import record
 
 Way = Callable[[Tensor], Sequence[Tensor]]
 WAYS = ("plain", "recorded", "extracted")
 
 
-def map_memory(way: str, name: str, pictures: int) -> float | None:
+def map_memory(way: str, name: str, images: int) -> float | None:
     """Return the megabytes that a look adds to a process at most; None where nobody counts.
 
     Raises:
         RuntimeError: If the process failed.
     """
-    words = [way, name, str(pictures), str(torch.get_num_threads())]
+    words = [way, name, str(images), str(torch.get_num_threads())]
     return printed_memory("benchmarks.map_memories", words)
 
 
 def look_of(way: str, model: nn.Module) -> Way:
-    """Return what looks at pictures and gives the weights of all layers, in their order.
+    """Return what looks at images and gives the weights of all layers, in their order.
 
     Args:
         way: `plain`, which gives none; `recorded`, the rows of the class token by ours; or
@@ -38,12 +38,12 @@ def look_of(way: str, model: nn.Module) -> Way:
         model: Of timm's.
     """
     if way == "plain":
-        return lambda pictures: (model(pictures), ())[1]
+        return lambda images: (model(images), ())[1]
     if way == "recorded":
 
-        def recorded(pictures: Tensor) -> Sequence[Tensor]:
+        def recorded(images: Tensor) -> Sequence[Tensor]:
             with record(model, queries="class") as seen:
-                model(pictures)
+                model(images)
             return seen.weights
 
         return recorded
@@ -51,18 +51,18 @@ def look_of(way: str, model: nn.Module) -> Way:
         if hasattr(module, "fused_attn"):
             module.fused_attn = False  # pyright: ignore[reportArgumentType] (timm's flag)
     extract: Any = AttentionExtract(model)
-    return lambda pictures: list(extract(pictures).values())
+    return lambda images: list(extract(images).values())
 
 
 @torch.no_grad()
 def main(argv: Sequence[str]) -> int:
     """Print what one look holds."""
-    way, name, pictures, threads = argv
+    way, name, images, threads = argv
     torch.set_num_threads(int(threads))
     torch.manual_seed(0)
     model: Any = timm.create_model(name).eval()
     look = look_of(way, model)
-    given = torch.randn(int(pictures), *model.pretrained_cfg["input_size"])
+    given = torch.randn(int(images), *model.pretrained_cfg["input_size"])
     look(given[:1])  # so that what is set up once does not count
     before = megabytes("VmRSS")
     kept = look(given)

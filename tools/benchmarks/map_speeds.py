@@ -15,14 +15,14 @@ from torchvision.models import get_model
 from benchmarks.clocks import in_turn
 from benchmarks.map_memories import WAYS, look_of, map_memory
 from benchmarks.transformer_speeds import SECONDS, Figure, watched_rows
-from visattn.maps.activation_methods import gradcam
-from visattn.maps.attention_maps import AttentionMap
-from visattn.maps.geometries import Geometry
-from visattn.maps.subjects import subject_of
-from visattn.viz.overlays import overlay
+from visattn.attribution.cam import gradcam
+from visattn.attribution.explained_model import subject_of
+from visattn.geometry.affine import Geometry
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.maps.heatmap import overlay
 
 PARTS = ("gradcam", "rows", "extraction", "overlay")
-CNN, PICTURES, SIDE = "resnet50", 16, 224
+CNN, IMAGES, SIDE = "resnet50", 16, 224
 VIT, LOOKED_AT = "vit_base_patch16_224", 8
 PHOTO = (3024, 4032)  # 12 megapixels
 
@@ -48,14 +48,14 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
 
 
 def gradient_maps(rounds: int) -> Iterator[Figure]:
-    """Time Grad-CAM of a class, up to maps of the pictures' size between 0 and 1."""
+    """Time Grad-CAM of a class, up to maps of the images' size between 0 and 1."""
     model = get_model(CNN, weights=None).eval()
-    subject, pictures = subject_of(model, (SIDE, SIDE)), torch.randn(PICTURES, 3, SIDE, SIDE)
+    subject, images = subject_of(model, (SIDE, SIDE)), torch.randn(IMAGES, 3, SIDE, SIDE)
 
     def ours() -> Tensor:
-        return shown(gradcam(subject, pictures, lambda scores: scores[:, 1]))
+        return shown(gradcam(subject, images, lambda scores: scores[:, 1]))
 
-    ways: dict[str, Callable[[], object]] = {"ours": ours, **rivals(model, pictures)}
+    ways: dict[str, Callable[[], object]] = {"ours": ours, **rivals(model, images)}
     maps = ours()
     for name, run in ways.items():
         torch.testing.assert_close(torch.as_tensor(run()), maps, atol=1e-3, rtol=0, msg=name)
@@ -63,12 +63,12 @@ def gradient_maps(rounds: int) -> Iterator[Figure]:
     for name in list(ways)[1:]:
         seconds = {way: timings[way].seconds for way in ("ours", name)}
         meant = "at least 2 is meant" if name == "grad-cam" else "no floor"
-        title = f"Grad-CAM, {CNN}, {PICTURES} pictures, s; {name} / ours"
+        title = f"Grad-CAM, {CNN}, {IMAGES} images, s; {name} / ours"
         yield Figure(title, seconds, *timings[name][1:], meant)
 
 
 def shown(maps: Tensor) -> Tensor:
-    """Return maps between 0 and 1, at the size of the pictures, as pytorch-grad-cam gives them."""
+    """Return maps between 0 and 1, at the size of the images, as pytorch-grad-cam gives them."""
     large = interpolate(spread(maps)[:, None], (SIDE, SIDE), mode="bilinear", align_corners=False)
     return spread(large[:, 0])
 
@@ -80,20 +80,20 @@ def spread(maps: Tensor) -> Tensor:
     return (maps - low) / (1e-7 + flat.amax(1)[:, None, None] - low)
 
 
-def rivals(model: nn.Module, pictures: Tensor) -> dict[str, Callable[[], object]]:
+def rivals(model: nn.Module, images: Tensor) -> dict[str, Callable[[], object]]:
     """Return the loop that one writes first and, where it is installed, pytorch-grad-cam."""
-    made = {"plain": plain_gradcam(copy.deepcopy(model), pictures)}
+    made = {"plain": plain_gradcam(copy.deepcopy(model), images)}
     if importlib.util.find_spec("pytorch_grad_cam"):
         library: Any = importlib.import_module("pytorch_grad_cam")
         targets: Any = importlib.import_module("pytorch_grad_cam.utils.model_targets")
         theirs = copy.deepcopy(model)
         cam = library.GradCAM(model=theirs, target_layers=[cast("Any", theirs).layer4[-1]])
-        wanted = [targets.ClassifierOutputTarget(1)] * len(pictures)
-        made["grad-cam"] = lambda: cam(input_tensor=pictures, targets=wanted)
+        wanted = [targets.ClassifierOutputTarget(1)] * len(images)
+        made["grad-cam"] = lambda: cam(input_tensor=images, targets=wanted)
     return made
 
 
-def plain_gradcam(model: nn.Module, pictures: Tensor) -> Callable[[], object]:
+def plain_gradcam(model: nn.Module, images: Tensor) -> Callable[[], object]:
     """Return Grad-CAM by a hook and a whole backward pass."""
     kept: list[Tensor] = []
 
@@ -105,7 +105,7 @@ def plain_gradcam(model: nn.Module, pictures: Tensor) -> Callable[[], object]:
 
     def run() -> Tensor:
         model.zero_grad()
-        model(pictures)[:, 1].sum().backward()
+        model(images)[:, 1].sum().backward()
         (features,) = kept
         weights = cast("Tensor", features.grad).mean((2, 3), keepdim=True)
         return shown((weights * features.detach()).sum(1).relu())
@@ -119,18 +119,18 @@ def plain_gradcam(model: nn.Module, pictures: Tensor) -> Callable[[], object]:
 def looks(parts: Sequence[str], rounds: int) -> Iterator[Figure]:
     """Time a look of timm's model: as it is, recorded by ours, extracted by timm's."""
     model = timm.create_model(VIT).eval()
-    pictures = torch.randn(LOOKED_AT, *cast("Any", model).pretrained_cfg["input_size"])
+    images = torch.randn(LOOKED_AT, *cast("Any", model).pretrained_cfg["input_size"])
     ways = {way: torch.no_grad()(look_of(way, copy.deepcopy(model))) for way in WAYS}
-    ours, theirs = ways["recorded"](pictures), ways["extracted"](pictures)
+    ours, theirs = ways["recorded"](images), ways["extracted"](images)
     for own, whole in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own, whole[:, :, :1], atol=1e-6, rtol=1e-5)
     runs: dict[str, Callable[[], object]] = {
-        {"recorded": "ours"}.get(way, way): lambda look=look: look(pictures)
+        {"recorded": "ours"}.get(way, way): lambda look=look: look(images)
         for way, look in ways.items()
     }
     timings = in_turn(runs, rounds, seconds_at_least=SECONDS)
     seconds = {way: timing.seconds for way, timing in timings.items()}
-    title = f"{VIT}, {LOOKED_AT} pictures"
+    title = f"{VIT}, {LOOKED_AT} images"
     if "rows" in parts:  # the ratio of the clock is that of the others to ours
         _, ratio, least, most = timings["plain"]
         yield Figure(
@@ -184,7 +184,7 @@ def overlaid(rounds: int) -> Figure:
     attention_map = AttentionMap(torch.rand(7, 7), "layer4", "gradient", geometry)
 
     def run() -> None:
-        overlay(photo, attention_map.on_picture().numpy(), high=1.0)
+        overlay(photo, attention_map.on_image().numpy(), high=1.0)
 
     seconds = in_turn({"ours": run}, rounds)["ours"].seconds
     title = f"overlay, {height * width / 1e6:.1f} megapixels, array to array, s"

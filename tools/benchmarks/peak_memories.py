@@ -1,6 +1,6 @@
 """What a step of training holds at most, in a process of its own.
 
-python -m benchmarks.peak_memories timm S/16 8 2      whose, which, pictures, threads
+python -m benchmarks.peak_memories timm S/16 8 2      whose, which, images, threads
 """
 
 import os
@@ -59,9 +59,9 @@ def step_memory(hand: str, case: TransformerCase) -> float:
     """Return the megabytes that this process, which took no step before, adds for one."""
     torch.manual_seed(0)
     forward = forward_of(made(hand, case).train())
-    pictures = torch.randn(case.batch, 3, 224, 224)
+    images = torch.randn(case.batch, 3, 224, 224)
     before = megabytes("VmRSS")
-    forward(pictures).square().mean().backward()
+    forward(images).square().mean().backward()
     return megabytes("VmHWM") - before
 
 

@@ -11,7 +11,7 @@ Plain = Callable[[Any, Tensor], Tensor]
 
 
 def _dense(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Pass a vector per picture, [b c 1 1], through a linear layer, as a 1 x 1 convolution."""
+    """Pass a vector per image, [b c 1 1], through a linear layer, as a 1 x 1 convolution."""
     return F.conv2d(x, layer.weight[:, :, None, None], layer.bias)
 
 

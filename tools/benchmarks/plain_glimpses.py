@@ -1,4 +1,4 @@
-"""A glimpse model as one writes it first: picture after picture, all of it anew at each step."""
+"""A glimpse model as one writes it first: image after image, all of it anew at each step."""
 
 import math
 from collections.abc import Iterator
@@ -9,21 +9,21 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy, mse_loss, pad
 from torchvision.transforms.functional import normalize, to_tensor
 
-from visattn.models.glimpse_models import GlimpseModel
+from visattn.models.ram.ram import RecurrentAttentionModel
 
 
 def looped_glimpses(
-    pictures: Tensor, places: Tensor, *, glimpse: int, scales: int, background: float = 0.0
+    images: Tensor, places: Tensor, *, glimpse: int, scales: int, background: float = 0.0
 ) -> Tensor:
-    """Return what is seen at one place of each picture, [b s c g g]."""
-    size = torch.tensor([pictures.shape[3], pictures.shape[2]])
+    """Return what is seen at one place of each image, [b s c g g]."""
+    size = torch.tensor([images.shape[3], images.shape[2]])
     seen = []
     for scale in range(scales):
         wide = glimpse * 2**scale
-        around = pad(pictures, (wide,) * 4, value=background)
+        around = pad(images, (wide,) * 4, value=background)
         starts = ((places + 1) / 2 * size - wide / 2 + 0.5).floor().long() + wide
         crops = []
-        for index in range(len(pictures)):
+        for index in range(len(images)):
             left, top = starts[index, 0].item(), starts[index, 1].item()
             crops.append(around[index, :, top : top + wide, left : left + wide])
         seen.append(avg_pool2d(torch.stack(crops), 2**scale))
@@ -31,29 +31,29 @@ def looped_glimpses(
 
 
 def plain_retina(
-    pictures: Tensor, path: Tensor, *, glimpse: int, scales: int, rollouts: int
+    images: Tensor, path: Tensor, *, glimpse: int, scales: int, rollouts: int
 ) -> list[Tensor]:
-    """Return what is seen along a path, [b·m t 2], the pictures copied for each rollout."""
-    copies = pictures.repeat_interleave(rollouts, 0)
+    """Return what is seen along a path, [b·m t 2], the images copied for each rollout."""
+    copies = images.repeat_interleave(rollouts, 0)
     return [
         looped_glimpses(copies, places, glimpse=glimpse, scales=scales) for places in path.unbind(1)
     ]
 
 
 def plain_loss(
-    model: GlimpseModel,
+    model: RecurrentAttentionModel,
     baseline: nn.Module,
-    pictures: Tensor,
+    images: Tensor,
     labels: Tensor,
     start: Tensor,
     noise: Tensor,
 ) -> Tensor:
-    """Return the loss of one rollout of each picture: answer, REINFORCE, and learned baseline.
+    """Return the loss of one rollout of each image: answer, REINFORCE, and learned baseline.
 
     The layers are the model's own; what stands between them is plain.
     """
     background = float((model.background - model.mean[0]) / model.std[0])
-    place, state = start, pictures.new_zeros(len(pictures), model.width)
+    place, state = start, images.new_zeros(len(images), model.width)
     chances: list[Tensor] = []
     expected: list[Tensor] = []
     for step in range(model.glimpses):
@@ -66,7 +66,7 @@ def plain_loss(
             chances.append(density.sum(1))
             place = sample.clamp(-1, 1)
         seen = looped_glimpses(
-            pictures, place, glimpse=model.glimpse, scales=model.scales, background=background
+            images, place, glimpse=model.glimpse, scales=model.scales, background=background
         )
         (state,) = model.memory(model.glimpse_net(seen, place), (state,))
     scores = model.classifier(state)
@@ -91,14 +91,14 @@ def plain_batches(
 
 
 def plain_epoch(
-    model: GlimpseModel, baseline: nn.Module, digits: Tensor, labels: Tensor, batch: int
+    model: RecurrentAttentionModel, baseline: nn.Module, digits: Tensor, labels: Tensor, batch: int
 ) -> None:
     """Train for an epoch."""
     learning = [*model.parameters(), *baseline.parameters()]
     optimizer = torch.optim.Adam([one for one in learning if one.requires_grad], lr=1e-3)
-    for pictures, classes in plain_batches(digits, labels, batch, model.mean[0], model.std[0]):
-        start = torch.rand(len(pictures), 2) * 2 - 1
-        noise = torch.randn(len(pictures), model.glimpses, 2)
+    for images, classes in plain_batches(digits, labels, batch, model.mean[0], model.std[0]):
+        start = torch.rand(len(images), 2) * 2 - 1
+        noise = torch.randn(len(images), model.glimpses, 2)
         optimizer.zero_grad()
-        plain_loss(model, baseline, pictures, classes, start, noise).backward()
+        plain_loss(model, baseline, images, classes, start, noise).backward()
         optimizer.step()

@@ -8,21 +8,21 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from visattn.models.vision_transformers import VisionTransformer
-from visattn.models.vit_presets import vit
+from visattn.models.vit.presets import vit
+from visattn.models.vit.vision_transformer import VisionTransformer
 
 CLASSES = tuple(map(str, range(1000)))
 Forward = Callable[[Tensor], Tensor]
 
 
 class TransformerCase(NamedTuple):
-    """Which model, on how many pictures at once; it has the same name as in papers.
+    """Which model, on how many images at once; it has the same name as in papers.
 
     Args:
         title: Its size and patch.
         preset: Our name.
         timm: Timm's name.
-        batch: Pictures.
+        batch: Images.
     """
 
     title: str
@@ -83,20 +83,20 @@ def alike(case: TransformerCase) -> Mapping[str, nn.Module]:
 
 
 def check_same(ours: VisionTransformer, theirs: nn.Module) -> None:
-    """Compare the scores of two pictures and the slopes of the first weights.
+    """Compare the scores of two images and the slopes of the first weights.
 
     Raises:
         AssertionError: If they differ.
     """
-    pictures = torch.randn(2, 3, *ours.size)
+    images = torch.randn(2, 3, *ours.size)
     told: list[tuple[Tensor, Tensor]] = []
     for model in (ours, theirs):
-        scores = forward_of(model.eval())(pictures)
+        scores = forward_of(model.eval())(images)
         first = cast("Any", model).patch_embed.proj.weight
         told.append((scores, *torch.autograd.grad(scores.square().mean(), first)))
     torch.testing.assert_close(told[0], told[1], atol=1e-5, rtol=1e-4)
 
 
 def forward_of(model: nn.Module) -> Forward:
-    """Return what takes normalised pictures and gives scores."""
+    """Return what takes normalized images and gives scores."""
     return model.classify if isinstance(model, VisionTransformer) else model

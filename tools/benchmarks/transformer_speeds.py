@@ -11,7 +11,7 @@ from benchmarks.attention_growth import growths, write_page
 from benchmarks.clocks import in_turn
 from benchmarks.peak_memories import peak_memory
 from benchmarks.transformer_rivals import CASES, WATCHED, alike, forward_of, hands, made
-from visattn.maps.recorders import record
+from visattn.recording.recorder import record
 
 PARTS = ("speed", "memory", "rows", "growth")
 PASSES = ("forward", "forward + backward")
@@ -73,22 +73,22 @@ def speeds(rounds: int) -> Iterator[Figure]:
     """Time each size, forward and backward; the ratio is theirs to ours."""
     for case in CASES:
         models = alike(case)
-        pictures = torch.randn(case.batch, 3, 224, 224)
+        images = torch.randn(case.batch, 3, 224, 224)
         for passed in PASSES:
             ways = {
-                hand: runner(model, pictures, learning=passed == PASSES[1])
+                hand: runner(model, images, learning=passed == PASSES[1])
                 for hand, model in models.items()
             }
             timings = in_turn(ways, rounds, seconds_at_least=SECONDS)
             for hand in list(ways)[1:]:
                 seconds = {name: timings[name].seconds for name in ("ours", hand)}
-                title = f"{case.title}, {case.batch} pictures, {passed}, s; {hand} / ours"
+                title = f"{case.title}, {case.batch} images, {passed}, s; {hand} / ours"
                 yield Figure(
                     title, seconds, *timings[hand][1:], f"at least {FLOORS[hand]} is meant"
                 )
 
 
-def runner(model: nn.Module, pictures: Tensor, *, learning: bool) -> Callable[[], object]:
+def runner(model: nn.Module, images: Tensor, *, learning: bool) -> Callable[[], object]:
     """Return what runs a model once, for scores alone or for slopes too."""
     model.train(learning)
     forward = forward_of(model)
@@ -96,12 +96,12 @@ def runner(model: nn.Module, pictures: Tensor, *, learning: bool) -> Callable[[]
     def score() -> None:
         model.eval()
         with torch.no_grad():
-            forward(pictures)
+            forward(images)
 
     def learn() -> None:
         model.train()
         model.zero_grad()
-        forward(pictures).square().mean().backward()
+        forward(images).square().mean().backward()
 
     return learn if learning else score
 
@@ -114,32 +114,32 @@ def memories() -> Iterator[Figure]:
         for hand in list(known)[1:]:
             ratio = known["ours"] / known[hand]
             amounts = {name: known[name] for name in ("ours", hand)}
-            title = f"{case.title}, {case.batch} pictures, forward + backward, MB; ours / {hand}"
+            title = f"{case.title}, {case.batch} images, forward + backward, MB; ours / {hand}"
             yield Figure(title, amounts, ratio, ratio, ratio, "at most 1 is meant")
 
 
 def watched_rows(rounds: int) -> Figure:
     """Time a forward pass while the rows of the class token are recorded in all layers."""
     model = made("ours", WATCHED).eval()
-    forward, pictures = forward_of(model), torch.randn(WATCHED.batch, 3, 224, 224)
+    forward, images = forward_of(model), torch.randn(WATCHED.batch, 3, 224, 224)
     kept: list[int] = []
 
     @torch.no_grad()
     def plain() -> None:
-        forward(pictures)
+        forward(images)
 
     @torch.no_grad()
     def watched() -> None:
         with record(model, queries="class") as seen:
-            forward(pictures)
+            forward(images)
         kept.append(sum(weights.nbytes for weights in seen.weights))
 
     timings = in_turn({"ours": plain, "recorded": watched}, rounds, seconds_at_least=SECONDS)
     _, ratio, least, most = timings["recorded"]
     size = kept[-1] / WATCHED.batch / 2**20
     return Figure(
-        f"{WATCHED.title}, {WATCHED.batch} pictures, forward, s; class rows of all layers recorded "
-        f"({size:.2f} MiB a picture) / not",
+        f"{WATCHED.title}, {WATCHED.batch} images, forward, s; class rows of all layers recorded "
+        f"({size:.2f} MiB an image) / not",
         {name: timing.seconds for name, timing in timings.items()},
         ratio,
         least,

@@ -1,1 +1,5 @@
-"""Attention blocks: modules that hold parameters and show their map through one Tap."""
+"""Attention blocks for CNNs and transformers; each passes its weights through a Tap."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

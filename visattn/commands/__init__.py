@@ -1,1 +1,1 @@
-"""One file per command of the command line that is not training."""
+"""Commands of the command line, one each."""

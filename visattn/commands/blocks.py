@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from visattn.commands.parsers import CommandParser
+from visattn.commands.options.parser import CommandParser
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from torch import nn
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the table of all blocks, or the card of one; return 0."""
     options = parser()
     asked = options.parse_args(argv)
-    from visattn.blocks.catalogues import info
+    from visattn.blocks.registry import info
 
     columns = shutil.get_terminal_size((120, 24)).columns
     try:
@@ -68,8 +68,8 @@ def _import_users_modules() -> None:
 
     A module that cannot be imported is named on stderr; the other blocks are shown all the same.
     """
-    from visattn.blocks.outside_blocks import imported_module
-    from visattn.trusted_modules import users_modules
+    from visattn.blocks.external import imported_module
+    from visattn.io.trusted_modules import users_modules
 
     for module in users_modules():
         try:
@@ -83,7 +83,7 @@ def _import_users_modules() -> None:
 
 def _table(columns: int) -> list[str]:
     """Return a row for each block; its title too, where there is room."""
-    from visattn.blocks.catalogues import info, names
+    from visattn.blocks.registry import info, names
 
     rows = [("block", "kind", "parameters", "MACs", "title", "paper")]
     for name in names():
@@ -98,7 +98,7 @@ def _table(columns: int) -> list[str]:
     room = columns - sum(widths) - 2 * len(widths)
     lines = [f"{_aligned(row[:4], widths)}  {_told(*row[4:], room)}".rstrip() for row in rows]
     below = (
-        f"parameters at {CHANNELS} channels; MACs of one picture of {SIDE} x {SIDE} cells, gates "
+        f"parameters at {CHANNELS} channels; MACs of one image of {SIDE} x {SIDE} cells, gates "
         "and attention products included. visattn blocks NAME tells more of one."
     )
     return [*lines, "", *textwrap.wrap(below, min(columns, 100))]
@@ -138,8 +138,8 @@ def _costs(name: str) -> tuple[int, int]:
     """
     import torch
 
-    from visattn.blocks.catalogues import create
-    from visattn.blocks.surgery.tables import table
+    from visattn.blocks.registry import create
+    from visattn.insertion.summary import table
 
     try:
         with torch.device("meta"):
@@ -169,7 +169,7 @@ def _short(count: int) -> str:
 
 def _card(name: str, columns: int) -> list[str]:
     """Return all that is known of a block, under one margin."""
-    from visattn.blocks.catalogues import block_class, info
+    from visattn.blocks.registry import block_class, info
 
     block, card = block_class(name), info(name)
     try:

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.folders import prepare_folder
-from visattn.commands.parsers import CommandParser
-from visattn.commands.run_models import add_run
-from visattn.commands.streams import print_row
+from visattn.commands.options.folders import prepare_folder
+from visattn.commands.options.output_streams import print_row
+from visattn.commands.options.parser import CommandParser
+from visattn.commands.options.runs import add_run
 
 _DESCRIPTION = """\
 Turn a training checkpoint into one safetensors file: the weights, how to build the model, how to
@@ -55,8 +55,8 @@ def main(argv: Sequence[str]) -> int:
         options.error(f"--out must end in .safetensors, got {asked.out}")
     checkpoint, out = _files(asked)
     prepare_folder(out.parent)
-    from visattn.seeing import save
-    from visattn.tasks.checkpoints import read_model
+    from visattn.pipelines.save_load import save
+    from visattn.training.checkpoint.reader import read_model
 
     model = read_model(checkpoint)
     save(model, out)
@@ -77,7 +77,7 @@ def _files(asked: argparse.Namespace) -> tuple[Path, Path]:
                 f"{asked.checkpoint} does not exist; visattn fit says where it saves"
             )
         return asked.checkpoint, asked.out
-    from visattn.tasks.finished_runs import finished_run, run_checkpoint
+    from visattn.training.run_dir.find import finished_run, run_checkpoint
 
     run = finished_run(asked.run)
     return run_checkpoint(run), asked.out or run / _NAME

@@ -1,4 +1,4 @@
-"""`visattn glimpse`: what pictures show, and the way the eye took to find out."""
+"""`visattn glimpse`: what images show, and the way the eye took to find out."""
 
 import argparse
 import json
@@ -7,21 +7,28 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.devices import move_to_device
-from visattn.commands.dry_runs import add_dry_run, foresee, told_model, told_pictures
-from visattn.commands.folders import file_names, png, prepare_folder, spare_pictures, write_whole
-from visattn.commands.galleries import INDEX, PictureIndex, earlier_entries
-from visattn.commands.parsers import CommandParser
-from visattn.commands.progresses import progress_bar
-from visattn.commands.readings import input_pictures, readable, report, telling_how_far
-from visattn.commands.run_models import add_model_source, model_file, trained_model
-from visattn.commands.streams import print_row
-from visattn.commands.values import whole_number
+from visattn.commands.caption.gallery import INDEX, ImageIndex, earlier_entries
+from visattn.commands.options.devices import move_to_device
+from visattn.commands.options.dry_run import add_dry_run, foresee, told_images, told_model
+from visattn.commands.options.folders import (
+    file_names,
+    png,
+    prepare_folder,
+    spare_images,
+    write_whole,
+)
+from visattn.commands.options.images import input_images, readable, report, telling_how_far
+from visattn.commands.options.output_streams import print_row
+from visattn.commands.options.parser import CommandParser
+from visattn.commands.options.progress import progress_bar
+from visattn.commands.options.runs import add_model_source, model_file, trained_model
+from visattn.commands.options.values import whole_number
 
 if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
-    from visattn.data.pictures import Picture
-    from visattn.models.glimpse_models import GlimpseModel
-    from visattn.seeing import Coverage, ScanPath
+    from visattn.data.images.reader import LoadedImage
+    from visattn.models.ram.ram import RecurrentAttentionModel
+    from visattn.pipelines.draw_scanpaths import Coverage
+    from visattn.pipelines.scanpath import ScanPath
 
 _NO_WEIGHTS = """\
 --weights is missing: glimpses come from a trained model. Make one:
@@ -29,15 +36,15 @@ _NO_WEIGHTS = """\
   then                --run FOLDER, where it lies, or visattn export --run FOLDER"""
 
 _EPILOG = """\
-A picture gives a line on stdout: its name, a tab, its class, a tab, the probability. With --out it
+An image gives a line on stdout: its name, a tab, its class, a tab, the probability. With --out it
 also gives
-  DIR/NAME.png    the path of the eye on the picture, what was seen, and what was thought
+  DIR/NAME.png    the path of the eye on the image, what was seen, and what was thought
   DIR/NAME.gif    the same as it went on
-  DIR/NAME.json   places, boxes in pixels of the picture, and probabilities after each glimpse
-and several pictures give DIR/coverage.png: where the eye was on all of them together, and
+  DIR/NAME.json   places, boxes in pixels of the image, and probabilities after each glimpse
+and several images give DIR/coverage.png: where the eye was on all of them together, and
 DIR/index.html, which leads to all of them. The boxes
 show what the network really saw, the first glimpse included.
-Pictures that cannot be read are passed over and listed at the end; the exit code is then 1."""
+Images that cannot be read are passed over and listed at the end; the exit code is then 1."""
 
 _SUFFIXES = (".png", ".gif", ".json")
 _COVERAGE = "coverage"
@@ -48,15 +55,15 @@ def parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
     made = CommandParser(
         prog="visattn glimpse",
-        description="Say what pictures show, and show where a glimpse model looked to find out.",
+        description="Say what images show, and show where a glimpse model looked to find out.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument(
-        "pictures", nargs="+", type=Path, metavar="PICTURE_OR_FOLDER", help="folders are searched"
+        "images", nargs="+", type=Path, metavar="IMAGE_OR_FOLDER", help="folders are searched"
     )
     add_model_source(made)
-    made.add_argument("--out", type=Path, metavar="DIR", help="folder for pictures and numbers")
+    made.add_argument("--out", type=Path, metavar="DIR", help="folder for images and numbers")
     made.add_argument(
         "--policy",
         choices=("mean", "sampled", "random", "raster", "saliency"),
@@ -74,22 +81,22 @@ def parser() -> argparse.ArgumentParser:
         "--fit",
         choices=("crop", "squash", "pad"),
         default="crop",
-        help="what the network sees of a long picture: its middle, all of it out of shape, "
+        help="what the network sees of a long image: its middle, all of it out of shape, "
         "all of it with margins (crop)",
     )
     made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
-    made.add_argument("--strict", action="store_true", help="stop at the first unreadable picture")
+    made.add_argument("--strict", action="store_true", help="stop at the first unreadable image")
     add_dry_run(made)
     return made
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look at pictures; return 0, or 1 if some of them could not be read or written.
+    """Look at images; return 0, or 1 if some of them could not be read or written.
 
     Raises:
-        FileNotFoundError: If a picture, a folder, the weights or the run do not exist.
+        FileNotFoundError: If an image, a folder, the weights or the run do not exist.
         ValueError: If the weights are no glimpse model of ours, the device is not there, a file
-            would overwrite a picture, or, with `--strict`, a picture cannot be read.
+            would overwrite an image, or, with `--strict`, an image cannot be read.
         OSError: If the output folder cannot be written.
     """
     options = parser()
@@ -98,16 +105,16 @@ def main(argv: Sequence[str]) -> int:
         options.error(_NO_WEIGHTS)
     model_file(asked)  # or says at once that there is no such run
     bad: list[str] = []
-    names = file_names(input_pictures(asked.pictures, asked.out, bad), taken=_COVERAGE)
+    names = file_names(input_images(asked.images, asked.out, bad), taken=_COVERAGE)
     files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
     files += [f"{_COVERAGE}.png", INDEX] if len(names) > 1 else []
     if asked.out is not None:
-        spare_pictures(asked.out, files, names)
+        spare_images(asked.out, files, names)
         if len(names) > 1:
             earlier_entries(asked.out / INDEX)
     if asked.dry_run:
         model = _glimpse_model(asked)
-        reads = [told_pictures([*names]), told_model(model, model_file(asked))]
+        reads = [told_images([*names]), told_model(model, model_file(asked))]
         return foresee(reads, asked.out, files)
     if asked.out is not None:
         prepare_folder(asked.out)
@@ -115,15 +122,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _look_at_all(
-    model: "GlimpseModel", asked: argparse.Namespace, names: Mapping[Path, str], bad: list[str]
+    model: "RecurrentAttentionModel",
+    asked: argparse.Namespace,
+    names: Mapping[Path, str],
+    bad: list[str],
 ) -> int:
-    """Look at one picture after the other; return the exit code."""
-    from visattn.seeing import Coverage
+    """Look at one image after the other; return the exit code."""
+    from visattn.pipelines.draw_scanpaths import Coverage
 
     coverage = Coverage(f"{asked.policy} policy")
     index = None
     if asked.out is not None and len(names) > 1:
-        index = PictureIndex(asked.out, "Glimpses")
+        index = ImageIndex(asked.out, "Glimpses")
     lost: list[str] = []
     done: list[Path] = []
     with (
@@ -132,20 +142,20 @@ def _look_at_all(
         progress_bar(len(names)) as progress,
     ):
         shown = progress.track(names) if progress else names
-        for path, picture in readable(shown, bad, strict=asked.strict):
-            lost += _look(model, names[path], picture, asked, coverage, index)
+        for path, image in readable(shown, bad, strict=asked.strict):
+            lost += _look(model, names[path], image, asked, coverage, index)
             done.append(path)
     if asked.out is not None and coverage.count > 1:
         write_whole(asked.out / f"{_COVERAGE}.png", png(coverage.panel()))
     return report(bad, lost, len(names))
 
 
-def _glimpse_model(asked: argparse.Namespace) -> "GlimpseModel":
+def _glimpse_model(asked: argparse.Namespace) -> "RecurrentAttentionModel":
     """Return the model that is asked for, ready to look, on its device."""
-    from visattn.models.glimpse_models import GlimpseModel
+    from visattn.models.ram.ram import RecurrentAttentionModel
 
     model, file = trained_model(asked)
-    if not isinstance(model, GlimpseModel):
+    if not isinstance(model, RecurrentAttentionModel):
         kind = type(model).__name__
         raise ValueError(f"{file} holds a {kind}, which takes no glimpses")  # noqa: TRY004 (a file's fault)
     move_to_device(model, asked.device)
@@ -153,40 +163,40 @@ def _glimpse_model(asked: argparse.Namespace) -> "GlimpseModel":
 
 
 def _look(
-    model: "GlimpseModel",
+    model: "RecurrentAttentionModel",
     name: str,
-    picture: "Picture",
+    image: "LoadedImage",
     asked: argparse.Namespace,
     coverage: "Coverage",
-    index: PictureIndex | None,
+    index: ImageIndex | None,
 ) -> list[str]:
-    """Look at one picture, print its line and write its files; return what was not written."""
-    from visattn.seeing import glimpse_animation, glimpse_panel, glimpses
-    from visattn.seeing.scan_drawings import glimpse_overlay
+    """Look at one image, print its line and write its files; return what was not written."""
+    from visattn.pipelines.draw_scanpaths import glimpse_animation, glimpse_overlay, glimpse_panel
+    from visattn.pipelines.scanpath import glimpses
 
-    [scan] = glimpses(model, picture, policy=asked.policy, seed=asked.seed, fit=asked.fit)
+    [scan] = glimpses(model, image, policy=asked.policy, seed=asked.seed, fit=asked.fit)
     print_row(name, scan.answer, f"{scan.probability:.3f}")
     if asked.out is None:
         return []
     coverage.add(scan)
-    panel = png(glimpse_panel(picture, scan, name=Path(picture.name).name))
+    panel = png(glimpse_panel(image, scan, name=Path(image.name).name))
     try:
         write_whole(asked.out / f"{name}.png", panel)
-        write_whole(asked.out / f"{name}.gif", glimpse_animation(picture, scan))
-        write_whole(asked.out / f"{name}.json", _json(picture, scan))
+        write_whole(asked.out / f"{name}.gif", glimpse_animation(image, scan))
+        write_whole(asked.out / f"{name}.json", _json(image, scan))
         if index is not None:
             said = f"{scan.answer}, {100 * scan.probability:.0f} %"
-            index.add(name, f"{name}.png", said, [glimpse_overlay(picture, scan)])
+            index.add(name, f"{name}.png", said, [glimpse_overlay(image, scan)])
     except OSError as error:
-        return [f"{picture.name}: {error}"]
+        return [f"{image.name}: {error}"]
     return []
 
 
-def _json(picture: "Picture", scan: "ScanPath") -> bytes:
+def _json(image: "LoadedImage", scan: "ScanPath") -> bytes:
     """Return a scan as JSON: all that is needed to draw it again."""
     geometry = scan.maps.geometry
     told = {
-        "picture": picture.name,
+        "image": image.name,
         "class": scan.answer,
         "probability": scan.probability,
         "classes": list(scan.classes),

@@ -1,1 +1,5 @@
-"""Data sets and pictures, in plain torch, numpy and Pillow."""
+"""Images, captions, phrases, classes, regions, scenes, feature caches and shards."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
-"""Scores of captions, in plain Python: tokens, BLEU, ROUGE-L, CIDEr-D."""
+"""Metrics of captions and of attention maps."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The input contract of every model: uint8 pictures, or floats that are already normalized."""
+"""The input contract of every model: uint8 images, or floats that are already normalized."""
 
 from collections.abc import Sequence
 from math import prod
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 MAX_PIXELS = 2**24
-"""Pixels of one input picture: 4096 x 4096. A model file may not ask for more memory than that."""
+"""Pixels of one input image: 4096 x 4096. A model file may not ask for more memory than that."""
 _MAX_NORMALIZED = 10.0  # white is 2 to 3 with the mean and std of usual data
 
 
@@ -41,15 +41,15 @@ def check_normalization(
         raise ValueError(f"size must hold at most {MAX_PIXELS:,} pixels, got {size[0]} x {size[1]}")
 
 
-def normalized(pictures: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """Return pictures as a network takes them: uint8 is normalized, floats are already.
+def normalized(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Return images as a network takes them: uint8 is normalized, floats are already.
 
-    Floats are never scaled: a float picture in 0 to 255 or 0 to 1 must be normalized by the
+    Floats are never scaled: a float image in 0 to 255 or 0 to 1 must be normalized by the
     caller, with the model's `mean` and `std`, as for every PyTorch model. On the CPU, where looking
     at the values costs no synchronization, floats that can only be unnormalized pixels are refused.
 
     Args:
-        pictures: uint8 in 0 to 255, or floats.
+        images: uint8 in 0 to 255, or floats.
         shift: 255 times the mean of each channel.
         scale: 255 times the standard deviation of each channel.
 
@@ -64,33 +64,33 @@ def normalized(pictures: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         (tensor(2.), tensor(1.))
         >>> normalized(white.float(), shift, scale)
         Traceback (most recent call last):
-        ValueError: float pictures are taken as normalized, but these are 255 to 255, like pixel...
+        ValueError: float images are taken as normalized, but these are 255 to 255, like pixel...
     """
-    if pictures.dtype == torch.uint8:
-        return (pictures - shift) / scale
-    if not pictures.is_floating_point():
+    if images.dtype == torch.uint8:
+        return (images - shift) / scale
+    if not images.is_floating_point():
         raise TypeError(
-            "pictures must be uint8, 0 to 255, which the model normalizes itself, or floats, "
-            f"normalized with its mean and std; got {pictures.dtype}"
+            "images must be uint8, 0 to 255, which the model normalizes itself, or floats, "
+            f"normalized with its mean and std; got {images.dtype}"
         )
-    _check_float_range(pictures, shift, scale)
-    return pictures
+    _check_float_range(images, shift, scale)
+    return images
 
 
-def _check_float_range(pictures: Tensor, shift: Tensor, scale: Tensor) -> None:
+def _check_float_range(images: Tensor, shift: Tensor, scale: Tensor) -> None:
     """Refuse floats that are pixels in 0 to 255, where that is known without a device sync."""
     functorch: Any = torch._C._functorch  # noqa: SLF001 # pyright: ignore[reportAttributeAccessIssue]
-    wrapped = functorch.is_functorch_wrapped_tensor(pictures)  # by vmap or grad
+    wrapped = functorch.is_functorch_wrapped_tensor(images)  # by vmap or grad
     tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    if tracing or wrapped or pictures.device.type != "cpu" or type(pictures) is not Tensor:
+    if tracing or wrapped or images.device.type != "cpu" or type(images) is not Tensor:
         return
-    if not pictures.numel():
+    if not images.numel():
         return
-    low, high = map(float, pictures.detach().aminmax())
+    low, high = map(float, images.detach().aminmax())
     white = float(((255 - shift) / scale).max())
     if low >= 0 and high > max(_MAX_NORMALIZED, 4 * white):
         raise ValueError(
-            f"float pictures are taken as normalized, but these are {low:g} to {high:g}, like "
+            f"float images are taken as normalized, but these are {low:g} to {high:g}, like "
             "pixels in 0 to 255: pass uint8, which the model normalizes itself, or normalize them "
-            "with (pictures / 255 - mean) / std"
+            "with (images / 255 - mean) / std"
         )

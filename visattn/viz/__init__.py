@@ -1,1 +1,5 @@
-"""Pictures with attention drawn on them: 8-bit arrays in, 8-bit arrays out."""
+"""Drawing: 8-bit arrays in, 8-bit arrays out."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
-"""Attention over channels: one gate per channel, the same at all places."""
+"""Channel attention: squeeze-and-excitation, ECA, GCT, global context, SRM."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
-"""Attention over channels and places at once."""
+"""Channel and spatial attention together: CBAM, BAM, coordinate attention, scSE, SimAM, triplet."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
-"""Attention over places: one gate per place, the same for all channels; or another view of them."""
+"""Spatial attention: spatial gates, attention gates, Spatial Transformer."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
-"""Scenes: a procedural data set whose captions can be checked word by word."""
+"""Scenes: drawn images whose captions and boxes are known exactly."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,81 @@
+"""Selective kernels: timm's with whole input, the equation, counts, groups."""
+
+import pytest
+import torch
+from timm.layers.selective_kernel import SelectiveKernel as TimmSelectiveKernel
+from torch import nn
+
+from visattn.blocks.branch.selective_kernel import SelectiveKernel, dividing_groups
+from visattn.recording.recorder import record
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def of_timm(channels: int, branches: int, **options: int) -> tuple[SelectiveKernel, nn.Module]:
+    """Return our block and timm's with the same weights."""
+    kernels = [3 + 2 * index for index in range(branches)]
+    theirs = TimmSelectiveKernel(
+        channels, kernel_size=kernels, groups=32, split_input=False, rd_channels=32
+    )
+    ours = SelectiveKernel(channels, branches=branches, **options)
+    mine, found = ours.state_dict(), list(theirs.state_dict().values())
+    assert len(mine) == len(found)
+    shaped = zip(mine.items(), found, strict=True)
+    ours.load_state_dict({name: new.reshape(old.shape) for (name, old), new in shaped})
+    return ours, theirs
+
+
+@pytest.mark.parametrize(("channels", "branches"), [(64, 2), (96, 3)])
+def test_it_is_timms_on_the_whole_input(channels: int, branches: int) -> None:
+    ours, theirs = of_timm(channels, branches)
+    x = torch.randn(3, channels, 7, 11)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x), rtol=0, atol=1e-5)
+
+
+def test_it_is_the_equation() -> None:
+    block, x = SelectiveKernel(8, least=3).double().eval(), torch.randn(2, 8, 5, 7).double()
+    found = torch.stack([branch(x) for branch in block.branches])
+    pooled = found.sum(0).mean((2, 3))
+    scale = 1 / (1 + 1e-5) ** 0.5  # of a normalization that has seen nothing
+    hidden = (pooled @ block.squeeze.weight.T * scale).clamp_min(0)
+    scores = (hidden @ block.select.weight.T).reshape(2, 2, 8)
+    weights = scores.exp() / scores.exp().sum(1, keepdim=True)
+    expected = torch.einsum("mbcyx,bmc->bcyx", found, weights)
+    torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "hidden"), [(64, 32, 32), (1024, 32, 64), (24, 8, 32), (1, 1, 32)]
+)
+def test_counts_are_the_closed_form(channels: int, groups: int, hidden: int) -> None:
+    convolutions = 2 * (9 * channels * channels // groups + 2 * channels)
+    expected = convolutions + 3 * channels * hidden + 2 * hidden
+    assert count(SelectiveKernel(channels)) == expected
+
+
+def test_its_tap_shows_the_weights_of_the_branches() -> None:
+    block = SelectiveKernel(64, branches=3).eval()
+    with record(block) as seen:
+        block(torch.rand(2, 64, 5, 7))
+    [weights] = seen.maps
+    assert weights.kind == "channel"
+    assert weights.values.shape == (2, 3, 64)
+    torch.testing.assert_close(weights.values.sum(1), torch.ones(2, 64))
+
+
+def test_a_batch_of_one_is_refused_in_training() -> None:
+    block, x = SelectiveKernel(64), torch.rand(1, 64, 5, 7)
+    with pytest.raises(ValueError, match=r"got shape \[1, 32\]; train with at least 2 images"):
+        block(x)
+    assert block.eval()(x).shape == x.shape
+
+
+def test_groups_that_do_not_divide_are_refused() -> None:
+    assert dividing_groups(48, None, usual=32) == 16
+    with pytest.raises(ValueError, match="groups must divide the 24 channels, got 32"):
+        SelectiveKernel(24, groups=32)
+    with pytest.raises(ValueError, match="at least 1, got 0 and 32"):
+        SelectiveKernel(24, branches=0)

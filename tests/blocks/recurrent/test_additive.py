@@ -1,0 +1,62 @@
+"""Additive attention of a recurrent network, against its equation; and what its tap shows."""
+
+import torch
+
+from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.recording.recorder import record
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def test_it_is_the_papers_equation() -> None:
+    look = AdditiveAttention(5, query=3, dim=7).double()
+    annotations, queries = numbers(2, 11, 5), numbers(2, 3, 3, seed=1)
+    seen, weights = look(queries, annotations, look.keys(annotations))
+    for b in range(2):
+        for k in range(3):
+            scores = [
+                look.vector
+                @ torch.tanh(
+                    look.key.weight @ place + look.key.bias + look.query.weight @ queries[b, k]
+                )
+                for place in annotations[b]
+            ]
+            expected = torch.stack(scores).softmax(0)
+            torch.testing.assert_close(weights[b, k], expected)
+            torch.testing.assert_close(seen[b, k], expected @ annotations[b])
+    assert look.query.bias is None
+
+
+def test_one_query_looks_as_several_do() -> None:
+    look = AdditiveAttention(5, query=3, dim=7).double()
+    annotations, queries = numbers(2, 11, 5), numbers(2, 1, 3, seed=1)
+    keys = look.keys(annotations)
+    seen, weights = look(queries, annotations, keys)
+    once, looked = look.look(look.query(queries[:, 0]), annotations, keys)
+    torch.testing.assert_close(once, seen[:, 0])
+    torch.testing.assert_close(looked, weights[:, 0])
+
+
+def test_rows_sum_to_one_and_pass_the_tap() -> None:
+    look = AdditiveAttention(5, query=3, dim=7).double()
+    annotations = numbers(2, 15, 5)
+    look.tap.grid = (3, 5)
+    assert not look.tap.wanted
+    with record(look) as seen:
+        assert look.tap.wanted
+        _, weights = look(numbers(2, 4, 3), annotations, look.keys(annotations))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
+    [attention_map] = seen.maps
+    assert attention_map.kind == "words"
+    assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
+
+
+def test_every_parameter_learns() -> None:
+    look = AdditiveAttention(5, query=3, dim=7)
+    annotations = torch.randn(2, 11, 5)
+    seen, _ = look(torch.randn(2, 3, 3), annotations, look.keys(annotations))
+    seen.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in look.parameters())

@@ -1,0 +1,138 @@
+"""Luong's attention in all its forms against loops over the paper's equations."""
+
+import math
+from itertools import product
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.blocks.recurrent.luong import Align, LuongAttention, Score
+from visattn.recording.recorder import record
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def made(score: Score, align: Align) -> LuongAttention:
+    torch.manual_seed(0)
+    return LuongAttention(
+        5, query=5 if score == "dot" else 3, score=score, align=align, dim=7, radius=4, places=19
+    ).double()
+
+
+def given(look: LuongAttention) -> tuple[Tensor, Tensor]:
+    return numbers(2, 3, 5 if look.score == "dot" else 3, seed=1), numbers(2, 17, 5)
+
+
+LENGTHS = torch.tensor([17, 11])
+FORMS = list(product(get_args(Score), get_args(Align)))
+BARE = [("dot", "global"), ("dot", "monotonic")]
+
+
+def fit(look: LuongAttention, query: Tensor, annotation: Tensor, place: int) -> float:
+    learned = look.learned
+    if look.score == "dot":
+        return float(query @ annotation)
+    if look.score == "general":
+        return float(query @ learned["weight"] @ annotation)
+    if look.score == "concat":
+        hidden = torch.tanh(learned["weight"] @ torch.cat((query, annotation)))
+        return float(learned["vector"] @ hidden)
+    return float(learned["weight"][place] @ query)
+
+
+@torch.no_grad()
+def looped(look: LuongAttention, query: Tensor, rows: Tensor, step: int, length: int) -> Tensor:
+    near, fading = range(length), 0.0
+    center = float(step)
+    if look.align == "predictive":
+        hidden = torch.tanh(look.learned["center_weight"] @ query)
+        center = length * float((look.learned["center_vector"] @ hidden).sigmoid())
+        fading = 1 / (2 * (4 / 2) ** 2)
+    if look.align != "global":
+        near = [s for s in range(length) if abs(s - center) <= 4]
+    fits = {s: math.exp(fit(look, query, rows[s], s)) for s in near}
+    weights = torch.zeros(len(rows), dtype=torch.float64)
+    for s in near:
+        weights[s] = fits[s] / sum(fits.values()) * math.exp(-fading * (s - center) ** 2)
+    return weights
+
+
+@pytest.mark.parametrize(("score", "align"), FORMS)
+def test_it_is_the_papers_equations(score: Score, align: Align) -> None:
+    look = made(score, align)
+    query, rows = given(look)
+    seen, weights = look(query, rows, lengths=LENGTHS, first=5)
+    for b, length in enumerate(LENGTHS.tolist()):
+        for t in range(3):
+            expected = looped(look, query[b, t], rows[b], t + 5, length)
+            torch.testing.assert_close(weights[b, t], expected)
+            torch.testing.assert_close(seen[b, t], expected @ rows[b])
+
+
+@pytest.mark.parametrize(("score", "align"), FORMS)
+def test_step_after_step_is_all_at_once(score: Score, align: Align) -> None:
+    look = made(score, align)
+    query, rows = given(look)
+    seen, _ = look(query, rows)
+    for t in range(3):
+        step, _ = look(query[:, t : t + 1], rows, first=t)
+        torch.testing.assert_close(step, seen[:, t : t + 1])
+
+
+@pytest.mark.parametrize(("score", "align"), [form for form in FORMS if form not in BARE])
+def test_every_parameter_learns(score: Score, align: Align) -> None:
+    look = made(score, align)
+    seen, _ = look(*given(look))
+    seen.square().sum().backward()
+    assert list(look.parameters()) != []
+    for name, parameter in look.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize(("score", "align"), BARE)
+def test_dot_products_have_nothing_to_learn(score: Score, align: Align) -> None:
+    assert list(made(score, align).parameters()) == []
+
+
+def test_the_tap_shows_the_weights() -> None:
+    look = made("general", "global")
+    query, rows = given(look)
+    look.tap.grid = (3, 5)
+    with record(look) as seen:
+        _, weights = look(query, rows[:, :15])
+    [attention_map] = seen.maps
+    assert attention_map.kind == "words"
+    assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"score": "cosine"}, "'general'.*got 'cosine' and 'global'"),
+        ({"align": "local"}, "'predictive'.*got 'general' and 'local'"),
+        ({"score": "dot"}, "annotations of 5 and queries of 3; general takes two"),
+        ({"score": "location"}, "location needs places.*got None"),
+        ({"align": "monotonic", "radius": 0.5}, r"at least 1 place, got 0\.5"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the words too
+    with pytest.raises(ValueError, match=message):
+        LuongAttention(5, query=3, **options)
+
+
+@pytest.mark.compile
+def test_it_is_one_graph() -> None:
+    look = made("concat", "predictive")
+    query, rows = given(look)
+    compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
+    got = compiled(query, rows, lengths=LENGTHS)
+    torch.testing.assert_close(got, look(query, rows, lengths=LENGTHS))

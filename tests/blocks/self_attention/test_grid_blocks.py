@@ -1,0 +1,95 @@
+"""What all blocks on grids share: maps that belong to their output, and the way they are seen."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.blocks.base import Block
+from visattn.blocks.self_attention.botnet import BoTNetAttention
+from visattn.blocks.self_attention.criss_cross import CrissCrossAttention
+from visattn.blocks.self_attention.danet import DANet
+from visattn.blocks.self_attention.double_attention import DoubleAttention
+from visattn.blocks.self_attention.non_local import NonLocal
+from visattn.recording.recorder import record
+
+BLOCKS = (NonLocal, DANet, CrissCrossAttention, DoubleAttention, BoTNetAttention)
+BY_ROWS = (NonLocal, DANet, CrissCrossAttention, BoTNetAttention)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random)
+
+
+def awake(kind: type[Block]) -> Block:
+    """Return a block that does something: what begins at zero is half open."""
+    block = kind(12).eval()
+    with torch.no_grad():
+        for parameter in block.parameters():
+            if not parameter.any():
+                parameter.fill_(0.5)
+    return block
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_looking_changes_nothing(kind: type[Block]) -> None:
+    block, x = awake(kind), numbers(2, 12, 5, 7)
+    unseen = block(x)
+    assert not torch.equal(unseen, x)
+    with record(block) as seen:
+        looked = block(x)
+    torch.testing.assert_close(looked, unseen, atol=1e-6, rtol=0)
+    assert torch.equal(block(x), unseen)
+    assert all(one.values.shape[-2:] == (5, 7) for one in seen.maps if one.kind != "channel")
+
+
+@pytest.mark.parametrize("kind", BY_ROWS)
+def test_maps_are_rows_that_sum_to_one_on_any_grid(kind: type[Block]) -> None:
+    block = awake(kind)
+    for height, width in ((5, 7), (3, 11), (1, 1)):
+        with record(block) as seen:
+            block(numbers(2, 12, height, width))
+        maps = [one for one in seen.maps if one.kind == "tokens"]
+        assert maps
+        for one in maps:
+            assert one.values.shape[-3:] == (height * width, height, width)
+            total = one.values.sum((-1, -2))
+            torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_channels_among_channels_are_no_image() -> None:
+    block = awake(DANet)
+    with record(block) as seen:
+        block(numbers(2, 12, 5, 7))
+    assert {one.site: one.kind for one in seen.maps} == {
+        "position_tap": "tokens",
+        "channel_tap": "channel",
+    }
+    [channels] = [one for one in seen.maps if one.kind == "channel"]
+    torch.testing.assert_close(channels.values.sum(-1), torch.ones(2, 12))
+
+
+@pytest.mark.parametrize("kind", [NonLocal, DANet])
+def test_places_may_change_places(kind: type[Block]) -> None:
+    block, x = awake(kind), numbers(2, 12, 5, 7)
+    order = torch.randperm(35)
+    moved = x.flatten(2)[..., order].view_as(x)
+    expected = block(x).flatten(2)[..., order].view_as(x)
+    torch.testing.assert_close(block(moved), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_rows_and_columns_of_a_cross_may_change_places() -> None:
+    block, x = awake(CrissCrossAttention), numbers(2, 12, 5, 7)
+    rows, columns = torch.randperm(5), torch.randperm(7)
+    moved = block(x[:, :, rows][..., columns])
+    torch.testing.assert_close(moved, block(x)[:, :, rows][..., columns], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_goes_in_half_comes_out_half(kind: type[Block], dtype: torch.dtype) -> None:
+    block, x = awake(kind).to(dtype), numbers(2, 12, 5, 7).to(dtype)
+    half, whole = block(x), block.float()(x.float())
+    assert half.dtype == dtype
+    bound = {torch.float16: 0.01, torch.bfloat16: 0.08}[dtype]
+    assert (half.float() - whole).abs().max() < bound * whole.abs().max()

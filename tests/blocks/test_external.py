@@ -1,0 +1,190 @@
+"""Blocks that users bring: registered, or named by their path if the module is trusted."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from host_models import image, residual_net
+from torch import Tensor, nn
+
+import visattn as va
+from visattn.blocks import registry as catalogs
+from visattn.blocks.base import BlockInfo
+from visattn.blocks.external import check_class
+from visattn.blocks.registry import name_of
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.testing.candidate import catalogd
+from visattn.testing.suite import examine
+
+SOURCE = """\
+from pathlib import Path
+from torch import nn
+Path(__file__).with_name("imported").touch()
+class Gate(nn.Module):
+    def __init__(self, channels, factor=0.5):
+        super().__init__()
+        self.conv, self.factor = nn.Conv2d(channels, channels, 1), factor
+    def forward(self, x):
+        return x * self.factor * self.conv(x).sigmoid()
+number = 3
+"""
+
+
+class Halved(nn.Module):
+    """A block of a user."""
+
+    def __init__(self, channels: int, factor: float = 0.5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((channels, 1, 1), factor))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is known to no other."""
+    monkeypatch.setattr(catalogs, "_registered", {})
+    monkeypatch.setattr(catalogs, "_imported", {})
+    monkeypatch.delenv("VISATTN_TRUST_MODULES", raising=False)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module of a user; the path that it touches when it is imported."""
+    (tmp_path / "their_blocks.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / "imported"
+    sys.modules.pop("their_blocks", None)
+
+
+def test_a_registered_block_is_one_of_the_catalog() -> None:
+    assert va.register(Halved) is Halved
+    assert va.names()[-1] == "halved"
+    assert va.names(kind="other") == ["halved"]
+    assert va.info("Halved").title == "Halved"
+    block = va.create("HALVED", 7, factor=0.25)
+    assert torch.equal(block(torch.ones(1, 7, 2, 3)), torch.full((1, 7, 2, 3), 0.25))
+    with pytest.raises(ValueError, match="halved takes no reduction; it takes factor"):
+        va.create("halved", 7, reduction=2)
+    assert examine(catalogd("halved"), "size").passed
+    model, x = residual_net(), image()
+    report = va.insert(model, "halved", at="residual", example=x)
+    assert report.blocks == ("halved",)
+    assert [row.blocks for row in va.table(model, x).rows] == ["", "halved", "halved"]
+
+
+def test_networks_are_built_with_it_and_count_it_as_attention() -> None:
+    va.register(Halved, name="half")
+    model = AttentionResNet(("a", "b"), depth=8, block="half", size=(8, 8))
+    assert [name_of(module) for module in model.attention] == ["half"] * 3
+    assert [tuple(p.shape) for p in model.parts()["blocks"]] == [(c, 1, 1) for c in (16, 32, 64)]
+
+
+def test_it_may_decorate_and_bring_a_card() -> None:
+    card = BlockInfo(
+        "mine", "spatial", "My gate", "Me 2024", "y = x / 2", "0", aliases=("my gate", "SE")
+    )
+
+    @va.register(name="other_name")
+    class Carded(Halved):
+        pass
+
+    Carded.card = card  # type: ignore[attr-defined]
+    va.register(Carded, name="my-own")
+    assert va.info("my_own").title == "My gate"
+    assert va.info("my gate").name == "my-own"
+    assert va.info("SE").name == "se"  # ours keep their names
+    assert "my-own" in va.names(kind="spatial")
+
+
+def test_the_same_class_may_be_registered_again_and_no_other_under_its_name() -> None:
+    va.register(Halved)
+    again: Any = type("Halved", (Halved,), {"__module__": Halved.__module__})
+    again.__qualname__ = "Halved"  # a cell of a notebook that ran twice
+    va.register(again)
+    assert type(va.create("halved", 3)) is again
+    other: Any = type("Other", (Halved,), {})
+    for name in ("halved", "SE", "non-local"):
+        with pytest.raises(ValueError, match=f"the name '{name}' is taken by the block"):
+            va.register(other, name=name)
+    for name in ("a.b", "", "no name", "none"):
+        with pytest.raises(ValueError, match="named by a word"):
+            va.register(other, name=name or " ")
+
+
+def test_what_cannot_be_a_block_is_refused() -> None:
+    class Wide(nn.Module):
+        def __init__(self, channels: int, width: int) -> None:
+            super().__init__()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    class Still(nn.Module):
+        pass
+
+    cases: list[tuple[Any, str]] = [
+        (Halved(3), "got the Halved"),
+        (len, "got the builtin_function_or_method len"),
+        (dict, "got the class dict"),
+        (Wide, r"channels first.*Wide\(channels: int, width: int\).*Wide\(64\): missing"),
+        (Still, "Still defines no forward"),
+        (nn.ReLU, "ReLU is a layer of torch itself"),
+    ]
+    for block, said in cases:
+        with pytest.raises(TypeError, match=f"(?s)a block is a class of torch.nn.Module.*{said}"):
+            check_class(block)
+
+
+def test_a_path_is_imported_only_if_it_is_trusted(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"may not be imported .*TRUST_MODULES=their_blocks"):
+        va.create("their_blocks.Gate", 5)
+    assert not theirs.exists()
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "their_blocks")
+    assert va.create("their_blocks.Gate", 5, factor=0.75)(torch.zeros(1, 5, 2, 3)).shape[1] == 5
+    assert "their_blocks.Gate" not in va.names()
+    report = va.insert(residual_net(), "their_blocks.Gate", at="residual", example=image())
+    assert report.blocks == ("gate",)
+    with pytest.raises(TypeError, match="got the int 3"):
+        va.create("their_blocks.number", 5)
+    with pytest.raises(ValueError, match="their_blocks has no Gte"):
+        va.create("their_blocks.Gte", 5)
+
+
+def test_nothing_is_reached_through_a_trusted_module() -> None:
+    for path, said in {
+        "os.system": "may not be imported",
+        "visattn.models.serialization.safetensors_file.os.system": "cannot be imported",
+        "torch.nn.Conv2d": "is a layer of torch itself",
+        "visattn.blocks.external.nn.ReLU": "cannot be imported",
+        "visattn.blocks.external.ModuleType": "may not be imported",
+        "visattn..Block": "package.module.Class",
+    }.items():
+        with pytest.raises((ValueError, TypeError), match=said):
+            va.create(path, 5)
+
+
+def test_a_saved_model_imports_nothing(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "their_blocks")
+    file = tmp_path / "m.safetensors"
+    model = AttentionResNet(("a", "b"), depth=8, block="their_blocks.Gate", size=(8, 8)).eval()
+    va.save(model, file)
+    theirs.unlink()
+    monkeypatch.setattr(catalogs, "_imported", {})
+    sys.modules.pop("their_blocks")
+    with pytest.raises(ValueError, match=r"'their_blocks.Gate', .* call va.register\(Class\)"):
+        va.load(file)
+    assert not theirs.exists()
+    import their_blocks  # pyright: ignore[reportMissingImports]
+
+    va.register(their_blocks.Gate, name="theirs")
+    images = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    assert torch.equal(va.load(file)(images), model(images))

@@ -1,0 +1,31 @@
+"""Batch normalization as torch's, with an error in plain words."""
+
+import pytest
+import torch
+from torch import nn
+
+from visattn.blocks.norm import MapNorm, VectorNorm
+
+
+def test_they_are_torchs() -> None:
+    for ours, theirs, shape in (
+        (VectorNorm(3), nn.BatchNorm1d(3), (5, 3)),
+        (MapNorm(3), nn.BatchNorm2d(3), (1, 3, 5, 7)),
+    ):
+        theirs.load_state_dict(ours.state_dict())
+        x = torch.randn(shape)
+        assert torch.equal(ours(x), theirs(x))
+        assert torch.equal(ours.eval()(x), theirs.eval()(x))
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape", "said"),
+    [(VectorNorm(3), (1, 3), r"\[1, 3\]"), (MapNorm(3), (1, 3, 1, 1), r"\[1, 3, 1, 1\]")],
+)
+def test_a_single_value_is_refused_in_training_only(
+    norm: nn.Module, shape: tuple[int, ...], said: str
+) -> None:
+    x = torch.randn(shape)
+    with pytest.raises(ValueError, match=f"more than one value per channel.*{said}.*at least 2"):
+        norm(x)
+    assert norm.eval()(x).isfinite().all()

@@ -1,0 +1,180 @@
+"""Attention among tokens: against timm and loops; maps that say what was done; limiting cases."""
+
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from timm.layers.attention import Attention
+from torch import Tensor, nn
+
+from visattn.blocks.transformer.attention import TokenAttention
+from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.functional.attention.linear import linear_attention
+from visattn.functional.positions.rotary import grid_rotations, rotated
+from visattn.recording.recorder import record
+
+GRID, ROLES = (5, 7), ("class", "register", "register")
+LAYOUT = TokenLayout(GRID, ROLES)
+
+
+def numbers(*shape: int, seed: int = 3) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+X = numbers(2, 38, 12)
+
+
+def made(**options: Any) -> TokenAttention:
+    torch.manual_seed(5)
+    attend = TokenAttention(12, heads=3, **options).double()
+    for parameter in attend.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return attend
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "normalized": {"qk_norm": True, "bias": False},
+    "relative": {"reach": (2, 3)},
+    "locality": {"locality": True},
+    "windows": {"kind": "window", "extent": (2, 3), "reach": (1, 2)},
+    "shifted": {"kind": "shifted", "extent": (3, 3), "locality": True},
+    "neighborhood": {"kind": "neighborhood", "extent": (3, 5), "reach": (2, 4)},
+    "linear": {"kind": "linear"},
+}
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_full_attention_is_timms(qk_norm: bool) -> None:
+    ours = made(qk_norm=qk_norm)
+    theirs: Any = Attention(12, 3, qkv_bias=True, qk_norm=qk_norm, norm_layer=nn.LayerNorm).double()
+    theirs.load_state_dict(ours.state_dict())
+    if qk_norm:
+        theirs.q_norm.eps = theirs.k_norm.eps = 1e-6
+    torch.testing.assert_close(ours(X, LAYOUT), theirs(X))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_rows_shown_give_the_values(name: str) -> None:
+    attend = made(**VARIANTS[name])
+    with record(attend) as seen:
+        found = attend(X, LAYOUT)
+    (rows,), (shown,) = seen.weights, seen.maps
+    values = attend.qkv(X).unflatten(-1, (3, 3, 4))[:, :, 2].transpose(1, 2)
+    torch.testing.assert_close(attend.proj((rows @ values).transpose(1, 2).flatten(2)), found)
+    torch.testing.assert_close(rows.sum(-1), torch.ones(2, 3, 38).double())
+    assert shown.values.shape == (2, 3, 38, *GRID)
+    assert torch.equal(shown.values.flatten(-2), rows[..., 3:])
+    assert shown.made["before"] == ROLES
+    assert torch.equal(attend(X, LAYOUT), found)  # nothing that is seen changes what is done
+    if "locality" in VARIANTS[name]:
+        assert not rows.diagonal(dim1=-2, dim2=-1).any()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_single_rows_and_heads_are_those_of_all(name: str) -> None:
+    attend = made(**VARIANTS[name])
+    with record(attend) as everything:
+        attend(X, LAYOUT)
+    rows = everything.weights[0]
+    wanted: list[tuple[Any, Any, Tensor]] = [
+        ("class", None, rows[:, :, :1]),
+        ("register", [2, 0], rows[:, [2, 0], 1:3]),
+        ("patches", [-1], rows[:, 2:, 3:]),
+        ([37, 0, -2], None, rows[:, :, [37, 0, 36]]),
+    ]
+    for queries, heads, expected in wanted:
+        with record(attend, queries=queries, heads=heads) as seen:
+            attend(X, LAYOUT)
+        torch.testing.assert_close(seen.weights[0], expected)
+        assert seen.maps[0].values.shape == (*expected.shape[:3], *GRID)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        {"kind": "window", "extent": (5, 7)},
+        {"kind": "shifted", "extent": (11, 13)},
+        {"kind": "neighborhood", "extent": (9, 13)},
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"locality": True}, {"reach": (4, 6)}])
+def test_windows_and_neighborhoods_of_all_are_full_attention(
+    whole: dict[str, Any], more: dict[str, Any]
+) -> None:
+    torch.testing.assert_close(made(**whole, **more)(X, LAYOUT), made(**more)(X, LAYOUT))
+
+
+def test_linear_attention_of_equal_keys_is_full_attention() -> None:
+    ours, full = made(kind="linear"), made()
+    for attend in (ours, full):
+        attend.qkv.weight.data[12:24] = 0
+    torch.testing.assert_close(ours(X, LAYOUT), full(X, LAYOUT))
+    queries, keys, values = made().qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    wanted = linear_attention(queries, keys, values)[0].transpose(1, 2).flatten(2)
+    torch.testing.assert_close(made(kind="linear")(X, LAYOUT), made().proj(wanted))
+
+
+def test_locality_is_that_of_the_authors() -> None:
+    attend = made(locality=True)
+    queries, keys, values = attend.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    assert attend.temperature is not None
+    scores = (queries @ keys.mT) * attend.temperature
+    scores[:, :, range(38), range(38)] = -987654321
+    seen = (scores.softmax(-1) @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(attend(X, LAYOUT), attend.proj(seen))
+    fresh = TokenAttention(12, heads=3, locality=True).temperature
+    assert fresh is not None
+    assert torch.equal(fresh, torch.full((3, 1, 1), 0.5))
+
+
+def test_rotations_leave_tokens_without_a_place_alone() -> None:
+    attend, turns = made(), grid_rotations(GRID, 4)
+    still = torch.cat((torch.ones(3, 2), turns[0])), torch.cat((torch.zeros(3, 2), turns[1]))
+    layout = LAYOUT._replace(rotation=tuple(part[None, None].double() for part in still))
+    queries, keys, values = attend.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    turned = [
+        torch.cat((part[:, :, :3], rotated(part[:, :, 3:], *(t.double() for t in turns))), 2)
+        for part in (queries, keys)
+    ]
+    weights = (turned[0] @ turned[1].mT / 2).softmax(-1)
+    wanted = attend.proj((weights @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attend(X, layout), wanted)
+
+
+def test_without_places_tokens_may_be_shuffled() -> None:
+    order = torch.randperm(38, generator=torch.Generator().manual_seed(1))
+    for name in ("full", "locality", "linear"):
+        attend = made(**VARIANTS[name])
+        torch.testing.assert_close(attend(X[:, order], LAYOUT), attend(X, LAYOUT)[:, order])
+    for name in ("relative", "windows", "neighborhood"):
+        attend = made(**VARIANTS[name])
+        assert not torch.allclose(attend(X[:, order], LAYOUT), attend(X, LAYOUT)[:, order])
+
+
+def test_left_out_tokens_have_no_weights() -> None:
+    kept = torch.tensor([[0, 3, 34], [1, 2, 20]])
+    x, attend = numbers(2, 6, 12), made()
+    layout = LAYOUT._replace(kept=kept)
+    with record(attend, queries="class") as seen:
+        attend(x, layout)
+    with record(attend) as everything:
+        attend(x, layout)
+    assert seen.maps[0].values.shape == (2, 3, 1, *GRID)
+    assert seen.maps[0].values.isfinite().sum((1, 2, 3, 4)).tolist() == [9, 9]
+    torch.testing.assert_close(seen.weights[0].nansum(-1), torch.ones(2, 3, 1).double())
+    assert everything.weights[0].isfinite().sum((1, 2, 3)).tolist() == [108, 108]
+    torch.testing.assert_close(everything.weights[0][:, :, :1], seen.weights[0], equal_nan=True)
+
+
+def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="heads must divide the width 12, got 5"):
+        TokenAttention(12, heads=5)
+    with pytest.raises(ValueError, match="linear attention has no softmax"):
+        TokenAttention(12, heads=3, kind="linear", locality=True)
+    with pytest.raises(ValueError, match="sides of a neighborhood must be odd"):
+        made(kind="neighborhood", extent=(2, 3))(X, LAYOUT)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    with pytest.raises(ValueError, match="the kind of attention must be one of full, window"):
+        TokenAttention(12, heads=3, kind="banded")  # pyright: ignore[reportArgumentType]

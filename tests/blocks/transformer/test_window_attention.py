@@ -1,0 +1,175 @@
+"""Attention within windows, merging and stages: against timm, loops, and full attention."""
+
+from typing import Any
+
+import pytest
+import torch
+from timm.models.swin_transformer import PatchMerging as TimmMerging
+from timm.models.swin_transformer import SwinTransformerBlock, SwinTransformerStage
+from torch import Tensor, nn
+
+from visattn.blocks.transformer.attention import TokenAttention
+from visattn.blocks.transformer.swin_stage import PatchMerging, WindowStage
+from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.window_attention import WindowAttention
+from visattn.functional.attention.window import filled_windows, slots_of_places
+from visattn.recording.recorder import record
+
+CASES: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = [
+    ((6, 10), (3, 5), (0, 0)),
+    ((6, 10), (3, 5), (1, 2)),
+    ((5, 7), (2, 3), (0, 0)),
+    ((5, 7), (3, 4), (1, 2)),
+    ((5, 7), (3, 7), (1, 0)),
+    ((2, 7), (5, 3), (2, 1)),
+]
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3)).double()
+
+
+def made(window: tuple[int, int], shift: tuple[int, int], **options: Any) -> WindowAttention:
+    torch.manual_seed(5)
+    attend = WindowAttention(12, heads=3, window=window, shift=shift, **options).double()
+    for parameter in attend.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return attend
+
+
+def table(biases: Tensor) -> Tensor:
+    """Return biases as timm lays them: by the offset of the query from its key."""
+    return biases.detach().flip(1, 2).flatten(1).T
+
+
+@pytest.mark.parametrize(("grid", "window", "shift"), CASES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_values_are_timms(
+    grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int], bias: bool
+) -> None:
+    ours = made(window, shift, bias=bias)
+    theirs: Any = SwinTransformerBlock(
+        12, grid, num_heads=3, window_size=window, shift_size=shift,  # pyright: ignore[reportArgumentType]
+        qkv_bias=bias, always_partition=True,
+    ).double()  # fmt: skip
+    state = dict(ours.state_dict())
+    state["relative_position_bias_table"] = table(state.pop("biases"))
+    theirs.attn.load_state_dict(state)
+    x = numbers(2, grid[0] * grid[1], 12)
+    found = ours(x, TokenLayout(grid))
+    torch.testing.assert_close(found, theirs._attn(x.unflatten(1, grid)).flatten(1, 2))
+
+
+@pytest.mark.parametrize(("grid", "window", "shift"), CASES)
+def test_the_rows_shown_give_the_values(
+    grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
+) -> None:
+    attend, layout = made(window, shift), TokenLayout(grid, notes={"padded": (0, 0)})
+    x = numbers(2, grid[0] * grid[1], 12)
+    with record(attend) as seen:
+        found = attend(x, layout)
+    (rows,), (shown,) = seen.weights, seen.maps
+    values = attend.qkv(x).unflatten(-1, (3, 3, 4))[:, :, 2].transpose(1, 2)
+    empty = attend.qkv.bias.unflatten(-1, (3, 3, 4))[2]  # what an empty slot gives, head by head
+    missing = 1 - rows.sum(-1, keepdim=True)
+    taken = rows @ values + missing * empty.unsqueeze(1)
+    torch.testing.assert_close(attend.proj(taken.transpose(1, 2).flatten(2)), found)
+    tiled = grid[0] % window[0] == grid[1] % window[1] == 0
+    assert missing.min() > -1e-12
+    assert missing.max() < 1e-12 or not tiled
+    assert shown.values.shape == (2, 3, grid[0] * grid[1], *grid)
+    assert shown.made["attention"] == ("shifted" if any(shift) else "window")
+    assert (shown.made["window"], shown.made["shift"]) == (window, shift)
+    assert shown.made["padded"] == (0, 0)
+    assert torch.equal(attend(x, layout), found)  # nothing that is seen changes what is done
+
+
+def test_the_rows_of_a_shifted_window_lie_at_its_cells() -> None:
+    grid, window, shift = (6, 10), (3, 5), (1, 2)
+    attend = made(window, shift)
+    with record(attend) as seen:
+        attend(numbers(1, 60, 12), TokenLayout(grid))
+    rows = seen.maps[0].values[0]
+    for cell in range(60):
+        y, x = divmod(cell, 10)
+        for other in range(60):
+            v, u = divmod(other, 10)
+            same = ((y - 1) // 3, (x - 2) // 5) == ((v - 1) // 3, (u - 2) // 5)
+            assert (rows[:, cell, v, u] > 0).all() == same
+
+
+@pytest.mark.parametrize(("grid", "window", "shift"), CASES)
+def test_places_go_into_windows_and_come_back(
+    grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
+) -> None:
+    places, _ = filled_windows(grid, window, shift)
+    slots = slots_of_places(places, grid[0] * grid[1])
+    assert torch.equal(places.flatten()[slots], torch.arange(grid[0] * grid[1]))
+
+
+def test_one_window_is_full_attention() -> None:
+    windowed, layout, x = made((5, 7), (0, 0)), TokenLayout((5, 7)), numbers(2, 35, 12)
+    full = TokenAttention(12, heads=3, reach=(4, 6)).double()
+    full.load_state_dict(windowed.state_dict())
+    with record(windowed) as one, record(full) as other:
+        torch.testing.assert_close(windowed(x, layout), full(x, layout))
+    torch.testing.assert_close(one.weights[0], other.weights[0])
+
+
+def test_single_rows_and_heads_may_be_asked_for() -> None:
+    attend, layout, x = made((3, 4), (1, 2)), TokenLayout((5, 7)), numbers(2, 35, 12)
+    with record(attend) as all_of_it, record(attend, queries=[-1, 8], heads=[2]) as some:
+        attend(x, layout)
+    with record(attend, queries=[-1, 8], heads=[2]) as alone:
+        attend(x, layout)
+    wanted = all_of_it.weights[0][:, [2]][:, :, [34, 8]]
+    assert torch.equal(some.weights[0], wanted)
+    torch.testing.assert_close(alone.weights[0], wanted)
+    with record(attend, queries="patches") as patches:
+        attend(x, layout)
+    assert torch.equal(patches.weights[0], all_of_it.weights[0])
+    no_class = "no class token here, .* are none: ask for queries='patches'"
+    with pytest.raises(ValueError, match=no_class), record(attend, queries="class"):
+        attend(x, layout)
+
+
+@pytest.mark.parametrize("grid", [(4, 6), (5, 7), (1, 2)])
+def test_merging_is_timms(grid: tuple[int, int]) -> None:
+    ours, theirs = PatchMerging(3, 7).double(), TimmMerging(3, 7).double()
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter)
+    theirs.load_state_dict(ours.state_dict())
+    x = numbers(2, grid[0] * grid[1], 3)
+    found, layout = ours(x, TokenLayout(grid))
+    wanted = theirs(x.unflatten(1, grid))
+    assert layout.grid == wanted.shape[1:3]
+    torch.testing.assert_close(found, wanted.flatten(1, 2))
+
+
+@pytest.mark.parametrize("grid", [(9, 4), (13, 17), (3, 22), (3, 3)])
+def test_windows_fit_the_grid_that_a_stage_is_made_for(grid: tuple[int, int]) -> None:
+    ours = WindowStage(
+        12, grid, heads=3, window=(3, 4), paths=(0, 0.2, 0.3), hidden=24, merges=6
+    )  # fmt: skip
+    before = (2 * grid[0] - 1, 2 * grid[1])
+    theirs: Any = SwinTransformerStage(6, 12, before, 3, num_heads=3, window_size=(3, 4))
+    for one, other in zip(ours.blocks, theirs.blocks, strict=True):
+        attend: Any = one.attn
+        assert (attend.window, attend.shift) == (other.window_size, other.shift_size)
+    rates: list[Any] = [layer.drop_path for layer in ours.blocks]
+    assert [layer.rate for layer in rates] == [0, 0.2, 0.3]
+    tokens, layout = ours(torch.zeros(1, before[0] * before[1], 6), TokenLayout(before))
+    assert (tokens.shape, layout.grid) == ((1, grid[0] * grid[1], 12), grid)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"heads": 5}, "heads must divide the width 12, got 5"),
+        ({"heads": 3, "window": (0, 2)}, "at least one place .* got window 0 and shift 0"),
+        ({"heads": 3, "window": (2, 2), "shift": (0, 2)}, "got window 2 and shift 2"),
+    ],
+)
+def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        WindowAttention(12, **options)

@@ -1,0 +1,78 @@
+"""Results and remarks, whatever stands in them and wherever they go."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sandboxes import fill
+
+import visattn
+from visattn.commands.options.output_streams import print_remark, print_row, terminal_text
+from visattn.models.captioner import SPECIALS
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+
+Capsys = pytest.CaptureFixture[str]
+HOSTILE = ("\x1b[2J\x1b[1;1Hred", "gr\nee\tn\r", "b\u202elue\u2066", "\x9b31m\u2028", "caf\xe9")
+
+
+def test_rows_stay_rows_and_letters_stay_letters(capsys: Capsys) -> None:
+    print_row("a\tb\n", *HOSTILE)
+    out = capsys.readouterr().out
+    assert out.count("\t") == len(HOSTILE)
+    assert out.endswith("\n")
+    assert out[:-1].replace("\t", "").isprintable()
+    for text in ("Ein Käse", "日本 の 犬", "می‌خواهم", "👩‍🚀 ☂️", "xa0\xa0", "back\\slash"):
+        assert terminal_text(text) == text
+    assert terminal_text("a\nb\r", keep="\n") == "a\nb\\r"
+
+
+def test_a_remark_needs_no_listener(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    print_remark("nobody listens")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sandbox")
+    fill(folder)
+    torch.manual_seed(4)
+    encoder = SmallEncoder((24, 40), channels=12)
+    words = (*SPECIALS, *HOSTILE)
+    model = ShowAttendTell(words, encoder, word_width=5, hidden=11, attention=3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    visattn.save(model, folder / "hostile.safetensors")
+    (folder / "mixed" / "caf\xe9.png").write_bytes((folder / "photos" / "dog.png").read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("ending", "lines"), [("", 2), ("2>&-", 2), ("2>&- <&-", 2), ("2>/dev/full", 2), (">&-", 0)]
+)
+def test_captions_come_whatever_becomes_of_the_streams(
+    ending: str, lines: int, sandbox: Path
+) -> None:
+    line = f"{sys.executable} -m visattn caption mixed --weights hostile.safetensors {ending}"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=sandbox,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "JAXTYPING_DISABLE": "1"}
+        | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr  # one image of three is torn
+    rows = done.stdout.splitlines()
+    assert len(rows) == lines, done.stderr
+    assert all(row.count("\t") == 1 and row.isascii() for row in rows)
+    assert [row.partition("\t")[0] for row in rows] == ["caf\\xe9", "dog"][:lines][::1]
+    assert all(row.replace("\t", "").isprintable() for row in rows)
+    if ending in ("", ">&-"):
+        assert "visattn: 1 of 3 images skipped" in done.stderr

@@ -1,0 +1,152 @@
+"""What `visattn overlay` says when something is wrong."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import visattn
+from visattn.cli import main
+from visattn.models.captioner import SPECIALS
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+from visattn.models.resnet.attention_resnet import AttentionResNet
+
+Capsys = pytest.CaptureFixture[str]
+CLASSES = ("ant", "bee", "cat")
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(4)
+    path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
+    visattn.save(AttentionResNet(CLASSES, depth=8, width=4, size=(32, 40)), path)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three photos of several shapes in a folder."""
+    rng = np.random.default_rng(3)
+    folder = tmp_path / "in"
+    (folder / "deeper").mkdir(parents=True)
+    for name, size in (("tall.png", (59, 31)), ("wide.png", (29, 97)), ("deeper/dot.png", (1, 1))):
+        Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / name)
+    return folder
+
+
+def run(images: Path, model: Path | str, out: Path, *words: str) -> int:
+    return main(["overlay", str(images), "--model", str(model), "--out", str(out), *words])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_bad_images_are_passed_over_and_listed(
+    cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (photos / "empty.png").touch()
+    (photos / "wrong.jpg").write_text("<html>")
+    assert run(photos, cnn, tmp_path / "out", "--method", "gradcam") == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert err.splitlines()[-1] == "visattn: 2 of 5 images skipped"
+    assert run(photos, cnn, tmp_path / "out", "--method", "gradcam", "--strict") == 1
+    assert "empty.png: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--method", "grad-cam"], "no method 'grad-cam'; did you mean gradcam"),
+        (["--method", "rollout"], "rollout does not fit .*what fits is gradcam"),
+        (["--method", "gradcam", "--target", "3"], "counted from 0 to 2, got target 3"),
+        (["--method", "gradcam", "--target", "bees"], "no class 'bees'.*did you mean 'bee'"),
+        (["--method", "gradcam", "--option", "masks=3"], "none of gradcam has an option 'masks'"),
+        (["--method", "gradcam", "--layers", "99"], "99"),
+        (["--method", "rise", "--heads", "0"], "--heads is for attention"),
+        (["--method", "gradcam", "--grid"], "--grid shows heads, and .* has none"),
+        (["--colors", "mud"], "no color table 'mud'"),
+    ],
+)
+def test_what_cannot_be_done_ends_with_a_sentence(
+    words: list[str], reason: str, cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    assert run(photos / "wide.png", cnn, tmp_path, *words) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1
+    assert re.search(reason, err)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("timm:resnet81", "timm knows no model 'resnet81'; did you mean resnet18"),
+        ("torchvision:vit_b_61", "did you mean vit_b_16"),
+        ("resnet18", "did you mean timm:resnet18"),
+        ("no.safetensors", "no.safetensors"),
+        ("hf:nowhere", "nowhere is no directory"),
+    ],
+)
+def test_a_model_that_is_none(
+    model: str, reason: str, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    assert run(photos, model, tmp_path / "out") == 1
+    assert reason in capsys.readouterr().err
+
+
+def test_random_weights_are_said_and_are_the_same_again(
+    photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    words = ("--method", "gradcam", "--files", "overlay")
+    for out in ("one", "two"):
+        assert run(photos / "wide.png", "timm:test_resnet", tmp_path / out, *words) == 0
+        assert "the weights are random" in capsys.readouterr().err
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_captioner_is_sent_to_its_own_command(
+    photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    words = (*SPECIALS, "red")
+    model = ShowAttendTell(words, SmallEncoder((24, 24), channels=8), hidden=11)
+    visattn.save(model, tmp_path / "m.safetensors")
+    assert run(photos, tmp_path / "m.safetensors", tmp_path / "out") == 1
+    assert "visattn caption shows where its words looked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--model", "timm:resnet18", "--maps", "a.npy"]])
+def test_a_model_or_maps(words: list[str], photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+    assert main(["overlay", str(photos), "--out", str(tmp_path / "out"), *words]) == 2
+    assert "say whose maps these are" in capsys.readouterr().err
+
+
+def test_results_are_not_put_among_the_images(cnn: Path, photos: Path, capsys: Capsys) -> None:
+    assert run(photos, cnn, photos, "--method", "gradcam") == 1
+    assert "is searched for images: the next run would take" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_and_an_index_of_somebody_else(
+    cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "file").touch()
+    assert run(photos, cnn, tmp_path / "file" / "out") == 1
+    assert "cannot be written: Not a directory" in capsys.readouterr().err
+    (tmp_path / "index.html").write_text("<p>mine")
+    assert run(photos, cnn, tmp_path, "--explorer") == 1
+    assert "will not replace" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_costs_one_image(
+    cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "out" / "tall.gradcam.npy").mkdir(parents=True)
+    assert run(photos, cnn, tmp_path / "out", "--method", "gradcam") == 1
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["wide", "dot"]
+    assert "tall.gradcam.npy is no file" in err

@@ -1,0 +1,544 @@
+"""Annotations as nobody should write them: each is refused with its file, and line or key."""
+
+import copy
+import gzip
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotation_zoo import (
+    COCO,
+    FEATURES,
+    INSTANCES,
+    KARPATHY,
+    KINDS,
+    MAPS,
+    PHRASES,
+    RESULTS,
+    SQUARE,
+    idx,
+    npy,
+    npz,
+    written,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.data.phrases import phrases
+
+TEXTS = [
+    name
+    for name, kind in KINDS.items()
+    if kind.name.endswith(("txt", "csv", "json", "jsonl", "tsv"))
+]
+OBJECTS = {
+    "karpathy",
+    "coco captions",
+    "coco results",
+    "instances",
+    "phrases",
+    "map json",
+    "features",
+}
+
+
+def read(name: str, content: bytes, folder: Path) -> object:
+    kind = KINDS[name]
+    path = folder / kind.name
+    path.write_bytes(content)
+    return kind.reader(path)
+
+
+def refused(name: str, content: bytes, reason: str, folder: Path) -> None:
+    """Check that this is refused with the name of its file and the reason, all on one line."""
+    file = "features.json" if name == "features" else KINDS[name].name
+    with pytest.raises(ValueError, match=rf"(?s){re.escape(file)}.*{reason}") as caught:
+        read(name, content, folder)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1500
+
+
+def changed(told: Any, *where: str | int, to: Any) -> bytes:
+    """Return a document with one thing changed."""
+    told = copy.deepcopy(told)
+    inner = told
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = to
+    return written(told)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_read_as_it_should_be(name: str, tmp_path: Path) -> None:
+    assert read(name, KINDS[name].content, tmp_path) is not None
+
+
+# ---------------------------------------------------------------- whatever the kind
+
+
+@pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_other_encodings(name: str, code: str, tmp_path: Path) -> None:
+    content = KINDS[name].content.decode().encode(code)
+    refused(name, content, "not UTF-8|a NUL, which no text holds", tmp_path)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_latin_1(name: str, tmp_path: Path) -> None:
+    content = KINDS[name].content.decode().replace("a", "é", 1).encode("latin-1")
+    refused(name, content, "line 1: not UTF-8, byte 0xe9 at offset", tmp_path)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_mark_of_utf_8_is_no_matter(name: str, tmp_path: Path) -> None:
+    plain = read(name, KINDS[name].content, tmp_path)
+    marked = read(name, b"\xef\xbb\xbf" + KINDS[name].content, tmp_path)
+    assert repr(marked) == repr(plain)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_hole_of_zeros_as_a_crash_of_the_machine_leaves_it(name: str, tmp_path: Path) -> None:
+    content = KINDS[name].content
+    refused(
+        name,
+        content[:20] + bytes(512),
+        r"line \d: a NUL, which no text holds, at offset \d+",
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in KINDS if name not in ("tokens", "table", "split", "result lines")]
+)
+def test_half_a_file(name: str, tmp_path: Path) -> None:
+    content = KINDS[name].content[: len(KINDS[name].content) // 2]
+    if name == "result table":
+        content = KINDS[name].content[:15]  # within a name
+    refused(name, content, "", tmp_path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_of_more_than_a_gibibyte_is_not_read(name: str, tmp_path: Path) -> None:
+    path = tmp_path / KINDS[name].name
+    path.write_bytes(KINDS[name].content)
+    os.truncate(path, 2**30 + 1)  # a hole: no disk is filled
+    with pytest.raises(
+        ValueError, match=r"longer than 1,073,741,824 bytes|has 1,073,741,825 bytes|holds 1,073"
+    ):
+        KINDS[name].reader(path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    path = tmp_path / KINDS[name].name
+    os.mkfifo(path)
+    with pytest.raises(
+        (FileNotFoundError, ValueError), match=r"is no file|no file of|not a file|regular"
+    ):
+        KINDS[name].reader(path)
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+@pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900])
+def test_lists_within_lists(name: str, deep: str, tmp_path: Path) -> None:
+    refused(name, deep.encode(), "", tmp_path)
+    refused(name, f'{{"images": {deep}}}'.encode(), "", tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS - {"coco results"}))
+def test_a_key_twice(name: str, tmp_path: Path) -> None:
+    content = KINDS[name].content
+    key = json.dumps(next(iter(json.loads(content))))
+    refused(
+        name,
+        b"{" + f"{key}: 1, ".encode() + content[1:],
+        f"the key '{key[1:-1]}' stands twice",
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+@pytest.mark.parametrize("told", ["null", "true", "3", '"images"', "1e999", "NaN", "9" * 5000, ""])
+def test_something_else_altogether(name: str, told: str, tmp_path: Path) -> None:
+    refused(name, told.encode(), "", tmp_path)
+
+
+# ---------------------------------------------------------------- one field of a document
+
+
+WRONG: list[Any] = [
+    None,
+    True,
+    False,
+    -1,
+    0,
+    0.5,
+    10**30,
+    1e300,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    " ",
+    "../a.jpg",
+    "/etc/passwd",
+    "a\0b",
+    "a\x1b[2Jb",
+    "\ud800",
+    "7",
+    "x" * 3000,
+    [],
+    {},
+    [[]],
+    [None],
+    ["a"],
+    {"a": 1},
+    [0, 0, 1],
+    [0, 0, math.nan, 1],
+    [1e308] * 8,
+    [10**400] * 4,
+]
+DOCUMENTS = {
+    "karpathy": KARPATHY,
+    "coco captions": COCO,
+    "coco results": RESULTS,
+    "instances": INSTANCES,
+    "phrases": PHRASES,
+    "map json": MAPS,
+    "features": FEATURES,
+}
+
+
+def places(told: Any) -> Iterator[tuple[str | int, ...]]:
+    """Yield where in a document something stands."""
+    inner = told.items() if isinstance(told, dict) else enumerate(told)
+    for key, value in inner:
+        yield (key,)
+        if isinstance(value, (dict, list)):
+            yield from ((key, *rest) for rest in places(value))
+
+
+@given(data=st.data(), wrong=st.lists(st.sampled_from(WRONG), min_size=1, max_size=3))
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_any_field_may_hold_anything(
+    name: str, data: st.DataObject, wrong: list[Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    told = copy.deepcopy(DOCUMENTS[name])
+    for value in wrong:
+        where = data.draw(st.sampled_from(list(places(told))))
+        inner = told
+        for key in where[:-1]:
+            inner = inner[key]
+        inner[where[-1]] = copy.deepcopy(value)
+    result = read_or_refused(name, json.dumps(told).encode(), tmp_path_factory.getbasetemp())
+    if isinstance(result, ValueError):
+        assert str(result).isprintable()
+        assert ("features.json" if name == "features" else KINDS[name].name) in str(result)
+
+
+def read_or_refused(name: str, content: bytes, folder: Path) -> object:
+    try:
+        return read(name, content, folder)
+    except ValueError as error:
+        return error
+
+
+ANNOTATION = ("annotations", 0)
+BAD: dict[str, tuple[str, bytes, str]] = {
+    "a folder that is none": (
+        "karpathy",
+        changed(KARPATHY, "images", 0, "filepath", to=["val2014"]),
+        r"images\[0\]: filepath must be a text, got \['val2014'\]",
+    ),
+    "a folder above": (
+        "karpathy",
+        changed(KARPATHY, "images", 0, "filepath", to="../.."),
+        r"images\[0\]: a file must be a path below its folder, got '../../a.jpg'",
+    ),
+    "a name with an escape": (
+        "coco captions",
+        changed(COCO, "images", 0, "file_name", to="a\x1b[2J.jpg"),
+        r"images\[0\]: a file must be a path below its folder, got 'a\\x1b\[2J.jpg'",
+    ),
+    "a name that is too long": (
+        "coco captions",
+        changed(COCO, "images", 0, "file_name", to="x" * 300),
+        r"images\[0\]: a path may have .* bytes, and 255 .*, got 300 and 300",
+    ),
+    "a path that is too long": (
+        "coco captions",
+        changed(COCO, "images", 0, "file_name", to="x/" * 4000),
+        r"images\[0\]: a path may have 3,000 bytes, .* got 8,000 and 1",
+    ),
+    "a file with two ids": (
+        "coco captions",
+        changed(COCO, "images", 1, "file_name", to="a.jpg"),
+        r"images\[1\]: a\.jpg stands already at images\[0\]",
+    ),
+    "a link out of the list": (
+        "json lines",
+        b'{"file": "/etc/passwd", "captions": ["A"]}\n',
+        "line 1: a file must be a path below its folder",
+    ),
+    "a list cut in a name": (
+        "coco results",
+        b'[{"image_id": 1, "capt',
+        "line 1, column 18: no JSON",
+    ),
+    "an id of a share": (
+        "coco results",
+        b'[{"image_id": NaN, "caption": "a"}]',
+        r"entry 1: .* is none of",
+    ),
+    "a result that is deep": (
+        "coco results",
+        b'[{"image_id": ' + b"[" * 400 + b"]" * 400 + b', "caption": "a"}]',
+        r"entry 1: .* is none of",
+    ),
+    "no images": ("instances", changed(INSTANCES, "images", to={}), "images must be a list"),
+    "an image twice": (
+        "instances",
+        changed(INSTANCES, "images", to=[*INSTANCES["images"] * 2]),
+        r"images\[1\]: 3 stands there already",
+    ),
+    "a file twice": (
+        "instances",
+        changed(
+            INSTANCES, "images", to=[*INSTANCES["images"], {**INSTANCES["images"][0], "id": 4}]
+        ),
+        r"images\[1\]: 'b\.png' stands there already",
+    ),
+    "an image elsewhere": (
+        "instances",
+        changed(INSTANCES, "images", 0, "file_name", to="../b.png"),
+        r"images\[0\]: a file must be a path below its folder, got '../b\.png'",
+    ),
+    "an image without end": (
+        "instances",
+        changed(INSTANCES, "images", 0, "height", to=10**9),
+        r"images\[0\]: height and width must be .* got 1000000000 and 8",
+    ),
+    "an image of no height": (
+        "instances",
+        changed(INSTANCES, "images", 0, "height", to=True),
+        r"images\[0\]: height and width must be whole numbers",
+    ),
+    "a category twice": (
+        "instances",
+        changed(INSTANCES, "categories", to=[*INSTANCES["categories"] * 2]),
+        r"categories\[1\]: 17 stands there already",
+    ),
+    "a category of controls": (
+        "instances",
+        changed(INSTANCES, "categories", 0, "name", to="c\x07at"),
+        r"categories\[0\]: name must be a text on one line, got 'c\\x07at'",
+    ),
+    "an object twice": (
+        "instances",
+        changed(INSTANCES, "annotations", 1, "id", to=1),
+        r"annotations\[1\]: 1 stands there already",
+    ),
+    "an object of no image": (
+        "instances",
+        changed(INSTANCES, *ANNOTATION, "image_id", to=4),
+        r"annotations\[0\]: image_id 4 is none that the file defines",
+    ),
+    "an object of no category": (
+        "instances",
+        changed(INSTANCES, *ANNOTATION, "category_id", to=[17]),
+        r"annotations\[0\]: category_id must be a whole number or a text, got \[17\]",
+    ),
+    "a box of text": (
+        "instances",
+        changed(INSTANCES, *ANNOTATION, "bbox", to="0123"),
+        r"annotations\[0\]: bbox must be four finite numbers, got '0123'",
+    ),
+    "a box of NaN": (
+        "instances",
+        changed(INSTANCES, *ANNOTATION, "bbox", to=[0, 0, math.nan, 1]),
+        r"annotations\[0\]: bbox must be four finite numbers, got \[0, 0, nan, 1\]",
+    ),
+    "a box beside its image": (
+        "instances",
+        changed(INSTANCES, *ANNOTATION, "bbox", to=[5, 1, 5, 2]),
+        r"annotations\[0\]: bbox must be left, .* 8 pixels wide and 6 high, got \[5, 1, 5, 2\]",
+    ),
+    "a box inside out": (
+        "instances",
+        changed(INSTANCES, *ANNOTATION, "bbox", to=[5, 1, -2, 2]),
+        r"annotations\[0\]: bbox must be left, top",
+    ),
+    "a caption of boxes": (
+        "phrases",
+        changed(PHRASES, "a.jpg", 0, "phrases", 0, "boxes", 0, to="0011"),
+        r"photo a\.jpg: a box must be left < right .* got '0011' for 'A dog'",
+    ),
+    "a truth for a number": (
+        "phrases",
+        changed(PHRASES, "a.jpg", 0, "phrases", 0, "words", to=True),
+        r"photo a\.jpg: each entry needs 'words', a int",
+    ),
+    "a type that is none": (
+        "phrases",
+        changed(PHRASES, "a.jpg", 0, "phrases", 0, "types", to=[7]),
+        r"photo a\.jpg: types must be texts, got \[7\] for 'A dog'",
+    ),
+    "a photo with an escape": (
+        "phrases",
+        written({"a\x1b[2J": 3}),
+        r"photo 'a\\x1b\[2J': captions must stand in a list",
+    ),
+    "maps of texts": ("map json", changed(MAPS, "maps", to=[["a"]]), ""),
+    "maps of several lengths": ("map json", changed(MAPS, "maps", to=[[1], [1, 2]]), ""),
+    "words that are one": ("map json", changed(MAPS, "words", to="dog"), "words must be a list"),
+    "gates of NaN": ("map json", changed(MAPS, "gates", to=[math.nan]), "gates must be finite"),
+    "a place that is none": (
+        "map json",
+        changed(MAPS, "geometry", to=[1]),
+        "geometry must be an object",
+    ),
+    "objects for numbers": (
+        "array",
+        b"\x93NUMPY\x01\x00F\x00"
+        + b"{'descr': '|O', 'fortran_order': False, 'shape': (3,), }".ljust(69)
+        + b"\n",
+        "",
+    ),
+    "more than there is": (
+        "array",
+        npy(np.zeros(3)).replace(b"(3,), }      ", b"(10**9,), } "),
+        "",
+    ),
+    "two of them": ("arrays", npz(a=np.zeros(3), b=np.zeros(3)), "must hold one array"),
+    "no array": ("arrays", npz(), "must hold one array"),
+    "images cut off": (
+        "idx images",
+        idx(np.zeros((5, 3, 2), np.uint8))[:-1],
+        "has 45 bytes; of 5 x 3 x 2 it must have 46",
+    ),
+    "images and more": (
+        "idx images",
+        idx(np.zeros((5, 3, 2), np.uint8)) + b"x",
+        "must have 46",
+    ),
+    "classes for images": (
+        "idx images",
+        idx(np.zeros(5, np.uint8)),
+        "no IDX file of bytes with 3 axes",
+    ),
+    "packed images": (
+        "idx images",
+        gzip.compress(idx(np.zeros((5, 3, 2), np.uint8))),
+        "begins with 1f 8b 08",
+    ),
+    "images without end": (
+        "idx images",
+        bytes([0, 0, 8, 3]) + b"\xff" * 12,
+        "of 4294967295 x 42949",
+    ),
+    "no images at all": (
+        "idx images",
+        bytes([0, 0, 8, 3]) + bytes(12),
+        "holds nothing: 0 x 0 x 0",
+    ),
+    "half a head": ("idx classes", bytes([0, 0, 8, 1, 0, 0]), "it is cut off or damaged"),
+    "grids of nothing": ("features", changed(FEATURES, "shapes", to=[[0, 3, 2]]), "make no sense"),
+    "grids without end": (
+        "features",
+        changed(FEATURES, "shapes", to=[[10**9, 10**9, 1]]),
+        "make no sense",
+    ),
+    "no grid": ("features", changed(FEATURES, "shapes", to=[]), "make no sense"),
+    "features of a photo twice": (
+        "features",
+        changed(FEATURES, "ids", to=["a", "a"]),
+        "stands twice",
+    ),
+    "features of infinity": (
+        "features",
+        changed(FEATURES, "shapes", to=[[math.inf, 1, 1]]),
+        "damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_thing_wrong(name: str, tmp_path: Path) -> None:
+    kind, content, reason = BAD[name]
+    refused(kind, content, reason, tmp_path)
+
+
+OUTLINES: dict[str, tuple[Any, str]] = {
+    "too few lengths": (
+        {"size": [6, 8], "counts": [30, 6]},
+        "must fill 6 x 8 pixels, they add up to 36",
+    ),
+    "too many": ({"size": [6, 8], "counts": [30, 6, 13]}, "they add up to 49"),
+    "below zero": ({"size": [6, 8], "counts": [-1, 49]}, "run lengths must fill"),
+    "without end": ({"size": [6, 8], "counts": [10**30]}, "they add up to 10000000000"),
+    "shares": (
+        {"size": [6, 8], "counts": [30.0, 6, 12]},
+        "whole numbers or a text, got \\[30.0, 6",
+    ),
+    "truths": ({"size": [6, 8], "counts": [True, 47]}, "whole numbers or a text"),
+    "NaN": ({"size": [6, 8], "counts": [math.nan]}, "whole numbers or a text, got \\[nan\\]"),
+    "one number": ({"size": [6, 8], "counts": 48}, "whole numbers or a text, got 48"),
+    "another size": (
+        {"size": [8, 6], "counts": [48]},
+        "of \\[8, 6\\] pixels do not fit an image of \\[6, 8\\]",
+    ),
+    "an enormous size": ({"size": [10**9, 10**9], "counts": [10**18]}, "do not fit an image"),
+    "no size": ({"size": 48, "counts": [48]}, "of 48 pixels do not fit an image"),
+    "a text cut off": ({"size": [6, 8], "counts": "P"}, "the text was cut off"),
+    "a text of others": ({"size": [6, 8], "counts": "né"}, "letters from 0 to o, got 'é'"),
+    "a number without end": ({"size": [6, 8], "counts": "o" * 10**6}, "must stay below 2\\^60"),
+    "no lengths": ({"size": [6, 8]}, "a list of polygons or an object"),
+    "two corners": ([[1, 2, 3, 4]], "three corners or more, got \\[1, 2, 3, 4\\]"),
+    "half a corner": ([[1, 2, 3, 4, 5, 6, 7]], "three corners or more"),
+    "corners in pairs": ([[[1, 2], [3, 4], [5, 6]]], "three corners or more|finite numbers"),
+    "corners of texts": ([["1", "2", "3", "4", "5", "6"]], "must be finite numbers"),
+    "corners of NaN": ([[1, 2, 3, math.nan, 5, 6]], "must be finite numbers"),
+    "far corners": ([[1, 2, 3, 1e308, 5, 6]], "must be finite numbers below 10,000,000"),
+    "very far corners": ([[1, 2, 3, 10**400, 5, 6]], "must be finite numbers"),
+    "a polygon that is a number": ([7], "three corners or more, got 7"),
+    "a polygon that is an object": ([{"a": 1}], "three corners or more"),
+}
+
+
+@pytest.mark.parametrize("name", OUTLINES)
+def test_outlines_that_fit_no_image(name: str, tmp_path: Path) -> None:
+    from visattn.data.regions.masks import segmentation_mask
+
+    outline, reason = OUTLINES[name]
+    with pytest.raises(ValueError, match=reason):
+        segmentation_mask(outline, (6, 8))
+
+
+def test_a_polygon_of_a_large_image_takes_little_room() -> None:
+    import tracemalloc
+
+    from visattn.data.regions.masks import segmentation_mask
+
+    whole = [[0.0, 0.0, 2003.0, 0.0, 2003.0, 2011.0, 0.0, 2011.0]]
+    for polygons, inside in ((SQUARE, 6), (whole, 2011 * 2003)):
+        tracemalloc.start()
+        mask = segmentation_mask(polygons, (2011, 2003))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert mask.sum() == inside
+        assert peak < 8 * mask.nbytes
+
+
+def test_a_bomb_of_gzip_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phrases, "unpacked_gzip", partial(phrases.unpacked_gzip, most=10**6))
+    bomb = gzip.compress(bytes(10**7))
+    assert len(bomb) < 10**5
+    refused("packed phrases", bomb, "more than 1,000,000 bytes when it is unpacked", tmp_path)
+    refused("packed phrases", gzip.compress(bytes(600_000)) * 2, "more than 1,000,000", tmp_path)

@@ -1,0 +1,155 @@
+"""Photos with captions as a data set: what a sample holds, and what is missing."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from miniatures import CaptionPaths, write_caption_data
+from PIL import Image
+
+from visattn.data.captions.files import CaptionEntry, of_split, read_captions, read_split
+from visattn.data.captions.images import CaptionedPhotos, missing_photos
+from visattn.data.images.reader import ImageError, read_image
+from visattn.data.images.resize import ResizeSpec, frame
+
+FRAMING = ResizeSpec((23, 19), shorter=29)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> CaptionPaths:
+    return write_caption_data(tmp_path / "data", photos=7, size=41)
+
+
+@pytest.fixture
+def photos(paths: CaptionPaths) -> CaptionedPhotos:
+    return CaptionedPhotos(read_captions(paths.captions), paths.photos, FRAMING)
+
+
+def test_a_sample_is_the_framed_photo_with_all_it_is_told_by(
+    paths: CaptionPaths, photos: CaptionedPhotos
+) -> None:
+    entries = read_captions(paths.captions)
+    assert len(photos) == 7
+    for index, entry in enumerate(entries):
+        sample = photos[index]
+        pixels, geometry = frame(read_image(paths.photos / entry.file), FRAMING)
+        assert sample.image is not None
+        assert sample.image.shape == (3, 23, 19)
+        assert torch.equal(sample.image, pixels)
+        assert (sample.id, sample.captions, sample.references) == (
+            entry.id,
+            entry.captions,
+            entry.captions,
+        )
+        assert torch.equal(photos.framed(index)[0], pixels)
+        assert photos.framed(index)[1] == geometry
+
+
+def test_photos_come_in_the_order_of_their_list(paths: CaptionPaths) -> None:
+    names = read_split(paths.validation)[::-1]
+    entries = of_split(read_captions(paths.captions), names)
+    photos = CaptionedPhotos(entries, paths.photos, FRAMING)
+    assert [photos[index].id for index in range(len(photos))] == names
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
+@pytest.mark.parametrize("code", range(1, 9))
+def test_the_way_back_is_known_without_the_pixels(form: str, code: int, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = code
+    pixels = np.random.default_rng(5).integers(0, 256, (31, 47, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a", form, exif=exif)
+    photos = CaptionedPhotos([CaptionEntry("a", "a", ("A",))], tmp_path, FRAMING)
+    assert photos.geometry(0) == photos.framed(0)[1]
+    assert photos.geometry(0).image_size == ((31, 47) if code < 5 else (47, 31))
+
+
+@pytest.mark.parametrize("index", [7, -1])
+def test_there_is_nothing_beyond_the_last_photo(photos: CaptionedPhotos, index: int) -> None:
+    for reading in (photos.__getitem__, photos.framed, photos.geometry):
+        with pytest.raises(IndexError, match=rf"index must lie in \[0, 7\), got {index}"):
+            reading(index)
+
+
+def test_photos_travel_to_other_processes(photos: CaptionedPhotos) -> None:
+    again = pickle.loads(pickle.dumps(photos))
+    assert torch.equal(again.framed(5)[0], photos.framed(5)[0])
+    assert again[5].captions == photos[5].captions
+
+
+def test_missing_photos_are_counted_before_any_is_read(paths: CaptionPaths) -> None:
+    entries = read_captions(paths.captions)
+    for path in paths.photos.iterdir():
+        path.write_bytes(b"no photo")  # which only reading would find
+    assert len(CaptionedPhotos(entries, paths.photos, FRAMING)) == 7
+    gone = [entry.file for entry in entries[1:6]]
+    (paths.photos / gone[0]).write_bytes(b"")
+    for name in gone[1:]:
+        (paths.photos / name).unlink()
+    assert missing_photos(entries, paths.photos) == gone
+    reason = (
+        rf"5 of 7 photos are missing or empty in .*photos: {', '.join(gone[:3])}, \.\.\.; take them"
+    )
+    with pytest.raises(FileNotFoundError, match=reason):
+        CaptionedPhotos(entries, paths.photos, FRAMING)
+
+
+def test_a_folder_in_place_of_a_photo_is_no_photo(paths: CaptionPaths) -> None:
+    entries = read_captions(paths.captions)
+    (paths.photos / entries[3].file).unlink()
+    (paths.photos / entries[3].file).mkdir()
+    assert missing_photos(entries, paths.photos) == [entries[3].file]
+
+
+def test_the_right_folder_is_named_if_it_is_near(paths: CaptionPaths) -> None:
+    entries = read_captions(paths.captions)
+    (paths.photos.parent / "other").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"7 of 7 .*; .*photos has the first, is it the"):
+        CaptionedPhotos(entries, paths.photos.parent, FRAMING)
+    with pytest.raises(FileNotFoundError, match="gone is no folder; give the folder of the photos"):
+        CaptionedPhotos(entries, paths.photos.parent / "gone", FRAMING)
+
+
+def test_a_photo_that_cannot_be_read_is_named(paths: CaptionPaths, photos: CaptionedPhotos) -> None:
+    path = paths.photos / photos.entries[3].file
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ImageError, match=rf"{path.name}: .*truncated"):
+        photos[3]
+    path.write_bytes(b"<html>404</html>")
+    for reading in (photos.framed, photos.geometry):
+        with pytest.raises(ImageError, match=rf"{path.name}: not an image of a known format"):
+            reading(3)
+
+
+def test_a_photo_must_lie_in_the_folder(paths: CaptionPaths) -> None:
+    entries = read_captions(paths.captions)
+    photo = paths.photos / entries[3].file
+    photo.rename(paths.photos.parent / "elsewhere.jpg")
+    photo.symlink_to("../elsewhere.jpg")
+    with pytest.raises(
+        ValueError, match=rf"'{photo.name}' leads by a link to .*elsewhere\.jpg, out"
+    ):
+        CaptionedPhotos(entries, paths.photos, FRAMING)
+    with pytest.raises(ValueError, match=r"must be a path below its folder, got '/etc/passwd'"):
+        missing_photos([CaptionEntry("a", "/etc/passwd", ("A",))], paths.photos)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("captions", "folder", "count"),
+    [
+        ("flickr8k/captions.txt", "flickr8k/Images", 7000),
+        ("coco/annotations/captions_train2017.json", "coco/train2017", 80),
+    ],
+)
+def test_real_photos_are_all_there(captions: str, folder: str, count: int) -> None:
+    data = Path(os.environ["VISATTN_DATA"])
+    photos = CaptionedPhotos(read_captions(data / captions), data / folder, FRAMING)
+    assert len(photos) == count
+    for index in range(0, count, count // 7):
+        pixels, geometry = photos.framed(index)
+        assert pixels.shape == (3, 23, 19)
+        assert geometry == photos.geometry(index)

@@ -1,0 +1,173 @@
+"""Captions as numbers and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.data.captions.vocabulary import Vocabulary, split_words
+from visattn.models.captioner import END, SPECIALS, START, UNKNOWN
+
+WORDS = st.text("abcdefghij", min_size=1, max_size=5)
+TRICKY = st.text("aBs nt'’.,-/#1ΣI\u0301\u0307İ\u2028") | st.text()  # where rules meet
+CAPTIONS = st.lists(WORDS, max_size=11).map(" ".join)
+
+
+@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))
+def test_known_captions_come_back(captions: list[str]) -> None:
+    vocabulary = Vocabulary.of(captions)
+    assert vocabulary.words[:4] == SPECIALS
+    for caption in captions:
+        tokens = vocabulary.encode(caption)
+        assert (tokens[0], tokens[-1]) == (START, END)
+        assert UNKNOWN not in tokens
+        assert vocabulary.decode(tokens) == caption
+
+
+@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), other=CAPTIONS)
+def test_other_words_are_unknown_and_nothing_falls(captions: list[str], other: str) -> None:
+    vocabulary = Vocabulary.of(captions)
+    known = set(" ".join(captions).split())
+    inner = vocabulary.encode(other)[1:-1]
+    assert [token == UNKNOWN for token in inner] == [word not in known for word in other.split()]
+
+
+@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))
+def test_the_order_of_captions_does_not_matter(captions: list[str]) -> None:
+    turned = captions[::-1]
+    assert Vocabulary.of(captions).words == Vocabulary.of(turned).words
+
+
+def test_common_words_come_first_and_rare_ones_not_at_all() -> None:
+    captions = ["b b b a", "c a", "d"]
+    assert Vocabulary.of(captions).words[4:] == ("b", "a", "c", "d")
+    assert Vocabulary.of(captions, min_count=2).words[4:] == ("b", "a")
+    assert len(Vocabulary.of(captions)) == 8
+
+
+@pytest.mark.parametrize(
+    ("caption", "words"),
+    [
+        ("A man, a plan.", ["a", "man", "a", "plan"]),
+        ("the dog's   toy\n", ["the", "dog", "'s", "toy"]),
+        ("the dog’s toy", ["the", "dog", "'s", "toy"]),
+        ("the dog 's toy", ["the", "dog", "'s", "toy"]),
+        ("two dogs' toys", ["two", "dogs", "toys"]),
+        ("They don't, I'd've", ["they", "do", "n't", "i", "'d", "'ve"]),
+        ("at 5 o'clock 'so", ["at", "5", "o'clock", "so"]),
+        ("well-worn - shoes -- and/or socks", ["well-worn", "shoes", "and/or", "socks"]),
+        ("a U.S. flag. Washington D.C.", ["a", "u.s.", "flag", "washington", "d.c."]),
+        ("o\u0323\u0308's x-'s", ["ọ\u0308", "'s", "x", "'s"]),
+        ("1,000 at 9:30 , 3/4", ["1,000", "at", "9:30", "3/4"]),
+        ("fence.com fence. and", ["fence.com", "fence", "and"]),
+        ("no. #7 & 50% (of AT&T)", ["no", "#", "7", "&", "50", "%", "of", "at", "&", "t"]),
+        ("Ünïcödé 日本 42", ["ünïcödé", "日本", "42"]),
+        ("cafe\u0301 İris", ["café", "i\u0307ris"]),
+        ("a 🐕 dog👍🏽 ❤️", ["a", "dog"]),
+        ("!?🙂", []),
+        ("", []),
+    ],
+)
+def test_words_by_hand(caption: str, words: list[str]) -> None:
+    assert split_words(caption) == words
+
+
+@given(caption=TRICKY)
+def test_words_survive_being_joined(caption: str) -> None:
+    words = split_words(caption)
+    assert split_words(" ".join(words)) == words
+
+
+@given(parts=st.lists(TRICKY, max_size=5))
+def test_no_word_reaches_over_a_blank(parts: list[str]) -> None:
+    """Phrases are counted between blanks, and carried over to words part by part."""
+    pieces = " ".join(parts).split()
+    assert split_words(" ".join(parts)) == [w for piece in pieces for w in split_words(piece)]
+
+
+@given(first=WORDS, second=WORDS, ending=st.sampled_from(["'s", "'m", "'d", "'re", "'ve", "'ll"]))
+def test_an_ending_is_a_word_however_it_is_spaced(first: str, second: str, ending: str) -> None:
+    words = [first, ending, second]
+    for written in (ending, f" {ending}", ending.replace("'", "’"), f" {ending.upper()}"):
+        assert split_words(f"{first}{written} {second}") == words
+
+
+def test_a_thousand_words_are_no_matter() -> None:
+    words = ["a", "dog", "'s"] * 1001
+    assert split_words(" ".join(words)) == words
+    assert len(Vocabulary.of(["a dog's"]).encode(" ".join(words))) == 3005
+
+
+def test_an_empty_caption_begins_and_ends() -> None:
+    vocabulary = Vocabulary.of(["a"])
+    assert vocabulary.encode("") == [START, END]
+    assert vocabulary.decode([0, START, 4, END, 0]) == "a"
+
+
+def test_counts_are_kept_with_the_words() -> None:
+    captions = ["b b b a", "c a", "d"]
+    assert Vocabulary.of(captions).counts == {"b": 3, "a": 2, "c": 1, "d": 1}
+    rarer = Vocabulary.of(captions, min_count=2)
+    assert rarer.counts == {"b": 3, "a": 2}
+    again = Vocabulary(list(rarer.words))
+    assert (again.words, again.hash, again.counts) == (rarer.words, rarer.hash, {})
+
+
+@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), limit=st.integers(1, 11))
+def test_a_limit_keeps_the_commonest_words(captions: list[str], limit: int) -> None:
+    every = Vocabulary.of(captions)
+    limited = Vocabulary.of(captions, max_words=limit)
+    assert limited.words == every.words[: 4 + limit]
+    assert limited.counts == {word: every.counts[word] for word in limited.words[4:]}
+
+
+@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), others=st.lists(CAPTIONS, max_size=7))
+def test_the_unknown_share_is_that_of_unknown_numbers(
+    captions: list[str], others: list[str]
+) -> None:
+    vocabulary = Vocabulary.of(captions)
+    said = [token for caption in others for token in vocabulary.encode(caption)[1:-1]]
+    expected = said.count(UNKNOWN) / len(said) if said else 0
+    assert vocabulary.unknown_share(others) == expected
+    assert vocabulary.unknown_share(captions) == 0
+    assert vocabulary.unknown_share(["klm"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"min_count": 0}, "at least 1, got 0 and None"),
+        ({"max_words": 0}, "at least 1, got 1 and 0"),
+        ({"min_count": 5}, "no word stands 5 times .* 'b', 3 times; lower min_count"),
+    ],
+)
+def test_limits_that_leave_nothing_are_refused(limits: dict[str, int], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Vocabulary.of(["b b b a"], **limits)
+
+
+def test_the_hash_is_what_it_was() -> None:
+    """Weights that were saved with it must still find it."""
+    assert Vocabulary((*SPECIALS, "a", "red", "ring")).hash == "809b92624388cb56"
+
+
+def test_the_hash_changes_with_any_word_and_the_order() -> None:
+    hashes = {
+        Vocabulary((*SPECIALS, *words)).hash
+        for words in (("a", "b"), ("b", "a"), ("a",), ("a", "c"), ())
+    }
+    assert len(hashes) == 5
+    assert Vocabulary((*SPECIALS, "a", "b")).hash == Vocabulary((*SPECIALS, "a", "b")).hash
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "begins with <pad>, <start>, <end>, <unknown>"),
+        (("a", *SPECIALS), "Vocabulary.of counts one"),
+        ((*SPECIALS, "a", "b", "a"), r"stand twice: \['a'\]"),
+        ((*SPECIALS, "<end>"), "stand twice"),
+    ],
+)
+def test_lists_that_are_none_are_refused(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Vocabulary(words)

@@ -1,0 +1,269 @@
+"""Digits on canvases: where they lie, what lies over them, and that all of it comes again."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.data.classification.cluttered_mnist import ClutteredMNIST, ClutterSpec, Combine, lay
+from visattn.data.images.augment import Affine, RandomTranslate
+
+COMBINATIONS: tuple[Combine, ...] = get_args(Combine)
+
+
+def some_digits(count: int, size: tuple[int, int] = (5, 7), seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (count, 1, *size), generator=random).to(torch.uint8)
+
+
+def laid(
+    plan: ClutterSpec, *, count: int = 11, seed: int = 0, clutter: bool = True
+) -> ClutteredMNIST:
+    others = some_digits(13, seed=9) if clutter else None
+    return ClutteredMNIST(
+        some_digits(count), torch.arange(count) % 10, plan, seed=seed, clutter=others
+    )
+
+
+def alike(counts: Tensor) -> bool:
+    """Whether counts may be those of equally likely cells: chi-square with p above 0.001."""
+    freedom = counts.numel() - 1
+    expected = counts.sum() / counts.numel()
+    found = float(((counts - expected) ** 2 / expected).sum())
+    spread = 2 / (9 * freedom)  # Wilson and Hilferty: its cube root is nearly normal
+    return found < freedom * (1 - spread + 3.09 * spread**0.5) ** 3
+
+
+def counted(places: Tensor, spans: tuple[int, int]) -> Tensor:
+    """How often each of the places of a grid was taken."""
+    return torch.bincount(places[:, 0] * spans[1] + places[:, 1], minlength=spans[0] * spans[1])
+
+
+def by_hand(data: ClutteredMNIST, number: int) -> np.ndarray:
+    """One canvas, pixel by pixel, in float64."""
+    own = number % len(data)
+    height, width = data.plan.size
+    side, placed = data.plan.piece, data.placements([number])
+    canvas = np.zeros((height, width))
+    top, left = placed.digits[0].tolist()
+    for row in range(data.digits.shape[2]):
+        for column in range(data.digits.shape[3]):
+            canvas[top + row, left + column] = data.digits[own, 0, row, column]
+    for which in range(data.plan.pieces):
+        source = int(placed.sources[0, which])
+        (down, right), (top, left) = (
+            corners[0, which].tolist() for corners in (placed.cuts, placed.pieces)
+        )
+        for row in range(side):
+            for column in range(side):
+                over = float(data.clutter[source, 0, down + row, right + column])
+                below = canvas[top + row, left + column]
+                canvas[top + row, left + column] = {
+                    "sum": min(below + over, 255.0),
+                    "max": max(below, over),
+                    "overwrite": over,
+                    "blend": np.floor(below + (255 - below) * over / 255 + 0.5),
+                }[data.plan.combine]
+    return canvas
+
+
+@given(
+    combine=st.sampled_from(COMBINATIONS),
+    pieces=st.integers(0, 5),
+    seed=st.integers(0, 99),
+    numbers=st.lists(st.integers(0, 50), min_size=1, max_size=5),
+    clutter=st.booleans(),
+)
+def test_canvases_are_those_made_by_hand(
+    combine: Combine, pieces: int, seed: int, numbers: list[int], clutter: bool
+) -> None:
+    data = laid(ClutterSpec((11, 13), pieces, 3, combine), seed=seed, clutter=clutter)
+    images, labels = data[numbers]
+    for number, image, label in zip(numbers, images, labels, strict=True):
+        np.testing.assert_array_equal(image[0].numpy(), by_hand(data, number))
+        assert label == data.labels[number % 11]
+
+
+def test_a_digit_lies_at_each_of_33_by_33_places_equally_often() -> None:
+    data = ClutteredMNIST(some_digits(20_000, (28, 28)), torch.zeros(20_000).long(), ClutterSpec())
+    corners = data.placements(range(20_000)).digits
+    assert corners.amin(0).tolist() == [0, 0]
+    assert corners.amax(0).tolist() == [32, 32]
+    assert alike(counted(corners, (33, 33)))
+    assert not alike(counted(corners[corners[:, 1] < 32], (33, 33)))  # a last place never reached
+
+
+def test_pieces_come_from_everywhere_and_lie_everywhere() -> None:
+    count = 17
+    data = ClutteredMNIST(
+        some_digits(count, (28, 28)), torch.zeros(count).long(), ClutterSpec((60, 100), 4)
+    )
+    placed = data.placements(range(10_000))
+    assert placed.sources.shape == (10_000, 4)
+    own = torch.arange(10_000)[:, None] % count
+    assert alike(torch.bincount(((placed.sources - own) % count).flatten(), minlength=count)[1:])
+    assert not (placed.sources == own).any()
+    assert alike(counted(placed.cuts.flatten(0, 1), (21, 21)))
+    assert alike(counted(placed.pieces.flatten(0, 1), (53, 93)))
+
+
+def test_there_are_as_many_pieces_of_that_size_as_were_asked_for() -> None:
+    black = torch.zeros(7, 1, 5, 5, dtype=torch.uint8)
+    gray = torch.full((3, 1, 11, 11), 10, dtype=torch.uint8)
+    for pieces, piece in ((1, 8), (4, 8), (8, 3)):
+        plan = ClutterSpec((23, 29), pieces, piece)
+        images, _ = ClutteredMNIST(black, torch.arange(7), plan, clutter=gray)[[*range(7)]]
+        assert images.sum((1, 2, 3)).tolist() == [10 * pieces * piece**2] * 7
+    rows, columns = torch.nonzero(images[0, 0], as_tuple=True)
+    assert len(set(rows.tolist())) > 3
+    assert len(set(columns.tolist())) > 3
+
+
+@pytest.mark.parametrize(
+    ("combine", "expected"),
+    [
+        ("sum", [30, 250, 255, 200]),
+        ("max", [30, 200, 200, 200]),
+        ("overwrite", [30, 50, 100, 0]),
+        ("blend", [30, 211, 222, 200]),
+    ],
+)
+def test_what_becomes_of_a_digit_under_a_piece(combine: Combine, expected: list[int]) -> None:
+    canvas = torch.tensor([[[[0, 200, 200, 200]]]], dtype=torch.uint8)
+    piece = torch.tensor([[[[30, 50, 100, 0]]]], dtype=torch.uint8)
+    lay(canvas, piece, torch.tensor([[0, 0]]), combine)
+    assert canvas.flatten().tolist() == expected
+
+
+@settings(max_examples=9)
+@given(seed=st.integers(0, 99), numbers=st.lists(st.integers(0, 40), min_size=1, max_size=5))
+def test_a_canvas_is_its_seed_and_number(seed: int, numbers: list[int]) -> None:
+    data, again = (laid(ClutterSpec((11, 13), 2, 3), seed=seed, clutter=False) for _ in range(2))
+    together = data[numbers].images
+    for number, image in zip(numbers, together, strict=True):
+        assert torch.equal(again[[number]].images[0], image)
+
+
+def test_other_seeds_and_other_epochs_bring_other_canvases() -> None:
+    plan = ClutterSpec((60, 60), 4, 3)
+    canvases = [
+        laid(plan, seed=seed)[[11 * epoch + 5]].images for seed in range(3) for epoch in range(3)
+    ]
+    assert all(
+        not torch.equal(one, other) for i, one in enumerate(canvases) for other in canvases[:i]
+    )
+
+
+def test_nothing_is_drawn_from_a_generator_that_others_use() -> None:
+    data = laid(ClutterSpec((11, 13), 2, 3))
+    before = torch.get_rng_state()
+    first = data[[3, 5]].images
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    assert torch.equal(data[[3, 5]].images, first)
+
+
+def test_centers_are_where_the_digits_are() -> None:
+    white = torch.full((19, 1, 5, 7), 255, dtype=torch.uint8)
+    data = ClutteredMNIST(white, torch.zeros(19).long(), ClutterSpec((11, 23)))
+    images, _ = data[[*range(19)]]
+    for image, (x, y) in zip(images, data.centers.tolist(), strict=True):
+        rows, columns = torch.nonzero(image[0], as_tuple=True)
+        assert x == pytest.approx(float(2 * (columns.float().mean() + 0.5) / 23 - 1), abs=1e-6)
+        assert y == pytest.approx(float(2 * (rows.float().mean() + 0.5) / 11 - 1), abs=1e-6)
+
+
+def test_a_digest_tells_canvases_apart() -> None:
+    plan = ClutterSpec((11, 13), 2, 3)
+    digest = laid(plan).digest()
+    assert digest == laid(plan).digest()
+    others = [
+        laid(plan, seed=1),
+        laid(plan, clutter=False),
+        laid(ClutterSpec((11, 13), 2, 3, "max")),
+        ClutteredMNIST(
+            some_digits(11), torch.zeros(11).long(), plan, clutter=some_digits(13, seed=9)
+        ),
+    ]
+    assert len({digest, *(other.digest() for other in others)}) == 5
+
+
+def test_the_digest_is_the_same_on_every_machine() -> None:
+    ramp = torch.arange(3 * 35).view(3, 1, 5, 7).to(torch.uint8)
+    data = ClutteredMNIST(ramp, torch.arange(3), ClutterSpec((11, 13), 2, 3), seed=7)
+    assert data.digest().startswith("e54bb881c0f6069b2b27c38e")
+
+
+def test_digits_change_before_they_are_laid() -> None:
+    white = torch.full((7, 1, 5, 5), 255, dtype=torch.uint8)
+    data = ClutteredMNIST(
+        white,
+        torch.zeros(7).long(),
+        ClutterSpec((11, 13)),
+        augmentations=[RandomTranslate(pixels=2)],
+    )
+    moved = data[[*range(7)]].images
+    assert int((moved > 0).sum()) < 7 * 25  # what was shifted out of its square is gone
+    corners = data.placements(range(7)).digits
+    for image, (top, left) in zip(moved, corners.tolist(), strict=True):
+        outside = image[0].clone()
+        outside[top : top + 5, left : left + 5] = 0
+        assert not outside.any()
+
+
+def test_colors_stay_in_their_channels() -> None:
+    colors = torch.tensor([40, 50, 60], dtype=torch.uint8).view(1, 3, 1, 1).repeat(5, 1, 3, 3)
+    data = ClutteredMNIST(colors, torch.zeros(5).long(), ClutterSpec((7, 11), 2, 2, "max"))
+    assert {tuple(pixel) for pixel in data[[2]].images[0].flatten(1).T.tolist()} == {
+        (0, 0, 0),
+        (40, 50, 60),
+    }
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"size": (0, 5)}, "size and piece must be at least 1 pixel"),
+        ({"piece": 0}, "size and piece must be at least 1 pixel"),
+        ({"pieces": -1}, "pieces at least 0"),
+    ],
+)
+def test_plans_without_sense_are_refused(plan: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ClutterSpec(**plan)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_unknown_way_to_combine_is_refused() -> None:
+    plan = ClutterSpec()
+    object.__setattr__(plan, "combine", "mean")  # the constructor's own types are checked in tests
+    with pytest.raises(ValueError, match="one of sum, max, overwrite, blend; got 'mean'"):
+        plan.__post_init__()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"digit of \(5, 7\) pixels must fit .* canvas of \(9, 6\)"
+    ):
+        laid(ClutterSpec((9, 6)))
+    with pytest.raises(ValueError, match="pieces of 6 pixels a side must fit"):
+        laid(ClutterSpec((11, 13), 1, 6))
+    with pytest.raises(ValueError, match="got 0 other digits"):
+        laid(ClutterSpec((11, 13), 1, 3), count=1, clutter=False)
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        laid(ClutterSpec((11, 13)), seed=-1)
+    grown = Affine(canvas=(6, 7))
+    data = ClutteredMNIST(
+        some_digits(3), torch.zeros(3).long(), ClutterSpec((11, 13)), augmentations=[grown]
+    )
+    with pytest.raises(ValueError, match=r"must keep their size, \(5, 7\); got \(6, 7\)"):
+        data[[0]]
+
+
+def test_a_canvas_as_large_as_the_digit_holds_it_as_it_is() -> None:
+    data = laid(ClutterSpec((5, 7)))
+    assert torch.equal(data[[3, 14]].images, data.digits[[3, 3]])
+    assert not data.centers.any()

@@ -1,0 +1,121 @@
+"""Features on disk: damage is noticed, and only one process writes."""
+
+import json
+import os
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kept_photos import Photos, prepare, small_encoder
+
+from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.feature_cache.format import HEADER, LOCK, RECORDS, alone, packed, unpacked
+from visattn.models.backbones.timm_encoder import TimmEncoder
+
+
+@pytest.fixture(scope="module")
+def encoder() -> TimmEncoder:
+    return small_encoder()
+
+
+@given(values=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=31), spot=st.integers(0))
+def test_a_record_is_whole_or_refused(values: list[int], spot: int) -> None:
+    bits = np.array(values, dtype=np.uint16)
+    record = packed(bits.view(np.float16).reshape(1, 1, -1)).tobytes()
+    kept = unpacked(bytearray(record))
+    assert kept is not None
+    assert np.array_equal(kept.view(np.uint16), bits)
+    torn = bytearray(record)
+    torn[spot % len(torn)] ^= 1 << spot % 8
+    assert unpacked(torn) is None
+
+
+def damage(folder: Path, how: str) -> None:
+    records, header = folder / RECORDS, folder / HEADER
+    if how == "cut":
+        records.write_bytes(records.read_bytes()[:-1])
+    elif how == "longer":
+        records.write_bytes(records.read_bytes() + b"x")
+    elif how == "no records":
+        records.unlink()
+    elif how == "no header":
+        header.unlink()
+    elif how == "half a header":
+        header.write_text(header.read_text()[:100])
+    elif how == "a list":
+        header.write_text("[1, 2]")
+    elif how == "a word":
+        header.write_text('"features"')
+    elif how == "a key that cannot be printed":
+        header.write_text(json.dumps({**json.loads(header.read_text()), "co\0": 1}))
+    elif how == "no text":
+        header.write_bytes(b"\xff\xfe\x00")
+    else:
+        header.write_text(json.dumps({**json.loads(header.read_text()), "format": "other-2"}))
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("cut", r"features\.bin is damaged: it has [\d,]+ bytes and must have [\d,]+; remove"),
+        ("longer", r"features\.bin is damaged"),
+        ("no records", r"features\.bin is damaged: it has 0 bytes"),
+        ("no header", r"holds features\.bin without features\.json"),
+        ("half a header", r"features\.json is damaged, or not in the format visattn-features-1"),
+        ("a list", r"features\.json is damaged"),
+        ("a word", r"features\.json is damaged"),
+        ("a key that cannot be printed", r"features\.json is damaged[ -~]*\\x00[ -~]*another one$"),
+        ("no text", r"features\.json is damaged"),
+        ("format", r"features\.json is damaged, or not in the format visattn-features-1"),
+    ],
+)
+def test_damage_is_refused(tmp_path: Path, encoder: TimmEncoder, how: str, reason: str) -> None:
+    prepare(tmp_path, encoder, Photos())
+    damage(tmp_path, how)
+    with pytest.raises(ValueError, match=reason):
+        FeatureCache(tmp_path)
+    with pytest.raises(ValueError, match=reason):
+        prepare(tmp_path, encoder, Photos())
+
+
+def test_a_changed_byte_is_noticed_when_it_is_read(tmp_path: Path, encoder: TimmEncoder) -> None:
+    cache = prepare(tmp_path, encoder, Photos())
+    content = bytearray((tmp_path / RECORDS).read_bytes())
+    content[cache.header.photo_bytes * 5 + 1234] ^= 8
+    (tmp_path / RECORDS).write_bytes(content)
+    cache.read(4)
+    with pytest.raises(ValueError, match=r"features\.bin is damaged where it holds 5\.jpg; remove"):
+        cache.read(5)
+    cache.read(5, 1)
+
+
+def test_the_lock_of_a_dead_process_holds_nobody_up(tmp_path: Path, encoder: TimmEncoder) -> None:
+    (tmp_path / LOCK).write_text("4194304")  # higher than any process has
+    told: list[str] = []
+    prepare(tmp_path, encoder, Photos(), told=told.append)
+    assert not any("waiting" in line for line in told)
+
+
+def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
+    told: list[str] = []
+    turns: list[str] = []
+    (tmp_path / LOCK).write_text("4194304")  # who was there before
+
+    def wait() -> None:
+        with alone(tmp_path, told.append):
+            turns.append("second")
+
+    waiter = Thread(target=wait)
+    with alone(tmp_path, told.append):
+        waiter.start()
+        for _ in range(2000):  # as many hundredths of a second, on the slowest machine
+            if told:
+                break
+            waiter.join(0.01)
+        turns.append("first")
+    waiter.join()
+    assert turns == ["first", "second"]
+    assert told == [f"features: waiting for process {os.getpid()}, which is at work in {tmp_path}"]

@@ -1,0 +1,450 @@
+"""The one reader: a zoo of files, each made here, and whatever else a folder may hold."""
+
+import io
+import os
+import socket
+import struct
+import sys
+import threading
+import tracemalloc
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from image_zoo import (
+    BAD,
+    COLORS,
+    PHOTO,
+    SKY,
+    SMOOTH,
+    ZOO,
+    frames,
+    header,
+    many_scans,
+    png,
+    saved,
+    transparent_palette,
+)
+from PIL import Image, PngImagePlugin
+
+from visattn.data.images import integrity as jpeg_scans
+from visattn.data.images.reader import ImageError, LoadedImage, find_images, read_image, read_size
+
+STORED = {  # EXIF code -> the upright pixels as they then lie in the file
+    1: lambda upright: upright,
+    2: lambda upright: upright[:, ::-1],
+    3: lambda upright: upright[::-1, ::-1],
+    4: lambda upright: upright[::-1],
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: lambda upright: np.rot90(upright, 1),
+    7: lambda upright: np.rot90(upright, 2).swapaxes(0, 1),
+    8: lambda upright: np.rot90(upright, -1),
+}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_kind_of_file_becomes_rgb_of_its_size(name: str) -> None:
+    with Image.open(io.BytesIO(ZOO[name])) as image:
+        width, height = image.size
+    if name == "turned jpeg":
+        width, height = height, width
+    image = read_image(ZOO[name])
+    assert image.pixels.dtype == np.uint8
+    assert image.pixels.shape == (height, width, 3)
+    assert image.pixels.flags.writeable  # torch.from_numpy takes it as it is
+    assert image.orientation == (6 if name == "turned jpeg" else 1)
+
+
+@pytest.mark.parametrize("name", ["png", "lossless webp", "bmp", "tiff", "lzw tiff", "ppm"])
+def test_lossless_files_give_their_pixels(name: str) -> None:
+    np.testing.assert_array_equal(read_image(ZOO[name]).pixels, COLORS)
+
+
+LOSSY: dict[str, Any] = {
+    "JPEG": {"quality": 92, "subsampling": 0},
+    "MPO": {
+        "quality": 92,
+        "subsampling": 0,
+        "save_all": True,
+        "append_images": [PHOTO.resize((47, 31))],
+    },
+    "WEBP": {"quality": 95},
+    "AVIF": {"quality": 95},
+    "GIF": {},
+}
+
+
+@pytest.mark.parametrize("form", LOSSY)
+def test_files_that_lose_something_lose_little(form: str) -> None:
+    pixels = read_image(saved(SKY, form, **LOSSY[form])).pixels.astype(int)
+    assert np.abs(pixels - SMOOTH).mean() < (8 if form == "GIF" else 2)
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+@pytest.mark.parametrize("form", ["JPEG", "TIFF"])
+def test_grays_and_inks_become_what_pillow_says_they_are(form: str, mode: str) -> None:
+    image = SKY.convert(mode)
+    options = {"quality": 95} if form == "JPEG" else {}
+    pixels = read_image(saved(image, form, **options)).pixels.astype(int)
+    assert np.abs(pixels - np.asarray(image.convert("RGB"))).mean() < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels"),
+    [
+        ("interlaced png", [[0x6B] * 3]),
+        ("1-bit png", None),
+        ("plain ppm", [[1, 2, 3], [4, 5, 6]]),
+        ("16-bit ppm", [[0] * 3, [255] * 3]),
+        ("16-bit png", [[3] * 3] * 7),
+        ("16-bit tiff", [[3] * 3] * 7),
+        ("lab tiff", [[119] * 3] * 7),
+    ],
+)
+def test_small_kinds_by_hand(name: str, pixels: list[list[int]] | None) -> None:
+    row = read_image(ZOO[name]).pixels[0].tolist()
+    if pixels is None:
+        assert {tuple(pixel) for pixel in row} <= {(0, 0, 0), (255, 255, 255)}
+    else:
+        assert np.abs(np.array(row) - pixels).max() <= (1 if name == "lab tiff" else 0)
+
+
+@pytest.mark.parametrize("code", STORED)
+@pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP", "AVIF", "JPEG"])
+def test_a_turned_file_is_read_upright_and_its_code_kept(form: str, code: int) -> None:
+    upright = np.kron(COLORS[:3, :5] // 128 * 200, np.ones((8, 8, 1), np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = code
+    options = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95, "subsampling": 0}}.get(form, {})
+    content = saved(Image.fromarray(STORED[code](upright).copy()), form, exif=exif, **options)
+    image = read_image(content)
+    assert image.orientation == code
+    assert image.size == (24, 40)
+    assert read_size(content) == ((24, 40), code)
+    middles = image.pixels[4::8, 4::8].astype(int)
+    assert np.abs(middles - upright[4::8, 4::8]).max() <= (12 if form in ("JPEG", "AVIF") else 0)
+
+
+def test_a_compressed_tiff_is_turned_once() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored = Image.fromarray(STORED[6](COLORS).copy())
+    image = read_image(saved(stored, "TIFF", compression="tiff_lzw", exif=exif))
+    np.testing.assert_array_equal(image.pixels, COLORS)
+    assert image.orientation == 6
+
+
+@pytest.mark.parametrize("code", [0, 9, 65535])
+def test_an_orientation_that_does_not_exist_is_none(code: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = code
+    image = read_image(saved(PHOTO, "PNG", exif=exif))
+    np.testing.assert_array_equal(image.pixels, COLORS)
+    assert image.orientation == 1
+
+
+def test_a_broken_exif_block_does_not_cost_the_image() -> None:
+    content = saved(PHOTO, "PNG", exif=b"Exif\0\0garbage!garbage")
+    np.testing.assert_array_equal(read_image(content).pixels, COLORS)
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_16_bits_are_scaled_and_not_clipped(form: str) -> None:
+    deep = np.array([[0, 128, 129, 255, 256, 32768, 65535]], dtype=np.uint16)
+    gray = read_image(saved(Image.fromarray(deep), form)).pixels[0, :, 0]
+    assert gray.tolist() == [0, 0, 1, 1, 1, 128, 255]
+
+
+def test_16_bits_are_scaled_in_either_order_of_bytes_and_as_integers() -> None:
+    deep = np.array([[0, 257, 65535]], dtype=np.uint16)
+    big = Image.frombytes("I;16B", (3, 1), deep.astype(">u2").tobytes())
+    wide = Image.fromarray(deep.astype(np.int32))
+    for image in (big, wide, saved(big, "TIFF"), b"P5 3 1 65535\n" + deep.astype(">u2").tobytes()):
+        assert read_image(image).pixels[0, :, 0].tolist() == [0, 1, 255]
+
+
+def test_wider_integers_and_floats_are_scaled_by_their_range() -> None:
+    wide = Image.fromarray(np.array([[-1000, 0, 1_000_000]], dtype=np.int32))
+    assert read_image(saved(wide, "TIFF")).pixels[0, :, 0].tolist() == [0, 0, 255]
+    values = np.array([[-2.0, np.nan, 0.0, 2.0, np.inf]], dtype=np.float32)
+    content = saved(Image.fromarray(values), "TIFF")
+    assert read_image(content).pixels[0, :, 0].tolist() == [0, 0, 128, 255, 255]
+    signalling = np.array([[0x7F800001, 0x3F800000, 0]], dtype=np.uint32).view(np.float32)
+    content = saved(Image.fromarray(signalling), "TIFF")
+    assert read_image(content).pixels[0, :, 0].tolist() == [0, 255, 0]
+    same = saved(Image.fromarray(np.full((1, 2), 3.5, np.float32)), "TIFF")
+    assert read_image(same).pixels[0, :, 0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "PA", "La", "RGBa"])
+def test_transparent_pixels_show_white_paper(mode: str) -> None:
+    alpha = Image.fromarray(np.array([[0, 255]], dtype=np.uint8))
+    if mode in ("La", "RGBa"):
+        image = Image.new(mode[:-1] + "A", (2, 1), (10, 0) if mode == "La" else (10, 10, 10, 0))
+        image.putalpha(alpha)
+        image = image.convert(mode)
+    elif mode == "PA":
+        image = Image.new("P", (2, 1))
+        image.putpalette([10, 10, 10])
+        image.putalpha(alpha)
+        assert image.mode == "PA"
+    else:
+        image = Image.new(mode, (2, 1), (10, 0) if mode == "LA" else (10, 10, 10, 0))
+        image.putalpha(alpha)
+    assert image.mode == mode
+    shown = read_image(image).pixels[0]
+    assert shown[0].tolist() == [255, 255, 255]
+    assert shown[1].tolist() == [10, 10, 10]
+
+
+def test_colors_that_stand_for_transparency_show_white_paper() -> None:
+    assert read_image(transparent_palette()).pixels[0].tolist() == [[255] * 3, [0] * 3]
+    red = Image.fromarray(np.array([[[200, 10, 10], [1, 2, 3]]], dtype=np.uint8))
+    content = saved(red, "PNG", transparency=(200, 10, 10))
+    assert read_image(content).pixels[0].tolist() == [[255] * 3, [1, 2, 3]]
+    gray = saved(Image.fromarray(np.array([[7, 9]], dtype=np.uint8)), "PNG", transparency=7)
+    assert read_image(gray).pixels[0, :, 0].tolist() == [255, 9]
+    rows = zlib.compress(b"\0" + struct.pack(">HH", 7, 65535))
+    deep = png(header(2, 1, depth=16), (b"tRNS", struct.pack(">H", 7)), (b"IDAT", rows))
+    assert read_image(deep).pixels[0, :, 0].tolist() == [255, 255]
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_an_animation_gives_its_first_frame(form: str) -> None:
+    red, green, blue = read_image(frames(form)).pixels[2, 3].tolist()
+    assert red > 250
+    assert max(green, blue) < 5
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_read_is_refused_with_its_reason(name: str) -> None:
+    content, reason = BAD[name]
+    with pytest.raises(ImageError, match=reason) as caught:
+        read_image(content)
+    assert isinstance(caught.value.__cause__, Exception)
+
+
+def test_the_head_of_no_image_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="no such file"):
+        read_size(tmp_path / "a.png")
+    with pytest.raises(ImageError, match="not an image"):
+        read_size(b"GIF89")
+
+
+def test_the_error_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "broken.jpg"
+    path.write_bytes(ZOO["jpeg"][:-200])
+    with pytest.raises(ImageError, match=r"broken\.jpg: .*truncated"):
+        read_image(path)
+    with pytest.raises(ImageError, match=r"nowhere\.jpg: no such file"):
+        read_image(tmp_path / "nowhere.jpg")
+    with pytest.raises(ImageError, match="not a regular file"):
+        read_image(tmp_path)
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for path in (tmp_path / "pipe.jpg", "/dev/zero"):
+        with pytest.raises(ImageError, match="not a regular file"):
+            read_image(path)
+
+
+def test_what_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s.jpg"))
+        with pytest.raises(ImageError, match="not a regular file"):
+            read_image(tmp_path / "s.jpg")
+    (tmp_path / "gone.jpg").symlink_to(tmp_path / "nothing.jpg")
+    (tmp_path / "round.jpg").symlink_to(tmp_path / "round.jpg")
+    for name, reason in (
+        ("gone.jpg", "no such file"),
+        ("round.jpg", "Too many levels of symbolic links"),
+        ("a\0.jpg", "null byte"),
+        ("x" * 300, "File name too long"),
+        ("a\x1b[2J.jpg", "no such file"),
+    ):
+        for reading in (read_image, read_size):
+            with pytest.raises(ImageError, match=reason) as caught:
+                reading(tmp_path / name)
+            assert str(caught.value).isprintable()
+
+
+def test_an_enormous_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(ZOO["png"])
+    os.truncate(path, 10**12)  # a hole: no disk is filled
+    tracemalloc.start()
+    with pytest.raises(ImageError, match="longer than max_bytes, 268,435,456 bytes"):
+        read_image(path)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
+
+
+def test_scans_of_a_jpeg_are_counted_where_they_are() -> None:
+    assert jpeg_scans.scan_count(ZOO["jpeg"]) == 1
+    assert 1 < jpeg_scans.scan_count(ZOO["progressive jpeg"]) < 20
+    assert jpeg_scans.scan_count(many_scans(77)) == jpeg_scans.scan_count(many_scans(1)) + 76
+    film = ZOO["jpeg"] + b"\xff\xda" * 1000  # what telephones append
+    preview = b"\xff\xe1" + (2002).to_bytes(2) + b"\xff\xda" * 1000
+    for content in (film, ZOO["jpeg"][:2] + preview + ZOO["jpeg"][2:]):
+        assert jpeg_scans.scan_count(content) == 1
+        assert read_image(content).size == (13, 19)
+    for content in (b"", b"\xff", b"\xff\xd8\xff\xe1", ZOO["jpeg"][:200]):
+        assert jpeg_scans.scan_count(content) <= 1
+    assert read_image(many_scans(50)).size == (64, 64)
+
+
+def test_wide_numbers_take_little_room_beside_the_file() -> None:
+    wide = Image.fromarray(np.random.default_rng(2).random((2048, 2048), dtype=np.float32))
+    tracemalloc.start()
+    found = read_image(wide).pixels
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * found.nbytes  # 64 bits a number, three of them at once, would be 16
+    values = np.asarray(wide)
+    shares = (values.astype(float) - values.min()) / (values.max() - values.min())
+    assert np.array_equal(found[..., 0], np.rint(shares * 255))
+
+
+@pytest.mark.parametrize("kind", [0, 2, 4, 6])
+@pytest.mark.parametrize("interlaced", [0, 1])
+def test_a_png_lacks_no_row_unseen(kind: int, interlaced: int) -> None:
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[kind]
+    head = struct.pack(">IIBBBBB", 11, 7, 8, kind, 0, 0, interlaced)
+    passes = [(1, 2), (1, 1), (1, 3), (2, 3), (2, 6), (4, 5), (3, 11)]  # rows and columns of each
+    sizes = passes if interlaced else [(7, 11)]
+    rows = [b"\0" + bytes(columns * channels) for count, columns in sizes for _ in range(count)]
+    whole = png((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows))))
+    assert read_image(whole).size == (7, 11)  # black to the end, and right
+    for lacking in range(1, len(rows)):
+        short = png((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows[:-lacking]))))
+        with pytest.raises(ImageError, match="truncated"):
+            read_image(short)
+
+
+def test_limits_hold_before_anything_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(ZOO["png"])
+    for source in (path, ZOO["png"]):
+        with pytest.raises(ImageError, match="longer than max_bytes, 100 bytes"):
+            read_image(source, max_bytes=100)
+        with pytest.raises(ImageError, match="19 x 13 pixels are more than max_pixels, 246"):
+            read_image(source, max_pixels=246)
+        assert read_image(source, max_pixels=247).size == (13, 19)
+
+
+def test_a_path_an_image_bytes_and_an_array_give_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(ZOO["png"])
+    with Image.open(path) as lazy:
+        for source in (path, str(path), ZOO["png"], PHOTO, lazy, COLORS):
+            np.testing.assert_array_equal(read_image(source).pixels, COLORS)
+    assert read_image(str(path)).name == str(path)
+    image = read_image(COLORS)
+    assert read_image(image) is image
+    assert image.name == "image"
+
+
+def test_an_image_and_an_array_stay_as_they_were() -> None:
+    image, array = PHOTO.convert("RGBA"), COLORS.copy()
+    image.getexif()[0x0112] = 6
+    image = read_image(image)
+    read_image(array).pixels[:] = 0
+    assert image.orientation == 6
+    assert image.size == (19, 13)
+    assert (image.mode, image.size, image.getexif()[0x0112]) == ("RGBA", (19, 13), 6)
+    np.testing.assert_array_equal(array, COLORS)
+
+
+def test_another_kind_of_source_is_a_type_error() -> None:
+    read: Callable[..., LoadedImage] = read_image
+    with pytest.raises(
+        TypeError, match=r"must be a path, bytes, .* got int|Expected type: .*Image"
+    ):
+        read(3)
+
+
+def test_reading_leaves_the_warning_filters_alone() -> None:
+    def read_all() -> None:
+        for _ in range(50):
+            read_image(ZOO["bmp"])
+
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    threads = [threading.Thread(target=read_all) for _ in range(4)]
+    sys.setswitchinterval(1e-6)  # threads that take turns as often as they can
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    assert warnings.filters == before
+
+
+def test_folders_are_searched_and_files_taken_as_given(tmp_path: Path) -> None:
+    for name in ("b.JPG", "a.png", ".hidden.png", "notes.txt", "sub/c.webp", ".git/d.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = find_images([tmp_path])
+    assert found == [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "sub" / "c.webp"]
+    assert find_images(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]
+    assert find_images([tmp_path / "b.JPG", str(tmp_path)])[0] == tmp_path / "b.JPG"
+    assert len(find_images([tmp_path, tmp_path])) == 3
+
+
+def test_finding_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no image in .*; looked for .*\.jpg"):
+        find_images([tmp_path])
+    with pytest.raises(FileNotFoundError, match="no image in an empty list"):
+        find_images([])
+    with pytest.raises(FileNotFoundError, match="gone does not exist; give image files"):
+        find_images([tmp_path, tmp_path / "gone"])
+
+
+ACTIONS = st.sampled_from(["set", "cut", "insert", "copy"])
+PIECES = st.binary(min_size=1, max_size=9)
+EDITS = st.lists(st.tuples(ACTIONS, st.floats(0, 1), PIECES), min_size=1, max_size=8)
+
+
+def edited(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
+    for action, share, new in edits:
+        at = int(share * len(content))
+        before, after = content[:at], content[at:]
+        content = {
+            "set": before + new + after[len(new) :],
+            "cut": before + after[len(new) * 7 :],
+            "insert": before + new + after,
+            "copy": before + after[: len(new) * 5] + after,
+        }[action]
+    return content
+
+
+def read_or_refused(content: bytes) -> LoadedImage | ImageError:
+    try:
+        return read_image(content, max_pixels=1_000_000)
+    except ImageError as error:
+        return error
+
+
+@given(edits=EDITS)
+def test_damaged_files_give_a_image_or_our_error(edits: list[tuple[str, float, bytes]]) -> None:
+    for content in ZOO.values():
+        result = read_or_refused(edited(content, edits))
+        assert isinstance(result, ImageError) or result.pixels.shape[2] == 3
+
+
+@given(start=st.sampled_from([content[:12] for content in ZOO.values()]), rest=st.binary())
+def test_random_bytes_give_a_image_or_our_error(start: bytes, rest: bytes) -> None:
+    for content in (rest, start + rest):
+        assert isinstance(read_or_refused(content), (LoadedImage, ImageError))
+
+
+def test_text_chunks_are_no_matter() -> None:
+    notes = PngImagePlugin.PngInfo()
+    notes.add_text("Comment", "x" * 1000, zip=True)
+    np.testing.assert_array_equal(read_image(saved(PHOTO, "PNG", pnginfo=notes)).pixels, COLORS)

@@ -1,0 +1,163 @@
+"""An image in the network's frame: the same pixels as torchvision's, and the way back."""
+
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch.nn.functional import avg_pool2d
+from torchvision.transforms import v2
+
+from visattn.data.images.reader import LoadedImage, read_image
+from visattn.data.images.resize import ResizeSpec, frame, framed_geometry
+from visattn.recording.attention_map import AttentionMap
+
+SIDES = st.integers(3, 97)
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}  # EXIF code -> how an upright image comes to lie in the file
+
+
+def noise(y: int, x: int) -> LoadedImage:
+    return LoadedImage(np.random.default_rng(3).integers(0, 256, (y, x, 3), dtype=np.uint8))
+
+
+@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, shorter=SIDES)
+@pytest.mark.parametrize("resampling", ["bilinear", "bicubic"])
+def test_crop_is_torchvision_to_the_bit(
+    resampling: Literal["bilinear", "bicubic"],
+    y: int,
+    x: int,
+    height: int,
+    width: int,
+    shorter: int,
+) -> None:
+    image = noise(y, x)
+    mode = v2.InterpolationMode(resampling)
+    peer = v2.Compose([v2.Resize(shorter, mode), v2.CenterCrop((height, width)), v2.PILToTensor()])
+    framing = ResizeSpec((height, width), shorter=shorter, resampling=resampling)
+    pixels, _ = frame(image, framing)
+    torch.testing.assert_close(pixels, peer(Image.fromarray(image.pixels)), rtol=0, atol=0)
+
+
+@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
+def test_squash_is_torchvision_to_the_bit(y: int, x: int, height: int, width: int) -> None:
+    image = noise(y, x)
+    peer = v2.Compose([v2.Resize((height, width)), v2.PILToTensor()])
+    pixels, geometry = frame(image, ResizeSpec((height, width), "squash"))
+    torch.testing.assert_close(pixels, peer(Image.fromarray(image.pixels)), rtol=0, atol=0)
+    assert geometry.seen() == (0, 0, x, y)
+
+
+@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
+def test_pad_shows_the_whole_image_between_bars(y: int, x: int, height: int, width: int) -> None:
+    white = LoadedImage(np.full((y, x, 3), 255, np.uint8))
+    pixels, geometry = frame(white, ResizeSpec((height, width), "pad", fill=(9, 8, 7)))
+    assert pixels.shape == (3, height, width)
+    assert geometry.seen() == (0, 0, x, y)
+    corners = geometry.to_input(torch.tensor([[0.0, 0.0], [x, y]], dtype=torch.float64))
+    left, top, right, bottom = corners.round().long().flatten().tolist()
+    inside = torch.zeros(height, width, dtype=torch.bool)
+    inside[top:bottom, left:right] = True
+    assert (pixels[:, inside] == 255).all()
+    assert (pixels[:, ~inside] == torch.tensor([9, 8, 7])[:, None]).all()
+    assert right - left == width or bottom - top == height
+
+
+@pytest.mark.parametrize(
+    ("size", "shorter", "region"),
+    [
+        ((480, 640), 256, (108.86, 30.0, 529.27, 450.0)),
+        ((480, 640), 248, (102.79, 23.23, 537.21, 456.77)),
+        ((1080, 1920), 256, (489.49, 67.5, 1434.73, 1012.5)),
+        ((3024, 4032), 256, (685.79, 189.0, 3334.38, 2835.0)),
+    ],
+)
+def test_the_region_seen_is_the_one_measured_with_ramps(
+    size: tuple[int, int], shorter: int, region: tuple[float, ...]
+) -> None:
+    _, geometry = frame(
+        LoadedImage(np.zeros((*size, 3), np.uint8)), ResizeSpec((224, 224), shorter=shorter)
+    )
+    np.testing.assert_allclose(geometry.seen(), region, atol=0.005)
+
+
+FITS: list[dict[str, Any]] = [
+    {"fit": "crop"},
+    {"fit": "crop", "shorter": 256},
+    {"fit": "squash"},
+    {"fit": "pad"},
+]
+LARGE = [(480, 640), (640, 480), (1080, 1920)]
+CASES = [
+    *product([(333, 517)], range(1, 9), FITS, [False, True]),
+    *product(LARGE, [1], FITS, [False, True]),
+    *product([(480, 640)], [6], FITS, [False]),
+]
+
+
+@pytest.mark.parametrize(("size", "code", "fit", "flip"), CASES)
+def test_a_marked_block_is_found_where_it_lies(
+    size: tuple[int, int], code: int, fit: dict[str, Any], *, flip: bool
+) -> None:
+    # file -> upright -> frame -> flip -> a model whose map is the mean of each patch -> image
+    (y, x), (height, width) = size, (size[0] // 5, size[1] // 5)
+    top, left = int(y * 0.36), int(x * 0.44)
+    upright = np.zeros((y, x, 3), np.uint8)
+    upright[top : top + height, left : left + width] = 255
+    stored = Image.fromarray(upright)
+    stored = stored if code == 1 else stored.transpose(TURNS[code])
+    stored.getexif()[0x0112] = code
+    pixels, geometry = frame(read_image(stored), ResizeSpec((224, 224), **fit))
+    if flip:
+        pixels, geometry = pixels.flip(-1), geometry.flipped()
+    patches = avg_pool2d(pixels[:1].double(), 2)[
+        0
+    ]  # small: a mean moves mass to the patch's center
+    placed = AttentionMap(patches, "patches", "gate", geometry).on_image().nan_to_num()
+    mass = placed / placed.sum()
+    center_y = (mass.sum(1) * (torch.arange(y) + 0.5)).sum().item()
+    center_x = (mass.sum(0) * (torch.arange(x) + 0.5)).sum().item()
+    assert placed.shape == (y, x)
+    assert abs(center_y - (top + height / 2)) < 0.1
+    assert abs(center_x - (left + width / 2)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"size": (0, 5)}, "size must be a height and a width of at least 1"),
+        ({"size": (5, 5), "fit": "squash", "shorter": 7}, "shorter must .* goes with crop, got 7"),
+        ({"size": (5, 5), "shorter": 0}, "shorter must be at least 1"),
+    ],
+)
+def test_a_frame_that_cannot_be_is_refused(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ResizeSpec(**wrong)
+
+
+def test_the_image_stays_as_it_was() -> None:
+    image = noise(13, 17)
+    before = image.pixels.copy()
+    pixels, _ = frame(image, ResizeSpec((13, 17), "squash"))
+    pixels.zero_()
+    np.testing.assert_array_equal(image.pixels, before)
+
+
+@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, fit=st.sampled_from(["crop", "squash", "pad"]))
+def test_the_geometry_is_known_without_the_pixels(
+    y: int, x: int, height: int, width: int, fit: Literal["crop", "squash", "pad"]
+) -> None:
+    framing = ResizeSpec((height, width), fit=fit)
+    _, geometry = frame(noise(y, x), framing)
+    assert framed_geometry((y, x), framing) == geometry

@@ -1,0 +1,106 @@
+"""Classes of ImageNet by what they are called."""
+
+import pytest
+from timm.data.imagenet_info import ImageNetInfo
+
+from visattn.data.regions.imagenet_to_coco import IMAGENET_CATEGORIES, classes_of
+
+NAMES = """\
+airplane: airliner, warplane
+apple: Granny Smith
+backpack: backpack
+banana: banana
+bear: brown bear, American black bear, ice bear, sloth bear
+bed: four-poster
+bench: park bench
+bicycle: bicycle-built-for-two, mountain bike
+boat: canoe, catamaran, fireboat, gondola, lifeboat, schooner, speedboat, trimaran, yawl
+bottle: beer bottle, pill bottle, pop bottle, water bottle, wine bottle
+bowl: mixing bowl, soup bowl
+broccoli: broccoli
+bus: minibus, school bus, trolleybus
+car: ambulance, beach wagon, cab, convertible, jeep, limousine, minivan, Model T, racer, sports car
+cat: tabby, tiger cat, Persian cat, Siamese cat, Egyptian cat
+cell phone: cellular telephone
+chair: barber chair, folding chair, rocking chair
+clock: analog clock, digital clock, wall clock
+couch: studio couch
+cow: ox, water buffalo, bison
+cup: coffee mug, cup
+dining table: dining table
+elephant: tusker, Indian elephant, African elephant
+hair drier: hand blower
+handbag: purse
+horse: sorrel
+hot dog: hotdog
+keyboard: computer keyboard, typewriter keyboard
+laptop: laptop, notebook
+microwave: microwave
+motorcycle: moped, motor scooter
+mouse: mouse
+orange: orange
+parking meter: parking meter
+pizza: pizza
+potted plant: pot
+refrigerator: refrigerator
+remote: remote control
+sheep: ram, bighorn
+sink: washbasin
+skis: ski
+sports ball: baseball, basketball, croquet ball, golf ball, ping-pong ball, rugby ball, soccer \
+ball, tennis ball, volleyball
+spoon: wooden spoon
+teddy bear: teddy
+tennis racket: racket
+tie: bolo tie, bow tie, Windsor tie
+toaster: toaster
+toilet: toilet seat
+traffic light: traffic light
+train: bullet train, electric locomotive, passenger car, steam locomotive
+truck: fire engine, garbage truck, moving van, pickup, tow truck, trailer truck
+tv: monitor, screen, television
+umbrella: umbrella
+vase: vase
+wine glass: goblet
+zebra: zebra
+"""
+ENDS = {  # the first and the last of each run of numbers
+    "bird": ("cock", "great gray owl", "black grouse", "black swan", "white stork", "albatross"),
+    "dog": ("Chihuahua", "Mexican hairless"),
+}
+NEXT = {"bird": ("electric ray", "European fire salamander", "tusker"), "dog": ("timber wolf",)}
+
+
+@pytest.fixture(scope="module")
+def names() -> list[str]:
+    info = ImageNetInfo()
+    return [info.index_to_description(number) for number in range(1000)]
+
+
+def first_names(names: list[str], category: str) -> list[str]:
+    return [names[number].split(",")[0] for number in IMAGENET_CATEGORIES[category]]
+
+
+def test_classes_are_what_their_category_says(names: list[str]) -> None:
+    told = {line.split(": ")[0]: line.split(": ")[1] for line in NAMES.splitlines()}
+    assert {*told, *ENDS} == set(IMAGENET_CATEGORIES)
+    assert {category: ", ".join(first_names(names, category)) for category in told} == told
+
+
+def test_ranges_begin_and_end_where_they_should(names: list[str]) -> None:
+    for category, wanted in ENDS.items():
+        found = first_names(names, category)
+        assert set(wanted) <= set(found)
+        assert not set(NEXT[category]) & set(found)
+
+
+def test_no_class_is_of_two_categories() -> None:
+    every = [number for numbers in IMAGENET_CATEGORIES.values() for number in numbers]
+    assert len(every) == len(set(every))
+
+
+def test_a_model_of_other_classes_is_asked_by_name() -> None:
+    classes = ("Dog, hound", "cat", "dog")
+    assert classes_of("dog", classes, 3) == (0, 2)
+    assert classes_of("zebra", classes, 3) == ()
+    assert classes_of("no such thing", (), 1000) == ()

@@ -1,0 +1,99 @@
+"""Outlines as pixels."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from visattn.data.regions.masks import (
+    boxes_mask,
+    polygon_mask,
+    run_length_mask,
+    segmentation_mask,
+)
+
+SIZE = (11, 13)
+
+
+def inside(polygon: list[float], y: float, x: float) -> bool:
+    """Even-odd by a ray to the left."""
+    corners = list(zip(polygon[::2], polygon[1::2], strict=True))
+    count = 0
+    for (x0, y0), (x1, y1) in zip(corners, [*corners[1:], corners[0]], strict=True):
+        if (y0 <= y < y1) or (y1 <= y < y0):
+            count += x0 + (y - y0) * (x1 - x0) / (y1 - y0) <= x
+    return count % 2 == 1
+
+
+Corner = st.integers(-20, 160).map(lambda number: number / 10 + 0.03)
+
+
+@given(st.lists(Corner, min_size=6, max_size=14).filter(lambda numbers: len(numbers) % 2 == 0))
+@settings(max_examples=40, deadline=None)
+def test_pixels_whose_middle_lies_in_a_polygon(polygon: list[float]) -> None:
+    expected = [[inside(polygon, y + 0.5, x + 0.5) for x in range(13)] for y in range(11)]
+    assert polygon_mask([polygon], SIZE).tolist() == expected
+
+
+def test_polygons_are_joined_and_the_whole_image_is_whole() -> None:
+    whole = [0.0, 0.0, 13.0, 0.0, 13.0, 11.0, 0.0, 11.0]
+    assert polygon_mask([whole], SIZE).all()
+    assert polygon_mask([whole, whole], SIZE).all()
+    assert not polygon_mask([], SIZE).any()
+
+
+@pytest.mark.parametrize("wrong", [[0.0, 0.0, 1.0, 1.0], [0.0] * 7])
+def test_a_polygon_has_corners(wrong: list[float]) -> None:
+    with pytest.raises(ValueError, match="three corners or more"):
+        polygon_mask([wrong], SIZE)
+    with pytest.raises(ValueError, match="must be finite"):
+        polygon_mask([[0.0, 0.0, float("nan"), 1.0, 2.0, 2.0]], SIZE)
+
+
+def packed(lengths: list[int]) -> str:
+    """COCO's text of run lengths, as its C code writes it."""
+    text = ""
+    for index, length in enumerate(lengths):
+        value = length - lengths[index - 2] if index > 2 else length
+        more = True
+        while more:
+            bits = value & 31
+            value >>= 5
+            more = value != (-1 if bits & 16 else 0)
+            text += chr(48 + (bits | 32 if more else bits))
+    return text
+
+
+@given(st.lists(st.integers(0, 10), min_size=1, max_size=11))
+def test_run_lengths_go_down_the_columns(lengths: list[int]) -> None:
+    lengths = [*lengths, 143 - sum(lengths)]
+    pixels = [index % 2 == 1 for index, count in enumerate(lengths) for _ in range(count)]
+    expected = np.array(pixels).reshape(13, 11).T
+    assert np.array_equal(run_length_mask(lengths, SIZE), expected)
+    assert np.array_equal(run_length_mask(packed(lengths), SIZE), expected)
+
+
+def test_run_lengths_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="must fill 11 x 13 pixels, they add up to 5"):
+        run_length_mask([2, 3], SIZE)
+    with pytest.raises(ValueError, match="must fill"):
+        run_length_mask([-1, 144], SIZE)
+    with pytest.raises(ValueError, match="cut off"):
+        run_length_mask("P", SIZE)
+    with pytest.raises(ValueError, match="letters from 0 to o, got '!'"):
+        run_length_mask("1!", SIZE)
+
+
+def test_segmentations_of_both_kinds() -> None:
+    square = [[0.0, 0.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0]]
+    assert segmentation_mask(square, SIZE).sum() == 4
+    assert segmentation_mask({"size": [11, 13], "counts": [0, 143]}, SIZE).all()
+    with pytest.raises(ValueError, match=r"run lengths of \[13, 11\] pixels do not fit"):
+        segmentation_mask({"size": [13, 11], "counts": [0, 143]}, SIZE)
+    with pytest.raises(ValueError, match="a list of polygons or an object"):
+        segmentation_mask("12", SIZE)
+
+
+def test_boxes_hold_the_pixels_whose_middle_they_hold() -> None:
+    mask = boxes_mask([(1.5, 2.5, 3.4, 4.6), (12.0, 10.0, 99.0, 99.0)], SIZE)
+    assert np.argwhere(mask).tolist() == [[2, 1], [2, 2], [3, 1], [3, 2], [4, 1], [4, 2], [10, 12]]

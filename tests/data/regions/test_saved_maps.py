@@ -1,0 +1,72 @@
+"""Files of maps that somebody else made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from visattn.data.regions.saved_maps import read_maps, shaped_maps
+
+MAPS = np.random.default_rng(2).random((2, 3, 5))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    paths = {ending: tmp_path / f"maps.{ending}" for ending in ("npy", "npz", "json")}
+    np.save(paths["npy"], MAPS)
+    np.savez(paths["npz"], maps=MAPS, other=np.zeros(3))
+    paths["json"].write_text(
+        json.dumps({"maps": MAPS.tolist(), "tokens": ["a", 7], "gates": [0, 1]})
+    )
+    return paths
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "json"])
+def test_each_kind_of_file_gives_its_maps(files: dict[str, Path], ending: str) -> None:
+    np.testing.assert_array_equal(read_maps(files[ending]).maps, MAPS)
+
+
+def test_json_says_more(files: dict[str, Path]) -> None:
+    read = read_maps(files["json"])
+    assert (read.words, read.gates, read.geometry) == (["a", "7"], [0, 1], None)
+
+
+def test_rows_are_unfolded_onto_their_grid() -> None:
+    rows = MAPS.reshape(2, 15)
+    np.testing.assert_array_equal(shaped_maps(rows, grid=(3, 5)), MAPS.astype(np.float32))
+    square = np.arange(32.0).reshape(2, 16)
+    np.testing.assert_array_equal(shaped_maps(square, words=2), square.reshape(2, 4, 4))
+    assert shaped_maps(square).shape == (1, 2, 16)  # without words, it is one map
+
+
+@pytest.mark.parametrize(
+    ("maps", "grid", "reason"),
+    [
+        (np.array([["a"]]), None, "must be numbers"),
+        (np.zeros((2, 0)), None, "must be numbers"),
+        (np.zeros((2, 3, 4, 5)), None, r"must be \[y, x\]"),
+        (np.zeros((2, 15)), (4, 4), r"4 x 4 does not fill \(2, 15\)"),
+        (np.array([[np.inf]]), None, "must be finite"),
+    ],
+)
+def test_what_is_no_map_is_refused(maps: np.ndarray, grid: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        shaped_maps(maps, grid=grid)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.npy", b"", "a.npy: "),
+        ("a.npz", b"PK\x03\x04", "a.npz: "),
+        ("a.json", b"{", "a.json: "),
+        ("a.json", b'{"words": []}', "under the key maps"),
+        ("a.txt", b"1", "must be a .npy, .npz or .json file, got a.txt"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=reason):
+        read_maps(tmp_path / name)

@@ -1,0 +1,92 @@
+"""Scenes as a data set: the same whenever, wherever and however they are asked for."""
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.data.captions.batch import CaptionSample
+from visattn.data.scenes.dataset import EachCaptionOnce, Scenes
+from visattn.data.scenes.world import Kinds
+
+
+def shown(sample: CaptionSample) -> Tensor:
+    assert sample.image is not None
+    return sample.image
+
+
+@given(index=st.integers(0, 10), order=st.permutations(range(5)), more=st.integers(11, 10**6))
+def test_a_scene_depends_on_seed_split_and_number_alone(
+    index: int, order: list[int], more: int
+) -> None:
+    fresh = Scenes(11, size=31, seed=3)[index]
+    used = Scenes(more, size=31, seed=3)
+    for other in order:
+        used[other]
+    assert torch.equal(shown(used[index]), shown(fresh))
+    assert used[index].captions == fresh.captions
+    assert used[index].id == fresh.id == f"train-{index}"
+    assert used.world(index) == Scenes(11, size=89, seed=3).world(index)
+
+
+def test_other_seeds_and_splits_hold_other_scenes() -> None:
+    worlds = [Scenes(3, seed=seed).world(1) for seed in range(5)]
+    worlds += [Scenes(3, split=split).world(1) for split in ("validation", "test", "novel")]
+    worlds += [Scenes(3).world(2)]
+    assert len(set(worlds)) == len(worlds)
+
+
+def test_a_sample_holds_image_captions_and_world() -> None:
+    scenes = Scenes(7, size=41, split="test")
+    sample = scenes[5]
+    image = shown(sample)
+    assert torch.equal(image, scenes.image(5))
+    assert image.shape == (3, 41, 41)
+    assert image.dtype == torch.uint8
+    assert sample.captions == tuple(told.text for told in scenes.tellings(5))
+    assert sample.world == scenes.world(5)
+    assert scenes.masks(5).shape == (len(scenes.world(5).things), 41, 41)
+    assert scenes.masks(5).any((1, 2)).all()
+
+
+def test_told_once_is_every_scene_five_times() -> None:
+    scenes = Scenes(3, size=16)
+    told = EachCaptionOnce(scenes)
+    assert len(told) == 15
+    assert [told[i].captions for i in range(15)] == [
+        (caption,) for i in range(3) for caption in scenes[i].captions
+    ]
+    assert torch.equal(shown(told[7]), scenes.image(1))
+    for index in range(15):
+        assert told.length(index) == len(told[index].captions[0].split())
+
+
+@pytest.mark.parametrize("index", [3, -1, 10**9])
+def test_there_is_nothing_beyond_the_last_scene(index: int) -> None:
+    with pytest.raises(IndexError, match=r"index must lie in \[0, 3\)"):
+        Scenes(3)[index]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"split": "tets"}, "train, validation, test, novel, got 'tets'"),
+        ({"count": 0}, "count must be >= 1"),
+        ({"size": 15}, "size >= 16 pixels"),
+        ({"seed": -1}, "seed >= 0"),
+    ],
+)
+def test_nonsense_is_refused(arguments: dict[str, Any], reason: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the splits too
+    with pytest.raises(ValueError, match=reason):
+        Scenes(**{"count": 3, **arguments})
+
+
+def test_scenes_travel_to_other_processes() -> None:
+    scenes = Scenes(3, size=16, kinds=Kinds(colors=("red", "cyan")))
+    again = pickle.loads(pickle.dumps(EachCaptionOnce(scenes)))
+    assert torch.equal(shown(again[4]), scenes.image(0))

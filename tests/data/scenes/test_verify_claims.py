@@ -1,0 +1,264 @@
+"""From captions back to claims: everything told is understood and true, and lies are found out."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from visattn.data.scenes.grammar import (
+    CONVERSE,
+    PLACES,
+    RELATIONS,
+    grammar_words,
+    holds,
+    tell,
+)
+from visattn.data.scenes.verify import check, parse
+from visattn.data.scenes.world import COLORS, SHAPES, Kinds, SceneObject, World, sample_world
+
+SEEDS = st.integers(0, 10**9)
+
+
+def world_of(seed: int, *, count: tuple[int, int] = (2, 4)) -> World:
+    return sample_world(Kinds(count=count), np.random.default_rng(seed))
+
+
+def thing(words: str, x: float, y: float) -> SceneObject:
+    color, shape = words.split()
+    return SceneObject(shape, color, "plain", "medium", x, y, 0.1, 0.0, COLORS[color])
+
+
+GROUND = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+TWO = World((thing("red circle", 0.2, 0.5), thing("blue square", 0.8, 0.55)), GROUND, 0)
+BETWEEN = set("a an is there with left right of above below on its it".split())  # noqa: SIM905
+
+
+@given(seed=SEEDS)
+def test_every_telling_is_understood_and_true(seed: int) -> None:
+    world = world_of(seed)
+    told = tell(world)
+    assert len({one.text for one in told}) == 5
+    for one in told:
+        verdict = check(one.text, world)
+        assert verdict.understood
+        assert verdict.true
+        assert len(verdict.shows) == len(one.words) == len(one.shows)
+
+
+@given(seed=SEEDS)
+def test_what_words_show_is_what_was_told(seed: int) -> None:
+    world = world_of(seed)
+    looks = [(t.color, t.shape) for t in world.things]
+    assume(len(set(looks)) == len(looks))  # otherwise a caption may speak of several things
+    for one in tell(world):
+        for word, shown, told in zip(
+            one.words, check(one.text, world).shows, one.shows, strict=True
+        ):
+            assert told is None or shown == (told,)
+            if told is None:  # an article belongs to no thing, nor do the words between
+                assert word in BETWEEN
+                assert shown == ()
+
+
+@given(seed=SEEDS)
+def test_words_that_show_describe_their_thing(seed: int) -> None:
+    world = world_of(seed)
+    for one in tell(world):
+        for word, shown in zip(one.words, one.shows, strict=True):
+            if shown is not None:
+                about = world.things[shown]
+                assert word in (about.color, about.shape, about.texture, about.size)
+
+
+@given(seed=SEEDS, telling=st.integers(0, 4))
+def test_wrong_colors_and_shapes_are_found_out(seed: int, telling: int) -> None:
+    world = world_of(seed)
+    words = tell(world)[telling].words
+    for place, word in enumerate(words):
+        for kind, name in ((list(COLORS), "color"), (SHAPES, "shape")):
+            if word in kind:
+                there = {getattr(one, name) for one in world.things}
+                for wrong in set(kind) - there:
+                    lie = " ".join((*words[:place], wrong, *words[place + 1 :]))
+                    verdict = check(lie, world)
+                    assert verdict.understood
+                    assert not verdict.true
+                    assert not any(verdict.shows)
+
+
+@given(seed=SEEDS)
+def test_turned_relations_are_found_out(seed: int) -> None:
+    world = world_of(seed, count=(2, 2))
+    first, second = world.things
+    assume((first.color, first.shape) != (second.color, second.shape))
+    for one in tell(world):
+        for relation, converse in CONVERSE.items():
+            for said, lie in ((relation, converse), (PLACES[relation], PLACES[converse])):
+                if f" {said} " in f" {one.text} ":
+                    assert not check(
+                        f" {one.text} ".replace(f" {said} ", f" {lie} ").strip(), world
+                    ).true
+
+
+@given(seed=SEEDS)
+def test_size_and_texture_are_claims_too(seed: int) -> None:
+    world = world_of(seed, count=(2, 2))
+    first, second = world.things
+    assume((first.color, first.shape) != (second.color, second.shape))
+    color = f"{first.color} {first.shape}"
+    for size in {"small", "large"} - {first.size}:
+        bare = replace(first, size="medium", texture="plain")
+        said = tell(replace(world, things=(bare, second)))[0].text
+        assert check(said, world).true  # less said is still true
+        article = "an" if first.color == "orange" else "a"
+        claimed = said.replace(f"{article} {color}", f"a {size} {color}")
+        assert not check(claimed, world).true
+        assert check(claimed, world).understood
+
+
+@given(seed=SEEDS)
+def test_the_grammar_has_all_the_words(seed: int) -> None:
+    kinds = Kinds()
+    words = set(grammar_words(kinds))
+    assert {word for one in tell(world_of(seed)) for word in one.words} <= words
+
+
+def test_the_grammar_has_no_word_too_many() -> None:
+    told = {w for seed in range(400) for one in tell(world_of(seed)) for w in one.words}
+    assert told == set(grammar_words(Kinds()))
+    few = Kinds(("red", "cyan"), ("circle",), ("plain", "dotted"), (2, 2))
+    told = {
+        word
+        for seed in range(400)
+        for one in tell(sample_world(few, np.random.default_rng(seed)))
+        for word in one.words
+    }
+    assert told <= set(grammar_words(few))
+    assert set(grammar_words(few)) - told <= {"an"}
+
+
+@pytest.mark.parametrize(
+    ("caption", "true"),
+    [
+        ("a red circle is left of a blue square", True),
+        ("a blue square is right of a red circle", True),
+        ("a circle is left of a square", True),
+        ("there is a circle left of a blue square", True),
+        ("left of a square is a red circle", True),
+        ("a red circle with a blue square on its right", True),
+        ("a red circle is right of a blue square", False),
+        ("a red circle with a blue square on its left", False),
+        ("a red circle is above a blue square", True),  # by 0.05: more than the margin
+        ("a red circle is below a blue square", False),
+        ("a blue circle is left of a red square", False),
+        ("a red circle is left of a red circle", False),  # there is only one
+        ("a small red circle is left of a blue square", False),
+        ("a striped red circle is left of a blue square", False),
+    ],
+)
+def test_captions_by_hand(caption: str, *, true: bool) -> None:
+    assert check(caption, TWO).understood
+    assert check(caption, TWO).true == true
+
+
+@pytest.mark.parametrize(
+    ("relation", "dx", "dy"),
+    [("left of", 0.3, 0.0), ("right of", -0.3, 0.0), ("above", 0.0, 0.3), ("below", 0.0, -0.3)],
+)
+def test_relations_by_hand(relation: str, dx: float, dy: float) -> None:
+    one, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
+    assert [name for name in RELATIONS if holds(name, one, other)] == [relation]
+    assert [name for name in RELATIONS if holds(name, other, one)] == [CONVERSE[relation]]
+    near = thing("blue square", 0.5 + dx / 10, 0.5 + dy / 10)
+    assert not any(holds(name, one, near) for name in RELATIONS)
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        "",
+        "a",
+        "red circle",
+        "a red circle",
+        "a red circle is left of",
+        "a circle red is left of a blue square",
+        "a red circle is left a blue square",
+        "a red circle is left of a blue square .",
+        "A red circle is left of a blue square",
+        " a red circle is left of a blue square",
+        "a red circle is left of a blue square and a ring",
+        "a red red circle is left of a blue square",
+        "a mauve circle is left of a blue square",
+        "a medium circle is left of a blue square",
+        "there is a red circle with a blue square on its left",
+        "a red circle with a blue square left of",
+        "a red circle is on its left a blue square",
+        "a  red circle is left of a blue square",
+        "a red circle is left of a blue square\n",
+        "is is is is",
+    ],
+)
+def test_rubbish_is_not_understood(rubbish: str) -> None:
+    assert parse(rubbish) is None
+    verdict = check(rubbish, TWO)
+    assert not verdict.understood
+    assert not verdict.true
+    assert verdict.shows == ((),) * len(rubbish.split())
+
+
+@given(words=st.lists(st.sampled_from(grammar_words(Kinds())), max_size=14))
+def test_any_words_are_judged_without_a_fall(words: list[str]) -> None:
+    verdict = check(" ".join(words), TWO)
+    assert len(verdict.shows) == len(words)
+    assert verdict.understood >= verdict.true
+
+
+def test_a_caption_of_several_things_shows_them_all() -> None:
+    world = World(
+        (
+            thing("red circle", 0.1, 0.5),
+            thing("red circle", 0.4, 0.5),
+            thing("blue square", 0.7, 0.5),
+            thing("red circle", 0.95, 0.5),
+        ),
+        GROUND,
+        0,
+    )
+    shown = check("a red circle is left of a blue square", world).shows
+    assert shown == ((), (0, 1), (0, 1), (), (), (), (), (2,), (2,))
+    shown = check("a red circle with a circle on its left", world).shows
+    assert shown == ((), (1, 3), (1, 3), (), (), (0, 1), (), (), ())
+
+
+def test_a_claim_says_what_was_said() -> None:
+    caption = "below a large dotted pink star is an orange ring"
+    claim = parse(caption)
+    assert claim is not None
+    assert claim.relation == "below"
+    first, second = claim.first, claim.second
+    assert (first.size, first.texture, first.color, first.shape) == ("", "", "orange", "ring")
+    assert (second.size, second.texture, second.color, second.shape) == (
+        "large",
+        "dotted",
+        "pink",
+        "star",
+    )
+    words = caption.split()
+    assert words[slice(*first.span)] == ["orange", "ring"]
+    assert words[slice(*second.span)] == ["large", "dotted", "pink", "star"]
+
+
+def test_every_sentence_has_every_relation() -> None:
+    """Two things placed in each of the four ways, told in each of the five."""
+    heard = set()
+    for dx, dy in product((-0.3, 0.0, 0.3), repeat=2):
+        if (dx == 0) != (dy == 0):
+            one, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
+            for number, told in enumerate(tell(World((one, other), GROUND, 0))):
+                claim = parse(told.text)
+                assert claim is not None
+                heard.add((number, claim.relation))
+    assert heard == set(product(range(5), RELATIONS))

@@ -1,0 +1,230 @@
+"""Shards are written whole or not at all, and however a run ends, the next one goes on."""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from class_miniatures import write_photo_folders
+from miniatures import write_caption_data
+from PIL import Image
+from shard_miniatures import caption_shard_plan, noise_plan, write_class_shards
+
+from visattn.data.images.reader import ImageError
+from visattn.data.shards.format import ROW, ShardInfo
+from visattn.data.shards.sources import folder_plan
+from visattn.data.shards.verify import check_shards
+from visattn.data.shards.writer import mixed_order, write_shards
+
+ALONE = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Do something in a process of its own, which must end by a signal that nobody can catch."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(17)  # it was not killed
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def killing(count: int) -> Callable[..., None]:
+    """Return what kills its process when it is called for the last time of so many."""
+    left = count
+
+    def call(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return call
+
+
+@ALONE
+def test_a_run_killed_at_any_sample_is_gone_on_from_to_the_same_bytes(tmp_path: Path) -> None:
+    plan = noise_plan((7, 2))
+    write_shards(tmp_path / "whole", plan, per_shard=3)
+    wanted = content(tmp_path / "whole")
+    assert len([name for name in wanted if name.endswith(".tar")]) == 3 + 1
+    for step in range(1, len(plan) + 1):
+        folder = tmp_path / str(step)
+        killed(lambda: write_shards(folder, plan, per_shard=3, advanced=killing(step)))  # noqa: B023
+        assert not (folder / "info.json").exists()
+        told: list[int] = []
+        write_shards(folder, plan, per_shard=3, advanced=told.append)
+        assert content(folder) == wanted
+        assert sum(told) == len(plan)
+        written_before = (step - 1) // 3 if step <= 7 else 3  # whole tars, each told of at once
+        assert told[:written_before] == [3, 3, 1][:written_before]
+        assert told[written_before:] == [1] * (len(plan) - sum(told[:written_before]))
+
+
+@ALONE
+def test_a_run_killed_before_any_file_reaches_the_disk_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, calls = noise_plan((5, 2)), []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", calls.append)
+        write_shards(tmp_path / "whole", plan, per_shard=3)
+    wanted = content(tmp_path / "whole")
+    assert len(calls) >= 20
+    for step in range(1, len(calls) + 1, 2):
+        folder = tmp_path / str(step)
+
+        def cut_off(folder: Path = folder, step: int = step) -> None:
+            monkeypatch.setattr(os, "fsync", killing(step))
+            write_shards(folder, plan, per_shard=3)
+
+        killed(cut_off)
+        write_shards(folder, plan, per_shard=3)
+        assert content(folder) == wanted, step
+        check_shards(folder)
+
+
+def test_shards_that_are_there_are_left_as_they_are(tmp_path: Path) -> None:
+    first = write_shards(tmp_path, noise_plan(), per_shard=3)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    told: list[int] = []
+    assert write_shards(tmp_path, noise_plan(), per_shard=3, advanced=told.append) == first
+    assert told == [16]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+
+
+def test_other_shards_are_not_written_over(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a", noise_plan(), per_shard=3)
+    before = content(tmp_path / "a")
+    for plan, count in ((noise_plan((11, 6)), 3), (noise_plan(), 4), (noise_plan(size=(7, 5)), 3)):
+        with pytest.raises(ValueError, match="holds shards of other images, captions"):
+            write_shards(tmp_path / "a", plan, per_shard=count)
+    assert content(tmp_path / "a") == before
+    (tmp_path / "a" / "info.json").unlink()
+    with pytest.raises(FileExistsError, match=r"holds train-000000.tar, .* a folder of their own"):
+        write_shards(tmp_path / "a", noise_plan(), per_shard=3)
+
+
+def test_unfinished_shards_of_other_images_are_not_gone_on_from(tmp_path: Path) -> None:
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(tmp_path, noise_plan(), per_shard=3, advanced=stop)
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json"}
+    with pytest.raises(ValueError, match="holds unfinished shards of other images"):
+        write_shards(tmp_path, noise_plan((11, 6)), per_shard=3)
+    with pytest.raises(FileNotFoundError, match=r"unfinished: do again what began"):
+        ShardInfo.read(tmp_path)
+    write_shards(tmp_path, noise_plan(), per_shard=3)
+
+
+def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError, match="another process is writing shards there"):
+        write_shards(tmp_path, noise_plan())
+    os.close(held)
+    write_shards(tmp_path, noise_plan())
+
+
+def test_a_full_disk_is_said_in_words_and_leaves_whole_tars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def full(_: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 11:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"no space left: .* MB are free; make room"):
+            write_shards(tmp_path, noise_plan(), per_shard=3)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert "train-000001.tar" in names
+    assert not [name for name in names if name.endswith(".part")]
+    write_shards(tmp_path, noise_plan(), per_shard=3)
+    check_shards(tmp_path)
+
+
+def test_tars_are_such_as_any_program_reads(tmp_path: Path) -> None:
+    paths = write_caption_data(tmp_path / "data", photos=11)
+    plan = caption_shard_plan(paths)
+    write_shards(tmp_path / "shards", plan, per_shard=3)
+    found = {}
+    for path in sorted((tmp_path / "shards").glob("train-*.tar")):
+        with tarfile.open(path) as tar:
+            names = tar.getnames()
+            assert names[0::2] == [name.replace(".json", ".jpg") for name in names[1::2]]
+            for photo, told in zip(names[0::2], names[1::2], strict=True):
+                record = json.load(tar.extractfile(told))  # pyright: ignore[reportArgumentType]
+                member = tar.extractfile(photo)
+                assert member is not None
+                found[record["id"]] = member.read()
+                assert set(record) == {"id", "file", "captions"}
+    names = paths.train.read_text().split()
+    assert list(found) == [names[number] for number in mixed_order(7)]
+    assert all((paths.photos / name).read_bytes() == found[name] for name in names)
+
+
+def test_classes_stand_beside_their_images(tmp_path: Path) -> None:
+    write_photo_folders(tmp_path / "photos")
+    folder = write_class_shards(tmp_path / "shards", tmp_path / "photos")
+    labels = {}
+    for path in folder.glob("train-*.tar"):
+        with tarfile.open(path) as tar:
+            for name in tar.getnames():
+                if name.endswith((".cls", ".json")):
+                    labels.setdefault(name[:9], []).append(json.load(tar.extractfile(name)))  # pyright: ignore[reportArgumentType]
+    assert len(labels) == 9
+    for key, (number, record) in labels.items():
+        name = ("daisy", "rose", "tulip")[number]
+        assert record == {"file": f"train/{name}/{int(key) % 3}.jpg", "class": name}
+    rows = np.load(folder / "train.index.npy")
+    assert rows.dtype == ROW
+    assert rows["label"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_photo_that_cannot_be_read_is_named_and_no_part_of_a_tar_stays(tmp_path: Path) -> None:
+    write_photo_folders(tmp_path / "photos")
+    bad = tmp_path / "photos" / "val" / "rose" / "1.jpg"
+    bad.write_bytes(bad.read_bytes()[:-200])
+    with pytest.raises(ImageError, match=r"rose/1\.jpg: .*truncated"):
+        write_class_shards(tmp_path / "shards", tmp_path / "photos")
+    names = {path.name for path in (tmp_path / "shards").iterdir()}
+    assert "validation-000000.tar" not in names
+    assert not [name for name in names if name.endswith(".part")]
+    Image.new("RGB", (9, 9)).save(bad)  # the run goes on when the photo is mended
+    write_class_shards(tmp_path / "shards", tmp_path / "photos")
+    check_shards(tmp_path / "shards")
+
+
+def test_nothing_to_write_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="per_shard and each split must be at least 1, got 0"):
+        write_shards(tmp_path / "a", noise_plan(), per_shard=0)
+    with pytest.raises(FileNotFoundError, match="holds no folders"):
+        folder_plan(tmp_path, {"train": "train"})
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_mixed_order_is_the_same_for_ever() -> None:
+    assert mixed_order(7) == MIXED
+    assert sorted(mixed_order(1000)) == list(range(1000))
+
+
+MIXED = [6, 4, 2, 5, 1, 3, 0]

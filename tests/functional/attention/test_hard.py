@@ -1,0 +1,92 @@
+"""What is picked at random comes as often as its weight says, and its weight learns from it."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.functional.attention.hard import hard_selection, soft_selection
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+WEIGHTS, VALUES = numbers(2, 5, 7).softmax(-1), numbers(2, 7, 3, seed=1)
+
+
+def test_soft_selection_is_the_mean() -> None:
+    expected = torch.einsum("bnm,bme->bne", WEIGHTS, VALUES)
+    torch.testing.assert_close(soft_selection(WEIGHTS, VALUES), expected)
+
+
+def test_hard_selection_is_the_value_at_its_place() -> None:
+    seen, places, spoken = hard_selection(WEIGHTS, VALUES, generator=seeded())
+    for b in range(2):
+        for n in range(5):
+            place = int(places[b, n])
+            assert torch.equal(seen[b, n], VALUES[b, place])
+            torch.testing.assert_close(spoken[b, n], WEIGHTS[b, n, place].log())
+
+
+def test_the_seed_decides() -> None:
+    picks = [hard_selection(WEIGHTS, VALUES, generator=seeded(seed)).places for seed in (3, 3, 4)]
+    assert torch.equal(picks[0], picks[1])
+    assert not torch.equal(picks[0], picks[2])
+
+
+def test_places_come_as_often_as_they_weigh() -> None:
+    weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(20011, 4)
+    picked = hard_selection(3 * weights, torch.eye(4), generator=seeded())  # whatever its sum
+    shares = picked.places.bincount(minlength=4) / 20011
+    torch.testing.assert_close(shares, weights[0], atol=0.015, rtol=0)  # 4 standard deviations
+    assert shares[1] == 0
+    mean = picked.values.mean(0)
+    torch.testing.assert_close(mean, soft_selection(weights, torch.eye(4))[0], atol=0.015, rtol=0)
+    torch.testing.assert_close(picked.log_probabilities.exp(), weights[0][picked.places])
+
+
+def test_the_expected_slope_is_that_of_the_mean() -> None:
+    """REINFORCE: rewards times slopes of log-probabilities have the slope of the mean reward."""
+    scores = torch.tensor([0.3, -0.5, 0.9, 0.0], requires_grad=True)
+    rewards = torch.tensor([1.0, 2.0, -1.0, 0.5])
+    (exact,) = torch.autograd.grad(scores.softmax(-1) @ rewards, scores)
+    picked = hard_selection(
+        scores.softmax(-1).expand(40009, 4), rewards[:, None], generator=seeded()
+    )
+    gained = (picked.values.squeeze(-1) * picked.log_probabilities).mean()
+    (sampled,) = torch.autograd.grad(gained, scores)
+    torch.testing.assert_close(sampled, exact, atol=0.02, rtol=0)
+
+
+@given(seed=st.integers(0, 99))
+def test_who_may_attend_to_nothing_picks_nothing(seed: int) -> None:
+    weights = torch.where(torch.arange(5)[:, None] == 2, 0.0, WEIGHTS).requires_grad_()
+    values = VALUES.clone().requires_grad_()
+    seen, places, spoken = hard_selection(weights, values, generator=seeded(seed))
+    assert (places[:, 2] == -1).all()
+    assert (places[:, [0, 1, 3, 4]] >= 0).all()
+    assert (seen[:, 2] == 0).all()
+    assert (spoken[:, 2] == 0).all()
+    (seen.sum() + spoken.sum()).backward()
+    for part in (weights, values):
+        assert part.grad is not None
+        assert part.grad.isfinite().all()
+    assert weights.grad is not None
+    assert (weights.grad[:, 2] == 0).all()
+
+
+def test_one_row_of_values_is_for_all() -> None:
+    shared = hard_selection(WEIGHTS, VALUES[:1], generator=seeded())
+    spread = hard_selection(WEIGHTS, VALUES[:1].expand(2, 7, 3), generator=seeded())
+    assert torch.equal(shared.values, spread.values)
+
+
+def test_half_precision_tells_its_log_probabilities_in_single() -> None:
+    picked = hard_selection(WEIGHTS.half(), VALUES.half(), generator=seeded())
+    assert picked.values.dtype == torch.float16
+    assert picked.log_probabilities.dtype == torch.float32

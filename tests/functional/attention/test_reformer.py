@@ -1,0 +1,163 @@
+"""Attention in hash buckets, against a loop over sets of places and against full attention."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.functional.attention.masks import causal_mask, from_lengths
+from visattn.functional.attention.reformer import hash_attention, hash_buckets
+from visattn.functional.attention.softmax import attention
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def seen_places(
+    buckets: Tensor, chunk: int, allowed: list[bool], *, causal: bool
+) -> list[set[int]]:
+    """Return what each place sees: those of its bucket in its chunk and the one before."""
+    count = buckets.shape[-1]
+    met: list[set[int]] = [set() for _ in range(count)]
+    for row in buckets.tolist():
+        order = sorted(range(count), key=lambda place: (row[place], place))
+        stands = {place: slot // chunk for slot, place in enumerate(order)}
+        for i in range(count):
+            for j in range(count):
+                near = stands[i] - stands[j] in (0, 1)
+                if row[i] == row[j] and near and allowed[j] and (j <= i or not causal):
+                    met[i].add(j)
+    return [places - {i} or places & {i} for i, places in enumerate(met)]
+
+
+CASES: list[dict[str, Any]] = [
+    {"buckets": 4, "rounds": 1},
+    {"buckets": 4, "rounds": 3, "causal": True},
+    {"buckets": 2, "rounds": 2, "chunk": 3},
+    {"buckets": 6, "rounds": 2, "chunk": 2, "causal": True},
+    {"buckets": 1, "rounds": 2, "chunk": 5},
+]
+
+
+@pytest.mark.parametrize("options", CASES)
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_places_attend_to_what_they_met(
+    options: dict[str, Any],
+    need_weights: bool,
+    masked: bool,
+) -> None:
+    shared, values = numbers(2, 23, 3), numbers(2, 23, 5, seed=1)
+    real = [23, 17] if masked else [23, 23]
+    mask = from_lengths(torch.tensor(real), 23) if masked else None
+    seen, weights = hash_attention(
+        shared, values, **options, seed=7, mask=mask, need_weights=need_weights
+    )
+    many, rounds = options["buckets"], options["rounds"]
+    chunk = options.get("chunk", -(-46 // many))
+    found = hash_buckets(shared, many, rounds=rounds, seed=7)
+    for b in range(2):
+        allowed = [place < real[b] for place in range(23)]
+        met = seen_places(found[b], chunk, allowed, causal=options.get("causal", False))
+        for i in range(23):
+            expected = torch.zeros(23, dtype=torch.float64)
+            if met[i]:
+                places = sorted(met[i])
+                keys = shared[b, places] / shared[b, places].norm(dim=-1, keepdim=True)
+                expected[places] = (keys @ shared[b, i] / 3**0.5).softmax(0)
+            torch.testing.assert_close(seen[b, i], expected @ values[b])
+            if weights is not None:
+                torch.testing.assert_close(weights[b, i], expected)
+    assert (weights is not None) == need_weights
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_bucket_is_full_attention_without_the_diagonal(causal: bool) -> None:
+    shared, values = numbers(2, 3, 11, 5), numbers(2, 3, 11, 7, seed=1)
+    seen, weights = hash_attention(shared, values, buckets=1, causal=causal, need_weights=True)
+    others = ~torch.eye(11, dtype=torch.bool)
+    if causal:
+        others = others & causal_mask(11, alignment="upper_left")
+        others[0, 0] = True  # the first sees itself, having nobody else
+    keys = shared / shared.norm(dim=-1, keepdim=True)
+    expected, full = attention(shared, keys, values, mask=others, need_weights=True)
+    torch.testing.assert_close(seen, expected)
+    torch.testing.assert_close(weights, full)
+    without, _ = hash_attention(shared, values, buckets=1, causal=causal)
+    torch.testing.assert_close(without, expected)
+
+
+@settings(max_examples=12)
+@given(buckets=st.sampled_from([1, 2, 4, 8]), rounds=st.integers(1, 4), causal=st.booleans())
+def test_values_agree_with_and_without_weights(buckets: int, rounds: int, *, causal: bool) -> None:
+    shared, values = numbers(2, 29, 5).float(), numbers(2, 29, 7, seed=1).float()
+    options = {"buckets": buckets, "rounds": rounds, "causal": causal}
+    seen, none = hash_attention(shared, values, **options)
+    looked, weights = hash_attention(shared, values, **options, need_weights=True)
+    assert none is None
+    assert weights is not None
+    torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 29))
+
+
+def test_the_seed_decides_and_nothing_else() -> None:
+    shared = numbers(2, 29, 5)
+    state = torch.get_rng_state()
+    first = hash_buckets(shared, 8, rounds=2, seed=1)
+    torch.rand(3)
+    assert torch.equal(hash_buckets(shared, 8, rounds=2, seed=1), first)
+    assert not torch.equal(hash_buckets(shared, 8, rounds=2, seed=2), first)
+    assert not torch.equal(first[:, 0], first[:, 1])
+    torch.set_rng_state(state)
+    hash_buckets(shared, 8)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@given(length=st.floats(0.01, 100), seed=st.integers(0, 99))
+def test_length_does_not_matter_and_opposites_part(length: float, seed: int) -> None:
+    vectors = numbers(13, 5, seed=seed)
+    found = hash_buckets(vectors, 6, rounds=3, seed=seed)
+    assert found.shape == (3, 13)
+    assert ((found >= 0) & (found < 6)).all()
+    assert torch.equal(hash_buckets(length * vectors, 6, rounds=3, seed=seed), found)
+    assert torch.equal(hash_buckets(-vectors, 6, rounds=3, seed=seed), (found + 3) % 6)
+
+
+def test_slopes_are_right_and_finite() -> None:
+    shared, values = numbers(1, 7, 3).requires_grad_(), numbers(1, 7, 2).requires_grad_()
+    mask = from_lengths(torch.tensor([5]), 7)
+
+    def seen(*given: Tensor) -> Tensor:
+        return hash_attention(*given, buckets=4, rounds=2, causal=True, mask=mask)[0]
+
+    assert torch.autograd.gradcheck(seen, (shared, values), fast_mode=True)
+    nothing, _ = hash_attention(shared, values, buckets=4, mask=torch.zeros(1, 1, 7).bool())
+    assert not nothing.any()
+    assert all(s.isfinite().all() for s in torch.autograd.grad(nothing.sum(), (shared, values)))
+
+
+def test_half_precision_is_found_in_float32() -> None:
+    shared, values = numbers(1, 29, 5).half(), numbers(1, 29, 7).half()
+    seen, _ = hash_attention(shared, values, buckets=4, rounds=2)
+    assert seen.dtype == torch.float16
+    whole, _ = hash_attention(shared.float(), values.float(), buckets=4, rounds=2)
+    assert torch.equal(seen, whole.half())
+
+
+def test_what_cannot_be_hashed_is_refused() -> None:
+    shared, values = numbers(1, 7, 3), numbers(1, 7, 5)
+    cases: list[dict[str, Any]] = [{"buckets": 3}, {"buckets": 0}, {"buckets": 2, "rounds": 0}]
+    for wrong in cases:
+        with pytest.raises(
+            ValueError, match=f"1 or an even number.* got buckets={wrong['buckets']}"
+        ):
+            hash_attention(shared, values, **wrong)
+    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+        hash_attention(shared, values, buckets=2, chunk=0)
+    with pytest.raises(ValueError, match=r"hash_attention must be one row.* got \[7, 7\]"):
+        hash_attention(shared, values, buckets=2, mask=causal_mask(7, alignment="upper_left"))

@@ -1,0 +1,271 @@
+"""Attention against loops and torch's kernel; what a query sees that may attend to nothing."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from visattn.functional.attention.masks import Alignment, causal_mask, from_lengths
+from visattn.functional.attention.softmax import attention, masked_softmax
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
+
+
+def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    query, keys, values = numbers(*lead, 5, 7), numbers(*lead, 11, 7, seed=1), numbers(*lead, 11, 3)
+    return query.to(dtype), keys.to(dtype), values.to(dtype)
+
+
+def some_mask(*shape: int, seed: int = 0) -> Tensor:
+    """Return an uneven mask, whose second query may attend to nothing."""
+    mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+    mask[..., 0, 0] = True
+    mask[..., 1, :] = False
+    return mask
+
+
+def looped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of one head, one number after the other; nothing is seen where nothing may be."""
+    weights = torch.zeros(len(query), len(keys), dtype=torch.float64)
+    for n, wanted in enumerate(query):
+        allowed = [m for m in range(len(keys)) if mask[n, m]]
+        fits = {m: math.exp(float(wanted @ keys[m]) / math.sqrt(len(wanted))) for m in allowed}
+        for m in allowed:
+            weights[n, m] = fits[m] / sum(fits.values())
+    seen = [
+        sum((w * v for w, v in zip(row, values, strict=True)), 0 * values[0]) for row in weights
+    ]
+    return torch.stack(seen), weights
+
+
+def test_it_is_the_equation() -> None:
+    query, keys, values = inputs(2, 3)
+    mask = some_mask(2, 3, 5, 11)
+    fused, nothing = attention(query, keys, values, mask=mask)
+    seen, weights = attention(query, keys, values, mask=mask, need_weights=True)
+    assert nothing is None
+    assert weights is not None
+    for b in range(2):
+        for h in range(3):
+            expected = looped(query[b, h], keys[b, h], values[b, h], mask[b, h])
+            torch.testing.assert_close((seen[b, h], weights[b, h]), expected)
+            torch.testing.assert_close(fused[b, h], expected[0])
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_it_is_torchs_attention(need_weights: bool, scale: float | None) -> None:
+    query, keys, values = inputs(2, 3)
+    mask = causal_mask(5, 11, alignment="upper_left") | (numbers(5, 11) > 1)
+    for given_mask in (None, mask, mask & from_lengths(torch.tensor([[9], [4]]), 11)):
+        expected = scaled_dot_product_attention(
+            query, keys, values, attn_mask=given_mask, scale=scale
+        )
+        seen, _ = attention(
+            query, keys, values, mask=given_mask, scale=scale, need_weights=need_weights
+        )
+        torch.testing.assert_close(seen, expected, atol=1e-12, rtol=0)
+
+
+@given(seed=st.integers(0, 999), share=st.floats(0, 1))
+def test_both_ways_agree_and_so_do_their_slopes(seed: int, share: float) -> None:
+    mask = torch.rand(2, 5, 11, generator=torch.Generator().manual_seed(seed)) < share
+    parts = [part.requires_grad_() for part in inputs(2, dtype=torch.float32)]
+    fused, _ = attention(*parts, mask=mask)
+    seen, weights = attention(*parts, mask=mask, need_weights=True)
+    torch.testing.assert_close(fused, seen, atol=1e-6, rtol=0)
+    aim = numbers(2, 5, 3, seed=seed, dtype=torch.float32)
+    for one, other in zip(
+        torch.autograd.grad(fused, parts, aim), torch.autograd.grad(seen, parts, aim), strict=True
+    ):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    assert weights is not None
+    torch.testing.assert_close(weights.sum(-1), mask.any(-1).float())
+    assert (weights[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+def test_who_may_attend_to_nothing_sees_zeros_and_teaches_nothing(
+    lead: tuple[int, ...], need_weights: bool, dtype: torch.dtype
+) -> None:
+    parts = [part.requires_grad_() for part in inputs(*lead, dtype=dtype)]
+    mask = some_mask(5, 11)
+    seen, weights = attention(*parts, mask=mask, need_weights=need_weights)
+    assert (seen[..., 1, :] == 0).all()
+    assert weights is None or (weights[..., 1, :] == 0).all()
+    seen.float().sum().backward()
+    for part in parts:
+        assert part.grad is not None
+        assert part.grad.isfinite().all()
+    assert parts[0].grad is not None
+    assert (parts[0].grad[..., 1, :] == 0).all()
+    nobody, _ = attention(*parts, mask=torch.zeros(1, 11).bool(), need_weights=need_weights)
+    assert (nobody == 0).all()
+
+
+def test_scores_under_the_mask_may_be_anything() -> None:
+    mask = some_mask(5, 11)
+    scores = numbers(5, 11).masked_fill(~mask, torch.nan).requires_grad_()
+    weights = masked_softmax(scores, mask)
+    weights.square().sum().backward()
+    assert weights.isfinite().all()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    assert (scores.grad[~mask] == 0).all()
+    clean = scores.detach().nan_to_num(0.0)
+    assert torch.equal(masked_softmax(clean, mask), weights)
+    torch.testing.assert_close(masked_softmax(clean), clean.softmax(-1))
+
+
+def test_no_nan_is_made_on_the_way_back() -> None:
+    def there_and_back() -> None:
+        parts = [part.requires_grad_() for part in inputs(2)]
+        with torch.autograd.detect_anomaly():
+            seen, _ = attention(*parts, mask=some_mask(5, 11), need_weights=True)
+            seen.sum().backward()
+
+    with pytest.warns(UserWarning, match="Anomaly Detection"):
+        there_and_back()
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("alignment", ["upper_left", "lower_right"])
+@pytest.mark.parametrize("keys", [5, 11, 3])
+def test_causal_attention_is_that_under_its_mask(
+    keys: int, alignment: Alignment, need_weights: bool
+) -> None:
+    query, others, values = numbers(2, 5, 7), numbers(2, keys, 7, seed=1), numbers(2, keys, 3)
+    past = torch.tensor(
+        [
+            [j <= i + (keys - 5 if alignment == "lower_right" else 0) for j in range(keys)]
+            for i in range(5)
+        ]
+    )
+    for extra in (None, some_mask(5, keys)):
+        got, _ = attention(
+            query, others, values, mask=extra, causal=alignment, need_weights=need_weights
+        )
+        allowed = past if extra is None else past & extra
+        for b in range(2):
+            expected, _ = looped(query[b], others[b], values[b], allowed)
+            torch.testing.assert_close(got[b], expected)
+
+
+@pytest.mark.parametrize("causal", [None, "upper_left"])
+@pytest.mark.parametrize("mask", [None, some_mask(5, 11)])
+def test_a_bias_is_added_to_the_scaled_scores(
+    mask: Tensor | None, causal: Alignment | None
+) -> None:
+    query, keys, values = inputs(2, 3)
+    bias = numbers(3, 5, 11, seed=5).requires_grad_()
+    fused, _ = attention(query, keys, values, mask=mask, bias=bias, causal=causal)
+    seen, weights = attention(
+        query, keys, values, mask=mask, bias=bias, causal=causal, need_weights=True
+    )
+    torch.testing.assert_close(fused, seen)
+    aim = numbers(2, 3, 5, 3)
+    slopes = [torch.autograd.grad(out, bias, aim)[0] for out in (fused, seen)]
+    assert slopes[0].isfinite().all()
+    torch.testing.assert_close(*slopes)
+    if mask is causal is None:
+        expected = (query @ keys.mT / math.sqrt(7) + bias).softmax(-1)
+        torch.testing.assert_close(weights, expected)
+
+
+class Kernels(TorchDispatchMode):
+    """Write down which kernels run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 3, 5), (2, 2, 3, 5)])
+@pytest.mark.parametrize("mask", [None, "places", "rows", "heads", "batch"])
+def test_without_weights_a_fused_kernel_runs(lead: tuple[int, ...], mask: str | None) -> None:
+    query, keys, _ = inputs(*lead, dtype=torch.float32)
+    ones = tuple(1 for _ in lead)
+    shapes = {
+        "places": (5, 11),
+        "rows": (*lead, 1, 11),
+        "heads": (*lead[-1:], 5, 11),
+        "batch": (*lead[:1], *ones[1:], 5, 11),
+    }
+    allowed = None if mask is None else torch.rand(shapes[mask]) < 0.7
+    with Kernels() as kernels:
+        seen, _ = attention(query, keys, keys, mask=allowed)
+    assert any("flash" in name or "efficient" in name for name in kernels.names)
+    assert not any("softmax" in name for name in kernels.names)
+    expected, _ = attention(query, keys, keys, mask=allowed, need_weights=True)
+    torch.testing.assert_close(seen, expected, atol=1e-6, rtol=0)
+    with Kernels() as kernels:
+        attention(query, keys, keys, causal="upper_left")
+    assert not any("arange" in name for name in kernels.names)  # the kernel's own causality
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_half_precision_is_widened_where_it_counts(need_weights: bool, dtype: torch.dtype) -> None:
+    query, keys, values = inputs(2, 3, dtype=dtype)
+    query, keys = 100 * query, 100 * keys  # products beyond what a half can hold
+    seen, weights = attention(query, keys, values, scale=1e-4, need_weights=need_weights)
+    expected, rows = attention(
+        query.double(), keys.double(), values.double(), scale=1e-4, need_weights=True
+    )
+    assert seen.dtype == dtype
+    assert rows is not None
+    torch.testing.assert_close(seen.double(), expected, atol=0.02, rtol=0)
+    if weights is not None:
+        assert weights.dtype == dtype
+        torch.testing.assert_close(weights.double(), rows, atol=2**-8, rtol=0)
+
+
+def test_weights_are_on_the_way_to_the_values() -> None:
+    query, keys, values = (part.requires_grad_() for part in inputs(2))
+    seen, weights = attention(query, keys, values, need_weights=True)
+    assert weights is not None
+    (slope,) = torch.autograd.grad(seen.sum(), weights)
+    torch.testing.assert_close(slope, values.sum(-1)[:, None].expand(2, 5, 11))
+
+
+def test_rows_of_a_batch_do_not_know_each_other() -> None:
+    query, keys, values = inputs(3, dtype=torch.float32)
+    mask = some_mask(3, 5, 11)
+    whole, _ = attention(query, keys, values, mask=mask)
+    for b in range(3):
+        alone, _ = attention(query[b], keys[b], values[b], mask=mask[b])
+        torch.testing.assert_close(alone, whole[b], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_mask_of_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, need_weights: bool) -> None:
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as in daily use
+    mask = torch.ones(5, 11, dtype=torch.uint8)
+    with pytest.raises(TypeError, match=r"boolean, True = may attend, got torch.uint8"):
+        attention(*inputs(2), mask=mask, need_weights=need_weights)
+
+
+def test_its_slope_is_right() -> None:
+    parts = [part.requires_grad_() for part in inputs(2)]
+    mask = some_mask(5, 11)
+    for need_weights in (False, True):
+        assert torch.autograd.gradcheck(
+            lambda *given, need=need_weights: attention(*given, mask=mask, need_weights=need)[0],
+            tuple(parts),
+            fast_mode=True,
+        )

@@ -1,0 +1,165 @@
+"""Attention in windows, against loops and against full attention."""
+
+from math import exp
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.functional.attention.softmax import attention
+from visattn.functional.attention.window import (
+    filled_windows,
+    slots_of_places,
+    window_attention,
+    window_places,
+)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def parts(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    queries, keys, values = (numbers(2, height, width, c, seed=c) for c in (3, 3, 5))
+    return queries, keys, values
+
+
+def piece(place: int, size: int, window: int, shift: int) -> int:
+    return 0 if window >= size else (place - shift) // window
+
+
+@pytest.mark.parametrize(
+    ("window", "shift"),
+    [((2, 3), (0, 0)), ((2, 3), (1, 2)), ((5, 7), (2, 3)), ((3, 9), (1, 4)), ((1, 1), (0, 0))],
+)
+def test_places_attend_within_their_window(window: tuple[int, int], shift: tuple[int, int]) -> None:
+    q, k, v = parts(5, 7)
+    seen, weights = window_attention(q, k, v, window=window, shift=shift, need_weights=True)
+    assert weights is not None
+    pieces = [
+        (piece(y, 5, window[0], shift[0]), piece(x, 7, window[1], shift[1]))
+        for y in range(5)
+        for x in range(7)
+    ]
+    flat_q, flat_k, flat_v = (part.flatten(1, 2) for part in (q, k, v))
+    for b in range(2):
+        for n in range(35):
+            raw = [
+                exp(flat_q[b, n] @ flat_k[b, m] / 3**0.5) if pieces[m] == pieces[n] else 0.0
+                for m in range(35)
+            ]
+            expected = torch.tensor(raw, dtype=torch.float64) / sum(raw)
+            torch.testing.assert_close(weights[b, n], expected)
+            torch.testing.assert_close(seen[b, n // 7, n % 7], expected @ flat_v[b])
+
+
+@given(
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    window=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    shift=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+def test_every_place_lies_in_one_window(
+    height: int, width: int, window: tuple[int, int], shift: tuple[int, int]
+) -> None:
+    shift = (shift[0] % window[0], shift[1] % window[1])
+    places, mask = window_places((height, width), window, shift)
+    held = places[places >= 0]
+    assert held.sort().values.tolist() == list(range(height * width))
+    assert places.shape[0] == -(-height // window[0]) * -(-width // window[1])
+    assert mask is None or not (mask & (places < 0).unsqueeze(-2)).any()
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (2, 3)])
+@pytest.mark.parametrize("window", [(5, 7), (8, 11)])
+def test_one_window_is_full_attention(window: tuple[int, int], shift: tuple[int, int]) -> None:
+    q, k, v = parts(5, 7)
+    seen, weights = window_attention(q, k, v, window=window, shift=shift, need_weights=True)
+    expected, full = attention(*(part.flatten(1, 2) for part in (q, k, v)), need_weights=True)
+    torch.testing.assert_close(seen.flatten(1, 2), expected)
+    torch.testing.assert_close(weights, full)
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (1, 2)])
+@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
+def test_values_agree_with_and_without_weights(
+    size: tuple[int, int], shift: tuple[int, int]
+) -> None:
+    q, k, v = (part.float().unsqueeze(1).expand(-1, 2, -1, -1, -1) for part in parts(*size))
+    seen, none = window_attention(q, k, v, window=(2, 3), shift=shift)
+    looked, weights = window_attention(q, k, v, window=(2, 3), shift=shift, need_weights=True)
+    assert none is None
+    assert weights is not None
+    torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
+    product = (weights @ v.flatten(2, 3)).unflatten(2, size)
+    torch.testing.assert_close(product, seen, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_slopes_are_right_and_finite_beside_filled_windows(need_weights: bool) -> None:
+    q, k, v = (numbers(3, 2, c, seed=c).requires_grad_() for c in (2, 2, 3))
+
+    def seen(*given: Tensor) -> Tensor:
+        return window_attention(*given, window=(2, 2), shift=(1, 0), need_weights=need_weights)[0]
+
+    assert torch.autograd.gradcheck(seen, (q, k, v), fast_mode=True)
+
+
+def test_windows_must_hold_something() -> None:
+    q, k, v = parts(5, 7)
+    with pytest.raises(ValueError, match="got window 0 and shift 0"):
+        window_attention(q, k, v, window=(2, 0))
+    with pytest.raises(ValueError, match="got window 2 and shift 2"):
+        window_attention(q, k, v, window=(2, 3), shift=(2, 0))
+    with pytest.raises(ValueError, match="got window 3 and shift -1"):
+        window_attention(q, k, v, window=(2, 3), shift=(0, -1))
+
+
+def filled_line(size: int, window: int, shift: int) -> tuple[list[list[int]], list[list[bool]]]:
+    """A line turned, then filled up, then cut; and which of its slots are the last ones."""
+    turned = [*range(shift % size, size), *range(shift % size)]
+    turned += [-1] * (-size % window)
+    last = [slot >= len(turned) - shift for slot in range(len(turned))]
+    starts = range(0, len(turned), window)
+    return [turned[s : s + window] for s in starts], [last[s : s + window] for s in starts]
+
+
+@given(
+    size=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    window=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    moved=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+def test_windows_are_filled_up_after_the_grid_is_turned(
+    size: tuple[int, int], window: tuple[int, int], moved: tuple[int, int]
+) -> None:
+    shift = (moved[0] % window[0], moved[1] % window[1])
+    places, mask = filled_windows(size, window, shift)
+    rows, columns = (filled_line(*line) for line in zip(size, window, shift, strict=True))
+    number = 0
+    for row, low in zip(*rows, strict=True):
+        for column, right in zip(*columns, strict=True):
+            cells = [y * size[1] + x if min(y, x) >= 0 else -1 for y in row for x in column]
+            assert places[number].tolist() == cells
+            part = [(a, b) if min(y, x) >= 0 else None
+                    for y, a in zip(row, low, strict=True)
+                    for x, b in zip(column, right, strict=True)]  # fmt: skip
+            for n, one in enumerate(part):
+                for m, other in enumerate(part):
+                    if one is not None and other is not None:
+                        assert mask is None or bool(mask[number, n, m]) == (one == other)
+            number += 1
+    assert (mask is None) == (shift == (0, 0))
+    slots = slots_of_places(places, size[0] * size[1])
+    assert torch.equal(places.flatten()[slots], torch.arange(size[0] * size[1]))
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (1, 2), (0, 3)])
+def test_on_grids_that_windows_tile_nothing_is_filled_up(shift: tuple[int, int]) -> None:
+    found, wanted = (make((6, 10), (3, 5), shift) for make in (filled_windows, window_places))
+    assert torch.equal(found[0], wanted[0])
+    assert (found[1] is None) == (wanted[1] is None)
+    if found[1] is not None and wanted[1] is not None:
+        assert torch.equal(found[1], wanted[1])

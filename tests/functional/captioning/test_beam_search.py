@@ -1,0 +1,513 @@
+"""Beam search against brute force, greedy search and itself, on models that remember all words."""
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple, Self
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.functional.captioning.beam_search import (
+    BeamSearchOutput,
+    DecodingConstraints,
+    beam_search,
+)
+
+search = importlib.import_module(
+    "visattn.functional.captioning.beam_search"
+)  # the function has its name
+
+START, STOP = 0, 2
+
+
+class Glance(NamedTuple):
+    weights: Tensor
+    memory: Tensor
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Which image, and a number that depends on every word read so far and their order."""
+
+    image: Tensor
+    memory: Tensor
+
+    def of_beams(self, parents: Tensor) -> Self:
+        return replace(self, memory=self.memory.gather(1, parents))
+
+    def of_images(self, kept: Tensor) -> Self:
+        return replace(self, image=self.image[kept], memory=self.memory[kept])
+
+
+class Toy:
+    """A model with random tables, other ones for each image; counts the rows it computes."""
+
+    def __init__(self, images: int, words: int, *, seed: int = 0, sharp: float = 2.0) -> None:
+        random = torch.Generator().manual_seed(seed)
+
+        def table(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+        self.table = sharp * table(images, words, words)
+        self.lean = sharp * table(words)
+        self.code = table(words)
+        self.places = table(images, 3)
+        self.words, self.images = words, images
+        self.steps = self.rows = 0
+
+    def state(self, images: Sequence[int] | None = None) -> Memory:
+        chosen = torch.tensor(range(self.images) if images is None else images)
+        return Memory(chosen, torch.zeros(len(chosen), 1, dtype=torch.float64))
+
+    def __call__(self, state: Memory, token: Tensor) -> tuple[Tensor, Memory, Glance]:
+        self.steps += 1
+        self.rows += len(token)
+        memory = torch.tanh(0.7 * state.memory + self.code[token])
+        logits = self.table[state.image[:, None], token] + memory.unsqueeze(-1) * self.lean
+        places = self.places[state.image][:, None] * memory.unsqueeze(-1)
+        look = Glance(places.softmax(-1), memory)
+        return logits, replace(state, memory=memory), look
+
+    def read(self, image: int, words: Sequence[int]) -> tuple[Tensor, Tensor, Glance]:
+        """Teacher forcing: log-probabilities and looks of a caption, its stop word included.
+
+        In the middle: log-probabilities of every word that might have stood in its place.
+        """
+        state, spoken, looks = self.state([image]), [], []
+        every = torch.empty(0)
+        for last, word in zip((START, *words), (*words, STOP), strict=True):
+            logits, state, look = self(state, torch.tensor([[last]]))
+            every = logits[0, 0].log_softmax(-1)
+            spoken.append(every[word])
+            looks.append(look)
+        weights, memory = (
+            torch.cat([part[0] for part in kind]) for kind in zip(*looks, strict=True)
+        )
+        return torch.stack(spoken), every, Glance(weights, memory)
+
+
+def rules(
+    longest: int, *, shortest: int = 0, penalty: float = 0.0, banned: tuple[int, ...] = (START,)
+) -> DecodingConstraints:
+    return DecodingConstraints(STOP, longest, shortest, penalty, banned)
+
+
+def found_by(
+    toy: Toy,
+    given: DecodingConstraints,
+    *,
+    images: Sequence[int] | None = None,
+    beam: int = 5,
+    best: int = 1,
+) -> BeamSearchOutput[Glance]:
+    state = toy.state(images)
+    return beam_search(
+        toy, state, images=len(state.image), start=START, rules=given, beam=beam, best=best
+    )
+
+
+def captions(found: BeamSearchOutput[Glance], image: int) -> list[tuple[int, ...]]:
+    """The words of each caption that was found."""
+    lengths = found.lengths[image].tolist()
+    return [
+        tuple(row[:length].tolist())
+        for row, length in zip(found.tokens[image], lengths, strict=True)
+    ]
+
+
+def enumerated(
+    toy: Toy, image: int, given: DecodingConstraints
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Every caption that the rules allow with its score, best first."""
+    said = [word for word in range(toy.words) if word != STOP and word not in given.banned]
+    every = [
+        (
+            float(toy.read(image, words)[0].sum()) / ((6 + length) / 6) ** given.length_penalty,
+            words,
+        )
+        for length in range(given.min_length, given.max_length + 1)
+        for words in product(said, repeat=length)
+    ]
+    return sorted(every, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "longest", "shortest", "penalty", "banned"),
+    [
+        (5, 3, 0, 0.0, (START,)),
+        (5, 3, 1, 0.7, (START,)),
+        (4, 4, 2, 1.0, (START,)),
+        (7, 3, 3, 0.0, (START, 1, 5)),
+        (4, 5, 1, 2.0, ()),
+        (3, 6, 0, 1.3, (START,)),
+    ],
+)
+def test_a_wide_beam_finds_what_enumeration_finds(
+    words: int, longest: int, shortest: int, penalty: float, banned: tuple[int, ...]
+) -> None:
+    toy = Toy(3, words, seed=words)
+    given = rules(longest, shortest=shortest, penalty=penalty, banned=banned)
+    found = found_by(toy, given, beam=words**longest, best=5)
+    for image in range(3):
+        best = enumerated(toy, image, given)[:5]
+        count = len(best)
+        assert captions(found, image)[:count] == [words for _, words in best]
+        expected = torch.tensor([score for score, _ in best])
+        torch.testing.assert_close(found.scores[image, :count], expected, rtol=1e-5, atol=1e-5)
+        assert found.finished[image, :count].all()
+
+
+def plain(
+    toy: Toy, image: int, given: DecodingConstraints, beam: int
+) -> list[tuple[bool, float, tuple]]:
+    """Beam search as it is told: one image, lists, no early stop, a beam that never shrinks."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[bool, float, tuple[int, ...]]] = []
+
+    def divided(total: float, words: int) -> float:
+        return total / ((5 + words) / 6) ** given.length_penalty
+
+    for said in range(given.max_length + 1):
+        moves = []
+        for total, words in live:
+            spoken = toy.read(image, words)[1]
+            allowed = [
+                word
+                for word in range(toy.words)
+                if word not in given.banned and (word != STOP or said >= given.min_length)
+            ]
+            moves += [(total + float(spoken[word]), (*words, word)) for word in allowed]
+        moves.sort(reverse=True)
+        stops = [move for move in moves[:beam] if move[1][-1] == STOP]
+        ended += [(True, divided(total, said + 1), words[:-1]) for total, words in stops]
+        if said == given.max_length:
+            whole = {words for _, _, words in ended}
+            ended += [(False, divided(t, said), words) for t, words in live if words not in whole]
+        live = [move for move in moves if move[1][-1] != STOP][:beam]
+    return sorted(ended, key=lambda one: (not one[0], -one[1]))
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 5),
+    penalty=st.sampled_from([0.0, 0.6, 1.5]),
+    shortest=st.integers(0, 2),
+)
+@settings(max_examples=50)
+def test_a_narrow_beam_is_that_of_the_plain_search(
+    seed: int, beam: int, penalty: float, shortest: int
+) -> None:
+    toy = Toy(2, 5, seed=seed)
+    given = rules(5, shortest=shortest, penalty=penalty)
+    found = found_by(toy, given, beam=beam, best=beam)
+    for image in range(2):
+        expected = plain(toy, image, given, beam)[:beam]
+        assert captions(found, image)[: len(expected)] == [words for *_, words in expected]
+        assert found.finished[image, : len(expected)].tolist() == [one[0] for one in expected]
+        scores = torch.tensor([score for _, score, _ in expected])
+        torch.testing.assert_close(
+            found.scores[image, : len(expected)], scores, rtol=1e-5, atol=1e-5
+        )
+
+
+def greedy(toy: Toy, image: int, given: DecodingConstraints) -> tuple[tuple[int, ...], bool]:
+    """The most likely word, again and again; and whether the caption came to its end."""
+    state, words, last = toy.state([image]), [], START
+    while True:
+        logits, state, _ = toy(state, torch.tensor([[last]]))
+        scores = logits[0, 0].clone()
+        scores[list(given.banned)] = -torch.inf
+        if len(words) < given.min_length:
+            scores[STOP] = -torch.inf
+        last = int(scores.argmax())
+        if last == STOP or len(words) == given.max_length:
+            return tuple(words), last == STOP
+        words.append(last)
+
+
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 7), words=st.integers(3, 11))
+def test_a_beam_of_one_is_greedy(seed: int, longest: int, words: int) -> None:
+    toy = Toy(5, words, seed=seed)
+    given = rules(longest, shortest=seed % 2)
+    found = found_by(toy, given, beam=1)
+    for image in range(5):
+        assert (captions(found, image)[0], bool(found.finished[image, 0])) == greedy(
+            toy, image, given
+        )
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 7),
+    penalty=st.sampled_from([0.0, 0.6, 1.0]),
+    order=st.permutations(range(7)),
+)
+def test_a_image_does_not_feel_the_others(
+    seed: int, beam: int, penalty: float, order: list[int]
+) -> None:
+    toy = Toy(7, 11, seed=seed)
+    given = rules(13, shortest=1, penalty=penalty)
+    best = min(beam, 3)
+    together = found_by(toy, given, beam=beam, best=best)
+    shuffled = found_by(toy, given, images=order, beam=beam, best=best)
+    for place, image in enumerate(order):
+        alone = found_by(toy, given, images=[image], beam=beam, best=best)
+        for others, at in ((together, image), (shuffled, place)):
+            assert captions(others, at) == captions(alone, 0)
+            longest = alone.tokens.shape[-1]
+            assert torch.equal(others.scores[at], alone.scores[0])
+            assert torch.equal(others.finished[at], alone.finished[0])
+            assert torch.equal(
+                others.log_probabilities[at, :, :longest], alone.log_probabilities[0]
+            )
+            for mine, other in zip(alone.looks, others.looks, strict=True):
+                assert torch.equal(other[at, :, :longest], mine[0])
+
+
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 7), penalty=st.sampled_from([0.0, 0.8]))
+def test_each_word_and_look_is_that_of_the_caption_itself(
+    seed: int, beam: int, penalty: float
+) -> None:
+    toy = Toy(3, 7, seed=seed)
+    found = found_by(toy, rules(9, penalty=penalty), beam=beam, best=beam)
+    for image, rank in product(range(3), range(beam)):
+        words = captions(found, image)[rank]
+        spoken, _, looks = toy.read(image, words)
+        spoken = spoken.float()
+        at, said = (image, rank, slice(len(words))), slice(len(words))
+        torch.testing.assert_close(found.log_probabilities[at], spoken[said])
+        torch.testing.assert_close(found.looks.weights[at], looks.weights[said])
+        torch.testing.assert_close(found.looks.memory[at], looks.memory[said])
+        assert (found.tokens[image, rank, len(words) :] == STOP).all()
+        assert (found.log_probabilities[image, rank, len(words) :] == 0).all()
+        if found.finished[image, rank]:
+            score = spoken.sum() / ((5 + len(words) + 1) / 6) ** penalty
+        else:
+            score = spoken[:-1].sum() / ((5 + len(words)) / 6) ** penalty
+        torch.testing.assert_close(found.scores[image, rank], score)
+
+
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 11), longest=st.integers(1, 7))
+def test_results_are_ordered_and_different(seed: int, beam: int, longest: int) -> None:
+    found = found_by(Toy(3, 5, seed=seed), rules(longest), beam=beam, best=beam)
+    for image in range(3):
+        there = found.scores[image] > -torch.inf
+        finished = found.finished[image]
+        assert (
+            (~there).long().diff().min().item() >= 0 if beam > 1 else True
+        )  # the missing come last
+        assert not (finished & ~there).any()
+        ranked = [
+            (bool(done), float(score))
+            for done, score in zip(finished, found.scores[image], strict=True)
+        ]
+        assert ranked == sorted(ranked, key=lambda one: (not one[0], -one[1]))
+        kept = [
+            words for words, exists in zip(captions(found, image), there, strict=True) if exists
+        ]
+        assert len(kept) == len(set(kept))
+
+
+@pytest.fixture(params=[0.0, 0.75, 1.0], ids=["never", "usually", "always"])
+def shrinking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(search, "_WORTH_SHRINKING", request.param)
+    return request.param
+
+
+def test_done_images_leave_without_a_trace(shrinking: float) -> None:
+    toy = Toy(11, 7, seed=5)
+    together = found_by(toy, rules(17), beam=3, best=2)
+    rows, steps = toy.rows, toy.steps
+    alone = []
+    for image in range(11):
+        toy.steps = 0
+        one = found_by(toy, rules(17), images=[image], beam=3, best=2)
+        alone.append(toy.steps)
+        assert captions(together, image) == captions(one, 0)
+        assert torch.equal(together.scores[image], one.scores[0])
+        longest = one.tokens.shape[-1]
+        assert torch.equal(together.looks.weights[image, :, :longest], one.looks.weights[0])
+    assert steps == max(alone) > min(alone)
+    assert rows == {0.0: 11 * steps, 1.0: sum(alone)}.get(shrinking, rows)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 5),
+    penalty=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    sharp=st.sampled_from([0.3, 2.0, 5.0]),
+)
+def test_stopping_early_changes_nothing(seed: int, beam: int, penalty: float, sharp: float) -> None:
+    toy, best = Toy(3, 5, seed=seed, sharp=sharp), min(beam, 2)
+    given = rules(13, penalty=penalty)
+    early = found_by(toy, given, beam=beam, best=best)
+    steps = toy.steps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            search.Ended,
+            "settled",
+            lambda self, active, best, bound: torch.zeros_like(bound).bool(),
+        )
+        late = found_by(toy, given, beam=beam, best=best)
+    assert steps <= 14 == toy.steps - steps
+    assert [captions(early, p) for p in range(3)] == [captions(late, p) for p in range(3)]
+    assert torch.equal(early.scores, late.scores)
+    assert torch.equal(early.finished, late.finished)
+
+
+class Still:
+    def of_beams(self, parents: Tensor) -> Self:
+        return self
+
+    def of_images(self, kept: Tensor) -> Self:
+        return self
+
+
+def told(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple], list[int]]:
+    """A model whose words do not depend on words before; step t has the t-th row, then the last."""
+    asked: list[int] = []
+
+    def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
+        row = torch.tensor(probabilities[min(len(asked), len(probabilities) - 1)])
+        asked.append(token.shape[1])
+        look = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
+        return row.log().expand(*token.shape, -1), state, look
+
+    return step, asked
+
+
+@pytest.mark.parametrize(
+    ("best", "penalty", "steps"),
+    # .9 · .96 ends after two steps and nothing live is above .1; the second caption, .1 · .96,
+    # ends in the same step, but "1 1", .9 · .02, might grow into the third: .02 · .96 after three.
+    [(1, 0.0, 2), (2, 0.0, 2), (3, 0.0, 3), (1, 40.0, 31)],
+)
+def test_it_stops_when_nothing_can_change(best: int, penalty: float, steps: int) -> None:
+    step, asked = told([0.0, 0.9, 0.0, 0.1], [0.0, 0.02, 0.96, 0.02])
+    given = rules(30, penalty=penalty)
+    beam_search(step, Still(), images=1, start=START, rules=given, beam=4, best=best)
+    assert len(asked) == steps
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_what_is_cut_is_marked(longest: int) -> None:
+    step, _ = told([0.0, 0.6, 1e-9, 0.4])
+    given = rules(longest, penalty=1.0)
+    found = beam_search(step, Still(), images=1, start=START, rules=given, beam=2, best=2)
+    assert not found.finished.any()
+    assert found.lengths.tolist() == [[longest, longest]]
+    assert captions(found, 0)[0] == (1,) * longest
+    best = longest * torch.tensor(0.6).log() / ((5 + longest) / 6)
+    torch.testing.assert_close(found.scores[0, 0], best)
+
+
+def test_what_is_cut_comes_after_what_ended() -> None:
+    step, _ = told([0.0, 0.6, 0.1, 0.3])
+    found = beam_search(step, Still(), images=1, start=START, rules=rules(1), beam=3, best=3)
+    assert captions(found, 0) == [(), (1,), (3,)]
+    assert found.finished.tolist() == [[True, False, False]]
+    torch.testing.assert_close(found.scores[0].exp(), torch.tensor([0.1, 0.6, 0.3]))
+
+
+def test_a_caption_that_ended_is_not_cut_as_well_however_unlikely() -> None:
+    unlikely = [1e-6, 0.9e-6, 1.0, 1e-7]  # 20 words: below what exp can hold in single precision
+    step, _ = told(*[unlikely] * 20, [0.3, 0.3, 0.3, 0.1])
+    given = rules(20, shortest=20, banned=(3,))
+    found = beam_search(step, Still(), images=1, start=START, rules=given, beam=3, best=3)
+    there = [
+        words
+        for words, score in zip(captions(found, 0), found.scores[0], strict=True)
+        if score > -200000
+    ]
+    assert found.scores[0, 0] < -270
+    assert len(there) == len(set(there))
+
+
+def test_there_may_be_fewer_captions_than_asked_for() -> None:
+    step, _ = told([0.1, 0.6, 0.3])
+    given = rules(2, shortest=1)
+    found = beam_search(step, Still(), images=3, start=START, rules=given, beam=7, best=5)
+    for image in range(3):
+        assert captions(found, image) == [(1,), (1, 1), (), (), ()]
+        assert found.scores[image, 2:].eq(-torch.inf).all()
+        assert found.finished[image].tolist() == [True, True, False, False, False]
+
+
+def test_a_beam_may_be_wider_than_the_vocabulary() -> None:
+    toy = Toy(2, 3, seed=3)
+    found = found_by(toy, rules(5, banned=()), beam=29, best=2)
+    for image in range(2):
+        best = enumerated(toy, image, rules(5, banned=()))[:2]
+        assert captions(found, image) == [words for _, words in best]
+
+
+def test_banned_words_and_short_captions_never_come() -> None:
+    found = found_by(Toy(5, 7, seed=11), rules(5, shortest=3, banned=(START, 1, 4)), beam=5, best=5)
+    for image in range(5):
+        for words in captions(found, image):
+            assert len(words) >= 3
+            assert not {START, 1, 4, STOP} & set(words)
+
+
+def test_the_empty_caption_is_a_caption() -> None:
+    step, _ = told([0.05, 0.05, 0.9])
+    found = beam_search(step, Still(), images=1, start=START, rules=rules(3), beam=2)
+    assert captions(found, 0) == [()]
+    assert found.tokens.shape == (1, 1, 0)
+    torch.testing.assert_close(found.scores[0, 0].exp(), torch.tensor(0.9))
+
+
+def test_single_precision_and_half_work() -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        row = torch.tensor([0.05, 0.65, 0.3]).log().to(dtype)
+
+        def step(state: Still, token: Tensor, row: Tensor = row) -> tuple[Tensor, Still, Glance]:
+            look = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
+            return row.expand(*token.shape, -1), state, look
+
+        given = rules(2, shortest=1)
+        found = beam_search(step, Still(), images=1, start=START, rules=given, beam=2)
+        assert captions(found, 0) == [(1,)]
+        assert found.scores.dtype == torch.float32
+
+
+def test_nothing_is_kept_for_gradients() -> None:
+    weight = torch.zeros(3, requires_grad=True)
+
+    def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
+        look = Glance(weight.expand(*token.shape, 3), torch.zeros(token.shape))
+        return weight.expand(*token.shape, -1), state, look
+
+    found = beam_search(step, Still(), images=1, start=START, rules=rules(2), beam=2)
+    assert not found.scores.requires_grad
+    assert not found.looks.weights.requires_grad
+
+
+def test_nan_is_no_caption() -> None:
+    step, _ = told([0.0, 0.7, 0.3], [torch.nan, 0.5, 0.5])
+    with pytest.raises(ValueError, match="scores words with NaN"):
+        beam_search(step, Still(), images=1, start=START, rules=rules(5), beam=3)
+
+
+def wrong() -> Iterator[tuple[DecodingConstraints, int, int, str]]:
+    yield rules(3, shortest=4), 2, 1, "min_length <= max_length"
+    yield rules(0), 2, 1, "max_length >= 1"
+    yield rules(3, shortest=-1), 2, 1, "0 <= min_length"
+    yield rules(3), 2, 3, "best must lie between 1 and beam, got best=3, beam=2"
+    yield rules(3), 2, 0, "best must lie between 1 and beam"
+    yield rules(3), 0, 0, "best must lie between 1 and beam"
+    yield rules(3, penalty=-0.5), 2, 1, "length_penalty must be >= 0"
+    yield rules(3, banned=(STOP,)), 2, 1, "the stop word 2 not banned"
+
+
+@pytest.mark.parametrize(("given", "beam", "best", "reason"), list(wrong()))
+def test_contradictions_are_refused(
+    given: DecodingConstraints, beam: int, best: int, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        found_by(Toy(1, 5), given, beam=beam, best=best)

@@ -1,0 +1,210 @@
+"""Loss, penalty and the order of packed words, against plain loops."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.functional.captioning.losses import (
+    Reduction,
+    attention_supervision,
+    caption_loss,
+    doubly_stochastic_penalty,
+    packed_rows,
+    packed_targets,
+)
+
+LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(
+    lambda lengths: torch.tensor(sorted(lengths, reverse=True))
+)
+REDUCTIONS = pytest.mark.parametrize("reduction", ["paper", "arctic", "mean"])
+
+
+def attention(lengths: Tensor, places: int) -> Tensor:
+    random = torch.Generator().manual_seed(int(lengths.sum()))
+    shape = (int(lengths.sum()), places)
+    return torch.randn(*shape, generator=random, dtype=torch.float64).softmax(-1)
+
+
+@given(lengths=LENGTHS)
+def test_packed_rows_visit_every_word_step_by_step(lengths: Tensor) -> None:
+    rows, steps = (part.tolist() for part in packed_rows(lengths))
+    visited = list(zip(steps, rows, strict=True))
+    assert visited == sorted(visited)
+    assert set(visited) == {(s, r) for r, n in enumerate(lengths.tolist()) for s in range(n)}
+    assert len(visited) == int(lengths.sum())
+
+
+@given(lengths=LENGTHS)
+def test_packed_rows_are_those_of_torch(lengths: Tensor) -> None:
+    rows, steps = packed_rows(lengths)
+    table = torch.arange(len(lengths) * 7).view(len(lengths), 7)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(table, lengths, batch_first=True)
+    assert torch.equal(table[rows, steps], packed.data)
+
+
+@pytest.mark.parametrize("lengths", [[1, 2], [3, 0], [2, 3, 3]])
+def test_packed_rows_need_falling_lengths(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match="must fall and be at least 1"):
+        packed_rows(torch.tensor(lengths))
+
+
+@REDUCTIONS
+@given(lengths=LENGTHS, places=st.sampled_from([2, 3, 13]))
+def test_penalty_is_the_papers_sum(reduction: Reduction, lengths: Tensor, places: int) -> None:
+    weights, (rows, _) = attention(lengths, places), packed_rows(lengths)
+    total = 0.0
+    for caption in range(len(lengths)):
+        for place in range(places):
+            looked = sum(
+                float(w[place]) for w, r in zip(weights, rows, strict=True) if r == caption
+            )
+            total += (1 - looked) ** 2
+    count = len(lengths)
+    divided = {"paper": total / count, "arctic": total / places, "mean": total / count / places}
+    penalty = doubly_stochastic_penalty(weights, rows, count, reduction=reduction)
+    torch.testing.assert_close(float(penalty), divided[reduction])
+
+
+def test_even_attention_has_the_floor_of_its_lengths() -> None:
+    weights = torch.full((12, 196), 1 / 196, dtype=torch.float64)
+    rows = torch.zeros(12, dtype=torch.long)
+    penalty = doubly_stochastic_penalty(weights, rows, 1, reduction="mean")
+    assert float(penalty) == pytest.approx((1 - 12 / 196) ** 2)
+    assert round(float(penalty), 4) == 0.8813
+
+
+def test_penalty_is_floor_plus_variance() -> None:
+    weights = attention(torch.tensor([11]), 17)
+    looked = weights.sum(0)
+    penalty = doubly_stochastic_penalty(weights, torch.zeros(11).long(), 1, reduction="mean")
+    expected = (1 - 11 / 17) ** 2 + looked.var(correction=0)
+    torch.testing.assert_close(penalty, expected)
+
+
+@REDUCTIONS
+def test_penalty_has_the_right_slope(reduction: Reduction) -> None:
+    rows, _ = packed_rows(torch.tensor([3, 2]))
+    weights = attention(torch.tensor([3, 2]), 7).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda w: doubly_stochastic_penalty(w, rows, 2, reduction=reduction), weights
+    )
+
+
+@REDUCTIONS
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_is_that_of_each_caption_read_alone(reduction: Reduction, smoothing: float) -> None:
+    lengths = torch.tensor([5, 3, 3, 1])
+    rows, _ = packed_rows(lengths)
+    random = torch.Generator().manual_seed(3)
+    logits = torch.randn(12, 11, generator=random, dtype=torch.float64)
+    targets = torch.randint(11, (12,), generator=random)
+    total = 0.0
+    for caption in range(4):
+        for row, right in zip(logits[rows == caption], targets[rows == caption], strict=True):
+            spoken = row - row.exp().sum().log()
+            total -= float((1 - smoothing) * spoken[right] + smoothing * spoken.mean())
+    loss = caption_loss(logits, targets, 4, reduction=reduction, smoothing=smoothing)
+    assert float(loss) == pytest.approx(total / (12 if reduction == "mean" else 4))
+
+
+def test_loss_has_the_right_slope() -> None:
+    logits = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([0, 2, 1, 1, 0])
+    assert torch.autograd.gradcheck(lambda x: caption_loss(x, targets, 2, smoothing=0.1), logits)
+
+
+def even_targets(words: int, places: int) -> Tensor:
+    """Return targets that are even over some of the places, as boxes make them."""
+    random = torch.Generator().manual_seed(words)
+    inside = torch.rand(words, places, generator=random, dtype=torch.float64) > 0.7
+    inside[:, 1] = True
+    return inside / inside.sum(-1, keepdim=True)
+
+
+@given(words=st.integers(1, 11), places=st.sampled_from([2, 7, 13]))
+def test_supervision_is_the_mean_cross_entropy_of_shown_words(words: int, places: int) -> None:
+    weights, targets = attention(torch.tensor([words]), places), even_targets(words, places)
+    shown = torch.arange(words) % 3 != 1
+    total, count = 0.0, 0
+    for word in range(words):
+        if shown[word]:
+            count += 1
+            for place in range(places):
+                total -= float(targets[word, place] * weights[word, place].log())
+    loss = attention_supervision(weights, targets, shown)
+    assert float(loss) == pytest.approx(total / count, abs=1e-9)
+    single = attention_supervision(weights.float(), targets.float(), shown)
+    assert float(single) == pytest.approx(total / count, rel=1e-5, abs=1e-6)
+
+
+@given(words=st.integers(1, 11), seed=st.integers(0, 99))
+def test_supervision_is_least_at_its_targets(words: int, seed: int) -> None:
+    targets, shown = even_targets(words, 7), torch.ones(words, dtype=torch.bool)
+    random = torch.Generator().manual_seed(seed)
+    other = torch.randn(words, 7, generator=random, dtype=torch.float64).softmax(-1)
+    mixed = 0.9 * targets + 0.1 * other
+    least = attention_supervision(targets, targets, shown)
+    entropy = torch.special.entr(targets).sum(-1).mean()
+    torch.testing.assert_close(least, entropy, atol=1e-9, rtol=0)
+    assert float(attention_supervision(mixed, targets, shown)) > float(least)
+
+
+def test_supervision_pulls_scores_towards_their_targets() -> None:
+    scores = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    targets, shown = even_targets(5, 7), torch.ones(5, dtype=torch.bool)
+    attention_supervision(scores.softmax(-1), targets, shown).backward()
+    # of cross entropy after a softmax: what is there less what should be there
+    expected = (scores.detach().softmax(-1) - targets) / 5
+    torch.testing.assert_close(scores.grad, expected, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_supervision_stays_finite_where_weights_underflow(scale: float) -> None:
+    scores = torch.tensor([[0.0, 1000.0, 0.0], [0.0, -1000.0, 0.0]], requires_grad=True)
+    targets = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
+    loss = attention_supervision(scores.softmax(-1), targets, torch.tensor([True, True]))
+    (loss * scale).backward()
+    assert 0 < loss.item() < 28
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("words", [0, 3])
+def test_supervision_of_no_word_is_nothing(words: int) -> None:
+    weights = torch.full((words, 5), 0.2, requires_grad=True)
+    shown = torch.zeros(words, dtype=torch.bool)
+    loss = attention_supervision(weights, torch.rand(words, 5), shown)
+    loss.backward()
+    assert loss.item() == 0
+    assert weights.grad is not None
+    assert not weights.grad.any()
+
+
+def test_half_precision_is_supervised_in_single() -> None:
+    weights = torch.tensor([[1.0, 0.0]], dtype=torch.bfloat16)
+    loss = attention_supervision(weights, torch.tensor([[0.0, 1.0]]), torch.tensor([True]))
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(27.631, abs=1e-3)
+
+
+@given(lengths=LENGTHS, seed=st.integers(0, 99))
+def test_packed_targets_lie_beside_their_words(lengths: Tensor, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    table = torch.rand(len(lengths), 9, 3, generator=random)
+    chosen = torch.rand(len(lengths), 9, generator=random) > 0.5
+    rows, steps = chosen.nonzero(as_tuple=True)
+    order = torch.randperm(len(rows), generator=random)
+    rows, steps = rows[order], steps[order]
+    targets, shown = packed_targets(rows, steps, table[rows, steps], lengths)
+    for target, there, row, step in zip(targets, shown, *packed_rows(lengths), strict=True):
+        assert there == chosen[row, step]
+        assert torch.equal(target, table[row, step] if there else torch.zeros(3))
+
+
+def test_packed_targets_of_no_word() -> None:
+    nobody = torch.zeros(0, dtype=torch.long)
+    targets, shown = packed_targets(nobody, nobody, torch.zeros(0, 5), torch.tensor([3, 2]))
+    assert targets.shape == (5, 5)
+    assert not shown.any()

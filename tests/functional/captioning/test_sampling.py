@@ -1,0 +1,89 @@
+"""Captions at random: as often as the model says, none after its end, each with its own past."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from visattn.functional.captioning.sampling import draw_samples
+
+LOGITS = torch.tensor([9.0, 0.4, -0.3, 0.1])  # word 3 stops
+
+
+class Still:
+    def of_beams(self, parents: Tensor) -> "Still":
+        return self
+
+    def of_images(self, kept: Tensor) -> "Still":
+        return self
+
+
+def always(state: Any, token: Tensor) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+    return LOGITS.expand(*token.shape, 4), state, ()
+
+
+def test_words_come_as_often_as_the_model_says() -> None:
+    torch.manual_seed(1)
+    drawn = draw_samples(
+        always, Still(), images=50, count=40, start=0, stop=3, max_length=1, banned=(0,)
+    )
+    shares = drawn.tokens.flatten().bincount(minlength=4) / 2000
+    wanted = LOGITS[1:].softmax(0)
+    assert shares[0] == 0
+    assert (shares[1:] - wanted).abs().max() < 4 * (0.25 / 2000) ** 0.5  # four standard errors
+
+
+def test_numbers_that_are_given_decide_the_words() -> None:
+    """Word 1 has the first share of [0, 1), then word 2, then the word that stops."""
+    first, second = LOGITS[1:].softmax(0).cumsum(0)[:2].tolist()
+    edges = [[0.0, first - 1e-4, first + 1e-4], [second - 1e-4, second + 1e-4, 1 - 1e-15]]
+    luck = torch.tensor(edges, dtype=torch.float64)
+    drawn = draw_samples(
+        always, Still(), images=2, count=3, start=0, stop=3, max_length=1, banned=(0,),
+        uniforms=lambda: luck,
+    )  # fmt: skip
+    assert drawn.tokens[..., 0].tolist() == [[1, 1, 2], [2, 3, 3]]
+
+
+def test_a_caption_ends_where_it_stops() -> None:
+    torch.manual_seed(1)
+    drawn = draw_samples(
+        always, Still(), images=5, count=7, start=0, stop=3, max_length=11, banned=(0,)
+    )
+    for tokens, length in zip(drawn.tokens.flatten(0, 1), drawn.lengths.flatten(), strict=True):
+        said = tokens[:length].tolist()
+        assert 3 not in said[:-1]
+        assert said[-1] == 3 or length == 11
+        assert set(tokens[length:].tolist()) <= {3}
+    assert drawn.tokens.shape[-1] == int(drawn.lengths.max())
+
+
+@dataclass
+class Count:
+    """Counts the words of each caption and which ones they were."""
+
+    said: Tensor
+
+    def of_beams(self, parents: Tensor) -> "Count":
+        return Count(self.said.gather(1, parents))
+
+    def of_images(self, kept: Tensor) -> "Count":
+        return Count(self.said[kept])
+
+
+def test_each_caption_goes_on_from_its_own_words() -> None:
+    """A model that says once more what it said before, so the first word decides all."""
+
+    def echo(state: Count, token: Tensor) -> tuple[Tensor, Count, tuple[Tensor, ...]]:
+        logits = torch.full((*token.shape, 4), -30.0)
+        first = (token == 0).unsqueeze(-1)
+        logits = torch.where(first, torch.tensor([-30.0, 0.0, 0.0, -30.0]), logits)
+        logits = logits.scatter(-1, token.clamp(min=1).unsqueeze(-1), 0.0)
+        return logits, Count(state.said + 1), ()
+
+    torch.manual_seed(0)
+    state = Count(torch.zeros(3, 1))
+    drawn = draw_samples(echo, state, images=3, count=5, start=0, stop=3, max_length=4)
+    assert (drawn.tokens == drawn.tokens[..., :1]).all()
+    assert len(drawn.tokens[..., 0].unique()) == 2

@@ -1,0 +1,104 @@
+"""Gates per place against loops over places, and what holds for all features."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from visattn.functional.gates.spatial import (
+    PoolOrder,
+    additive_gate,
+    channel_pools,
+    pooled_gate,
+    projected_gate,
+    resampled,
+)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-score))
+
+
+@pytest.mark.parametrize("order", ["max_mean", "mean_max"])
+def test_the_pooled_gate_is_the_equation(order: PoolOrder) -> None:
+    x, weight = numbers(2, 3, 5, 7), numbers(1, 2, 3, 3, seed=1)
+    gate = pooled_gate(x, weight, order=order)
+    for b in range(2):
+        for i in range(5):
+            for j in range(7):
+                score = 0.0
+                for m in range(3):
+                    for n in range(3):
+                        row, column = i + m - 1, j + n - 1
+                        if 0 <= row < 5 and 0 <= column < 7:
+                            values = x[b, :, row, column].tolist()
+                            pools = [max(values), sum(values) / 3]
+                            if order == "mean_max":
+                                pools.reverse()
+                            score += sum(float(weight[0, p, m, n]) * pools[p] for p in range(2))
+                assert float(gate[b, i, j]) == pytest.approx(sigmoid(score), abs=1e-12)
+
+
+def test_what_normalizes_the_score_stands_before_the_sigmoid() -> None:
+    x, weight = numbers(2, 3, 5, 7), numbers(1, 2, 3, 3, seed=1)
+    plain = pooled_gate(x, weight).logit()
+    torch.testing.assert_close(pooled_gate(x, weight, norm=lambda s: 3 * s).logit(), 3 * plain)
+
+
+@given(order=st.permutations(range(5)))
+@settings(max_examples=10)
+def test_pools_do_not_know_the_order_of_channels(order: list[int]) -> None:
+    x = numbers(2, 5, 3, 7)
+    torch.testing.assert_close(channel_pools(x[:, order]), channel_pools(x), rtol=0, atol=1e-12)
+
+
+def test_the_projected_gate_is_the_equation() -> None:
+    x, weight, bias = numbers(2, 3, 5, 7), numbers(3, seed=1), numbers(1, seed=2)
+    gate = projected_gate(x, weight, bias)
+    for b in range(2):
+        for i in range(5):
+            for j in range(7):
+                score = sum(float(weight[c] * x[b, c, i, j]) for c in range(3)) + float(bias)
+                assert float(gate[b, i, j]) == pytest.approx(sigmoid(score), abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [(5, 7), (1, 1)])
+def test_the_additive_gate_is_the_equation(size: tuple[int, int]) -> None:
+    features, signal = numbers(2, 3, 5, 7), numbers(2, 3, *size, seed=1)
+    weight, bias = numbers(3, seed=2), numbers(1, seed=3)
+    gate = additive_gate(features, signal, weight, bias)
+    told = signal.expand(2, 3, 5, 7)
+    for b in range(2):
+        for i in range(5):
+            for j in range(7):
+                fits = [max(0.0, float(features[b, h, i, j] + told[b, h, i, j])) for h in range(3)]
+                score = sum(float(weight[h]) * fits[h] for h in range(3)) + float(bias)
+                assert float(gate[b, i, j]) == pytest.approx(sigmoid(score), abs=1e-12)
+
+
+def test_a_map_resampled_to_its_own_size_is_itself() -> None:
+    x = torch.randn(2, 3, 5, 7)
+    assert torch.equal(resampled(x, (5, 7)), x)
+
+
+@given(height=st.integers(1, 11), width=st.integers(1, 11))
+@settings(max_examples=10)
+def test_a_constant_stays_a_constant_at_any_size(height: int, width: int) -> None:
+    x = torch.full((1, 2, 3, 5), 0.7, dtype=torch.float64)
+    expected = x.new_full((1, 2, height, width), 0.7)
+    torch.testing.assert_close(resampled(x, (height, width)), expected)
+
+
+def test_gates_have_the_right_slope() -> None:
+    x, weight = numbers(1, 3, 3, 2).requires_grad_(), numbers(1, 2, 3, 3, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(pooled_gate, (x, weight))
+    signal, vector = numbers(1, 3, 1, 1, seed=2).requires_grad_(), numbers(3).requires_grad_()
+    assert torch.autograd.gradcheck(additive_gate, (x, signal, vector))

@@ -1,0 +1,48 @@
+"""Paths that nobody learned: anywhere alike, and row by row."""
+
+import pytest
+import torch
+
+from visattn.functional.glimpses.paths import random_paths, raster_paths
+
+
+def test_random_places_are_uniform_over_the_image() -> None:
+    paths = random_paths(2000, 5, torch.Generator().manual_seed(0))
+    assert paths.min() >= -1
+    assert paths.max() <= 1
+    counts = torch.histc(paths[..., 0], 10, -1, 1), torch.histc(paths[..., 1], 10, -1, 1)
+    for found in counts:
+        assert float(((found - 1000) ** 2 / 1000).sum()) < 27.9  # chi-square of 9, p = 0.001
+    flat = paths.flatten(0, 1)
+    assert abs(float(flat.prod(-1).mean())) < 4 * (1 / 3) / 100  # x says nothing about y
+    assert abs(float((paths[:, 0] * paths[:, 1]).mean())) < 4 * (1 / 3) / 2000**0.5
+
+
+def test_a_generator_decides_alone() -> None:
+    state = torch.get_rng_state()
+    one, other = (random_paths(3, 4, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("glimpses", range(1, 14))
+def test_a_raster_reads_row_by_row(glimpses: int) -> None:
+    path = raster_paths(3, glimpses)
+    assert path.shape == (3, glimpses, 2)
+    assert torch.equal(path[0], path[2])
+    assert path.abs().max() < 1
+    places = [tuple(place) for place in path[0].tolist()]
+    assert places == sorted(places, key=lambda place: (place[1], place[0]))
+    assert len(set(places)) == glimpses
+    rows = [[x for x, y in places if y == row] for row in sorted({y for _, y in places})]
+    lengths = [len(row) for row in rows]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] - lengths[-1] <= 1
+    assert abs(len(rows) - lengths[0]) <= 1  # about as many of both
+    for row in rows:  # each is spread over the whole width
+        assert row == pytest.approx([(2 * i + 1) / len(row) - 1 for i in range(len(row))])
+
+
+def test_six_places_are_two_rows_of_three() -> None:
+    rows = raster_paths(1, 6)[0].view(2, 3, 2)
+    assert rows[..., 1].tolist() == [[-0.5] * 3, [0.5] * 3]

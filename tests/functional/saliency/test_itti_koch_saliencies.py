@@ -1,0 +1,239 @@
+"""Saliency against the paper written out in float64, and what holds for all images."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
+
+from visattn.functional.saliency.itti_koch import saliency, salient_paths
+
+
+def images(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, generator=random, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------ the paper, plainly
+
+Plane = np.ndarray
+
+
+def regridded(plane: Plane, size: tuple[int, int]) -> Plane:
+    """Return the plane on another grid, one axis after the other."""
+    for axis, count in enumerate(size):
+        side = plane.shape[axis]
+        step = side / count
+        reach = max(step, 1.0)
+        middles = (np.arange(count) + 0.5) * step
+        apart = np.abs(np.arange(side) + 0.5 - middles[:, None])
+        if step < 1:  # beyond the outermost middles the plane goes on as it ends
+            apart = np.abs(np.arange(side) + 0.5 - np.clip(middles, 0.5, side - 0.5)[:, None])
+        weights = np.maximum(0, 1 - apart / reach)
+        weights /= weights.sum(1, keepdims=True)
+        plane = np.moveaxis(np.tensordot(weights, plane, (1, axis)), 0, axis)
+    return plane
+
+
+def striped(plane: Plane, angle: float) -> Plane:
+    down, across = np.mgrid[-4:5, -4:5]
+    wave = math.pi / 2 * (across * math.cos(angle) + down * math.sin(angle))
+    bell = np.exp(-(across**2 + down**2) / 3.125)
+    even, odd = bell * np.cos(wave), bell * np.sin(wave)
+    even -= bell * even.sum() / bell.sum()
+    even /= (even * np.cos(wave)).sum()
+    odd /= (odd * np.sin(wave)).sum()
+    patches = sliding_window_view(np.pad(plane, 4, mode="edge"), (9, 9))
+    return np.hypot(*(np.tensordot(patches, part, 2) for part in (even, odd)))
+
+
+def promoted(plane: Plane) -> Plane:
+    """Return N(plane); tops that touch are one."""
+    if plane.max() <= 1e-4:
+        return np.zeros_like(plane)
+    plane = plane / plane.max()
+    wide = np.pad(plane, 1, constant_values=-1)
+    tops = {
+        (y, x)
+        for y, x in np.ndindex(*plane.shape)
+        if plane[y, x] > 0.1 and plane[y, x] >= wide[y : y + 3, x : x + 3].max() - 1e-4
+    }
+    heights = []
+    while tops:
+        together, new = set[tuple[int, int]](), {min(tops)}
+        while new:
+            together |= new
+            tops -= new
+            new = {(y + dy, x + dx) for y, x in new for dy in (-1, 0, 1) for dx in (-1, 0, 1)}
+            new &= tops
+        heights.append(np.mean([plane[at] for at in together]))
+    others = sorted(heights)[:-1]
+    return plane * (1 - np.mean(others)) ** 2 if others else plane
+
+
+def plain_saliency(image: Plane, centers: tuple[int, ...], last: int) -> Plane:
+    r, g, b = image
+    bright = (r + g + b) / 3
+    seen = bright > bright.max() / 10
+    r, g, b = (np.where(seen, of / bright, 0) for of in (r, g, b))
+    red, green = np.maximum(r - (g + b) / 2, 0), np.maximum(g - (r + b) / 2, 0)
+    blue = np.maximum(b - (r + g) / 2, 0)
+    yellow = np.maximum((r + g) / 2 - np.abs(r - g) / 2 - b, 0)
+    levels = []
+    planes = [bright, red - green, blue - yellow]
+    for level in range(last + 1):
+        if level:
+            half = tuple(-(-side // 2) for side in planes[0].shape)
+            planes = [regridded(plane, half) for plane in planes]
+        angles = [o * math.pi / 4 for o in range(4)] if level >= centers[0] else []
+        levels.append(planes + [striped(planes[0], angle) for angle in angles])
+    grid = levels[centers[-1]][0].shape
+    totals = [np.zeros(grid) for _ in range(7)]
+    for center, surround in {(c, min(c + apart, last)) for c in centers for apart in (3, 4)}:
+        for feature, total in enumerate(totals):
+            fine, coarse = levels[center][feature], levels[surround][feature]
+            total += regridded(promoted(np.abs(fine - regridded(coarse, fine.shape))), grid)
+    stripes = sum(promoted(total) for total in totals[3:])
+    three = [totals[0], totals[1] + totals[2], stripes]
+    mean = sum((promoted(of) for of in three), np.zeros(grid)) / 3
+    return regridded(mean, image.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("size", "centers", "last"),
+    [((19, 23), (0, 1, 2), 5), ((5, 41), (0, 1, 2), 6), ((128, 131), (1, 2, 3), 8)],
+)
+def test_saliency_is_the_papers(size: tuple[int, int], centers: tuple[int, ...], last: int) -> None:
+    two = images(2, 3, *size)
+    two[1, :, 1:5, 3:11] *= 0.05
+    got = saliency(two)
+    for image, ours in zip(two, got, strict=True):
+        wanted = torch.from_numpy(plain_saliency(image.numpy(), centers, last))
+        assert wanted.max() > 0.03
+        torch.testing.assert_close(ours, wanted, atol=1e-6, rtol=0)
+
+
+# ------------------------------------------------------------------ laws
+
+
+@settings(max_examples=10)
+@given(height=st.integers(1, 33), width=st.integers(1, 33), channels=st.sampled_from([1, 3]))
+def test_any_size_lies_in_0_to_1_and_follows_flips(height: int, width: int, channels: int) -> None:
+    x = images(2, channels, height, width)
+    found = saliency(x)
+    assert tuple(found.shape) == (2, height, width)
+    assert found.min() >= 0
+    assert found.max() <= 1 + 1e-12
+    for axis in (2, 3):
+        torch.testing.assert_close(saliency(x.flip(axis)), found.flip(axis - 1))
+
+
+@settings(max_examples=10)
+@given(
+    height=st.integers(1, 150),
+    width=st.integers(1, 40),
+    color=st.tuples(*[st.floats(0, 1, width=32)] * 3),
+)
+def test_a_constant_image_has_nothing_salient(
+    height: int, width: int, color: tuple[float, float, float]
+) -> None:
+    image = torch.tensor(color).view(1, 3, 1, 1).expand(1, 3, height, width)
+    assert torch.equal(saliency(image), torch.zeros(1, height, width))
+
+
+def test_images_of_a_batch_do_not_know_each_other() -> None:
+    x = images(3, 3, 29, 31).float()
+    together = saliency(x)
+    for index in range(3):
+        torch.testing.assert_close(together[index : index + 1], saliency(x[index : index + 1]))
+    assert saliency(x[:0]).shape == (0, 29, 31)
+
+
+def test_a_gray_image_is_one_of_three_equal_colors() -> None:
+    x = images(2, 1, 29, 31)
+    assert torch.equal(saliency(x), saliency(x.expand(-1, 3, -1, -1)))
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    x = images(1, 3, 29, 31).half()
+    assert torch.equal(saliency(x), saliency(x.float()))
+
+
+@pytest.mark.parametrize(("height", "width"), [(60, 60), (97, 131), (240, 200)])
+@pytest.mark.parametrize("kind", ["color", "direction", "brightness"])
+def test_the_odd_one_out_draws_the_eye(kind: str, height: int, width: int) -> None:
+    cell = min(height, width) // 5
+    bar = cell // 3
+    image = torch.full((1, 3, height, width), 0.5)
+    for row in range(height // cell):
+        for column in range(width // cell):
+            odd = (row, column) == (1, 3)
+            tall, wide = (bar, 2 * bar) if odd and kind == "direction" else (2 * bar, bar)
+            color = [0.2, 0.6, 0.4] if odd and kind == "color" else [0.6, 0.2, 0.4]
+            there = torch.tensor([1.0] * 3 if odd and kind == "brightness" else color)
+            y, x = row * cell + (cell - tall) // 2, column * cell + (cell - wide) // 2
+            image[0, :, y : y + tall, x : x + wide] = there[:, None, None]
+    x, y = salient_paths(saliency(image), 1)[0, 0].tolist()
+    assert abs((x + 1) / 2 * width - 3.5 * cell) < cell / 2
+    assert abs((y + 1) / 2 * height - 1.5 * cell) < cell / 2
+
+
+@pytest.mark.parametrize("wrong", [-0.01, 1.01, math.nan, math.inf])
+def test_what_is_no_image_is_refused(wrong: float) -> None:
+    x = images(1, 1, 3, 5)
+    x[0, 0, 1, 2] = wrong
+    with pytest.raises(ValueError, match="numbers from 0 to 1, and some lie outside"):
+        saliency(x)
+
+
+def test_two_channels_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 channel or 3, got 2"):
+        saliency(images(1, 2, 3, 5))
+
+
+# ------------------------------------------------------------------ paths
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 99), radius=st.sampled_from([None, 0.0, 1.0, 2.5]))
+def test_a_path_goes_to_the_strongest_place_that_is_left(seed: int, radius: float | None) -> None:
+    found = images(3, 7, 11, seed=seed)
+    reach = 7 / 6 if radius is None else radius
+    path = salient_paths(found, 5, radius)
+    for plane, places in zip(found.tolist(), path.tolist(), strict=True):
+        left = {(y, x): plane[y][x] for y in range(7) for x in range(11)}
+        for place in places:
+            y, x = max(left, key=lambda at: left[at])
+            assert place == pytest.approx([(x + 0.5) / 11 * 2 - 1, (y + 0.5) / 7 * 2 - 1])
+            left = {at: left[at] for at in left if math.hypot(at[0] - y, at[1] - x) > reach}
+
+
+def test_without_saliency_the_eye_begins_in_the_middle() -> None:
+    assert salient_paths(torch.zeros(2, 5, 7), 1).tolist() == [[[0.0, 0.0]]] * 2
+
+
+def test_when_all_was_seen_the_eye_begins_anew() -> None:
+    found = torch.tensor([[[0.1, 0.9]], [[0.4, 0.3]]])
+    path = salient_paths(found, 5, 0.0)[:, :, 0].tolist()
+    assert path == [[0.5, -0.5, 0.5, -0.5, 0.5], [-0.5, 0.5, -0.5, 0.5, -0.5]]
+    assert salient_paths(found, 3, 1e9)[:, :, 0].tolist() == [[0.5] * 3, [-0.5] * 3]
+
+
+@pytest.mark.parametrize(
+    ("glimpses", "radius", "value", "said"),
+    [
+        (0, None, 0.0, "glimpses=0, radius=None"),
+        (2, -1.0, 0.0, r"glimpses=2, radius=-1\.0"),
+        (2, math.nan, 0.0, "radius=nan"),
+        (2, None, math.nan, "saliency must be finite"),
+    ],
+)
+def test_what_is_no_path_is_refused(
+    glimpses: int, radius: float | None, value: float, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        salient_paths(torch.full((1, 3, 5), value), glimpses, radius)

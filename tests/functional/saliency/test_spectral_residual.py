@@ -1,0 +1,71 @@
+"""The spectral residual against the paper in plain NumPy, and what holds for all images."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from visattn.functional.saliency.spectral_residual import spectral_residual
+
+
+def plain(image: np.ndarray, blur: float) -> np.ndarray:
+    """Return the paper's equations 3 to 6 for a gray image at its own size."""
+    spectrum = np.fft.fft2(image)
+    logs, phases = np.log(np.abs(spectrum)), np.angle(spectrum)
+    rows, columns = image.shape
+    residual = np.empty_like(logs)
+    for y in range(rows):
+        for x in range(columns):
+            around = [
+                logs[(y + down) % rows, (x + across) % columns]
+                for down in (-1, 0, 1)
+                for across in (-1, 0, 1)
+            ]
+            residual[y, x] = logs[y, x] - sum(around) / 9
+    found = np.abs(np.fft.ifft2(np.exp(residual + 1j * phases))) ** 2
+    reach = math.ceil(3 * blur)
+    bell = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * blur**2))
+    bell /= bell.sum()
+    wide = np.pad(found, reach, mode="edge")
+    wide = np.array([np.convolve(row, bell, "valid") for row in wide])
+    return np.array([np.convolve(column, bell, "valid") for column in wide.T]).T
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("size", [(13, 17), (8, 12)])
+def test_it_is_the_papers(size: tuple[int, int]) -> None:
+    image = noise(2, 1, *size)
+    found = spectral_residual(image, blur=1.3)
+    for one, given_one in zip(found, image, strict=True):
+        np.testing.assert_allclose(one.numpy(), plain(given_one[0].numpy(), 1.3), rtol=1e-8)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(5, 40), st.integers(5, 40), st.integers(0, 99))
+def test_a_mirrored_image_gives_the_map_mirrored(rows: int, columns: int, seed: int) -> None:
+    image = noise(1, 3, rows, columns, seed=seed)
+    found = spectral_residual(image, side=16)
+    torch.testing.assert_close(spectral_residual(image.flip(-1), side=16), found.flip(-1))
+    torch.testing.assert_close(spectral_residual(0.3 * image, side=16), found)
+
+
+def test_an_even_image_has_nothing_unexpected() -> None:
+    found = spectral_residual(torch.full((1, 3, 40, 60), 0.7))
+    assert found.max() - found.min() < 1e-3 * found.max()
+    assert not spectral_residual(torch.zeros(1, 3, 40, 60)).any()
+
+
+def test_large_images_are_seen_on_a_coarse_grid() -> None:
+    assert spectral_residual(noise(1, 3, 97, 131), side=31).shape == (1, 31, 42)
+    assert spectral_residual(noise(1, 3, 19, 23), side=31).shape == (1, 19, 23)
+
+
+def test_sides_and_blurs_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="side must be at least 1 and blur above 0"):
+        spectral_residual(noise(1, 1, 5, 5), side=0)

@@ -1,0 +1,187 @@
+"""Views under an affine map: against a loop, torch's own grid, and where their frame lies."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from visattn.functional.sampling import (
+    affine_sampled,
+    coarse_pools,
+    sampled_corners,
+    sampled_region,
+)
+
+SIZE = (11, 17)
+BOTH = pytest.mark.parametrize("align_corners", [False, True])
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def poses(count: int = 3, *, size: float = 0.3, seed: int = 0) -> Tensor:
+    return torch.eye(2, 3, dtype=torch.float64) * 0.5 + size * numbers(count, 2, 3, seed=seed)
+
+
+@BOTH
+def test_the_view_is_the_equation(align_corners: bool) -> None:
+    height, width = 5, 7
+    x, pose = numbers(2, 3, height, width), poses(2)
+    view = affine_sampled(x, pose, align_corners=align_corners)
+
+    def coordinate(index: int, count: int) -> float:
+        return 2 * index / (count - 1) - 1 if align_corners else (2 * index + 1) / count - 1
+
+    def index(coordinate: float, count: int) -> float:
+        ends = count - 1 if align_corners else count
+        return (coordinate + 1) / 2 * ends - (0 if align_corners else 0.5)
+
+    for b in range(2):
+        for i in range(height):
+            for j in range(width):
+                place = torch.tensor(
+                    [coordinate(j, width), coordinate(i, height), 1], dtype=torch.float64
+                )
+                u, v = (pose[b] @ place).tolist()
+                column, row = index(u, width), index(v, height)
+                expected = torch.zeros(3, dtype=torch.float64)
+                for m in range(height):
+                    for n in range(width):
+                        share = max(0.0, 1 - abs(row - m)) * max(0.0, 1 - abs(column - n))
+                        expected += share * x[b, :, m, n]
+                torch.testing.assert_close(view[b, :, i, j], expected)
+
+
+@BOTH
+def test_the_grid_is_torchs(align_corners: bool) -> None:
+    x, pose = numbers(3, 2, *SIZE), poses()
+    grid = affine_grid(pose, [3, 2, *SIZE], align_corners=align_corners)
+    expected = grid_sample(x, grid, align_corners=align_corners)
+    torch.testing.assert_close(affine_sampled(x, pose, align_corners=align_corners), expected)
+
+
+@BOTH
+@pytest.mark.parametrize(("size", "bound"), [(SIZE, 1e-6), ((53, 31), 53 * 1.3e-7)])
+def test_the_identity_is_the_identity_where_it_is_not_square(
+    align_corners: bool, size: tuple[int, int], bound: float
+) -> None:
+    x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    view = affine_sampled(x, torch.eye(2, 3).expand(2, 2, 3), align_corners=align_corners)
+    assert (view - x).abs().max() < bound
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_precision_is_sampled_in_full(align_corners: bool, kind: torch.dtype) -> None:
+    x, pose = torch.randn(3, 2, 101, 211), poses().to(kind)
+    view = affine_sampled(x.to(kind), pose, align_corners=align_corners)
+    full = affine_sampled(x.to(kind).float(), pose.float(), align_corners=align_corners)
+    assert view.dtype == kind
+    torch.testing.assert_close(view.float(), full, rtol=torch.finfo(kind).eps, atol=1e-6)
+
+
+@BOTH
+@given(seed=st.integers(0, 99))
+@settings(max_examples=10)
+def test_corners_lie_where_the_view_ends(align_corners: bool, seed: int) -> None:
+    """On a ramp the view tells where each of its pixels came from; its edge is half a step on."""
+    height, width = SIZE
+    pose = poses(1, size=0.1, seed=seed)
+    rows = torch.arange(height, dtype=torch.float64).add(0.5)[:, None].expand(SIZE)
+    columns = torch.arange(width, dtype=torch.float64).add(0.5).expand(SIZE)
+    ramp = torch.stack((columns, rows))[None]
+    seen = affine_sampled(ramp, pose * 0.7, align_corners=align_corners)[0]
+    down, across = (seen[:, 1, 0] - seen[:, 0, 0]) / 2, (seen[:, 0, 1] - seen[:, 0, 0]) / 2
+    expected = torch.stack(
+        (
+            seen[:, 0, 0] - across - down,
+            seen[:, 0, -1] + across - down,
+            seen[:, -1, -1] + across + down,
+            seen[:, -1, 0] - across + down,
+        )
+    )
+    [corners] = sampled_corners(pose * 0.7, SIZE, align_corners=align_corners)
+    torch.testing.assert_close(corners, expected, rtol=0, atol=1e-9)
+
+
+@BOTH
+@pytest.mark.parametrize("size", [(11, 17), (1, 7), (1, 1)])
+def test_the_identity_shows_all(align_corners: bool, size: tuple[int, int]) -> None:
+    height, width = size
+    whole = [[0.0, 0.0], [width, 0.0], [width, height], [0.0, height]]
+    pose = torch.eye(2, 3)[None]
+    corners = sampled_corners(pose, size, align_corners=align_corners)
+    torch.testing.assert_close(corners, torch.tensor([whole], dtype=torch.float32))
+    region = sampled_region(pose, size, align_corners=align_corners)
+    torch.testing.assert_close(region, torch.ones(1, height, width))
+
+
+@BOTH
+def test_an_upright_region_has_the_area_of_its_frame(align_corners: bool) -> None:
+    pose = torch.tensor([[[0.53, 0.0, 0.11], [0.0, 0.37, -0.2]]], dtype=torch.float64)
+    [[left, top], _, [right, bottom], _] = sampled_corners(pose, SIZE, align_corners=align_corners)[
+        0
+    ].tolist()
+    region = sampled_region(pose, SIZE, align_corners=align_corners)[0]
+    for i in range(SIZE[0]):
+        for j in range(SIZE[1]):
+            wide = max(0.0, min(j + 1, right) - max(j, left))
+            high = max(0.0, min(i + 1, bottom) - max(i, top))
+            assert float(region[i, j]) == pytest.approx(wide * high, abs=1e-9)
+
+
+@BOTH
+@given(angle=st.floats(0, 2 * math.pi), seed=st.integers(0, 9))
+@settings(max_examples=20)
+def test_a_turned_region_has_nearly_the_area_of_its_frame(
+    align_corners: bool, angle: float, seed: int
+) -> None:
+    scale, turn = 0.4, torch.tensor([math.cos(angle), -math.sin(angle), 0.05])
+    pose = scale * torch.stack((turn, torch.tensor([math.sin(angle), math.cos(angle), 0.1])))[None]
+    corners = sampled_corners(pose, (41, 59), align_corners=align_corners)[0]
+    x, y = corners.unbind(-1)
+    area = float((x * y.roll(-1) - y * x.roll(-1)).sum() / 2)
+    region = sampled_region(pose, (41, 59), align_corners=align_corners)
+    assert float(region.sum()) == pytest.approx(area, rel=0.02)
+
+
+def test_a_view_without_area_shows_nothing() -> None:
+    for pose in (torch.zeros(1, 2, 3), torch.tensor([[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])):
+        assert not sampled_region(pose, SIZE).any()
+
+
+@pytest.mark.parametrize("size", [(5, 7), (13, 2), (1, 1)])
+def test_coarse_pools_are_means_under_tents(size: tuple[int, int]) -> None:
+    x = numbers(2, 3, *size)
+    pools = coarse_pools(x, cells=4)
+
+    def tent(pixel: int, cell: int, count: int) -> float:
+        return max(0.0, 1 - abs((pixel + 0.5) / count * 4 - (cell + 0.5)))
+
+    for i in range(4):
+        for j in range(4):
+            total, weights = torch.zeros(2, 3, dtype=torch.float64), 0.0
+            for m in range(size[0]):
+                for n in range(size[1]):
+                    weight = tent(m, i, size[0]) * tent(n, j, size[1])
+                    total, weights = total + weight * x[:, :, m, n], weights + weight
+            expected = total / weights if weights else total
+            torch.testing.assert_close(pools[:, :, i, j], expected)
+
+
+def test_a_grid_without_cells_is_refused() -> None:
+    with pytest.raises(ValueError, match="cells must be at least 1, got 0"):
+        coarse_pools(numbers(2, 3, 5, 7), cells=0)
+
+
+def test_all_have_the_right_slope() -> None:
+    x, pose = numbers(1, 1, 3, 5).requires_grad_(), poses(1, size=0.11).requires_grad_()
+    assert torch.autograd.gradcheck(affine_sampled, (x, pose))
+    assert torch.autograd.gradcheck(coarse_pools, (x,))
+    assert torch.autograd.gradcheck(lambda pose: sampled_corners(pose, (3, 5)), (pose,))

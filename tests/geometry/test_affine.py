@@ -1,0 +1,161 @@
+"""The way between the network's input and the image."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from visattn.geometry.affine import Geometry
+
+SIDES = st.integers(2, 97)
+STORED = {  # EXIF code -> how an upright image comes to lie in the file
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> Geometry:
+    """Draw a chain of up to five steps of preprocessing."""
+    made = Geometry.identity((draw(SIDES), draw(SIDES)), draw(st.integers(1, 8)))
+    for step in draw(st.lists(st.sampled_from(["resize", "crop", "pad", "flip"]), max_size=5)):
+        y, x = made.input_size
+        if step == "resize":
+            made = made.resized((draw(SIDES), draw(SIDES)))
+        elif step == "crop":
+            top, left = draw(st.integers(0, y - 1)), draw(st.integers(0, x - 1))
+            size = draw(st.integers(1, y - top)), draw(st.integers(1, x - left))
+            made = made.cropped(top, left, size)
+        elif step == "pad":
+            top, left = draw(st.integers(0, 7)), draw(st.integers(0, 7))
+            made = made.padded(top, left, (y + top + draw(st.integers(0, 7)), x + left + 3))
+        else:
+            made = made.flipped()
+    return made
+
+
+@given(geometry=geometries(), place=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_there_and_back_is_the_same_place(geometry: Geometry, place: tuple[float, float]) -> None:
+    point = torch.tensor([place], dtype=torch.float64) * 100
+    there = geometry.to_image(point)
+    torch.testing.assert_close(geometry.to_input(there), point, rtol=0, atol=1e-6)
+
+
+@given(geometry=geometries())
+def test_plain_values_hold_everything(geometry: Geometry) -> None:
+    assert Geometry.from_dict(json.loads(json.dumps(geometry.to_dict()))) == geometry
+
+
+@given(geometry=geometries())
+def test_what_was_seen_lies_on_the_image(geometry: Geometry) -> None:
+    left, top, right, bottom = geometry.seen()
+    height, width = geometry.image_size
+    assert -1e-9 <= left <= right <= width + 1e-9
+    assert -1e-9 <= top <= bottom <= height + 1e-9
+
+
+@given(geometry=geometries())
+def test_turning_to_the_file_keeps_every_place(geometry: Geometry) -> None:
+    stored = geometry.to_stored()
+    turned = geometry.orientation >= 5
+    assert stored.image_size == (geometry.image_size[::-1] if turned else geometry.image_size)
+    assert stored.orientation == 1
+    assert stored.to_stored() == stored
+    assert math.isclose(_area(stored.seen()), _area(geometry.seen()), abs_tol=1e-6)
+
+
+def _area(box: tuple[float, float, float, float]) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+@pytest.mark.parametrize("code", range(1, 9))
+def test_a_pixel_is_found_in_the_file(code: int) -> None:
+    upright = np.zeros((5, 7), np.uint8)
+    upright[1, 4] = 255
+    image = Image.fromarray(upright)
+    file = np.asarray(image if code == 1 else image.transpose(STORED[code]))
+    (y,), (x,) = np.nonzero(file)
+    stored = Geometry.identity((5, 7), code).to_stored()
+    assert stored.image_size == file.shape
+    assert stored.to_image(torch.tensor([[4.5, 1.5]])).tolist() == [[x + 0.5, y + 0.5]]
+
+
+def test_each_step_by_hand() -> None:
+    start = Geometry.identity((10, 20))
+    corner = torch.tensor([[1.0, 2.0]])
+    assert start.to_image(corner).tolist() == [[1, 2]]
+    assert start.resized((5, 5)).to_image(corner).tolist() == [[4, 4]]
+    assert start.cropped(3, 4, (5, 6)).to_image(corner).tolist() == [[5, 5]]
+    assert start.padded(3, 4, (20, 30)).to_image(corner).tolist() == [[-3, -1]]
+    assert start.flipped().to_image(corner).tolist() == [[19, 2]]
+    assert start.cropped(3, 4, (5, 6)).flipped().to_image(corner).tolist() == [[9, 5]]
+
+
+def test_bars_beside_a_cut_do_not_show_what_was_cut_off() -> None:
+    cut = Geometry.identity((10, 20)).cropped(2, 5, (6, 10))
+    assert cut.seen() == (5, 2, 15, 8)
+    assert cut.padded(4, 4, (14, 18)).seen() == (5, 2, 15, 8)
+    assert cut.padded(4, 4, (14, 18)).cropped(0, 0, (7, 18)).seen() == (5, 2, 15, 5)
+
+
+def test_a_window_of_bars_shows_nothing() -> None:
+    bars = Geometry.identity((4, 4)).padded(0, 6, (4, 12)).cropped(0, 0, (4, 3))
+    left, _, right, _ = bars.seen()
+    assert left == right
+
+
+def test_boxes_are_cut_to_what_was_seen() -> None:
+    seen = Geometry.identity((10, 20)).cropped(0, 10, (10, 10)).resized((5, 5))
+    boxes = torch.tensor([[0.0, 0.0, 20.0, 10.0], [12.0, 1.0, 14.0, 3.0], [0.0, 0.0, 5.0, 5.0]])
+    shares = seen.boxes_to_input(boxes)
+    torch.testing.assert_close(shares[0], torch.tensor([0.0, 0.0, 1.0, 1.0]))
+    torch.testing.assert_close(shares[1], torch.tensor([0.2, 0.1, 0.4, 0.3]))
+    assert shares[2, 0] == shares[2, 2] == 0
+    torch.testing.assert_close(
+        seen.flipped().boxes_to_input(boxes)[1], torch.tensor([0.6, 0.1, 0.8, 0.3])
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"orientation": 9}, "orientation is 1 to 8, got 9"),
+        ({"input_size": (0, 5)}, "at least 1 x 1 pixel"),
+        (
+            {"matrix": ((0.7, 0.7, 0.0), (-0.7, 0.7, 0.0), (0.0, 0.0, 1.0))},
+            "scales, shifts, flips and quarter turns",
+        ),
+        ({"matrix": ((0.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))}, "quarter turns"),
+    ],
+)
+def test_a_geometry_that_cannot_be_is_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        replace(Geometry.identity((5, 7)), **change)
+
+
+def test_steps_that_cannot_be_are_refused() -> None:
+    start = Geometry.identity((5, 7))
+    with pytest.raises(ValueError, match=r"window \(4, 7\) at \(2, 0\) must lie inside 5 x 7"):
+        start.cropped(2, 0, (4, 7))
+    with pytest.raises(ValueError, match=r"canvas \(5, 6\) does not hold 5 x 7"):
+        start.padded(0, 0, (5, 6))
+
+
+@pytest.mark.parametrize(
+    "plain", [{}, {"matrix": [[1, 0], [0, 1]]}, Geometry.identity((5, 7)).to_dict() | {"region": 3}]
+)
+def test_other_plain_values_are_refused(plain: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a geometry as to_dict writes it"):
+        Geometry.from_dict(plain)

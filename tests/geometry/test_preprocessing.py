@@ -1,0 +1,204 @@
+"""Where the steps of torchvision and timm carry images: images that say their own places."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import transforms as timm_steps
+from timm.data.transforms_factory import create_transform
+from torch import Tensor, nn
+from torchvision import transforms as v1
+from torchvision.transforms import _presets as presets
+from torchvision.transforms import v2
+
+from visattn.geometry.affine import Geometry
+from visattn.geometry.preprocessing import followed
+
+SIZES = [(480, 640), (640, 480), (1080, 1920), (517, 333)]
+WITHOUT_COLORS: dict[str, Any] = {"mean": (0.0,), "std": (1.0,)}
+SURE: dict[str, Any] = {
+    "crop": v1.Compose([v1.Resize(256), v1.CenterCrop(224)]),
+    "crop bicubic": v2.Compose([v2.Resize(248, interpolation=3), v2.CenterCrop(224)]),
+    "timm": create_transform(
+        (1, 224, 224), crop_pct=0.9, interpolation="bicubic", **WITHOUT_COLORS
+    ),
+    "timm oblong": create_transform((1, 192, 160), interpolation="bilinear", **WITHOUT_COLORS),
+    "timm squash": create_transform((1, 224, 224), crop_mode="squash", **WITHOUT_COLORS),
+    "timm trimmed": create_transform((1, 97, 97), crop_border_pixels=11, **WITHOUT_COLORS),
+    "squash": nn.Sequential(v2.Resize((193, 227)), nn.Identity()),
+    "letterbox": [
+        timm_steps.ResizeKeepRatio((224, 192), longest=1.0),
+        timm_steps.CenterCropOrPad([224, 192]),
+    ],
+    "between": timm_steps.ResizeKeepRatio(131, longest=0.3),
+    "pad": v1.Compose([v1.Pad((7, 61, 13, 17)), v1.Compose([v1.Resize([97, 113])])]),
+    "pad two": v2.Compose([v2.Pad([31, 5]), v2.Resize([151]), v2.Pad(3)]),
+    "longer": v2.Resize(None, max_size=211),
+    "bounded": v1.Resize(199, max_size=257),
+    "too small": v1.Compose([v1.Resize(101), v1.CenterCrop((140, 122))]),
+    "too small, odd": v2.Compose([v2.Resize((83, 94)), v2.CenterCrop(109), v2.CenterCrop([64])]),
+    "mirrored": v1.Compose([v1.Resize(113), v1.RandomHorizontalFlip(1.0), v1.CenterCrop(97)]),
+    "upside down": v2.Compose([v2.RandomVerticalFlip(1.0), v2.Resize(113), v2.CenterCrop(80)]),
+    "not mirrored": v2.Compose([v2.RandomHorizontalFlip(0.0), v2.Resize(71)]),
+    "preset": presets.ImageClassification(crop_size=224, resize_size=232, **WITHOUT_COLORS),
+    "segmentation": presets.SemanticSegmentation(resize_size=131, **WITHOUT_COLORS),
+    "colors": v2.Compose(
+        [v2.RandomApply([v2.GaussianBlur(1)], p=1.0), v2.Resize(59), v2.ToDtype(torch.float32)]
+    ),
+}
+RANDOM: dict[str, Any] = {
+    "crop": v1.RandomCrop(97),
+    "crop, padded": v1.RandomCrop((197, 700), padding=(3, 5), pad_if_needed=True),
+    "second crop": v2.RandomCrop(97, padding=(11, 2, 3, 5)),
+    "second crop, padded": v2.RandomCrop((700, 197), padding=7, pad_if_needed=True),
+    "resized crop": v1.RandomResizedCrop((89, 97)),
+    "second resized crop": v2.RandomResizedCrop(101, scale=(0.2, 0.5)),
+    "timm's resized crop": timm_steps.RandomResizedCropAndInterpolation(89, interpolation="random"),
+    "flips": v1.Compose([v1.RandomHorizontalFlip(), v1.RandomVerticalFlip(), v1.Resize(61)]),
+    "second flips": v2.Compose([v2.RandomVerticalFlip(), v2.RandomHorizontalFlip()]),
+    "crop or pad": timm_steps.RandomCropOrPad([500, 500]),
+    "timm's pad": timm_steps.RandomPad((601, 653)),
+    "zoomed out": v2.RandomZoomOut(side_range=(1.0, 1.5)),
+    "shortest": v2.RandomShortestSize([97, 131], max_size=200),
+    "resize": v2.RandomResize(83, 127),
+    "jitter": v2.ScaleJitter((131, 127)),
+    "kept ratio": timm_steps.ResizeKeepRatio(
+        (131, 97), longest=1.0, random_scale_prob=0.5, random_aspect_prob=0.5
+    ),
+}
+
+
+def ramps(size: tuple[int, int]) -> Tensor:
+    """Return an image whose colors are its own places: x and y of each pixel's center."""
+    y, x = (torch.arange(side) + 0.5 for side in size)
+    return torch.stack(torch.broadcast_tensors(x, y[:, None]))
+
+
+def places(geometry: Geometry) -> Tensor:
+    """Return x and y on the image for the center of each pixel of the input."""
+    height, width = geometry.input_size
+    centers = ramps((height, width)).flatten(1).T.double()
+    return geometry.to_image(centers).T.unflatten(1, (height, width))
+
+
+def check(seen: Tensor, geometry: Geometry, *, soft: bool = False) -> None:
+    """Compare the places that came out with those that the geometry says.
+
+    Bars are soft if they were resized with the image.
+    """
+    assert geometry.input_size == tuple(seen.shape[-2:])
+    told = places(geometry)
+    left, top, right, bottom = geometry.seen()
+    x, y = told
+    inside = (left < x) & (x < right) & (top < y) & (y < bottom)
+    bars = (seen == 0).any(0)  # they are black, and no place is at 0
+    assert soft or (bars != inside).all()
+    (a, b, _), (c, d, _), _ = geometry.matrix
+    edge_x, edge_y = 3 * max(abs(a + b), 1), 3 * max(abs(c + d), 1)  # filters are cut there
+    far = (left + edge_x < x) & (x < right - edge_x) & (top + edge_y < y) & (y < bottom - edge_y)
+    assert far.any()
+    assert not bars[far].any()
+    assert (seen - told)[:, far].abs().max() < 0.1
+
+
+def run(transform: Any, image: Any, seed: int) -> Any:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    return transform(image)
+
+
+def whole(transform: Any) -> Callable[[Any], Any]:
+    """Return a transform that its library runs; a list is none."""
+    return v1.Compose(transform) if isinstance(transform, list) else transform
+
+
+@pytest.mark.parametrize("name", SURE)
+@pytest.mark.parametrize("size", SIZES)
+def test_places_of_images_of_pillow(size: tuple[int, int], name: str) -> None:
+    seen = []
+    for ramp in ramps(size).numpy():
+        after = whole(SURE[name])(Image.fromarray(ramp))
+        seen.append(after[0] if isinstance(after, Tensor) else torch.tensor(np.array(after)))
+    geometry = Geometry.of(SURE[name], size, 6)
+    assert geometry.orientation == 6
+    assert geometry.image_size == size
+    check(torch.stack(seen), geometry, soft=name.startswith("pad"))
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_places_of_what_is_drawn(name: str, seed: int) -> None:
+    transform, image = RANDOM[name], ramps((300, 421) if seed % 2 else (307, 263))
+    before = dict(vars(transform))
+    seen, geometry = run(partial(followed, transform), image, seed)
+    assert torch.equal(seen, run(transform, image, seed))
+    check(seen, geometry)
+    assert vars(transform) == before
+
+
+def test_what_does_not_draw_is_followed_too() -> None:
+    image = ramps((300, 421))
+    for name in ("crop", "letterbox", "pad two", "mirrored", "colors"):
+        seen, geometry = followed(SURE[name], image, 8)
+        assert geometry == Geometry.of(SURE[name], (300, 421), 8)
+        assert torch.equal(seen, whole(SURE[name])(image))
+
+
+@pytest.mark.parametrize(
+    ("size", "shorter", "region"),
+    [
+        ((480, 640), 256, (108.86, 30.00, 529.27, 450.00)),
+        ((480, 640), 248, (102.79, 23.23, 537.21, 456.77)),
+        ((1080, 1920), 256, (489.49, 67.50, 1434.73, 1012.50)),
+        ((3024, 4032), 256, (685.79, 189.00, 3334.38, 2835.00)),
+    ],
+)
+def test_regions_that_were_measured_elsewhere(
+    size: tuple[int, int], shorter: int, region: tuple[float, ...]
+) -> None:
+    geometry = Geometry.of(v1.Compose([v1.Resize(shorter), v1.CenterCrop(224)]), size)
+    assert geometry.seen() == pytest.approx(region, abs=0.005)
+
+
+class Resize(nn.Module):
+    """Has the name of a known step, and does something else."""
+
+
+def slanted(image: Any) -> Any:
+    return image
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        (v1.Lambda(slanted), "nobody knows where Lambda carries an image; leave it out, or name"),
+        (v1.Compose([v1.Resize(8), slanted]), "nobody knows where slanted carries"),
+        (v2.RandomRotation([-30, 30]), "nobody knows where RandomRotation carries"),
+        (Resize(), "nobody knows where Resize carries"),
+        (v1.FiveCrop(5), "nobody knows where FiveCrop carries"),
+        (None, "nobody knows where NoneType carries"),
+        (v2.RandomApply([v2.RandomCrop(3)]), "nobody knows where RandomApply carries"),
+        (v1.RandomCrop(3), "RandomCrop moves an image by chance.*preprocessing.followed"),
+        (v2.RandomHorizontalFlip(), "RandomHorizontalFlip moves an image by chance"),
+        (RANDOM["kept ratio"], "ResizeKeepRatio moves an image by chance"),
+    ],
+)
+def test_what_is_not_known_is_refused(transform: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Geometry.of(transform, (5, 7))
+
+
+def test_a_step_that_works_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(v1.CenterCrop, "forward", lambda _, image: image[..., 1:])
+    with pytest.raises(ValueError, match=r"CenterCrop must give \(3, 3\) .* gave \(5, 6\)"):
+        followed(v1.CenterCrop(3), torch.zeros(3, 5, 7))
+
+
+def test_what_is_no_image_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"the image must be an image .* got ndarray"):
+        followed(v1.ToTensor(), np.zeros((5, 7, 3), np.uint8))

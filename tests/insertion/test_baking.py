@@ -1,0 +1,173 @@
+"""What was put in comes out again without a trace, or becomes plain modules."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from host_models import Doubled, Residual, Scaled, image, net, residual_net
+from torch import nn
+from torch.fx.experimental.optimization import fuse
+
+from visattn.insertion.baking import bake, remove, unbaked
+from visattn.insertion.insertion import insert
+from visattn.recording.recorder import record
+
+
+def everything(model: nn.Module) -> dict[str, Any]:
+    """Everything that a module remembers, and of tensors what they are."""
+    kept: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            inside = key in ("_parameters", "_buffers", "_modules")
+            kept[f"{name}:{key}"] = (
+                list(map(str, map(id, value.values()))) if inside else str(value)
+            )
+        kept[f"{name}:children"] = list(dict(module.named_children()))
+    return kept
+
+
+@pytest.mark.parametrize("baked", [False, True])
+def test_removing_leaves_nothing(baked: bool) -> None:
+    model, x = net(Scaled(16), Residual(24)), image()
+    model[3].register_forward_hook(lambda module, given, made: None)
+    model[3].eval()
+    before, output = everything(model), copy.deepcopy(model)(x)
+    insert(model, "cbam", at="residual", example=x)
+    insert(model, Doubled, at="stage_end", example=x, init="paper")
+    if baked:
+        bake(model)
+    assert sorted(remove(model)) == ["1", "1.mlp", "3", "3.bn2"]
+    after = everything(model)
+    assert {
+        key: (after.get(key), value) for key, value in before.items() if after.get(key) != value
+    } == {}
+    assert after.keys() == before.keys()
+    assert torch.equal(model(x), output)
+    with pytest.raises(ValueError, match="nothing was inserted into this Sequential"):
+        remove(model)
+    with pytest.raises(ValueError, match="nothing was inserted"):
+        bake(model)
+
+
+def changed() -> nn.Sequential:
+    """A model with blocks that change what flows, of which `1.bn2` is a host."""
+    model = residual_net().eval()
+    torch.manual_seed(3)
+    insert(model, "cbam", at="residual", example=image(), init="paper")
+    return model
+
+
+def test_fx_sees_baked_blocks_and_no_others() -> None:
+    model, x = changed(), image()
+    output = model(x)
+    assert bake(model) == ["1.bn2", "3.bn2"]
+    assert torch.equal(model(x), output)
+    traced = torch.fx.symbolic_trace(model)
+    assert torch.equal(traced(x), output)
+    seen = [node.target for node in traced.graph.nodes if "visattn" in str(node.target)]
+    assert seen == ["1.bn2.visattn", "3.bn2.visattn"]
+    with record(traced) as maps:
+        traced(x)
+    assert len(maps.maps) == 4
+
+
+@pytest.mark.parametrize("at", ["residual", "stage_end"])
+@pytest.mark.parametrize("baked", [False, True])
+def test_a_traced_model_computes_the_same_where_a_hook_is_met_too(at: str, baked: bool) -> None:
+    model, x = residual_net().eval(), image()
+    insert(model, "cbam", at=at, example=x, init="paper")
+    output = model(x)
+    if baked:
+        bake(model)
+    traced = torch.fx.symbolic_trace(model)
+    assert torch.equal(traced(x), output)
+    nodes = [node.target for node in traced.graph.nodes if str(node.target).endswith(".visattn")]
+    assert len(nodes) == (0 if at == "residual" and not baked else 2)  # a norm is one node
+
+
+def test_folding_norms_drops_hooks_and_keeps_what_is_baked() -> None:
+    model, x = changed(), image()
+    output = model(x)
+    assert not torch.allclose(fuse(model)(x), output, atol=1e-4)
+    bake(model)
+    folded = fuse(model)
+    assert "visattn" in dict(folded.get_submodule("1.bn2").named_children())
+    torch.testing.assert_close(folded(x), output, rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoints_from_before_load_after() -> None:
+    model, x = changed(), image()
+    output, state, plain = model(x), copy.deepcopy(model.state_dict()), residual_net().state_dict()
+    baked = changed()
+    bake(baked)
+    nn.init.zeros_(baked.get_parameter("1.bn2.visattn.cbam.conv.weight"))
+    assert str(baked.load_state_dict(state)) == "<All keys matched successfully>"
+    assert torch.equal(baked(x), output)
+    missing, unexpected = baked.load_state_dict(plain, strict=False)
+    assert unexpected == []
+    assert all(".visattn.cbam" in key for key in missing)
+
+
+def test_checkpoints_from_after_load_before() -> None:
+    model, baked, x = changed(), changed(), image()
+    bake(baked)
+    nn.init.zeros_(baked.get_parameter("1.bn2.host.weight"))
+    state = baked.state_dict()
+    assert unbaked(state).keys() == model.state_dict().keys()
+    model.load_state_dict(unbaked(state))
+    assert torch.equal(model(x), baked(x))
+    twin = changed()
+    bake(twin)
+    twin.load_state_dict(state)
+    assert torch.equal(twin(x), baked(x))
+
+
+def test_hosts_inside_hosts_keep_their_names() -> None:
+    model, baked, x = changed(), changed(), image()
+    for each in (model, baked):
+        insert(each, Doubled, at="stage_end", example=x)
+    bake(baked)
+    baked.load_state_dict(model.state_dict())
+    assert torch.equal(baked(x), model(x))
+    assert "1.host.bn2.host.weight" in baked.state_dict()
+    assert unbaked(baked.state_dict()).keys() == model.state_dict().keys()
+
+
+def test_a_baked_host_answers_for_itself() -> None:
+    model = changed()
+    bake(model)
+    host: Any = model.get_submodule("1.bn2")
+    assert host.num_features == 16
+    assert host.weight is host.host.weight
+    with pytest.raises(AttributeError, match="no attribute 'wait'"):
+        _ = host.wait
+    assert torch.equal(copy.deepcopy(model)(image()), model(image()))
+
+
+def test_a_shared_host_is_baked_wherever_it_stands() -> None:
+    shared = nn.Conv2d(7, 7, 1)
+    model, x = nn.Sequential(nn.Conv2d(3, 7, 1), shared, nn.ReLU(), shared), image()
+    insert(model, Doubled, at="1", example=x, init="paper")
+    output = model(x)
+    assert bake(model) == ["1"]
+    assert model[1] is model[3]
+    assert torch.equal(model(x), output)
+    remove(model)
+    assert model[1] is model[3] is shared
+
+
+def test_a_block_in_a_sequential_is_plain_already() -> None:
+    model, x = nn.Sequential(nn.Sequential(nn.Conv2d(3, 7, 1))), image()
+    insert(model, "se", at="0", example=x, init="paper")
+    output, keys = model(x), list(model.state_dict())
+    assert bake(model) == []
+    assert list(model.state_dict()) == keys
+    assert torch.equal(torch.fx.symbolic_trace(model)(x), output)
+
+
+def test_a_baked_site_is_taken() -> None:
+    model = changed()
+    bake(model)
+    with pytest.raises(ValueError, match=r"1.bn2: it holds cbam already"):
+        insert(model, "se", at="residual", example=image())

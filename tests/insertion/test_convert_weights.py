@@ -1,0 +1,124 @@
+"""Weights of others compute in our blocks what they compute in theirs."""
+
+from typing import Any
+
+import pytest
+import torch
+from host_models import image, residual_net
+from timm.layers.cbam import CbamModule
+from timm.layers.eca import EcaModule
+from timm.layers.squeeze_excite import SEModule
+from timm.models.resnet import Bottleneck, ResNet
+from torch import Tensor, nn
+
+from visattn.blocks.registry import create
+from visattn.insertion.convert_weights import block_state, model_state
+from visattn.insertion.insertion import Init, insert
+
+
+def features() -> Tensor:
+    return torch.randn(2, 32, 5, 7)
+
+
+def loaded(block: nn.Module, theirs: nn.Module) -> nn.Module:
+    block.load_state_dict(block_state(theirs.state_dict(), block))
+    return block.eval()
+
+
+def stirred(theirs: nn.Module) -> nn.Module:
+    """Their block with no weight and no statistic at its start."""
+    for key, value in theirs.state_dict().items():
+        if value.is_floating_point():
+            value.uniform_(*((0.5, 1.5) if key.endswith("var") else (-0.6, 0.6)))
+    return theirs.eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "options"),
+    [
+        ("se", SEModule(32, rd_channels=4), {"reduction": 8}),
+        ("se", SEModule(32, rd_channels=4, bias=False), {"reduction": 8}),
+        ("eca", EcaModule(32), {}),
+        ("cbam", CbamModule(32), {}),
+        ("cbam", CbamModule(32), {"order": "mean_max", "bias": False}),
+    ],
+)
+def test_timms_blocks(name: str, theirs: nn.Module, options: dict[str, Any]) -> None:
+    x = features()
+    ours = loaded(create(name, 32, **options), stirred(theirs))
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
+
+
+class AuthorsCbam(nn.Module):
+    """The names of attention-module's CBAM, and its equations."""
+
+    def __init__(self, channels: int, hidden: int) -> None:
+        super().__init__()
+        mlp = (nn.Flatten(), nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
+        self.ChannelGate = nn.ModuleDict({"mlp": nn.Sequential(*mlp)})
+        self.conv, self.bn = nn.Conv2d(2, 1, 7, padding=3, bias=False), nn.BatchNorm2d(1)
+        spatial = nn.ModuleDict({"conv": self.conv, "bn": self.bn})
+        self.SpatialGate = nn.ModuleDict({"spatial": spatial})
+
+    def forward(self, x: Tensor) -> Tensor:
+        mlp = self.ChannelGate["mlp"]
+        pools = mlp(x.mean((2, 3), keepdim=True)) + mlp(x.amax((2, 3), keepdim=True))
+        x = x * pools.sigmoid()[:, :, None, None]
+        places = torch.stack([x.amax(1), x.mean(1)], 1)
+        return x * self.bn(self.conv(places)).sigmoid()
+
+
+@pytest.mark.parametrize("order", ["max_mean", "mean_max"])
+def test_the_authors_cbam(order: str) -> None:
+    x, theirs = features(), stirred(AuthorsCbam(32, 2))
+    gates = {key: value for key, value in theirs.state_dict().items() if "Gate" in key}
+    ours = create("cbam", 32, order=order).eval()
+    ours.load_state_dict(block_state(gates, ours))
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
+
+
+def eight_wide(channels: int) -> nn.Module:
+    """Squeeze-and-excitation as timm makes it where a sixteenth is less than eight."""
+    return create("se", channels, reduction=channels // 8)
+
+
+@pytest.mark.parametrize("init", ["paper", "identity"])
+def test_a_whole_network_of_timm(init: Init) -> None:
+    cell: Any = Bottleneck  # their annotation asks for an instance
+    plain = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32)).eval()
+    attention = {"attn_layer": "se"}
+    theirs = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32), block_args=attention)
+    stirred(theirs)
+    x = torch.randn(2, 3, 64, 64)
+    insert(plain, eight_wide, at="residual", example=x, init=init)
+    state = {f"module.{key}": value for key, value in theirs.state_dict().items()}
+    assert str(plain.load_state_dict(model_state(state, plain))).startswith("<All keys matched")
+    ours, given = plain.double(), x.double()  # so many layers round single precision away
+    torch.testing.assert_close(ours(given), theirs.double()(given), rtol=1e-10, atol=1e-10)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    weights = SEModule(32, rd_channels=4).state_dict()
+    with pytest.raises(
+        ValueError, match=r"fc1.weight is \[4, 32, 1, 1\], and squeeze.weight of se is"
+    ):
+        block_state(weights, create("se", 32))
+    with pytest.raises(ValueError, match=r"fc1.weight has no place in eca, which has conv.weight"):
+        block_state(weights, create("eca", 32))
+    with pytest.raises(ValueError, match="known of se, eca, cbam, not of gc"):
+        block_state(weights, create("gc", 32))
+    del weights["fc2.weight"]
+    with pytest.raises(ValueError, match=r"nothing was given for excite.weight of se"):
+        block_state(weights, create("se", 32, reduction=8))
+
+
+def test_whole_networks_must_fit() -> None:
+    model = residual_net()
+    with pytest.raises(ValueError, match="nothing was inserted into this Sequential; insert first"):
+        model_state(model.state_dict(), model)
+    insert(model, ["se", "eca"], at="residual", example=image(), init="paper")
+    with pytest.raises(ValueError, match=r"no weights of a block beside 1.bn2; sought were"):
+        model_state(residual_net().state_dict(), model)
+    state = residual_net().state_dict() | {"1.se.fc1.weight": torch.zeros(1)}
+    with pytest.raises(ValueError, match=r"single block of the catalog must .* not se \+ eca"):
+        model_state(state, model)

@@ -1,0 +1,118 @@
+"""Attention gates with the gating signal of another module."""
+
+import copy
+import io
+
+import pytest
+import torch
+from host_models import UNet, image
+from torch import nn
+
+from visattn.insertion.baking import bake, remove
+from visattn.insertion.insertion import insert
+from visattn.insertion.summary import table
+from visattn.recording.recorder import record
+
+
+def gated() -> UNet:
+    """A U-Net with a gate at each skip, whose scales let it act."""
+    torch.manual_seed(0)
+    model = UNet().eval()
+    for level in (1, 2):
+        report = insert(model, "gate", at=f"skip{level}", signal=f"up{level}", example=image())
+        assert report.scales == 1
+    with torch.no_grad():
+        for level in (1, 2):
+            model.get_parameter(f"skip{level}.visattn.gate_scale").fill_(0.5)
+    return model
+
+
+def test_the_gate_sees_the_signal_and_changes_nothing_at_first() -> None:
+    torch.manual_seed(0)
+    bare, x = UNet().eval(), image()
+    model = copy.deepcopy(bare)
+    insert(model, "gate", at="skip2", signal="up2", example=x, reduction=3)
+    assert torch.equal(model(x), bare(x))
+    gate, second = model.get_submodule("skip2.visattn.gate"), bare.enc2(bare.pool(bare.enc1(x)))
+    signal = bare.up2(bare.mid(bare.pool(second)))
+    with record(model) as seen:
+        model(x)
+    with record(gate) as expected:
+        gate(second, signal)
+    assert torch.equal(seen.maps[0].values, expected.maps[0].values)
+    assert all(".visattn.gate" in key for key in model.state_dict() if key not in bare.state_dict())
+
+
+def test_each_block_learns_and_costs() -> None:
+    model, x = gated(), image()
+    model.train()(x).square().sum().backward()
+    blocks = {name: p.grad for name, p in model.named_parameters() if ".visattn." in name}
+    assert [name for name, grad in blocks.items() if grad is None or not grad.any()] == []
+    assert [row.blocks for row in table(model, x).rows] == ["", "gate", "gate"]
+
+
+def test_a_copy_has_a_signal_of_its_own() -> None:
+    model, x = gated(), image()
+    output, file = model(x), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for twin in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert torch.equal(twin(x), output)
+        with torch.no_grad():
+            twin.get_parameter("up1.bias").add_(1)
+        assert not torch.equal(twin(x), output)
+        assert torch.equal(model(x), output)
+
+
+def test_removing_leaves_no_hook_and_baking_is_refused() -> None:
+    model, x = gated(), image()
+    with pytest.raises(ValueError, match="gate after skip2 takes a signal from up2"):
+        bake(model)
+    assert sorted(remove(model)) == ["skip1", "skip2"]
+    torch.manual_seed(0)
+    assert torch.equal(model(x), UNet().eval()(x))
+    assert [name for name, part in model.named_modules() if part._forward_hooks] == []
+
+
+@pytest.mark.compile
+def test_export_takes_the_signal_along() -> None:
+    model, x = gated(), image()
+    program = torch.export.export(model, (x,))
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_signal_that_cannot_be_is_refused() -> None:
+    model, x = UNet().eval(), image()
+    keys = list(model.state_dict())
+    for at, block, signal, said in (
+        (
+            "skip2",
+            "gate",
+            None,
+            "weighs the features of skip2 by a gating signal .* say signal='NAME'",
+        ),
+        ("skip2", ["se", "gate"], None, "weighs the features of skip2"),
+        ("enc2", "gate", "up2", r"up2 runs after it; .*after up2, put an nn.Identity\(\)"),
+        ("skip2", "gate", "up3", "no module 'up3' for a signal; did you mean up2"),
+        ("skip2", "gate", "skip2", "is the site itself"),
+        ("skip2", "gate", "enc2", "would attend to its own input"),
+        ("skip2", "gate", "pool", "of one width, but pool returns"),
+        ("skip2", "se", "up2", "se takes no signal, got signal='up2'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            insert(model, block, at=at, signal=signal, example=x)
+        assert list(model.state_dict()) == keys
+        assert [name for name, part in model.named_modules() if part._forward_hooks] == []
+
+
+def test_a_signal_of_other_proportions_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.AdaptiveAvgPool2d((3, 28)), nn.Identity())
+    model.append(nn.Upsample((20, 28)))
+    with pytest.raises(ValueError, match="20 x 28 and a signal of 3 x 28 from 1 have other propor"):
+        insert(model, "gate", at="3", signal="1", example=image())
+
+
+def test_a_part_of_a_model_has_no_signal() -> None:
+    model = gated()
+    with pytest.raises(RuntimeError, match="up1 must run before it, in the same forward pass"):
+        model.skip1(torch.zeros(1, 5, 20, 28))

@@ -1,0 +1,195 @@
+"""Which modules are meant by words, patterns, lists and functions; and which cannot be hosts."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import pytest
+import timm
+import torch
+from host_models import (
+    Dense,
+    Doubled,
+    First,
+    Loop,
+    Pair,
+    Residual,
+    hollow,
+    image,
+    net,
+    residual_net,
+)
+from torch import nn
+from torchvision.models import densenet121, mobilenet_v2, resnet50, vgg11_bn
+
+from visattn.insertion.hosts import Site
+from visattn.insertion.insertion import insert
+from visattn.insertion.sites import Where, chosen_sites
+from visattn.insertion.tracer import trace
+
+IMAGE = torch.zeros(1, 3, 64, 64)
+
+
+def names(found: Iterable[Site]) -> list[str]:
+    return [site.name for site in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "first"),
+    [("regnety_002", 13, "s1.b1.conv3"), ("mobilenetv2_100", 10, "blocks.1.1.bn3")],
+)
+def test_residual_branches_of_timm(name: str, count: int, first: str) -> None:
+    model = hollow(partial(timm.create_model, name))
+    found = chosen_sites(model, trace(model, IMAGE), "residual").sites
+    assert (len(found), found[0].name) == (count, first)
+
+
+def test_words_on_resnet_50() -> None:
+    model = hollow(resnet50)
+    seen = trace(model, IMAGE)
+    ends = chosen_sites(model, seen, "stage_end", (1, 2, 3)).sites
+    assert [(s.name, s.channels, s.grid, s.stage) for s in ends] == [
+        ("layer1", 256, (16, 16), 1),
+        ("layer2", 512, (8, 8), 2),
+        ("layer3", 1024, (4, 4), 3),
+    ]
+    branches = names(chosen_sites(model, seen, "residual", (1, 4)).sites)
+    assert branches == [f"layer{stage}.{block}.bn3" for stage in (1, 4) for block in range(3)]
+
+
+def test_words_on_mobilenet_v2() -> None:
+    model = hollow(mobilenet_v2)
+    seen = trace(model, IMAGE)
+    ends = names(chosen_sites(model, seen, "stage_end").sites)
+    assert ends == [f"features.{n}" for n in (1, 3, 6, 13, 17)]
+    branches = chosen_sites(model, seen, "residual").sites
+    assert branches[0].name == "features.3.conv"
+    assert [site.channels for site in branches] == [24, 32, 32, 64, 64, 64, 96, 96, 160, 160]
+
+
+def test_stages_without_residual_branches_end_where_features_shrink() -> None:
+    plain, dense = hollow(partial(vgg11_bn, init_weights=False)), hollow(densenet121)
+    ends = names(chosen_sites(plain, trace(plain, IMAGE), "stage_end").sites)
+    assert ends == [f"features.{n}" for n in (2, 6, 13, 20, 27)]
+    ends = names(chosen_sites(dense, trace(dense, IMAGE), "stage_end").sites)
+    assert ends == [
+        "features.relu0",
+        *(f"features.transition{n}.conv" for n in (1, 2, 3)),
+        "features.norm5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ("*.bn2", ["1.bn2", "3.bn2"]),
+        ("**.conv?", ["1.conv1", "1.conv2", "3.conv1", "3.conv2"]),
+        ("[13]", ["1", "3"]),
+        (["3", "1"], ["1", "3"]),
+        (lambda name, module: isinstance(module, Residual), ["1", "3"]),
+    ],
+)
+def test_sites_are_named(at: Where, expected: list[str]) -> None:
+    report = insert(residual_net(), "simam", at=at, example=image())
+    assert names(report.sites) == expected
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"),
+    [
+        ("residuals", "no module is named so; did you mean residual"),
+        ("*.bn3", "no site at='\\*.bn3'"),
+        (["1.bn7"], "there is no module '1.bn7'; did you mean 1.bn2"),
+        ([], "the list of names is empty"),
+        (lambda name, module: False, "took none of the modules"),
+        ("5", "after 5: it returns \\[2, 24\\], and a block takes features"),
+    ],
+)
+def test_no_site_is_an_error(at: Where, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        insert(residual_net(), "se", at=at, example=image())
+
+
+def test_stages_that_are_not_there_are_named() -> None:
+    with pytest.raises(ValueError, match=r"\(1: 20 x 28, 2: 10 x 14\), got \[3\]"):
+        insert(residual_net(), "se", at="residual", stages=[3], example=image())
+    with pytest.raises(ValueError, match="no site at='0' in stages"):
+        insert(residual_net(), "se", at="0", stages=[2], example=image())
+
+
+def test_each_stage_may_get_a_block_of_its_own() -> None:
+    model, x = residual_net(), image()
+    for stage, name in ((1, "se"), (2, "cbam")):
+        report = insert(model, name, at="residual", stages=[stage], example=x)
+        assert names(report.sites) == [f"{2 * stage - 1}.bn2"]
+    with pytest.raises(ValueError, match=r"3.bn2: it holds cbam already"):
+        insert(model, "se", at="residual", stages=[2], example=x)
+    with pytest.raises(ValueError, match=r"after 5: it returns \[2, 24\]"):
+        insert(model, "se", at=["1", "5"], stages=[1], example=x)
+
+
+def test_a_head_of_convolutions_is_no_stage() -> None:
+    body = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4))
+    model = nn.Sequential(body, nn.Conv2d(5, 7, (5, 7)))  # as timm's VGG
+    assert names(insert(model, "se", at="stage_end", example=image()).sites) == ["0.1"]
+
+
+def test_words_need_what_they_name() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU())
+    with pytest.raises(ValueError, match="no module's output is the residual branch"):
+        insert(model, "se", at="residual", example=image())
+    with pytest.raises(ValueError, match="nothing in it makes features smaller; name the sites"):
+        insert(model, "se", at="stage_end", example=image())
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        (Dense(16), "1: it is a Dense and runs its parts by a loop of its own"),
+        (nn.Sequential(Pair(), First()), "1.0: it returns a tuple"),
+    ],
+)
+def test_modules_that_cannot_be_hosts_are_refused(host: nn.Module, reason: str) -> None:
+    at = reason.partition(":")[0]
+    model, x = net(host, nn.Identity()), image()
+    if isinstance(host, Dense):
+        model[2] = nn.Conv2d(26, 24, 1)
+    with pytest.raises(ValueError, match=reason):
+        insert(model, "se", at=at, example=x)
+
+
+def test_a_module_with_two_widths_is_refused() -> None:
+    relu = nn.ReLU()
+    model = nn.Sequential(nn.Conv2d(3, 5, 1), relu, nn.Conv2d(5, 7, 1), relu)
+    with pytest.raises(ValueError, match=r"1: it runs 2 times with \[5, 7\] channels"):
+        insert(model, "se", at="1", example=image())
+
+
+def test_a_module_that_loops_over_its_children_is_found_out() -> None:
+    model, x = net(Loop(16), nn.Identity()), image()
+    before, keys = model(x), list(model.state_dict())
+    with pytest.raises(ValueError, match="1: it ran 1 times, the block 2 times"):
+        insert(model, "se", at="1", example=x)
+    assert list(model.state_dict()) == keys
+    assert torch.equal(model(x), before)
+
+
+def test_channels_that_cannot_be_told_are_an_error() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(x.shape)
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), Turned())
+    with pytest.raises(ValueError, match=r"shape \[1, 8, 8, 8\]; give an example of another size"):
+        insert(model, "se", at="1", example=torch.zeros(1, 3, 8, 8))
+    assert insert(model, "se", at="1", example=torch.zeros(1, 3, 8, 9)).sites[0].channels == 8
+
+
+def test_a_second_block_at_a_site_is_refused() -> None:
+    model, x = residual_net(), image()
+    insert(model, "se", at="residual", example=x)
+    with pytest.raises(ValueError, match=r"1.bn2: it holds se already; remove\(model\)"):
+        insert(model, "se", at="residual", example=x)
+    with pytest.raises(ValueError, match="holds se already"):
+        insert(model, "eca", at="1.bn2", example=x)
+    report = insert(model, Doubled, at="stage_end", example=x)
+    assert names(report.sites) == ["1", "3"]

@@ -1,0 +1,200 @@
+"""Which modules end the stages of models of many kinds; what cannot be told is refused."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+from host_models import UNet, convolved, hollow, image
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, max_pool2d, relu
+
+from visattn.insertion.baking import remove
+from visattn.insertion.insertion import insert
+from visattn.insertion.sites import chosen_sites
+from visattn.insertion.tracer import trace
+
+IMAGE = torch.zeros(1, 3, 64, 96)
+
+
+class TimmUNet(nn.Module):
+    """An encoder of timm, and a decoder that joins its levels by functions."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.encoder: Any = timm.create_model(name, features_only=True)
+        widths = self.encoder.feature_info.channels()
+        pairs = zip(widths[:0:-1], widths[-2::-1], strict=True)
+        self.decoder = nn.ModuleList(convolved(low + high, high) for low, high in pairs)
+        self.head = nn.Conv2d(widths[0], 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        *skips, y = self.encoder(x)
+        for block, skip in zip(self.decoder, skips[::-1], strict=True):
+            y = block(torch.cat([interpolate(y, size=skip.shape[2:]), skip], 1))
+        return interpolate(self.head(y), size=x.shape[2:])
+
+
+class Nested(nn.Module):
+    """A U-Net of nested levels, each of which joins what it takes with what its inside gives."""
+
+    def __init__(self, channels: int, inside: nn.Module | None, width: int) -> None:
+        super().__init__()
+        inner = [inside] if inside else []
+        widths = 2 * width if inside else width
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, width, 4, 2, 1),
+            *inner,
+            nn.ConvTranspose2d(widths, channels, 4, 2, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.body(x)], 1)
+
+
+class Shared(nn.Module):
+    """Functional activations, and one convolution for all stages."""
+
+    def __init__(self, *, residual: bool) -> None:
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(3, 7, 3, padding=1), nn.Conv2d(7, 7, 3, padding=1)
+        self.head, self.residual = nn.Linear(7, 5), residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = relu(self.stem(x))
+        for _ in range(2):
+            y = relu(self.conv(x))
+            x = max_pool2d(x + y if self.residual else y, 2)
+        return self.head(relu(self.conv(x)).mean((2, 3)))
+
+
+class Tail(nn.Module):
+    """Convolutions with functional activations, and linear layers behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 7, 3, padding=1)
+        self.fc1, self.fc2 = nn.Linear(7 * 5 * 7, 11), nn.Linear(11, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = max_pool2d(relu(self.conv1(x)), 2)
+        x = max_pool2d(relu(self.conv2(x)), 2)
+        return self.fc2(relu(self.fc1(x.flatten(1))))
+
+
+def ends(model: nn.Module, x: Tensor = IMAGE) -> list[str]:
+    sites = chosen_sites(model, trace(model, x), "stage_end").sites
+    return [f"{site.name} {site.part}".strip() for site in sites]
+
+
+def timms(name: str) -> nn.Module:
+    return hollow(partial(timm.create_model, name))
+
+
+def theirs(name: str) -> nn.Module:
+    return hollow(getattr(torchvision.models, name))
+
+
+INCEPTION = ["Conv2d_2b_3x3", "Conv2d_4a_3x3", "Mixed_5d", "Mixed_6e", "Mixed_7c"]
+BLOCKS = [f"blocks.{n}" for n in (0, 1, 2, 4, 6)]
+
+
+def test_stages_of_networks_end_where_their_authors_end_them() -> None:
+    for model, x, expected in (
+        (timms("efficientnet_b0"), IMAGE, BLOCKS),
+        (timms("mobilenetv3_large_100"), IMAGE, BLOCKS),
+        (theirs("efficientnet_b0"), IMAGE, [f"features.{n}" for n in (1, 2, 3, 5, 7)]),
+        (theirs("mobilenet_v3_small"), IMAGE, [f"features.{n}" for n in (1, 3, 8, 11)]),
+        (theirs("convnext_tiny"), IMAGE, [f"features.{n}" for n in (1, 3, 5, 7)]),
+        (theirs("squeezenet1_1"), IMAGE, [f"features.{n}" for n in (1, 4, 7, 12)]),
+        (theirs("shufflenet_v2_x0_5"), IMAGE, ["conv1.2", "stage2", "stage3", "stage4"]),
+        (timms("regnety_002"), IMAGE, ["s1", "s2", "s3", "s4"]),
+        (timms("convnext_atto"), IMAGE, [f"stages.{n}" for n in range(4)]),
+        (timms("pvt_v2_b0"), IMAGE, [f"stages.{n}" for n in range(4)]),
+        (timms("inception_v3"), torch.zeros(1, 3, 128, 192), INCEPTION),
+    ):
+        assert ends(model, x) == expected
+
+
+def test_a_u_net_has_an_encoder_a_bottleneck_and_a_decoder() -> None:
+    levels = ["enc1 encoder", "enc2 encoder", "mid bottleneck", "dec2 decoder", "dec1 decoder"]
+    assert ends(UNet(), image()) == levels
+    wrapped = nn.Sequential(UNet(), nn.Softmax(1))
+    assert ends(wrapped, image()) == [f"0.{level}" for level in levels]
+    parts = [*[f"encoder.blocks.{n} encoder" for n in range(4)], "encoder.blocks.4 bottleneck"]
+    parts += [f"decoder.{n} decoder" for n in range(4)]
+    assert ends(TimmUNet("test_efficientnet")) == parts
+    nested = Nested(3, Nested(5, Nested(7, None, 11), 7), 5)
+    assert [end.partition(" ")[2] for end in ends(nn.Sequential(nested, nn.Conv2d(6, 2, 1)))] == [
+        *("encoder", "encoder", "bottleneck", "decoder", "decoder", "decoder")
+    ]
+
+
+def test_levels_of_one_size_are_chosen_apart() -> None:
+    model, x = UNet(), image()
+    report = insert(model, "se", at="stage_end", stages=(2, 4), example=x, reduction=2)
+    assert [str(site) for site in report.sites] == [
+        "enc2  7 x 10 x 14  encoder",
+        "dec2  7 x 10 x 14  decoder",
+    ]
+    assert "  enc2  7 x 10 x 14  encoder" in str(report).splitlines()
+    with pytest.raises(ValueError, match=r"1: 20 x 28 encoder, .*3: 5 x 7 bottleneck.* got \[6\]"):
+        insert(model, "se", at="residual", stages=[6], example=x)
+
+
+def test_a_stage_without_a_module_of_its_own_lists_the_candidates() -> None:
+    listed = r"stem 7 x 20 x 28, conv 7 x 20 x 28 \(3 runs\)$"
+    for residual, said in (
+        (True, "stage 1, of 20 x 28 features, ends with a function"),
+        (False, "stage 1, of 20 x 28 features, ends with conv, which runs in other stages too"),
+    ):
+        with pytest.raises(ValueError, match=f"{said}.*name the sites.*{listed}"):
+            insert(Shared(residual=residual), "se", at="stage_end", example=image())
+    with pytest.raises(ValueError, match=r"several paths of features.* name the sites\. Modules"):
+        ends(timms("hrnet_w18_small"))
+
+
+def test_a_function_after_the_last_module_is_said() -> None:
+    report = insert(Tail(), "simam", at="stage_end", example=image())
+    assert [site.name for site in report.sites] == ["conv1", "conv2"]
+    assert report.notes[0] == (
+        "stage 1, of 20 x 28 features, ends with a function, such as an activation, after conv1: "
+        "the block stands before it"
+    )
+    assert report.notes[0] in str(report).splitlines()
+
+
+@pytest.mark.parametrize("at", ["*", lambda name, module: True])
+def test_what_returns_no_feature_map_is_skipped_and_said(
+    at: str | Callable[[str, nn.Module], bool],
+) -> None:
+    model, x = (
+        nn.Sequential(*convolved(3, 5), nn.AdaptiveAvgPool2d(1)).append(nn.Flatten()),
+        image(),
+    )
+    model.append(nn.Linear(5, 2))
+    report = insert(model, "simam", at=at, example=x)
+    assert [site.name for site in report.sites] == ["0", "1", "2"]
+    assert report.notes == (
+        "skipped 3: it returns 1 x 1 places, which are no feature map; 4: it returns [2, 5]; "
+        "5: it returns [2, 2]",
+    )
+    remove(model)
+    with pytest.raises(ValueError, match="after 5: it returns"):
+        insert(model, "simam", at="5", example=x)
+    with pytest.raises(
+        ValueError, match=r"no site at='\[45\]': 4: it .*Modules that return feature"
+    ):
+        insert(model, "simam", at="[45]", example=x)
+
+
+def test_an_identity_changes_no_bit_at_any_stage() -> None:
+    models = [UNet(), TimmUNet("test_resnet"), Tail(), timm.create_model("test_efficientnet")]
+    for model in models:
+        x = image() if isinstance(model, (UNet, Tail)) else torch.randn(1, 3, 64, 96)
+        before = model.eval()(x)
+        assert insert(model, "cbam", at="stage_end", example=x).scales > 0
+        assert torch.equal(model(x), before)

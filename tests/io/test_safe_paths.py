@@ -1,0 +1,127 @@
+"""Names that others wrote: none leads out of its folder, by itself or by a link."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.io.safe_paths import SafeDirectory, check_name
+
+PARTS = st.sampled_from(
+    ["..", ".", "", "a", "b.jpg", "..b", "a..", "C:", "~", "\\", "\\..", "é", " "]
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.jpg",
+        "a/../../x.jpg",
+        "a/..",
+        "/etc/x.jpg",
+        "//host/x",
+        "..",
+        ".",
+        "",
+        "./",
+        "..\\x.jpg",
+        "a\\..\\x.jpg",
+        "\\x.jpg",
+        "\\\\host\\x",
+        "C:\\x.jpg",
+        "c:/x.jpg",
+        "c:x.jpg",
+        "a\0.jpg",
+        "a\n.jpg",
+        "a\x1b[2J.jpg",
+        "a\x7f.jpg",
+        "a\x9b.jpg",
+        "\ud800.jpg",
+    ],
+)
+def test_names_that_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"must be a path below its folder, got '") as caught:
+        check_name(name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.jpg",
+        "train/a.jpg",
+        "a b.jpg",
+        "..a/b",
+        "a../b",
+        "~/a",
+        "é.jpg",
+        "犬.jpg",
+        "a\\b",
+        "$HOME",
+        "x" * 255,
+    ],
+)
+def test_names_that_are_taken(name: str, tmp_path: Path) -> None:
+    check_name(name)
+    assert SafeDirectory(tmp_path).path(name) == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 256, "é" * 128, "a/" + "x" * 256, "/".join(["x" * 200] * 16)]
+)
+def test_names_that_are_too_long(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"a path may have 3,000 bytes, and 255 between two slashes, got"
+    ):
+        check_name(name)
+
+
+@given(parts=st.lists(PARTS, min_size=1, max_size=6))
+def test_no_name_that_is_taken_leads_out(parts: list[str]) -> None:
+    folder = Path("/somewhere/photos")
+    try:
+        path = SafeDirectory(folder).path("/".join(parts))
+    except ValueError:
+        return
+    assert Path(os.path.normpath(path)).is_relative_to(folder)
+    assert path.name
+
+
+def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    photos, other = tmp_path / "photos", tmp_path / "other"
+    for folder in (photos, other):
+        folder.mkdir()
+        (folder / "a.jpg").write_bytes(b"a")
+    (photos / "link.jpg").symlink_to(other / "a.jpg")
+    (photos / "up.jpg").symlink_to("../other/a.jpg")
+    (photos / "deep").symlink_to(other)
+    (photos / "gone.jpg").symlink_to("/nowhere/a.jpg")
+    (photos / "round.jpg").symlink_to("round.jpg")
+    (photos / "inner.jpg").symlink_to("a.jpg")
+    closed = SafeDirectory(photos)
+    for name in ("link.jpg", "up.jpg", "deep/a.jpg", "gone.jpg"):
+        with pytest.raises(
+            ValueError, match=rf"'{name}' leads by a link to .*, out of .*photos; put"
+        ):
+            closed.path(name)
+    for name in ("a.jpg", "inner.jpg", "round.jpg", "new/folder/a.jpg"):
+        assert closed.path(name) == photos / name
+
+
+def test_a_folder_beside_with_a_longer_name_is_another(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos2").mkdir()
+    (tmp_path / "photos" / "a.jpg").symlink_to(tmp_path / "photos2" / "a.jpg")
+    with pytest.raises(ValueError, match="leads by a link to"):
+        SafeDirectory(tmp_path / "photos").path("a.jpg")
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").symlink_to(tmp_path / "there")
+    (tmp_path / "there" / "b.jpg").symlink_to("a.jpg")
+    closed = pickle.loads(pickle.dumps(SafeDirectory(tmp_path / "here")))
+    assert closed.path("b.jpg") == tmp_path / "here" / "b.jpg"

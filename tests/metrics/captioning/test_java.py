@@ -1,0 +1,79 @@
+"""METEOR and SPICE: asked of pycocoevalcap, or a reason why not; here a package that plays it."""
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from visattn.metrics.captioning.java import JavaScore, java_score
+
+CAPTIONS = {"b": "a red ring", "a": "two rings"}
+REFERENCES = {"b": ["one ring"], "a": ["rings", "two rings"]}
+Score = Callable[[Mapping[str, list[str]], Mapping[str, list[str]]], Any]
+
+
+@pytest.fixture
+def plays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, Score], Path]:
+    """Let a function stand for a score of pycocoevalcap; return the folder of its module."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+
+    def play(name: str, score: Score) -> Path:
+        low = name.lower()
+        module = ModuleType(low)
+        module.__file__ = str(tmp_path / f"{low}.py")
+        scorer = type(name, (), {"compute_score": staticmethod(score)})
+        setattr(module, name.capitalize(), scorer)
+        for path in ("pycocoevalcap", f"pycocoevalcap.{low}"):
+            monkeypatch.setitem(sys.modules, path, ModuleType(path))
+        monkeypatch.setitem(sys.modules, f"pycocoevalcap.{low}.{low}", module)
+        return tmp_path
+
+    return play
+
+
+def test_without_java_there_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert java_score("METEOR", CAPTIONS, REFERENCES) == "no java"
+
+
+def test_without_the_package_there_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: "/bin/java")
+    for name in ("pycocoevalcap", "pycocoevalcap.meteor", "pycocoevalcap.meteor.meteor"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert java_score("METEOR", CAPTIONS, REFERENCES) == "no pycocoevalcap"
+
+
+def test_meteor_is_given_lists_and_answers_in_their_order(
+    plays: Callable[[str, Score], Path],
+) -> None:
+    def score(told: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
+        assert told == REFERENCES
+        assert said == {"b": ["a red ring"], "a": ["two rings"]}
+        return 0.5, [0.25, 0.75]
+
+    plays("METEOR", score)
+    assert java_score("METEOR", CAPTIONS, REFERENCES) == JavaScore(0.5, [0.25, 0.75])
+
+
+def test_spice_answers_in_the_order_of_sorted_names(plays: Callable[[str, Score], Path]) -> None:
+    folder = plays("SPICE", lambda told, said: (0.5, [{"All": {"f": 0.75}}, {"All": {"f": 0.25}}]))
+    assert java_score("SPICE", CAPTIONS, REFERENCES) == (
+        "no models; pycocoevalcap.spice.get_stanford_models fetches them (385 MB)"
+    )
+    (folder / "lib").mkdir()
+    for jar in ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"):
+        (folder / "lib" / jar).touch()
+    assert java_score("SPICE", CAPTIONS, REFERENCES) == JavaScore(0.5, [0.25, 0.75])
+
+
+def test_a_program_that_fails_is_a_reason(plays: Callable[[str, Score], Path]) -> None:
+    def score(told: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
+        raise ValueError("could not convert string to float")
+
+    plays("METEOR", score)
+    reason = java_score("METEOR", CAPTIONS, REFERENCES)
+    assert reason == "its program failed: could not convert string to float"

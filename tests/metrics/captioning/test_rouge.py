@@ -1,0 +1,52 @@
+"""ROUGE-L: the longest shared sequence against the usual table, and the rules of COCO."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.metrics.captioning.rouge import rouge_score, shared_length
+
+words = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=13)
+lines = words.map(" ".join)
+
+
+def by_table(words: Sequence[str], other: Sequence[str]) -> int:
+    table = [[0] * (len(other) + 1) for _ in range(len(words) + 1)]
+    for i, word in enumerate(words, 1):
+        for j, match in enumerate(other, 1):
+            longest = max(table[i - 1][j], table[i][j - 1])
+            table[i][j] = table[i - 1][j - 1] + 1 if word == match else longest
+    return table[-1][-1]
+
+
+@given(words=words, other=words)
+def test_bits_count_what_the_table_counts(words: list[str], other: list[str]) -> None:
+    assert shared_length(words, other) == by_table(words, other)
+
+
+def test_long_captions_are_no_burden() -> None:
+    assert shared_length(["a", "b"] * 503, ["b", "a"] * 503) == 1005
+
+
+def test_the_best_precision_and_the_best_recall_may_come_from_two_references() -> None:
+    # "a b" is all precision, "a" all recall
+    both = rouge_score("a b", ["a b c d e f", "a"])
+    assert both == pytest.approx((1 + 1.44) * 1 * 1 / (1 + 1.44 * 1))
+    assert rouge_score("a b", ["a b c d e f"]) == pytest.approx(2.44 * (1 / 3) / (1 / 3 + 1.44))
+
+
+def test_empty_lines_are_one_empty_word() -> None:
+    assert rouge_score("", ["a b"]) == 0
+    assert rouge_score("", ["a", ""]) == 1
+
+
+@given(line=lines, refs=st.lists(lines, min_size=1, max_size=5))
+def test_the_order_of_references_and_their_repetition_do_not_matter(
+    line: str, refs: list[str]
+) -> None:
+    score = rouge_score(line, refs)
+    assert rouge_score(line, [*refs[::-1], refs[0]]) == score
+    assert 0 <= score <= 1
+    assert rouge_score(line, [*refs, line]) == pytest.approx(1)

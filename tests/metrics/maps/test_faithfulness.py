@@ -1,0 +1,112 @@
+"""Insertion, deletion and ROAD where the answer is known."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.functional.numerics import gaussian_blur
+from visattn.metrics.maps.faithfulness import (
+    PerturbationSchedule,
+    exchange_curve,
+    insertion_deletion,
+    pixel_ranks,
+    road_scores,
+)
+
+SIZE = (5, 7)
+PIXELS = 35
+
+
+def linear(seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(3, *SIZE, generator=generator, dtype=torch.float64)
+    return weights, torch.randn(2, 3, *SIZE, generator=generator, dtype=torch.float64)
+
+
+def test_areas_of_a_linear_model_have_a_closed_form() -> None:
+    """A pixel with turn r leaves between r/n and (r+1)/n: it stays for (r + 1/2)/n of the way."""
+    weights, images = linear()
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+    plan = PerturbationSchedule(steps=PIXELS)
+    found = insertion_deletion(lambda x: (weights * x).sum((1, 2, 3)), images, ranks, plan)
+    stays = ((ranks + 0.5) / PIXELS).unflatten(1, SIZE)
+    each = (weights * images).sum(1)
+    assert torch.allclose(found["deletion"], (each * stays).sum((1, 2)), atol=1e-9)
+    blurred = (weights * gaussian_blur(images, 0.25)).sum(1)
+    inserted = (each * (1 - stays) + blurred * stays).sum((1, 2))
+    assert torch.allclose(found["insertion"], inserted, atol=1e-9)
+
+
+def test_the_best_order_is_best() -> None:
+    weights, images = linear(1)
+    each, plan = (weights * images).sum(1), PerturbationSchedule(steps=7)
+
+    def answers(x: Tensor) -> Tensor:
+        return (weights * x).sum((1, 2, 3))
+
+    best, random, worst = (
+        insertion_deletion(answers, images, pixel_ranks(maps, SIZE, [0, 0]), plan)["deletion"]
+        for maps in (each, torch.randn(2, *SIZE), -each)
+    )
+    assert bool((best < random).all())
+    assert bool((random < worst).all())
+
+
+def test_a_curve_begins_and_ends_with_the_images() -> None:
+    _, images = linear(2)
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+    shares = PerturbationSchedule(steps=3).curve_shares
+    assert shares.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    curve = exchange_curve(lambda x: x[:, 0, 2, 3], images, -images, ranks, shares)
+    assert torch.equal(curve[:, 0], images[:, 0, 2, 3])
+    assert torch.equal(curve[:, -1], -images[:, 0, 2, 3])
+
+
+def test_coarse_maps_are_enlarged_and_equals_are_drawn() -> None:
+    maps = torch.tensor([[[0.0, 1.0]]])
+    ranks = pixel_ranks(maps, (1, 4), [0])
+    assert ranks[0, 3] < ranks[0, 2] < ranks[0, 1] < ranks[0, 0] or ranks[0, 3] == 0
+    even = torch.zeros(2, 1, 1)
+    first, second = pixel_ranks(even, SIZE, [0, 1])
+    assert not torch.equal(first, second)
+    assert torch.equal(pixel_ranks(even[:1], SIZE, [1])[0], second)
+    with pytest.raises(ValueError, match="must be finite"):
+        pixel_ranks(torch.full((1, 2, 2), torch.nan), SIZE, [0])
+
+
+def test_road_tells_the_pixel_that_counts() -> None:
+    """The answer is one bright pixel on an even image: made up, it is gone."""
+    images = torch.zeros(2, 3, *SIZE)
+    images[:, :, 2, 3] = 1.0
+    right, wrong = torch.zeros(2, *SIZE), torch.zeros(2, *SIZE)
+    right[:, 2, 3], wrong[:, 2, 3] = 1.0, -1.0
+
+    def answers(x: Tensor) -> Tensor:
+        return x[:, 0, 2, 3]
+
+    for maps, expected in ((right, 1.0), (wrong, -1.0)):
+        ranks = pixel_ranks(maps, SIZE, [5, 6])
+        found = road_scores(answers, images, ranks, PerturbationSchedule(noise=0.0), [5, 6])
+        assert found["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
+
+
+def test_noise_is_that_of_the_image_in_any_batch() -> None:
+    weights, images = linear(3)
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+
+    def answers(x: Tensor) -> Tensor:
+        return (weights * x).sum((1, 2, 3))
+
+    together = road_scores(answers, images, ranks, PerturbationSchedule(), [1, 2])
+    alone = road_scores(answers, images[1:], ranks[1:], PerturbationSchedule(), [2])
+    other = road_scores(answers, images[1:], ranks[1:], PerturbationSchedule(), [3])
+    assert together["road"][1].item() == pytest.approx(alone["road"].item(), abs=1e-4)
+    assert abs(other["road"].item() - alone["road"].item()) > 1e-4
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"sigma": 0.0}, {"noise": -1.0}])
+def test_a_plan_has_numbers_in_range(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        PerturbationSchedule(**wrong)  # pyright: ignore[reportArgumentType] (numbers of several kinds)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        PerturbationSchedule(shares=(0.5, 1.0))

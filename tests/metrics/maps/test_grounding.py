@@ -1,0 +1,169 @@
+"""Areas, shares and hits, against counting."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from visattn.metrics.maps.grounding import (
+    attention_correctness,
+    box_target,
+    boxes_coverage,
+    cell_coverage,
+    paper_correctness,
+    pointing_hit,
+    uniform_baseline,
+)
+
+GRIDS = st.tuples(st.integers(1, 13), st.integers(1, 13))
+STEPS = st.integers(0, 60)  # corners on sixtieths, so that counting small squares is exact
+BOXES = st.lists(st.tuples(STEPS, STEPS, STEPS, STEPS), max_size=5)
+
+
+def ordered(corners: list[tuple[int, int, int, int]]) -> Tensor:
+    boxes = [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
+    return torch.tensor(boxes, dtype=torch.float64).reshape(-1, 4) / 60
+
+
+def filled(boxes: Tensor) -> Tensor:
+    """Return a mask of 60 x 60 small squares, True inside at least one box."""
+    mask = torch.zeros(60, 60, dtype=torch.bool)
+    for left, top, right, bottom in (boxes * 60).round().long().tolist():
+        mask[top:bottom, left:right] = True
+    return mask
+
+
+@given(corners=BOXES, grid=st.sampled_from([(1, 1), (3, 5), (4, 6), (12, 10), (60, 60), (2, 30)]))
+def test_union_of_boxes_equals_counted_squares(
+    corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
+) -> None:
+    boxes = ordered(corners)
+    rows, columns = grid
+    counted = filled(boxes).double().reshape(rows, 60 // rows, columns, 60 // columns)
+    torch.testing.assert_close(boxes_coverage(boxes, grid), counted.mean((1, 3)))
+
+
+@given(corners=BOXES, grid=GRIDS)
+def test_boxes_and_masks_agree_on_every_grid(
+    corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
+) -> None:
+    boxes = ordered(corners)
+    by_mask = cell_coverage(filled(boxes), grid)
+    torch.testing.assert_close(boxes_coverage(boxes, grid).float(), by_mask, atol=1e-6, rtol=0)
+
+
+@given(grid=GRIDS, y=st.integers(1, 17), x=st.integers(1, 17))
+def test_no_area_is_lost(grid: tuple[int, int], y: int, x: int) -> None:
+    mask = torch.rand(3, y, x, generator=torch.Generator().manual_seed(y * x)) > 0.5
+    coverage = cell_coverage(mask, grid)
+    assert coverage.shape == (3, *grid)
+    torch.testing.assert_close(coverage.mean((-2, -1)), mask.float().mean((-2, -1)))
+
+
+def test_coverage_by_hand() -> None:
+    boxes = torch.tensor([[0.25, 0.0, 0.75, 0.5], [-3.0, 0.75, 0.5, 9.0]])
+    expected = torch.tensor([[0.5, 0.5], [0.5, 0.0]])
+    torch.testing.assert_close(boxes_coverage(boxes, (2, 2)), expected)
+    assert not boxes_coverage(torch.zeros(0, 4), (2, 3)).any()
+
+
+def test_even_attention_scores_the_baseline_and_all_inside_scores_one() -> None:
+    coverage = cell_coverage(torch.eye(7, dtype=torch.bool), (7, 7))
+    even = torch.full((7, 7), 1 / 49)
+    torch.testing.assert_close(attention_correctness(even, coverage), uniform_baseline(coverage))
+    torch.testing.assert_close(attention_correctness(coverage / 7, coverage), torch.tensor(1.0))
+
+
+def test_each_map_of_a_batch_has_its_own_score() -> None:
+    weights = torch.rand(2, 3, 5, 7).flatten(-2).softmax(-1).view(2, 3, 5, 7)
+    coverage = torch.rand(2, 3, 5, 7)
+    scores = attention_correctness(weights, coverage)
+    assert scores.shape == (2, 3)
+    torch.testing.assert_close(scores[1, 2], attention_correctness(weights[1, 2], coverage[1, 2]))
+
+
+def test_weights_that_do_not_sum_to_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="must sum to 1, got 2 to 2; divide each map by its sum"):
+        attention_correctness(torch.full((2, 2), 0.5), torch.zeros(2, 2))
+
+
+def test_pointing_by_hand() -> None:
+    weights = torch.zeros(2, 4, 5)
+    weights[0, 1, 3], weights[1, 3, 0] = 1, 1  # centers (0.7, 0.375) and (0.1, 0.875)
+    boxes = torch.tensor([[0.65, 0.3, 0.75, 0.4], [0.1, 0.875, 0.2, 0.9]])
+    assert pointing_hit(weights, boxes).tolist() == [True, True]  # edges are inside
+    assert pointing_hit(weights, boxes[:1]).tolist() == [True, False]
+    assert pointing_hit(weights, torch.zeros(0, 4)).tolist() == [False, False]
+    swapped = boxes[:, [1, 0, 3, 2]]
+    assert pointing_hit(weights[0], swapped).item() is False
+
+
+@given(corners=BOXES, grid=GRIDS)
+def test_a_target_is_even_inside_the_boxes(
+    corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
+) -> None:
+    boxes, (rows, columns) = ordered(corners), grid
+    mask = filled(boxes).double()
+    if not mask.any():
+        with pytest.raises(ValueError, match="at least one box must reach into the image"):
+            box_target(boxes, grid)
+        return
+    target = box_target(boxes, grid)
+    finest = mask.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    counted = finest.view(rows, 60, columns, 60).sum((1, 3)) / finest.sum()
+    torch.testing.assert_close(target, counted)
+
+
+def by_the_papers_steps(weights: Tensor, boxes: Tensor) -> tuple[list[float], float]:
+    """Return what `paper_correctness` should, enlarging every map and filling every box."""
+    mask = torch.zeros(224, 224, dtype=torch.float64)
+    for box in boxes.tolist():
+        x0, y0, x1, y1 = (min(max(round(end * 224), 1), 224) for end in box)
+        mask[y0 - 1 : y1, x0 - 1 : x1] = 1
+    scores = []
+    for one in weights.double():
+        large = interpolate(one[None, None], (224, 224), mode="bicubic")[0, 0]
+        scores.append(float((large / large.sum() * mask).sum()))
+    return scores, float(mask.mean())
+
+
+@given(corners=BOXES, grid=st.sampled_from([(7, 7), (14, 14), (5, 3), (1, 2)]))
+def test_the_papers_correctness_equals_enlarged_maps(
+    corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
+) -> None:
+    boxes = ordered(corners)
+    random = torch.Generator().manual_seed(grid[0])
+    weights = torch.randn(3, grid[0] * grid[1], generator=random, dtype=torch.float64)
+    weights = (4 * weights).softmax(-1).view(3, *grid)
+    scores, baseline = paper_correctness(weights, boxes)
+    expected, expected_baseline = by_the_papers_steps(weights, boxes)
+    assert scores.tolist() == pytest.approx(expected, abs=1e-9)
+    assert float(baseline) == pytest.approx(expected_baseline, abs=1e-9)
+
+
+@given(y=st.integers(1, 13), x=st.integers(1, 13))
+def test_the_papers_correctness_of_the_whole_image_is_exactly_one(y: int, x: int) -> None:
+    random = torch.Generator().manual_seed(y * x)
+    weights = torch.randn(3, y * x, generator=random, dtype=torch.float64).softmax(-1)
+    scores, baseline = paper_correctness(weights.view(3, y, x), torch.tensor([[0, 0, 1.0, 1]]))
+    assert scores.tolist() == [1, 1, 1]
+    assert baseline == 1
+
+
+def test_both_ways_of_correctness_agree_where_boxes_end_between_even_cells() -> None:
+    boxes = torch.tensor([[0.0, 0.0, 0.5, 1.0]], dtype=torch.float64)
+    even = torch.full((2, 4, 6), 1 / 24, dtype=torch.float64)
+    scores, baseline = paper_correctness(even, boxes)
+    torch.testing.assert_close(scores, torch.full((2,), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(baseline, uniform_baseline(boxes_coverage(boxes, (4, 6))))
+
+
+def test_enlarged_maps_may_leave_what_is_between_zero_and_one() -> None:
+    weights = torch.zeros(1, 7, 7)
+    weights[0, :, 3] = 1 / 7
+    around = torch.tensor([[2.1 / 7, 0.0, 4.9 / 7, 1.0]])
+    scores, _ = paper_correctness(weights, around)
+    assert float(scores) > 1
+    assert float(attention_correctness(weights, boxes_coverage(around, (7, 7)))) <= 1

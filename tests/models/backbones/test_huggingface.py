@@ -1,0 +1,229 @@
+"""Models of transformers from directories, and what they do to images before they look."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from visattn.attribution.explained_model import subject_of
+from visattn.geometry.affine import Geometry
+from visattn.models.backbones.huggingface import preprocessing, transformers_model
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 31,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        **SMALL, image_size=32, patch_size=8, id2label={0: "cat", 1: "dog", 2: "cat"}
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_directory_is_a_model(folder: Path) -> None:
+    named = transformers_model(folder)
+    theirs = transformers.ViTForImageClassification.from_pretrained(folder).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(named.model(images).logits, theirs(images).logits)
+    assert named.classes == ("cat (0)", "dog", "cat (2)")
+    assert (named.transform, named.weights, named.model.training) == (None, str(folder), False)
+
+
+def test_a_backbone_has_no_classes(tmp_path: Path) -> None:
+    config = transformers.Dinov2Config(**SMALL, image_size=28, patch_size=14)
+    transformers.Dinov2Model(config).save_pretrained(tmp_path)
+    assert transformers_model(tmp_path).classes == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("ViTImageProcessor", {"size": {"height": 37, "width": 41}}),
+        ("BitImageProcessor", {"size": {"shortest_edge": 53}, "crop_size": 37}),
+        ("DeiTImageProcessor", {"size": {"height": 61, "width": 61}, "crop_size": 37}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 53}, "crop_pct": 0.8}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}),
+    ],
+)
+def test_images_come_in_as_transformers_has_them(
+    kind: str, options: dict[str, Any], folder: Path
+) -> None:
+    fast = getattr(transformers, f"{kind}Fast", None) or getattr(transformers, kind)
+    fast(**options).save_pretrained(folder)
+    theirs = fast.from_pretrained(folder)
+    image = np.random.default_rng(0).integers(0, 256, (89, 131, 3), np.uint8)
+    made: Any = transformers_model(folder).transform
+    ours = made(Image.fromarray(image))
+    wanted = theirs(Image.fromarray(image), return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(ours, wanted, atol=1e-5, rtol=0)
+    assert Geometry.of(made, (89, 131)).input_size == tuple(ours.shape[1:])
+
+
+def test_one_number_is_the_shorter_side_for_some() -> None:
+    colors = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    sizes = {
+        kind: Geometry.of(
+            preprocessing({"size": 10, "image_processor_type": kind, **colors}), (20, 30)
+        ).input_size
+        for kind in ("ViTFeatureExtractor", "CLIPImageProcessor")
+    }
+    assert sizes == {"ViTFeatureExtractor": (10, 10), "CLIPImageProcessor": (10, 15)}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"do_pad": True}, "asks for do_pad, which is not known here"),
+        ({"size": {"shortest_edge": 8, "longest_edge": 9}}, "resizing to .* is not known here"),
+        ({"size": 8, "resample": 5}, "by filter 5 is not known here"),
+        ({"size": 8, "rescale_factor": 1.0}, "rescale_factor must be 1/255, got 1.0"),
+    ],
+)
+def test_other_preprocessing_is_refused(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        preprocessing(config)
+
+
+def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no directory with a config.json"):
+        transformers_model(tmp_path / "nowhere")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(ValueError, match=r"lacks 16 weights of ViTForImageClassification, vit\."):
+        transformers_model(folder)
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 12}))
+    with pytest.raises(ValueError, match="holds no model that can be built"):
+        transformers_model(folder)
+    (folder / "config.json").write_text('{"model_type": "unheard of"}')
+    with pytest.raises(ValueError, match="holds no model that can be built"):
+        transformers_model(folder)
+    (folder / "config.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"config.json must hold a mapping, got list"):
+        transformers_model(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json is no JSON"):
+        transformers_model(folder)
+
+
+def test_code_in_a_directory_is_not_run(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"auto_map": {"AutoConfig": "code.Mine", "AutoModel": "code.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text("raise SystemExit('it was run')")
+    assert transformers_model(folder).notes[0] == "the code beside the model is not run"
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Mine"]}))
+    with pytest.raises(ValueError, match=r"has no class Mine; its own code is not run"):
+        transformers_model(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["pipeline"]}))
+    with pytest.raises(ValueError, match=r"has no class pipeline"):
+        transformers_model(folder)
+    del config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
+    with pytest.raises(ValueError, match="holds no model that can be built"):
+        transformers_model(folder)
+
+
+VISION: dict[str, Any] = {**SMALL, "image_size": 32, "patch_size": 16}
+TEXT: dict[str, Any] = {
+    **SMALL, "num_hidden_layers": 1, "vocab_size": 37, "max_position_embeddings": 11,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
+def test_of_several_towers_that_of_vision_is_taken_and_said(tmp_path: Path) -> None:
+    both = {"vision_config": VISION, "text_config": {**TEXT, "encoder_hidden_size": 24}}
+    for name, mean in (("CLIP", 0.4815), ("Siglip", 0.5), ("Blip", 0.4815)):
+        whole: Any = getattr(transformers, f"{name}Config")(**both)
+        kind = "BlipForConditionalGeneration" if name == "Blip" else f"{name}Model"
+        model = getattr(transformers, kind)(whole).eval()
+        model.save_pretrained(tmp_path / name)
+        named = transformers_model(tmp_path / name)
+        assert type(named.model).__name__ == f"{name}VisionModel"
+        said, assumed = named.notes
+        assert f"of {kind} the vision tower is taken: vision_model, a {name}Vision" in said
+        assert "holds no preprocessor_config.json: images are resized and cropped" in assumed
+        images = torch.randn(2, 3, 32, 32)
+        assert torch.equal(
+            named.model(images).last_hidden_state,
+            model.vision_model(images).last_hidden_state,
+        )
+        card = subject_of(named.model).card
+        assert card.size == (32, 32)
+        assert card.mean[0] == pytest.approx(mean, abs=1e-4)
+        assert card.layers[0].grid == (2, 2)
+        with pytest.raises(ValueError, match=r"more than images; .* model\.vision_model"):
+            subject_of(model)
+
+
+def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> None:
+    stages: dict[str, Any] = {
+        "hidden_sizes": [8, 16],
+        "num_attention_heads": [1, 2],
+        "depths": [1, 1],
+    }
+    stages |= {"num_encoder_blocks": 2, "sr_ratios": [2, 1], "patch_sizes": [7, 3]}
+    stages |= {"strides": [4, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 13}
+    for made in (
+        transformers.Dinov2Model(transformers.Dinov2Config(**VISION)),
+        transformers.ViTModel(transformers.ViTConfig(**VISION)),
+        transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**VISION)),
+        transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig(**stages)),
+    ):
+        folder = tmp_path / type(made).__name__
+        made.save_pretrained(folder)
+        named = transformers_model(folder)
+        assert type(named.model) is type(made)
+        assert named.classes == ()
+        right = made.state_dict()
+        assert all(torch.equal(v, right[key]) for key, v in named.model.state_dict().items())
+
+
+def test_weights_of_torch_are_read_and_what_would_run_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    config: Any = transformers.AutoConfig.from_pretrained(folder)
+    made: Any = transformers.ViTForImageClassification(config)
+    torch.save(made.state_dict(), folder / "pytorch_model.bin")
+    images = torch.randn(1, 3, 32, 32)
+    found = transformers_model(folder).model
+    assert torch.equal(found(images).logits, made.eval()(images).logits)
+    torch.nn.init.constant_(made.classifier.bias, float("nan"))
+    torch.save(made.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"holds NaN or infinity in classifier\.bias"):
+        transformers_model(folder)
+    torch.save(torch.nn.Linear(2, 3), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"import and run torch\.nn\.modules\.linear\.Linear"):
+        transformers_model(folder)
+
+
+def test_preprocessing_of_processors_and_such_as_cannot_be_followed(folder: Path) -> None:
+    inside = {"image_processor": {"image_processor_type": "CLIPImageProcessor", "crop_size": 31}}
+    (folder / "processor_config.json").write_text(json.dumps(inside))
+    named = transformers_model(folder)
+    assert named.notes == ()
+    made = Geometry.of(named.transform, (300, 400))
+    assert made.input_size == (31, 31)  # all else is the default of its class
+    (folder / "preprocessor_config.json").write_text(json.dumps({"do_pad": True, "size": 8}))
+    named = transformers_model(folder)
+    assert named.transform is None
+    [note] = named.notes
+    assert "is not followed (the preprocessing asks for do_pad" in note
+
+
+def test_without_transformers_the_extra_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install 'visattn\[hf\]'"):
+        transformers_model(folder)

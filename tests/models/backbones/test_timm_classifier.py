@@ -1,0 +1,121 @@
+"""Any network of timm with attention in it: the same at first, weights from a file, and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from visattn.blocks.base import Block
+from visattn.models.backbones.timm_classifier import TimmClassifier
+from visattn.models.serialization.config import describe, restore
+
+NAME, CLASSES = "test_resnet", ("daisy", "rose", "tulip")
+SIZE: dict[str, Any] = {"size": (96, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(256, (2, 3, 96, 64), dtype=torch.uint8, generator=random)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    path = tmp_path_factory.mktemp("weights") / "plain.safetensors"
+    weights = timm.create_model(NAME, num_classes=11).state_dict()
+    # timm begins with branches that are zero, in which no block could show.
+    changed = {name: tensor + (tensor.ndim == 1) / 2 for name, tensor in weights.items()}
+    save_file({name: tensor.to(weights[name].dtype) for name, tensor in changed.items()}, path)
+    return path
+
+
+def test_the_network_is_timms_with_a_head_for_the_classes(file: Path, images: Tensor) -> None:
+    model = TimmClassifier(CLASSES, NAME, weights=str(file), **SIZE).eval()
+    theirs = timm.create_model(NAME, num_classes=3).eval()
+    theirs.load_state_dict(model.backbone.state_dict())
+    assert torch.equal(model(images), theirs(model.normalized(images)))
+    stored = timm.create_model(NAME, num_classes=0).eval()
+    kept = {name: model.backbone.state_dict()[name] for name in stored.state_dict()}
+    stored.load_state_dict(kept)
+    backbone: Any = model.backbone
+    assert torch.equal(
+        backbone.forward_head(backbone.forward_features(images / 255), pre_logits=True),
+        stored(images / 255),
+    )
+
+
+def test_a_block_that_is_eased_in_changes_nothing_at_first(file: Path, images: Tensor) -> None:
+    models: dict[str | None, TimmClassifier] = {}
+    for block in (None, "se"):
+        torch.manual_seed(5)  # for the head, which is drawn before blocks are
+        made = TimmClassifier(CLASSES, NAME, block=block, weights=str(file), **SIZE)
+        models[block] = made.eval()
+    assert torch.equal(models["se"](images), models[None](images))
+    assert [module for module in models["se"].modules() if isinstance(module, Block)]
+    torch.manual_seed(5)
+    paper = TimmClassifier(CLASSES, NAME, block="se", init="paper", weights=str(file), **SIZE)
+    assert not torch.equal(paper.eval()(images), models[None](images))
+
+
+def test_blocks_and_what_eases_them_in_are_one_part() -> None:
+    plain = TimmClassifier(CLASSES, NAME, **SIZE).parts()
+    parts = TimmClassifier(CLASSES, NAME, block="se", options={"reduction": 4}, **SIZE).parts()
+    assert len(parts["backbone"]) == len(plain["backbone"])
+    assert not plain["blocks"]
+    blocks = len(parts["blocks"])
+    assert blocks
+    assert blocks % 5 == 0  # two weights, two biases and a scale at each site
+    assert len(parts["head"]) == 2
+
+
+def test_a_trained_model_is_built_again_without_its_file(file: Path, images: Tensor) -> None:
+    model = TimmClassifier(CLASSES, NAME, block="se", weights=str(file), **SIZE).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.01
+    again = restore(describe(model), model.state_dict(), source="memory")
+    assert isinstance(again, TimmClassifier)
+    assert again.classes == CLASSES
+    assert torch.equal(again(images), model(images))
+
+
+def test_weights_come_from_one_place(file: Path) -> None:
+    with pytest.raises(ValueError, match="weights come from timm or from a file, not both"):
+        TimmClassifier(CLASSES, NAME, pretrained=True, weights=str(file))
+
+
+@pytest.mark.parametrize("block", [None, "bam"])
+def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
+    file: Path, images: Tensor, block: str | None
+) -> None:
+    model = TimmClassifier(CLASSES, NAME, weights=str(file), block=block, fixed_norms=True, **SIZE)
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    model(images)  # trainers take a new model's mode as they find it
+    model.train()(images)
+    changed = [
+        name
+        for name, value in model.named_buffers()
+        if name.endswith("running_mean") and not torch.equal(value, before[name])
+    ]
+    own = {id(buffer) for part in model.attention for buffer in part.buffers()}
+    names = [name for name, value in model.named_buffers() if id(value) in own]
+    assert bool(changed) == (block is not None)
+    assert set(changed) <= set(names)
+
+
+def test_without_blocks_fixed_norms_train_as_they_evaluate(file: Path, images: Tensor) -> None:
+    model = TimmClassifier(CLASSES, NAME, weights=str(file), fixed_norms=True, **SIZE)
+    torch.testing.assert_close(model(images), model.eval()(images))
+
+
+def test_norms_that_were_folded_away_are_to_be_fixed(tmp_path: Path) -> None:
+    path = tmp_path / "folded.safetensors"
+    save_file(timm.create_model(NAME).state_dict(), path)  # a fresh network looks alike
+    with pytest.raises(ValueError, match=r"folded into the convolutions.*say fixed_norms=True"):
+        TimmClassifier(CLASSES, NAME, weights=str(path), **SIZE)
+    assert TimmClassifier(CLASSES, NAME, weights=str(path), fixed_norms=True, **SIZE).fixed_norms

@@ -1,0 +1,404 @@
+"""Any backbone of timm as a grid: against timm itself, frozen as said, weights from a file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.serialization.config import describe, restore
+
+RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
+SWIN = "swin_tiny_patch4_window7_224"
+TINY_SWIN = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4}
+DISTILLED = "deit_tiny_distilled_patch16_224"  # two prefix tokens, two classifiers
+TINY_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 3}
+
+
+def noise(*shape: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "arguments"),
+    [
+        (RESNET, (97, 61), {}),
+        (RESNET, (96, 64), {"output_stride": 8}),
+        (VIT, (96, 64), {}),
+        (DISTILLED, (32, 48), {**TINY_VIT, "img_size": (32, 48)}),
+        (NHWC, (96, 64), {}),
+        (SWIN, (96, 64), {**TINY_SWIN, "img_size": (96, 64)}),
+    ],
+)
+def test_final_features_are_timms_last_ones(
+    name: str, size: tuple[int, int], arguments: dict[str, Any]
+) -> None:
+    encoder = TimmEncoder(name, size=size, arguments=arguments).eval()
+    images = noise(2, 3, *size)
+    with torch.no_grad():
+        grid = encoder(images)
+        backbone: Any = encoder.backbone
+        final, maps = backbone.forward_intermediates(encoder.normalized(images), norm=True)
+        if final.ndim == 3:  # timm's own way from tokens to a grid
+            final = maps[-1]
+        elif final.shape[1:] != grid.shape[1:]:
+            final = final.permute(0, 3, 1, 2)
+    assert grid.shape == (2, encoder.channels, *encoder.grid)
+    torch.testing.assert_close(grid, final)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "arguments"),
+    [
+        (RESNET, 2, {}),
+        (RESNET, -2, {}),
+        (VIT, 1, {}),
+        (NHWC, 0, {}),
+        (SWIN, 0, {**TINY_SWIN, "img_size": (96, 64)}),
+    ],
+)
+def test_a_stage_is_timms(name: str, stage: int, arguments: dict[str, Any]) -> None:
+    encoder = TimmEncoder(name, size=(96, 64), stage=stage, arguments=arguments).eval()
+    images = noise(2, 3, 96, 64)
+    with torch.no_grad():
+        backbone: Any = encoder.backbone
+        _, maps = backbone.forward_intermediates(
+            encoder.normalized(images), output_fmt="NCHW", norm=False
+        )
+        grid = encoder(images)
+    torch.testing.assert_close(grid, maps[stage])
+    assert grid.shape[1:] == (encoder.channels, *encoder.grid)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "arguments"),
+    [
+        (RESNET, [2, None], {}),
+        (RESNET, [None, 0, -2], {}),
+        (VIT, [1, None, 0], {}),
+        (NHWC, [None, 1], {}),
+        (SWIN, [0, None], {**TINY_SWIN, "img_size": (96, 64)}),
+        ("test_efficientnet", [-1, None], {}),
+        ("test_convnext", [3, 1], {}),
+    ],
+)
+def test_several_stages_are_each_alone_side_by_side(
+    name: str, stage: list[int | None], arguments: dict[str, Any]
+) -> None:
+    encoder = TimmEncoder(name, size=(96, 64), stage=stage, arguments=arguments).eval()
+    images = noise(2, 3, 96, 64)
+    with torch.no_grad():
+        grids = encoder.grids(images)
+        for one, grid in zip(stage, grids, strict=True):
+            alone = TimmEncoder(name, size=(96, 64), stage=one, arguments=arguments).eval()
+            alone.load_state_dict(encoder.state_dict())
+            torch.testing.assert_close(grid, alone(images))
+        joined = encoder(images)
+        assert torch.equal(joined, encoder.joined(grids))
+    assert encoder.stage_shapes == tuple(tuple(grid.shape[1:]) for grid in grids)
+    assert joined.shape[1:] == (encoder.channels, *encoder.grid)
+    assert encoder.channels == sum(grid.shape[1] for grid in grids)
+    assert encoder.grid == max(tuple(grid.shape[2:]) for grid in grids)
+
+
+def calls_of(encoder: TimmEncoder, *parts: str) -> list[str]:
+    """Return which of these parts of the backbone run, in order, for an image."""
+    ran: list[str] = []
+    for part in parts:
+        encoder.backbone.get_submodule(part).register_forward_hook(
+            lambda *_, part=part: ran.append(part)
+        )
+    with torch.no_grad():
+        encoder(noise(1, 3, *encoder.size))
+    return ran
+
+
+def test_one_pass_gives_all_stages_and_no_more_is_run_than_they_need() -> None:
+    parts = "conv1", "layer1", "layer3", "layer4"
+    several = TimmEncoder(RESNET, size=(64, 64), stage=[1, 3, None])
+    assert calls_of(several, *parts) == list(parts)
+    inner = TimmEncoder(RESNET, size=(64, 64), stage=[3, 1])
+    assert calls_of(inner, *parts) == ["conv1", "layer1", "layer3"]
+    assert calls_of(TimmEncoder(RESNET, size=(64, 64), stage=1), *parts) == ["conv1", "layer1"]
+
+
+def test_stages_of_a_mobilenet_are_those_of_its_paper() -> None:
+    encoder = TimmEncoder("mobilenetv2_100", stage=[3, None], arguments={"pad_type": "same"})
+    assert encoder.stage_shapes == ((96, 14, 14), (1280, 7, 7))
+    assert (encoder.channels, encoder.grid) == (1376, (14, 14))
+
+
+def test_a_final_that_is_another_beside_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As timm's Hiera: asked for its first stage as well, it goes no further."""
+    kind: Any = type(timm.create_model(RESNET))
+    given = kind.forward_intermediates
+
+    def half_the_way(self: nn.Module, *args: Any, **options: Any) -> Any:
+        final, grids = given(self, *args, **options)
+        return final + 1, grids
+
+    monkeypatch.setattr(kind, "forward_intermediates", half_the_way)
+    with pytest.raises(ValueError, match=r"final features of test_resnet beside .*; say -1"):
+        TimmEncoder(RESNET, size=(64, 64), stage=[1, None])
+    TimmEncoder(RESNET, size=(64, 64))
+
+
+def test_building_leaves_the_weights_as_they_came(weights: Path) -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights), stage=[1, None])
+    given = load_file(weights)
+    kept = encoder.backbone.state_dict()
+    assert all(torch.equal(kept[name], given[name]) for name in kept)
+    assert encoder.training
+
+
+def test_several_stages_are_described_and_built_again() -> None:
+    encoder = TimmEncoder(RESNET, size=(97, 61), stage=[None, 2, -4]).eval()
+    described = json.loads(json.dumps(describe(encoder)))
+    assert described["arguments"]["stage"] == [None, 2, -4]
+    again = restore(described, encoder.state_dict(), source="memory")
+    assert isinstance(again, TimmEncoder)
+    assert again.stage == encoder.stage == (None, 2, -4)
+    with torch.no_grad():
+        assert torch.equal(again(noise(1, 3, 97, 61)), encoder(noise(1, 3, 97, 61)))
+
+
+@pytest.mark.parametrize(
+    ("name", "train_from", "frozen"),
+    [
+        (RESNET, None, True),
+        (RESNET, 0, False),
+        (RESNET, 5, False),
+        (RESNET, 4, True),
+        (VIT, 4, False),
+    ],
+)
+def test_only_what_is_never_trained_is_frozen(
+    name: str, *, train_from: int | None, frozen: bool
+) -> None:
+    encoder = TimmEncoder(name, size=(64, 64), train_from=train_from)
+    assert encoder.frozen == frozen
+    next(encoder.backbone.parameters()).requires_grad = True
+    assert not encoder.frozen
+
+
+def test_the_grid_lies_as_the_image_does() -> None:
+    """A bright spot low on the left shows in the features low on the left, tokens or not."""
+    for name in (RESNET, VIT, NHWC):
+        encoder = TimmEncoder(name, size=(160, 96)).eval()
+        dark = torch.zeros(1, 3, 160, 96, dtype=torch.uint8)
+        spot = dark.clone()
+        spot[..., 128:160, 0:32] = 255
+        with torch.no_grad():
+            change = (encoder(spot) - encoder(dark)).abs().sum(1)[0]
+        y, x = divmod(int(change.argmax()), change.shape[1])
+        assert (y + 0.5) / change.shape[0] > 0.7
+        assert (x + 0.5) / change.shape[1] < 0.4
+
+
+def frozen_names(encoder: TimmEncoder) -> set[str]:
+    return {name for name, p in encoder.backbone.named_parameters() if not p.requires_grad}
+
+
+def test_frozen_means_no_gradient_and_no_drift() -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64)).train()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    for _ in range(3):
+        assert not encoder(noise(4, 3, 64, 64)).requires_grad
+    assert encoder.training
+    assert not any(module.training for module in encoder.backbone.modules())
+    after = encoder.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def stages(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "train_from", "trained"),
+    [
+        (RESNET, 0, {"conv1", "bn1", "layer1", "layer2", "layer3", "layer4"}),
+        (RESNET, 1, {"layer1", "layer2", "layer3", "layer4"}),
+        (RESNET, 4, {"layer4"}),
+        (RESNET, 5, set()),
+        (RESNET, None, set()),
+        ("test_efficientnet", 5, {"conv_head", "bn2"}),
+    ],
+)
+def test_what_comes_before_the_stage_is_frozen(
+    name: str, train_from: int | None, trained: set[str]
+) -> None:
+    encoder = TimmEncoder(name, size=(64, 64), train_from=train_from).train()
+    assert {
+        stages(name) for name, p in encoder.backbone.named_parameters() if p.requires_grad
+    } == trained
+    assert {stages(name) for name in frozen_names(encoder)}.isdisjoint(trained)
+    for name, module in encoder.backbone.named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.training == (stages(name) in trained), name
+
+
+def test_half_a_transformer_can_be_trained() -> None:
+    encoder = TimmEncoder(VIT, size=(96, 64), train_from=4)
+    trained = {name for name, p in encoder.backbone.named_parameters() if p.requires_grad}
+    assert {".".join(name.split(".")[:2]) for name in trained if "blocks" in name} == {
+        "blocks.4",
+        "blocks.5",
+    }
+    assert {"cls_token", "pos_embed", "patch_embed.proj.weight"} <= frozen_names(encoder)
+    assert any(name.startswith("norm") for name in trained)
+
+
+def test_running_statistics_move_where_trained_and_nowhere_else() -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=3).train()
+    before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
+    encoder(noise(4, 3, 64, 64)).sum().backward()
+    for name, tensor in encoder.backbone.named_buffers():
+        if "running" in name:
+            moved = not torch.equal(before[name], tensor)
+            assert moved == name.startswith(("layer3", "layer4")), name
+
+
+def test_batch_norms_keep_their_statistics_where_that_is_asked() -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=3, fixed_norms=True).train()
+    before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
+    encoder(noise(4, 3, 64, 64)).sum().backward()
+    assert all(torch.equal(before[name], now) for name, now in encoder.backbone.named_buffers())
+    weight = encoder.backbone.get_submodule("layer4.0.bn1").get_parameter("weight")
+    assert weight.grad is not None
+
+
+def test_layers_without_parameters_train_with_their_stage() -> None:
+    encoder = TimmEncoder(
+        "test_convnext", size=(96, 64), train_from=2, arguments={"drop_path_rate": 0.5}
+    ).train()
+    drops = {
+        stages(name) + "." + name.split(".")[1]: module.training
+        for name, module in encoder.backbone.named_modules()
+        if type(module).__name__ == "DropPath"
+    }
+    assert drops["stages.3"]
+    assert not drops.get("stages.1", False)
+    encoder.eval()
+    assert not any(module.training for module in encoder.modules())
+
+
+def test_mean_and_spread_are_the_backbones_unless_said_otherwise() -> None:
+    own = TimmEncoder(RESNET, size=(64, 64))
+    config: Any = own.backbone.pretrained_cfg
+    assert own.mean == tuple(config["mean"])
+    assert own.std == tuple(config["std"])
+    said = TimmEncoder(RESNET, size=(64, 64), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    assert (said.mean, said.std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    zero, one = own.normalized(torch.tensor([0, 255]).byte().view(2, 1, 1, 1).repeat(1, 3, 1, 1))
+    torch.testing.assert_close((one - zero).flatten() * torch.tensor(own.std), torch.ones(3))
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A file as timm writes it: with the classifier."""
+    model = timm.create_model(RESNET)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
+
+
+def test_weights_come_from_a_file(weights: Path) -> None:
+    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights))
+    model: Any = timm.create_model(RESNET)
+    timm.models.load_checkpoint(model, str(weights))
+    images = noise(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = model.eval().forward_features(encoder.normalized(images))
+        torch.testing.assert_close(encoder.eval()(images), expected)
+    assert encoder.weights is None  # a description never points at somebody's disc
+
+
+def test_counters_of_batches_may_be_left_out(weights: Path) -> None:
+    tensors = load_file(weights)
+    kept = {name: t for name, t in tensors.items() if not name.endswith("num_batches_tracked")}
+    assert len(kept) < len(tensors)
+    save_file(kept, weights)
+    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights))
+    assert torch.equal(encoder.state_dict()["backbone.bn1.weight"], tensors["bn1.weight"])
+
+
+def test_two_classifiers_are_left_out(tmp_path: Path) -> None:
+    model = timm.create_model(DISTILLED, img_size=(32, 48), **TINY_VIT)
+    file = tmp_path / "distilled.safetensors"
+    save_file(model.state_dict(), file)
+    arguments = {**TINY_VIT, "img_size": (32, 48)}
+    encoder = TimmEncoder(DISTILLED, size=(32, 48), weights=str(file), arguments=arguments)
+    torch.testing.assert_close(
+        encoder.state_dict()["backbone.norm.weight"], model.state_dict()["norm.weight"]
+    )
+
+
+def damaged(tmp_path: Path, weights: Path) -> Iterator[tuple[Path, type[Exception], str]]:
+    (tmp_path / "torn.safetensors").write_bytes(weights.read_bytes()[:1000])
+    yield tmp_path / "torn.safetensors", ValueError, "damaged or no safetensors file"
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    yield tmp_path / "empty.safetensors", ValueError, "empty.safetensors is empty"
+    yield tmp_path / "none.safetensors", FileNotFoundError, "none.safetensors do not exist"
+    yield tmp_path, ValueError, "files of weights, empty.safetensors first: name one file"
+    other = timm.create_model("test_efficientnet")
+    save_file(other.state_dict(), tmp_path / "other.safetensors")
+    yield tmp_path / "other.safetensors", ValueError, "does not fit test_resnet: .* missing"
+    model = timm.create_model(RESNET, in_chans=1)
+    save_file(model.state_dict(), tmp_path / "gray.safetensors")
+    yield tmp_path / "gray.safetensors", ValueError, "1 of another shape .*conv1"
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, weights: Path) -> None:
+    for file, kind, reason in damaged(tmp_path, weights):
+        with pytest.raises(kind, match=reason):
+            TimmEncoder(RESNET, size=(64, 64), weights=str(file))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [([torch.zeros(1)], "of several kinds"), (torch.zeros(1, 2, 3), "2, 3")]
+)
+def test_final_features_that_are_no_grid_are_refused(
+    given: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = type(timm.create_model(RESNET))
+    monkeypatch.setattr(kind, "forward_features", lambda *_: given)
+    with pytest.raises(ValueError, match=rf"final features .*{reason}.*, not a grid; name a stage"):
+        TimmEncoder(RESNET, size=(64, 64))
+    assert TimmEncoder(RESNET, size=(64, 64), stage=1).grid == (16, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("test_resnett", {}, "knows no model 'test_resnett'; did you mean test_resnet"),
+        ("hf-hub:somebody/something", {}, "knows no model"),
+        (RESNET, {"stage": 5}, "test_resnet has 5 stages, got stage=5"),
+        (RESNET, {"stage": -6}, "has 5 stages"),
+        (RESNET, {"stage": []}, "one of the 5 stages of test_resnet or several different ones"),
+        (RESNET, {"stage": [3, -2]}, r"several different ones, got \(3, -2\)"),
+        (RESNET, {"stage": [None, None]}, "several different ones"),
+        (RESNET, {"stage": [3, None, 5]}, "has 5 stages, got stage=5"),
+        (RESNET, {"train_from": 6}, "between 0 and 5 for test_resnet, whose stages end in act1"),
+        (RESNET, {"train_from": -1}, "got -1"),
+        (RESNET, {"arguments": {"nonsense": 3}}, "does not take these arguments: .*'nonsense'"),
+        (RESNET, {"arguments": {"features_only": True}}, "may not hold features_only"),
+        (RESNET, {"arguments": {"checkpoint_path": "x"}}, "may not hold checkpoint_path"),
+        (RESNET, {"pretrained": True, "weights": "x"}, "from timm or from a file, not both"),
+        ("vit_tiny_patch16_224", {"arguments": TINY_VIT}, "takes no images of .*img_size"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(
+    name: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        TimmEncoder(name, size=(64, 96), **options)

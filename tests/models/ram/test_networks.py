@@ -1,0 +1,53 @@
+"""A retina is its functions with what they need kept; it is shown images once."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.functional.glimpses.retina import cropped_glimpses, glimpse_pyramid, sampled_glimpses
+from visattn.models.ram.networks import Backend, Retina
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("backend", ["crop", "bilinear"])
+def test_it_sees_what_its_function_sees(backend: Backend) -> None:
+    around = torch.tensor([0.1, 0.5, 0.9])
+    images, places = noise(3, 3, 7, 11), noise(5, 2) * 2 - 1
+    which = torch.tensor([0, 2, 2, 1, 0])
+    retina = Retina(3, 2, around, backend)
+    shown = retina.show(images)
+    see = cropped_glimpses if backend == "crop" else sampled_glimpses
+    pyramid = glimpse_pyramid(images, scales=2, background=around)
+    wanted = see(pyramid, places, glimpse=3, which=which)
+    assert torch.equal(retina(shown, places, which), wanted)
+    assert torch.equal(retina(shown, places[:3]), see(pyramid, places[:3], glimpse=3))
+
+
+def test_snapped_and_between_pixels_differ_between_pixels() -> None:
+    images, places = noise(1, 1, 8, 8), torch.tensor([[0.06, 0.0]])
+    snapped, between = (
+        retina(retina.show(images), places)
+        for retina in (Retina(4, 1, torch.zeros(1), kind) for kind in ("crop", "bilinear"))
+    )
+    assert (snapped - between).abs().max() > 0.05
+
+
+def test_nothing_of_it_is_learned_or_kept_with_the_weights() -> None:
+    retina = Retina(3, 2, torch.zeros(3))
+    assert list(retina.parameters()) == []
+    assert retina.state_dict() == {}
+    assert retina.double().background.dtype == torch.float64
+
+
+def test_gradients_reach_places_only_between_pixels() -> None:
+    images = noise(1, 1, 9, 9)
+    reached = {}
+    for backend in ("crop", "bilinear"):
+        places = torch.tensor([[0.03, -0.05]], requires_grad=True)
+        retina = Retina(4, 1, torch.zeros(1), backend)
+        seen = retina(retina.show(images), places)
+        reached[backend] = seen.requires_grad
+    assert reached == {"crop": False, "bilinear": True}

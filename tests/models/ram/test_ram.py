@@ -1,0 +1,417 @@
+"""A model that looks: its path, its parts, its gradients, and what it refuses."""
+
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor, nn
+
+from visattn.functional.glimpses.retina import cropped_glimpses, glimpse_boxes, glimpse_pyramid
+from visattn.models.ram.networks import Core, GlimpseNet, GlimpseRNN
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.ram.rollout import GlimpseRollout
+from visattn.models.serialization.config import build, describe
+
+SMALL = {"width": 11, "what": 7, "where": 5}
+
+
+def model(
+    size: tuple[int, int] = (13, 17), channels: int = 1, classes: int = 3, **options: Any
+) -> RecurrentAttentionModel:
+    torch.manual_seed(0)
+    names = [f"kind {number}" for number in range(classes)]
+    means = [0.2, 0.5, 0.6][:channels]
+    made = RecurrentAttentionModel(
+        names, size, means, [0.3] * channels, **{"glimpses": 4, "glimpse": 5, **SMALL, **options}
+    )
+    nn.init.normal_(made.policy.mean.weight, std=0.5)  # so that it looks around
+    return made.eval()
+
+
+def photos(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(9))
+
+
+def starts(count: int) -> Tensor:
+    return torch.rand(count, 2, generator=torch.Generator().manual_seed(8)) * 2 - 1
+
+
+# ---- the size of the paper's network
+
+
+@pytest.mark.parametrize(
+    ("size", "glimpse", "scales", "seeing"),
+    [(28, 8, 1, 74_752), (60, 12, 3, 121_856), (100, 12, 4, 140_288)],
+)
+def test_the_parts_have_as_many_numbers_as_the_paper_s(
+    size: int, glimpse: int, scales: int, seeing: int
+) -> None:
+    made = RecurrentAttentionModel(
+        "0123456789", (size, size), [0.1], [0.3], glimpse=glimpse, scales=scales
+    )
+    parts = (made.glimpse_net, made.memory, made.policy.mean, made.classifier)
+    counts = [sum(one.numel() for one in part.parameters()) for part in parts]
+    assert counts == [seeing, 131_584, 514, 2_570]
+    baseline = sum(one.numel() for one in nn.Linear(256, 1).parameters())
+    assert baseline == 257
+    whole = {28: 209_677, 60: 256_781, 100: 275_213}[size]
+    assert sum(counts) + baseline == whole
+    # What is more is the first place, where it is learned, and the spread, where it is.
+    ours = {name: one.numel() for name, one in made.named_parameters()}
+    extra = {"policy.first": 2, "policy.log_spread": 1}
+    assert sum(ours.values()) == whole - baseline + sum(extra.values())
+    assert {name: ours[name] for name in extra} == extra
+    assert not made.policy.first.requires_grad
+    assert not made.policy.log_spread.requires_grad
+
+
+# ---- parts
+
+
+def test_a_glimpse_becomes_what_the_equations_say() -> None:
+    torch.manual_seed(1)
+    net = GlimpseNet(6, 3, what=96, where=160, width=31)
+    seen, places = drawn(5, 2, 3, 3, 3), drawn(5, 2)
+    look, place = net.sight[1], net.place
+    assert isinstance(look, nn.Linear)
+    what = (seen.reshape(5, 54) @ look.weight.T + look.bias).clamp(min=0)
+    where = (places @ place.weight.T + place.bias).clamp(min=0)
+    both = what @ net.from_sight.weight.T + net.from_sight.bias
+    both = (both + where @ net.from_place.weight.T + net.from_place.bias).clamp(min=0)
+    torch.testing.assert_close(net(seen, places), both)
+
+
+def test_places_are_constants_to_a_glimpse() -> None:
+    places = drawn(5, 2).requires_grad_()
+    GlimpseNet(1, 3)(drawn(5, 1, 1, 3, 3), places).sum().backward()
+    assert places.grad is None
+
+
+def test_dropout_leaves_out_what_was_seen_in_training_alone() -> None:
+    torch.manual_seed(1)
+    net, given = GlimpseNet(1, 3, dropout=0.5), (drawn(5, 1, 1, 3, 3), drawn(5, 2))
+    net.eval()
+    assert torch.equal(net(*given), net(*given))
+    net.train()
+    assert not torch.equal(net(*given), net(*given))
+
+
+@pytest.mark.parametrize("glimpse", [1, 2, 5, 8])
+def test_convolutions_take_any_glimpse(glimpse: int) -> None:
+    net = GlimpseNet(6, glimpse, sight="conv", what=7, width=11)
+    assert net(drawn(3, 2, 3, glimpse, glimpse), drawn(3, 2)).shape == (3, 11)
+
+
+@pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
+def test_memory_is_torch_s_cell(core: Core) -> None:
+    torch.manual_seed(1)
+    memory, seen = GlimpseRNN(core, 5, 7), drawn(3, 5)
+    nothing = memory.start(3, seen)
+    assert all(not part.any() and part.shape == (3, 7) for part in nothing)
+    cell: Any = memory.cell
+    found, again = memory(seen, nothing), None
+    wanted = cell(seen)  # torch's cells begin with nothing too
+    assert torch.equal(found[0], wanted[0] if core == "lstm" else wanted)
+    again = memory(seen, found)
+    assert torch.equal(again[0], cell(seen, found)[0] if core == "lstm" else cell(seen, found[0]))
+    assert not torch.equal(again[0], found[0])
+
+
+def test_the_plain_core_is_the_paper_s_and_starts_by_keeping() -> None:
+    memory = GlimpseRNN("rnn", 5, 7)
+    cell = memory.cell
+    assert torch.equal(cell.weight_hh, 0.9 * torch.eye(7))
+    seen, before = drawn(3, 5), drawn(3, 7)
+    wanted = seen @ cell.weight_ih.T + cell.bias_ih + before @ cell.weight_hh.T + cell.bias_hh
+    torch.testing.assert_close(memory(seen, (before,))[0], wanted.clamp(min=0))
+
+
+# ---- the path
+
+
+def fed(made: RecurrentAttentionModel, call: Any) -> tuple[GlimpseRollout, Tensor, Tensor]:
+    """What `call` gives, and all glimpses and places that reached the network: [r t ...]."""
+    kept: list[tuple[Tensor, Tensor]] = []
+    hook = made.glimpse_net.register_forward_pre_hook(lambda _, given: kept.append(given))
+    looks = call()
+    hook.remove()
+    glimpses, places = zip(*kept, strict=True)
+    return looks, torch.stack(glimpses, 1), torch.stack(places, 1)
+
+
+@pytest.mark.parametrize("start", ["random", "center", "learned"])
+@pytest.mark.parametrize("backend", ["crop", "bilinear"])
+def test_the_path_that_is_told_is_the_path_that_was_looked_at(start: str, backend: str) -> None:
+    made = model(channels=3, scales=2, start=start, backend=backend, spread=0.8)
+    images = photos(3, 3, 13, 17)
+    torch.manual_seed(3)
+    looks, glimpses, places = fed(made, lambda: made.look(images, rollouts=2, sampled=True))
+    assert torch.equal(looks.places.flatten(0, 1), places)
+    assert looks.places.shape == (3, 2, 4, 2)
+    if backend == "crop":  # cut out again, by the functions alone
+        shown = made.normalized(images)
+        pyramid = glimpse_pyramid(shown, scales=2, background=-torch.tensor([0.2, 0.5, 0.6]) / 0.3)
+        which = torch.arange(3).repeat_interleave(8)
+        again = cropped_glimpses(pyramid, places.flatten(0, 1), glimpse=5, which=which)
+        assert torch.equal(again, glimpses.flatten(0, 1))
+    for rollout in range(2):
+        seen = made.patches(images, looks.places[:, rollout])
+        given = glimpses.unflatten(0, (3, 2))[:, rollout] * made.scale + made.shift
+        assert torch.equal(seen, given.round().clamp(0, 255).to(torch.uint8))
+
+
+@pytest.mark.parametrize("start", ["random", "center", "learned"])
+def test_the_first_glimpse_is_told_and_the_last_chooses_nothing(start: str) -> None:
+    made = model(start=start, spread=0.8)
+    looks = made.look(photos(3, 1, 13, 17), rollouts=2, sampled=True)
+    actions = 4 if start == "learned" else 3
+    assert looks.means.shape == looks.samples.shape == (3, 2, actions, 2)
+    assert looks.scores.shape == (3, 2, 4, 3)
+    assert looks.states.shape == (3, 2, 4, 11)
+    assert looks.samples.abs().max() > 1
+    assert torch.equal(looks.places[:, :, 4 - actions :], looks.samples.clamp(-1, 1))
+    before = looks.states[:, :, :3]
+    torch.testing.assert_close(looks.means[:, :, actions - 3 :], made.policy.mean(before))
+    torch.testing.assert_close(looks.scores, made.classifier(looks.states))
+
+
+def test_used_it_looks_at_the_means() -> None:
+    made = model(start="center")
+    images = photos(5, 1, 13, 17)
+    looks = made.look(images)
+    assert torch.equal(looks.samples, looks.means)
+    assert torch.equal(made(images), looks.scores[:, 0, -1])
+    assert torch.equal(made(images), made(images))
+    assert looks.places[:, 0, 1:].std(0).min() > 0  # it looks at each image in its own way
+
+
+def test_a_path_that_is_given_is_followed_and_the_policy_not_asked() -> None:
+    made = model()
+    images, path = photos(3, 1, 13, 17), starts(18).view(3, 6, 2)
+    nn.init.constant_(made.policy.mean.bias, float("nan"))
+    looks = made.look(images, path=path, rollouts=2)
+    assert torch.equal(looks.places, path[:, None].expand(-1, 2, -1, -1))
+    assert looks.means.shape == looks.samples.shape == (3, 2, 0, 2)
+    assert looks.scores.shape == (3, 2, 6, 3)
+
+
+@pytest.mark.parametrize("start", ["random", "center", "learned"])
+def test_a_start_that_is_given_is_no_choice_of_the_policy_s(start: str) -> None:
+    made, first = model(start=start), starts(3)
+    looks = made.look(photos(3, 1, 13, 17), start=first, rollouts=2, sampled=True)
+    assert torch.equal(looks.places[:, :, 0], first[:, None].expand(-1, 2, -1))
+    assert looks.means.shape[2] == 3
+    assert torch.equal(looks.places[:, :, 1:], looks.samples.clamp(-1, 1))
+
+
+def test_a_given_start_and_noise_leave_nothing_to_chance() -> None:
+    made, state = model(), torch.get_rng_state()
+    made.roll_out(made.normalized(photos(3, 1, 13, 17)), start=starts(3), noise=drawn(3, 1, 4, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_each_rollout_may_start_at_a_place_of_its_own() -> None:
+    made, first = model(), starts(6).view(3, 2, 2)
+    looks = roll(made, photos(3, 1, 13, 17), first, drawn(3, 2, 4, 2))
+    assert torch.equal(looks.places[:, :, 0], first)
+    alike = roll(made, photos(3, 1, 13, 17), first[:, 1], drawn(3, 2, 4, 2))
+    torch.testing.assert_close(alike.scores[:, 1], looks.scores[:, 1])
+
+
+@pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("sight", ["linear", "conv"])
+def test_every_core_and_sight_looks(core: str, sight: str) -> None:
+    made = model(core=core, sight=sight, scales=3, channels=3)
+    looks = made.look(photos(2, 3, 13, 17), rollouts=3, sampled=True)
+    assert looks.scores.isfinite().all()
+    looks.scores.sum().backward()
+    for part in (made.glimpse_net, made.memory, made.classifier):
+        assert all(one.grad is not None for one in part.parameters())
+
+
+# ---- images and rollouts keep apart
+
+
+def roll(
+    made: RecurrentAttentionModel, images: Tensor, start: Tensor, noise: Tensor
+) -> GlimpseRollout:
+    shown = made.normalized(images)
+    return made.roll_out(shown, rollouts=noise.shape[1], start=start, noise=noise)
+
+
+def test_other_order_of_images_other_order_of_everything() -> None:
+    made, order = model(), torch.tensor([3, 0, 4, 1, 2])
+    images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 2, 4, 2)
+    looks = roll(made, images, first, noise)
+    other = roll(made, images[order], first[order], noise[order])
+    for name in ("places", "scores", "states", "means", "samples"):
+        torch.testing.assert_close(getattr(other, name), getattr(looks, name)[order])
+
+
+def test_rollouts_with_the_same_noise_are_the_same() -> None:
+    made = model()
+    images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 1, 4, 2)
+    one = roll(made, images, first, noise)
+    many = roll(made, images, first, noise.expand(-1, 3, -1, -1))
+    for name in ("places", "scores", "states", "means", "samples"):
+        whole = getattr(one, name).expand_as(getattr(many, name))
+        torch.testing.assert_close(getattr(many, name), whole)
+
+
+def test_rollouts_with_other_noise_differ() -> None:
+    looks = model().look(photos(2, 1, 13, 17), rollouts=2, sampled=True)
+    assert not torch.equal(looks.places[:, 0], looks.places[:, 1])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_one_image_is_a_batch(training: bool) -> None:
+    made = model(dropout=0.3).train(training)
+    assert made(photos(1, 1, 13, 17)).shape == (1, 3)
+    made.look(photos(1, 1, 13, 17), sampled=True).scores.sum().backward()
+
+
+# ---- any image
+
+
+def test_own_data_of_any_shape() -> None:
+    made = model((40, 56), channels=3, classes=7, glimpse=8, scales=2, what=96, where=160)
+    assert made(photos(2, 3, 40, 56)).shape == (2, 7)
+    far = made.boxes(torch.tensor([1.0, -1.0]))
+    assert far.tolist() == [[52, -4, 60, 4], [48, -8, 64, 8]]
+    places = starts(6).view(2, 3, 2)
+    wanted = glimpse_boxes(places, (40, 56), glimpse=8, scales=2)
+    assert torch.equal(made.boxes(places), wanted)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (3, 2)])
+def test_glimpses_larger_than_the_image(size: tuple[int, int]) -> None:
+    made = model(size, glimpse=8, scales=3)
+    assert made(photos(2, 1, *size)).isfinite().all()
+
+
+def test_a_single_pixel_is_seen_wherever_it_lies_in_the_window() -> None:
+    made = model((1, 1), glimpse=2, background=0.0)
+    places = torch.tensor([[[-1.0, -1.0], [1.0, 1.0]]])
+    seen = made.patches(torch.full((1, 1, 1, 1), 200, dtype=torch.uint8), places)
+    assert seen[0, 0, 0, 0].tolist() == [[0, 0], [0, 200]]
+    assert seen[0, 1, 0, 0].tolist() == [[200, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(("background", "byte"), [(0.0, 0), (0.4, 102), (1.0, 255)])
+def test_around_a_image_is_its_background(background: float, byte: int) -> None:
+    made = model(channels=3, background=background)
+    corner = made.patches(photos(1, 3, 13, 17), -torch.ones(1, 1, 2))
+    assert (corner[..., :2, :2] == byte).all()
+    flat = torch.full((1, 3, 13, 17), byte, dtype=torch.uint8)
+    assert (made.patches(flat, starts(9)[None]) == byte).all()
+
+
+def test_a_model_of_gray_images_takes_rgb_and_no_other_shape() -> None:
+    made = model(start="center")
+    gray = photos(2, 1, 13, 17)
+    torch.testing.assert_close(made(gray.expand(-1, 3, -1, -1)), made(gray), rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match=r"images must be \[batch, 1, 13, 17\], got \[2, 1, 17"):
+        made.look(photos(2, 1, 17, 13))
+    with pytest.raises(ValueError, match=r"images must be \[batch, 3, 13, 17\]"):
+        model(channels=3)(gray)
+
+
+# ---- what it refuses
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"glimpse": 0},
+        {"scales": 0},
+        {"glimpses": 0},
+        {"width": 0},
+        {"spread": 0.0},
+        {"spread": float("nan")},
+        {"dropout": 1.0},
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1, spread above 0 and dropout in"):
+        model(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"core": "LSTM"}, {"start": "center"}, {"sight": "cnn"}, {"backend": "grid"}],
+    ids=str,
+)
+def test_unknown_words_are_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    with pytest.raises(ValueError, match=r"must be one of \(.*, got"):
+        model(**options)
+
+
+@pytest.mark.parametrize("part", ["glimpse_net", "memory", "policy"])
+def test_weights_that_are_no_numbers_are_refused(part: str) -> None:
+    made = model()
+    nn.init.constant_(next(getattr(made, part).parameters()), float("nan"))
+    if part == "policy":
+        nn.init.constant_(made.policy.mean.bias, float("nan"))
+    with pytest.raises(ValueError, match="the weights hold NaN or infinity"):
+        made(photos(2, 1, 13, 17))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"path": torch.full((2, 3, 2), 1.01)},
+        {"path": torch.full((2, 3, 2), float("nan"))},
+        {"path": torch.zeros(2, 0, 2)},
+        {"start": torch.full((2, 2), -1.5)},
+        {"start": torch.zeros(3, 2)},
+    ],
+    ids=["beyond", "no number", "nowhere", "start beyond", "one too many"],
+)
+def test_places_beyond_the_image_are_refused(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"places must be x and y in \[-1, 1\], for each image"):
+        model().look(photos(2, 1, 13, 17), **given)
+    if "path" in given:
+        with pytest.raises(ValueError, match="places must be x and y"):
+            model().patches(photos(2, 1, 13, 17), given["path"])
+
+
+def test_no_rollouts_are_refused() -> None:
+    with pytest.raises(ValueError, match="rollouts must be at least 1, got 0"):
+        model().look(photos(2, 1, 13, 17), rollouts=0)
+
+
+# ---- as a file
+
+
+def test_it_can_be_described_and_built_again() -> None:
+    made = model(
+        channels=3,
+        scales=2,
+        core="lstm",
+        sight="conv",
+        start="learned",
+        spread=0.3,
+        learn_spread=True,
+        background=0.5,
+        backend="bilinear",
+        dropout=0.1,
+    )
+    again = build(describe(made))
+    assert isinstance(again, RecurrentAttentionModel)
+    assert describe(again) == describe(made)
+    again.load_state_dict(made.state_dict())
+    images = photos(2, 3, 13, 17)
+    assert torch.equal(again.eval()(images), made(images))

@@ -1,0 +1,127 @@
+"""Weights of others: no address, no promise and no other model is believed."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from visattn.models.backbones.timm_weights import load_weights
+from visattn.models.serialization.meta_shapes import LARGEST, outline
+from visattn.models.serialization.weight_files import (
+    check_room,
+    local_file,
+    opened_weights,
+    shapes_in,
+)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://a.b/m.safetensors", "http://a", "s3://a/b", "hf://a/b", "file://x/y"]
+)
+def test_an_address_is_no_file(address: str) -> None:
+    for named in (address, Path(address)):
+        with pytest.raises(ValueError, match=f"{address} lies on another machine, and nothing is"):
+            local_file(named, missing="none")
+        with pytest.raises(ValueError, match="download it, see that it is what you want"):
+            load_weights(nn.Linear(2, 3), Path(named))
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a\0b", "x" * 5000, ".", "/dev/zero"])
+def test_what_is_no_file_is_said_so(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match="none there"):
+        local_file(name, missing="none there")
+
+
+def test_a_windows_drive_is_no_address(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        local_file("C:/x", missing="none")
+
+
+def written(path: Path, header: dict[str, Any] | bytes, length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text)
+    return path
+
+
+def promised(*shape: int, end: int) -> dict[str, Any]:
+    return {"weight": {"dtype": "F32", "shape": list(shape), "data_offsets": [0, end]}}
+
+
+@pytest.mark.parametrize(
+    ("header", "length"),
+    [
+        (b"{}", 2**60),
+        (b"{}" + b" " * 100, 2**25 + 1),
+        (promised(10**12, end=4 * 10**12), None),
+        (promised(2**63, 2**63, end=8), None),
+        (promised(10**6, end=8), None),
+        (promised(-1, end=8), None),
+        (b'{"weight": ' + b"[" * 100_000, None),
+        (b"\xff" * 8, None),
+    ],
+)
+def test_a_header_that_promises_more_than_there_is_is_refused(
+    header: Any, length: int | None, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "hostile.safetensors", header, length)
+    with pytest.raises(ValueError, match=r"hostile\.safetensors is damaged or no safetensors file"):
+        load_weights(nn.Linear(2, 3), file)
+
+
+def test_weights_of_another_shape_are_not_read(tmp_path: Path) -> None:
+    """The file is as long as it says, but almost all of it takes no room on the disk."""
+    count = 10**9
+    file = written(tmp_path / "sparse.safetensors", promised(count, end=4 * count))
+    with file.open("ab") as opened:
+        opened.truncate(file.stat().st_size + 4 * count)
+    with opened_weights(file) as weights:
+        assert shapes_in(weights) == {"weight": (count,)}
+    with pytest.raises(ValueError, match=r"does not fit Linear: 1 tensors missing .* 1 of another"):
+        load_weights(nn.Linear(2, 3), file)
+
+
+def test_what_the_memory_cannot_hold_is_refused() -> None:
+    check_room(1, "x")
+    with pytest.raises(ValueError, match=r"x holds 1,000,000\.0 GB, but this machine has a memory"):
+        check_room(10**15, "x")
+
+
+def test_an_outline_is_that_of_the_model() -> None:
+    for make in (
+        lambda: nn.Linear(3, 5),
+        lambda: nn.MultiheadAttention(12, 3),
+        lambda: nn.Sequential(nn.Conv2d(3, 7, 5), nn.BatchNorm2d(7), nn.LSTMCell(11, 13)),
+    ):
+        model = make()
+        shapes = {name: tuple(one.shape) for name, one in model.state_dict().items()}
+        assert outline(make, weights=9) == shapes
+
+
+def test_a_constructor_that_compares_is_told_what_was_asked_for() -> None:
+    def make() -> nn.Module:
+        alike = torch.allclose(torch.zeros(3), torch.ones(3))
+        return nn.Linear(2, 3, bias=alike and torch.equal(torch.zeros(3), torch.ones(3)))
+
+    assert set(outline(make, weights=2, same=True)) == {"weight", "bias"}
+    assert set(outline(make, weights=1, same=False)) == {"weight"}
+
+
+def test_what_grows_beyond_measure_is_stopped() -> None:
+    with pytest.raises(ValueError, match=r"a tensor of \(1000000, 1000000\) would take"):
+        outline(lambda: nn.Linear(10**6, 10**6), weights=2)
+    with pytest.raises(ValueError, match="would take"):
+        outline(lambda: nn.Sequential(nn.Identity(torch.zeros(LARGEST))), weights=0)
+    with pytest.raises(ValueError, match="it has many more layers than weights"):
+        outline(lambda: nn.Sequential(*(nn.Linear(2, 3) for _ in range(10**6))), weights=3)
+
+
+def test_weights_that_fit_are_read(tmp_path: Path) -> None:
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    save_file(dict(other.state_dict()), tmp_path / "w.safetensors")
+    load_weights(model, tmp_path / "w.safetensors")
+    assert torch.equal(model.weight, other.weight)

@@ -1,0 +1,171 @@
+"""Swin Transformers of timm and torchvision, and back to timm: the same scores and gradients."""
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models.swin_transformer import SwinTransformer as TimmSwin
+from torch import Tensor, nn
+from torchvision.models.swin_transformer import PatchMergingV2
+from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
+
+from visattn.models.swin.hierarchical import HierarchicalTransformer
+
+SIZES: dict[str, Any] = {
+    "img_size": (24, 40), "patch_size": 2, "embed_dim": 6, "depths": (2, 3), "num_heads": (2, 3),
+    "window_size": (3, 5), "num_classes": 7, "dynamic_img_size": True,
+}  # fmt: skip
+VARIANTS: dict[str, dict[str, Any]] = {
+    "windows that tile": {},
+    "windows that do not": {"window_size": (5, 7)},
+    "windows cut down to the grid": {
+        "window_size": 11,
+        "depths": (2, 3, 2),
+        "num_heads": (2, 3, 4),
+    },
+    "odd grids": {"img_size": (26, 34), "depths": (2, 2, 2), "num_heads": (1, 2, 3)},
+    "gray": {"in_chans": 1, "patch_size": (2, 4), "qkv_bias": False, "mlp_ratio": 2.5},
+}
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+
+
+def shaken(model: Any) -> Any:
+    """Return a model in which no weight is left at a value that hides it."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def timms(name: str, **options: Any) -> Any:
+    return shaken(TimmSwin(**{**SIZES, **VARIANTS[name], **options}))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_scores_are_timms_at_any_size_and_weights_go_back(name: str) -> None:
+    theirs = timms(name)
+    ours = HierarchicalTransformer.from_timm(theirs).eval()
+    back = ours.to_timm().eval()
+    for size in (ours.size, (36, 20), (2, 4), (42, 44)):
+        images = noise(2, len(ours.mean), *size)
+        with torch.no_grad():
+            wanted = theirs(images)
+            torch.testing.assert_close(ours.classify(images), wanted, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(back(images), wanted, atol=1e-5, rtol=1e-5)
+    same = back.state_dict()
+    assert all(torch.equal(same[key], value) for key, value in theirs.state_dict().items())
+    again = HierarchicalTransformer.from_timm(back)
+    assert (again.depths, again.heads, again.size) == (ours.depths, ours.heads, ours.size)
+
+
+@pytest.mark.parametrize("name", ["windows that tile", "windows that do not"])
+def test_gradients_are_timms(name: str) -> None:
+    theirs = timms(name, drop_path_rate=0.0)
+    ours, images = HierarchicalTransformer.from_timm(theirs), noise(2, 3, 24, 40)
+    for scores in (ours.classify(images), theirs(images)):
+        scores.square().sum().backward()
+    given = dict(theirs.named_parameters())
+    found = dict(ours.named_parameters())
+    assert len(given) == len(found)
+    for key, weight in found.items():
+        name = key.replace("patch_norm", "patch_embed.norm").replace("head.", "head.fc.")
+        grad = weight.grad
+        assert grad is not None
+        if key.endswith("biases"):
+            name = name.replace("biases", "relative_position_bias_table")
+            grad = grad.flip(1, 2).flatten(1).T
+        torch.testing.assert_close(grad, given[name].grad, atol=1e-4, rtol=1e-4)
+
+
+def test_the_published_layout_goes_over() -> None:
+    theirs: Any = shaken(timm.create_model("swin_tiny_patch4_window7_224", embed_dim=12))
+    ours, images = HierarchicalTransformer.from_timm(theirs).eval(), noise(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.classify(images), theirs(images), atol=1e-5, rtol=1e-5)
+    assert (ours.width, ours.size, ours.window) == (12, (224, 224), (7, 7))
+
+
+def test_it_goes_over_by_name() -> None:
+    with torch.device("meta"):
+        ours = HierarchicalTransformer.from_timm(
+            "swin_tiny_patch4_window7_224", classes=("cat", "dog"), drop_path=0.2
+        )
+    assert (ours.classes, ours.drop_path, ours.width) == (("cat", "dog"), 0.2, 96)
+    assert (ours.depths, ours.heads) == ((2, 2, 6, 2), (3, 6, 12, 24))
+    assert ours.mean == (0.485, 0.456, 0.406)
+
+
+@pytest.mark.slow
+def test_the_published_model_goes_over_and_back() -> None:
+    ours = HierarchicalTransformer.from_timm("swin_tiny_patch4_window7_224").eval()
+    theirs: Any = timm.create_model("swin_tiny_patch4_window7_224").eval()
+    theirs.load_state_dict(ours.to_timm().state_dict())
+    images = noise(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.classify(images), theirs(images), atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_without_a_head_needs_classes() -> None:
+    theirs = timms("windows that tile", num_classes=0)
+    with pytest.raises(ValueError, match="has no head: say classes="):
+        HierarchicalTransformer.from_timm(theirs)
+    ours = HierarchicalTransformer.from_timm(theirs, classes="abc").eval()
+    images = noise(1, 3, 24, 40)
+    wanted = theirs(images)
+    torch.testing.assert_close(ours.features(images).mean(1), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"always_partition": True}, "always_partition"),
+        ({"window_size": ((3, 5), (2, 4))}, "window_size"),
+        ({"mlp_ratio": (2, 3)}, "mlp_ratio"),
+        ({"head_dim": 5}, "head_dim"),
+        ({"in_chans": 4, "global_pool": "max"}, "global_pool, in_chans"),
+        ({"drop_rate": 0.1, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1},
+         "drop_rate, attn_drop_rate, proj_drop_rate"),
+    ],
+)  # fmt: skip
+def test_what_cannot_go_over_is_named(options: dict[str, Any], named: str) -> None:
+    theirs = TimmSwin(**{**SIZES, **options})
+    with pytest.raises(ValueError, match=f"ours has no such thing as its {named}$"):
+        HierarchicalTransformer.from_timm(theirs)
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(ValueError, match="only timm's SwinTransformer goes over, got Linear"):
+        HierarchicalTransformer.from_timm(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="timm knows no model 'swin_of_mine'"):
+        HierarchicalTransformer.from_timm("swin_of_mine")
+    with pytest.raises(ValueError, match=r"are \['swin_b', 'swin_s', 'swin_t'\], got 'swin_v2_t'"):
+        HierarchicalTransformer.from_torchvision("swin_v2_t")
+    with pytest.raises(ValueError, match="only torchvision's SwinTransformer goes over"):
+        HierarchicalTransformer.from_torchvision(nn.Linear(2, 2))
+
+
+def torchvisions(**options: Any) -> TorchvisionSwin:
+    sizes = {"patch_size": [2, 2], "embed_dim": 6, "depths": [2, 3], "num_heads": [2, 3]}
+    return TorchvisionSwin(**sizes, window_size=[3, 5], num_classes=7, **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_scores_are_torchvisions_where_windows_tile() -> None:
+    theirs = shaken(torchvisions())
+    ours = HierarchicalTransformer.from_torchvision(theirs, size=(24, 40)).eval()
+    for size in ((24, 40), (36, 60)):
+        images = noise(2, 3, *size)
+        torch.testing.assert_close(ours.classify(images), theirs(images), atol=1e-5, rtol=1e-5)
+    assert ours.drop_path == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="sides are multiples of 12 and 20, got 24 x 30"):
+        HierarchicalTransformer.from_torchvision(theirs, size=(24, 30))
+
+
+def test_what_torchvision_has_and_we_lack_is_named() -> None:
+    theirs = torchvisions(downsample_layer=PatchMergingV2, dropout=0.1)
+    with pytest.raises(ValueError, match=r"no such thing as its downsample_layer, dropout$"):
+        HierarchicalTransformer.from_torchvision(theirs, size=(24, 40))

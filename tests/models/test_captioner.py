@@ -1,0 +1,119 @@
+"""Search with a real captioner: its maps, its words, its independence of the batch."""
+
+import pytest
+import torch
+
+from visattn.functional.captioning.beam_search import BeamSearchOutput
+from visattn.models.captioner import END, SPECIALS, START, UNKNOWN, AttentionStep, Captioner
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+
+WORDS = (*SPECIALS, *"abcdefghijklm")
+
+
+@pytest.fixture
+def model() -> ShowAttendTell:
+    encoder = SmallEncoder((16, 40), channels=12, coordinates=1.0)  # the image counts
+    made = ShowAttendTell(WORDS, encoder, word_width=11, hidden=17, attention=7)
+    with torch.no_grad():  # an untrained model hardly cares what it sees: make it opinionated
+        look, told = made.look, (made.tell.weight, made.tell_hidden.weight)
+        for weight in (look.vector, look.key.weight, look.query.weight, *told):
+            weight.mul_(7)
+    return made.eval()
+
+
+def images(count: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(256, (count, 3, 16, 40), dtype=torch.uint8, generator=random)
+
+
+def said(found: BeamSearchOutput[AttentionStep], image: int, rank: int) -> list[int]:
+    return found.tokens[image, rank, : found.lengths[image, rank]].tolist()
+
+
+@torch.no_grad()
+def test_maps_and_words_are_those_of_reading_the_caption(model: ShowAttendTell) -> None:
+    found = model.search(model.encoder(images(5)), beam=7, best=5, max_length=11)
+    told = sorted(
+        (
+            (image, rank, [START, *said(found, image, rank)])
+            for image in range(5)
+            for rank in range(5)
+        ),
+        key=lambda one: -len(one[2]),
+    )
+    captions = torch.zeros(25, max(len(words) for *_, words in told), dtype=torch.long)
+    for row, (*_, words) in zip(captions, told, strict=True):
+        row[: len(words)] = torch.tensor(words)
+    lengths = torch.tensor([len(words) for *_, words in told])
+    owners = torch.tensor([image for image, *_ in told])
+    read = model.unroll(model.encoder(images(5)), captions, lengths, owners)
+    changed = 0
+    for row, (image, rank, words) in enumerate(told):
+        mine, count = read.rows == row, len(words) - 1
+        spoken = read.logits[mine].log_softmax(-1)
+        at = (image, rank, slice(count))
+        weights, gates = found.looks.weights[at], found.looks.gate[at]
+        torch.testing.assert_close(weights, read.look.weights[mine][:count], atol=1e-5, rtol=0)
+        torch.testing.assert_close(gates, read.look.gate[mine][:count], atol=1e-5, rtol=0)
+        each = spoken[range(count), words[1:]]
+        torch.testing.assert_close(found.log_probabilities[at], each, atol=1e-5, rtol=1e-5)
+        score = each.sum() + (spoken[-1, END] if found.finished[image, rank] else 0)
+        torch.testing.assert_close(found.scores[image, rank], score, atol=1e-4, rtol=1e-5)
+        changed += int(count > 1 and bool((weights[0] - weights[1]).abs().max() > 1e-2))
+    assert changed > 12  # the test sees something only if the maps differ from word to word
+
+
+@torch.no_grad()
+def test_a_image_does_not_feel_its_batch(model: ShowAttendTell) -> None:
+    seven, order = images(7), [3, 0, 6, 5, 1, 4, 2]
+    together = model.search(model.encoder(seven), beam=5, best=3, max_length=13)
+    shuffled = model.search(model.encoder(seven[order]), beam=5, best=3, max_length=13)
+    lengths = set()
+    for place, image in enumerate(order):
+        alone = model.search(model.encoder(seven[image : image + 1]), beam=5, best=3, max_length=13)
+        for rank in range(3):
+            words = said(alone, 0, rank)
+            lengths.add(len(words))
+            for other, at in ((together, image), (shuffled, place)):
+                assert said(other, at, rank) == words
+                torch.testing.assert_close(
+                    other.looks.weights[at, rank, : len(words)],
+                    alone.looks.weights[0, rank, : len(words)],
+                    atol=1e-5,
+                    rtol=0,
+                )
+    assert len(lengths) > 2
+
+
+@torch.no_grad()
+def test_a_beam_of_one_is_greedy(model: ShowAttendTell) -> None:
+    found = model.search(model.encoder(images(3)), beam=1, max_length=11, min_length=0)
+    for image in range(3):
+        state, words = model.start(model.encoder(images(3)[image : image + 1])), [START]
+        while len(words) <= 11:
+            logits, state, _ = model.step(state, torch.tensor([[words[-1]]]))
+            logits[..., [0, START, UNKNOWN]] = -torch.inf
+            words.append(int(logits.argmax()))
+            if words[-1] == END:
+                break
+        assert said(found, image, 0) == [word for word in words[1:] if word != END]
+
+
+@torch.no_grad()
+def test_pad_start_and_unknown_are_never_said(model: ShowAttendTell) -> None:
+    model.tell.bias[[0, START, UNKNOWN]] = 100.0
+    found = model.search(model.encoder(images(5)), beam=3, best=3, max_length=7)
+    assert found.scores.isfinite().all()
+    assert not set(found.tokens.flatten().tolist()) & {0, START, UNKNOWN}
+
+
+@pytest.mark.parametrize("words", [("red", "blue"), SPECIALS[::-1], ()])
+def test_a_vocabulary_begins_with_the_specials(words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="must begin with <pad>, <start>, <end>, <unknown>"):
+        ShowAttendTell(words, SmallEncoder((16, 40), channels=12))
+
+
+def test_a_captioner_is_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Captioner(SPECIALS, SmallEncoder((16, 40), channels=12))  # type: ignore[abstract]

@@ -1,0 +1,108 @@
+"""From bytes to scores: what a classifier takes, and which of its parameters are whose."""
+
+import pytest
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from visattn.blocks.registry import create
+from visattn.models.classifier import ImageClassifier
+
+
+class Means(ImageClassifier):
+    """A classifier of which only the input matters."""
+
+    def __init__(self, channels: int = 3, classes: tuple[str, ...] = ("cat", "dog")) -> None:
+        super().__init__(classes, (5, 7), (0.5,) * channels, (0.25,) * channels)
+        self.block = create("se", channels)
+        self.fc = nn.Linear(channels, len(classes))
+
+    @property
+    def head(self) -> nn.Module:
+        return self.fc
+
+    def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        return self.fc(self.block(images).mean((2, 3)))
+
+
+class Questions(nn.Module):
+    """A part that names one of its two matrices as not to be decayed."""
+
+    UNDECAYED = ("asked", "absent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.other = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))
+        self.absent = None
+
+
+def noise(*shape: int) -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+def test_single_axes_and_what_a_part_names_are_not_decayed() -> None:
+    model = Means()
+    model.questions = Questions()
+    spared = {id(weight) for weight in model.undecayed()}
+    names = {name for name, weight in model.named_parameters() if id(weight) in spared}
+    single = {name for name, weight in model.named_parameters() if weight.ndim < 2}
+    assert names == single | {"questions.asked"}
+    assert {"fc.bias"} < single
+
+
+def test_bytes_become_numbers_around_zero() -> None:
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(2, 3, 5, 7, 3)[..., :3]
+    black, dark, white = (images[..., index].contiguous() for index in range(3))
+    for given, wanted in ((black, -2.0), (dark, -1.2), (white, 2.0)):
+        found = Means().normalized(given)
+        torch.testing.assert_close(found, torch.full_like(found, wanted))
+
+
+def test_scores_are_those_of_the_normalized_images() -> None:
+    model, images = Means(), noise(2, 3, 5, 7)
+    assert torch.equal(model(images), model.classify(model.normalized(images)))
+
+
+def test_a_classifier_of_gray_images_grays_as_pillow_does() -> None:
+    images = noise(2, 3, 5, 7)
+    found = Means(1).normalized(images) * 0.25 * 255 + 0.5 * 255
+    for gray, image in zip(found[:, 0], images, strict=True):
+        wanted = torch.tensor(
+            list(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L").tobytes())
+        )
+        assert (gray.flatten() - wanted).abs().max() <= 0.51  # Pillow rounds
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 7, 5), (1, 1, 5, 7), (1, 4, 5, 7)])
+def test_another_size_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"images must be \[batch, 3, 5, 7\], got \[1, "):
+        Means()(torch.zeros(shape, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("classes", [("cat",), ("cat", "cat")])
+def test_classes_have_names_of_their_own(classes: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="classes must be at least two different names"):
+        Means(classes=classes)
+
+
+def test_mean_and_std_are_for_gray_or_colors() -> None:
+    with pytest.raises(ValueError, match="mean and std 1 or 3 channels"):
+        Means(2)
+
+
+def test_each_parameter_is_of_one_part() -> None:
+    model = Means()
+    parts = model.parts()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    told = {part: sorted(names[id(p)] for p in found) for part, found in parts.items()}
+    assert told == {
+        "backbone": [],
+        "blocks": sorted(f"block.{name}" for name, _ in model.block.named_parameters()),
+        "head": ["fc.bias", "fc.weight"],
+    }
+
+
+def test_the_state_holds_weights_alone() -> None:
+    assert not {"shift", "scale", "luma"} & set(Means().state_dict())

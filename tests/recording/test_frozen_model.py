@@ -1,0 +1,48 @@
+"""A model that was asked comes back as it was."""
+
+import pytest
+import torch
+from torch import nn
+
+from visattn.recording.frozen_model import asked, frozen
+
+
+def mixed() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
+    model.train()
+    model[1].eval()
+    model[3].requires_grad_(requires_grad=False)
+    return model
+
+
+def state(model: nn.Module) -> tuple[list[bool], list[bool], list[int]]:
+    return (
+        [module.training for module in model.modules()],
+        [weight.requires_grad for weight in model.parameters()],
+        torch.get_rng_state().tolist(),
+    )
+
+
+def test_modes_wishes_and_the_random_state_come_back_also_after_an_error() -> None:
+    model = mixed()
+    before = state(model)
+    with frozen(model):
+        torch.rand(3)
+        assert not any(module.training for module in model.modules())
+        assert not any(weight.requires_grad for weight in model.parameters())
+    assert state(model) == before
+    with pytest.raises(RuntimeError, match="by the way"), frozen(model):
+        raise RuntimeError("by the way")
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_are_on_whatever_the_caller_had(mode: type) -> None:
+    model = mixed()
+    with mode():
+        images = torch.zeros(5, 2)
+        with frozen(model):
+            given = asked(images)
+            [found] = torch.autograd.grad(model(given).sum(), [given])
+    assert found.shape == (5, 2)
+    assert all(weight.grad is None for weight in model.parameters())

@@ -1,0 +1,68 @@
+"""The best checkpoint of a run, taken over by what lies in its folder."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from made_checkpoints import write_checkpoint
+
+from visattn.training.callbacks.best_checkpoint import BestCheckpoint
+
+
+def resumed(run: Path, callback: BestCheckpoint) -> BestCheckpoint:
+    """Let a callback begin a fit in a folder."""
+    strategy = SimpleNamespace(broadcast=lambda value: value)
+    trainer: Any = SimpleNamespace(is_global_zero=True, fast_dev_run=False, strategy=strategy)
+    task: Any = SimpleNamespace(device=torch.device("cpu"))
+    callback.load_state_dict({"dirpath": "/gone", "best_model_path": "/gone/best.ckpt"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxtyping.config.jaxtyping_disable", True)
+        callback.on_fit_start(trainer, task)
+    return callback
+
+
+def test_its_file_says_its_score(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "checkpoints"
+
+    def best(mode: str = "max") -> BestCheckpoint:
+        return BestCheckpoint(folder, monitor="val/truth", mode=mode)
+
+    assert resumed(tmp_path, best()).best_model_path == ""
+    theirs = ModelCheckpoint(folder, "best", monitor="val/truth", mode="max")
+    assert best().state_key == theirs.state_key  # so that older runs can be resumed
+    state = {theirs.state_key: {"best_model_score": torch.tensor(0.625)}}
+    file = write_checkpoint(folder / "best.ckpt", 7, callbacks=state)
+    callback = resumed(tmp_path, best())
+    assert callback.best_model_path == callback.kth_best_model_path == str(file)
+    assert callback.best_model_score == 0.625
+    assert callback.best_k_models == {str(file): 0.625}
+    assert resumed(tmp_path, best("min")).best_model_score is None
+    assert caplog.messages == [f"{file} is kept as {folder}/best.ckpt.step-7"]
+    assert [path.name for path in folder.iterdir()] == ["best.ckpt.step-7"]
+
+
+def test_others_of_a_config_remember_their_scores_where_the_run_lies_now(tmp_path: Path) -> None:
+    def theirs(folder: Path) -> ModelCheckpoint:
+        return ModelCheckpoint(folder, "top", monitor="val/loss", save_top_k=1)
+
+    old, new = theirs(tmp_path / "old"), theirs(tmp_path / "new")
+    path = str(tmp_path / "old" / "top.ckpt")
+    old.best_model_path = old.kth_best_model_path = path
+    old.best_model_score, old.best_k_models = torch.tensor(0.25), {path: torch.tensor(0.25)}
+    ours = BestCheckpoint(tmp_path / "new", monitor="val/truth", mode="max")
+    trainer: Any = SimpleNamespace(checkpoint_callbacks=[new, ours])
+    task: Any = None
+    for there in (False, True):  # where the file did not come along, the run is another one
+        states: dict[str, Any] = {new.state_key: old.state_dict()}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("jaxtyping.config.jaxtyping_disable", True)
+            ours.on_load_checkpoint(trainer, task, {"callbacks": states})
+        assert (states[new.state_key]["dirpath"] == new.dirpath) == there
+        (tmp_path / "new").mkdir(exist_ok=True)
+        (tmp_path / "new" / "top.ckpt").touch()
+    new.load_state_dict(states[new.state_key])
+    assert new.best_model_path == str(tmp_path / "new" / "top.ckpt")
+    assert new.best_model_score == 0.25

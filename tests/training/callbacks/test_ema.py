@@ -1,0 +1,138 @@
+"""Averaged weights: the closed form, nothing frozen moves, and panels are drawn by them."""
+
+import copy
+import threading
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from visattn.training.base import DataModule, Task
+from visattn.training.callbacks import image_logging as crop_panels
+from visattn.training.callbacks import image_logging as panels
+from visattn.training.callbacks.ema import EMA, moved_average
+
+
+class Falling(Task):
+    """One weight that falls by one in each step."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(1, 1, bias=False))
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return self.model(torch.ones(1, 1)).sum()
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+class Blank(DataModule):
+    """A black image, and a few batches of nothing."""
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        return {}
+
+    def examples(self, count: int) -> list[np.ndarray]:
+        return [np.zeros((5, 7, 3), np.uint8)]
+
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        return DataLoader(torch.zeros(3))  # pyright: ignore[reportArgumentType]
+
+    def val_dataloader(self) -> DataLoader[Tensor]:
+        return DataLoader(torch.zeros(2))  # pyright: ignore[reportArgumentType]
+
+
+def test_late_steps_count_as_the_closed_form_says() -> None:
+    weights = torch.randn(7, dtype=torch.float64)
+    average = weights[0].clone()
+    for number, weight in enumerate(weights[1:]):
+        average = moved_average(average, weight, 10_000 + number, decay=0.75)
+    shares = torch.tensor([0.75**6, *(0.25 * 0.75 ** (6 - i) for i in range(1, 7))])
+    torch.testing.assert_close(average, (weights * shares).sum(), check_dtype=False)
+
+
+def test_it_follows_quickly_at_first() -> None:
+    average = moved_average(torch.tensor(0.0), torch.tensor(1.0), 1, decay=0.998)
+    assert float(average) > 0.8
+
+
+def test_what_stays_equal_stays_equal_to_the_bit() -> None:
+    weights = torch.randn(1000)
+    average = weights.clone()
+    for step in range(300):
+        average = moved_average(average, weights, step, decay=0.998)
+    assert torch.equal(average, weights)
+
+
+def test_counters_are_taken_over() -> None:
+    assert int(moved_average(torch.tensor(3), torch.tensor(5), 9, decay=0.9)) == 5
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0])
+def test_a_decay_that_averages_nothing_is_refused(decay: float) -> None:
+    with pytest.raises(ValueError, match="decay must be"):
+        EMA(decay)
+
+
+def test_a_task_is_copied_without_what_its_optimizer_refers_to() -> None:
+    """What the command line makes of an optimizer leads to the processes that it started."""
+    task = Falling()
+    task.trainer = SimpleNamespace(lock=threading.Lock())  # type: ignore[assignment]
+    task.optimizer = partial(torch.optim.SGD, foreach=task.trainer)  # type: ignore[assignment]
+    task.notes = {"seen": [3]}  # type: ignore[assignment]
+    copied = copy.deepcopy(task)
+    assert copied.optimizer is task.optimizer
+    assert copied.notes == task.notes
+    assert copied.notes is not task.notes
+    assert copied._trainer is None
+    assert copied.model.get_parameter("weight") is not task.model.get_parameter("weight")
+    assert torch.equal(copied.state_dict()["model.weight"], task.state_dict()["model.weight"])
+
+
+@pytest.mark.parametrize("averaged_first", [False, True])
+@pytest.mark.parametrize("drawing", [crop_panels.CropPanels, panels.CaptionPanels])
+def test_panels_show_averaged_weights_in_whatever_order(
+    drawing: type[Callback], averaged_first: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn: list[float] = []
+
+    def draw(model: nn.Linear, *_: object, **__: object) -> np.ndarray:
+        drawn.append(model.weight.item())
+        return np.zeros((3, 5, 3), np.uint8)
+
+    told = SimpleNamespace(
+        caption=lambda *given: [draw(*given)], panel=lambda *given, width: given[1]
+    )
+    monkeypatch.setattr(crop_panels, "ImageClassifier", nn.Linear)
+    monkeypatch.setattr(crop_panels, "drawn_crops", draw)
+    monkeypatch.setattr(panels, "Captioner", nn.Linear)
+    monkeypatch.setattr(panels, "pipelines", told)
+    task, callbacks = Falling(), [drawing(), EMA(0.998)]
+    start = task.model.get_parameter("weight").item()
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        logger=TensorBoardLogger(tmp_path),
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=callbacks[::-1] if averaged_first else callbacks,
+    )
+    trainer.fit(task, datamodule=Blank())
+    assert len(drawn) == 2  # once in each validation
+    assert drawn[-1] == task.model.get_parameter("weight").item()  # training leaves it averaged
+    assert drawn[-1] - (start - 6) > 0.05

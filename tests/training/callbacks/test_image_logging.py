@@ -1,0 +1,37 @@
+"""What a Spatial Transformer cuts out, drawn: the frame lies where the view was taken."""
+
+import numpy as np
+import pytest
+import torch
+
+from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.training.callbacks.image_logging import drawn_crops
+
+
+def model(first: str | None) -> AttentionResNet:
+    made = AttentionResNet(("a", "b"), depth=8, width=4, first=first, size=(28, 28))
+    return made.eval()
+
+
+def test_the_left_half_is_framed_and_shown() -> None:
+    images = np.zeros((1, 28, 28, 3), np.uint8)
+    images[:, :, :14] = (0, 0, 250)
+    looking = model("stn")
+    look = looking.looks
+    assert isinstance(look, SpatialTransformer)
+    theta = torch.tensor([0.5, 0, -0.5, 0, 1, 0])  # x from -1 to 0: the left half
+    torch.nn.init.zeros_(look.locate.regress.weight)
+    with torch.no_grad():
+        look.locate.regress.bias.copy_(theta)
+    panel = drawn_crops(looking, images, height=84)
+    image, crop = panel[6:90, 6:90], panel[93:177, 6:90]
+    assert (crop[:, 3:-3] == (0, 0, 250)).all()  # the half fills the view but for its edges
+    gold = (image[..., 0] > 200) & (image[..., 2] < 100)
+    assert gold[10:-10, 40:44].any(1).all()  # a line down the middle
+    assert not gold[10:-10, 50:].any()
+
+
+def test_without_a_transformer_there_is_nothing_to_draw() -> None:
+    with pytest.raises(ValueError, match="has no Spatial Transformer"):
+        drawn_crops(model(None), np.zeros((1, 28, 28, 3), np.uint8))

@@ -1,0 +1,129 @@
+"""Progress of a run: as lines, as a bar, and to which end it counts."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from jsonargparse import Namespace
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import TQDMProgressBar
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from visattn.training.callbacks.pace import RunPace
+from visattn.training.callbacks.progress_bar import RunProgressBar, progress_callback
+from visattn.training.callbacks.progress_lines import ProgressReport
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+BATCHES = 7
+
+
+class Line(LightningModule):
+    """A straight line through nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=2**-7)
+
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        loss = self.layer(*batch).square().mean()
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: list[Tensor], _: int) -> None:
+        self.log("val/loss", self.layer(*batch).square().mean())
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(BATCHES, 3)))
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(2, 3)))
+
+
+def trainer(callback: Any, **options: Any) -> Trainer:
+    quiet = {"enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1}
+    off = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    return Trainer(callbacks=[callback], **quiet, **off, **options)
+
+
+def test_what_is_counted_ends_where_training_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """By `max_steps` in the first epoch or a later one, by epochs, over several batches a step."""
+    for options, steps, epochs in (
+        ({"max_epochs": 1, "max_steps": 5}, 5, 1),
+        ({"max_epochs": 19, "max_steps": 17}, 17, 3),
+        ({"max_epochs": -1, "max_steps": 11}, 11, 2),
+        ({"max_epochs": 2}, 14, 2),
+        ({"max_epochs": 2, "accumulate_grad_batches": 3}, 6, 2),
+        ({"max_epochs": 3, "limit_train_batches": 5, "max_steps": 11}, 11, 3),
+    ):
+        bar = RunProgressBar()
+        trainer(bar, **options).fit(Line())
+        task = bar.train_progress_bar
+        assert (task.completed, task.total) == (steps, steps), options
+        assert task.description.split() == ["Epoch", str(epochs), "of", str(epochs)], options
+        capsys.readouterr()
+        trainer(ProgressReport(seconds=0), **options).fit(Line())
+        last = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step")][
+            -1
+        ]
+        assert f"step {steps} of {steps} (100%), epoch {epochs} of {epochs}, loss" in last, options
+        assert "learning rate 0.00781, 0:00:00 left" in last
+
+
+def test_lines_say_little_of_a_short_run_and_all_of_its_validations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trainer(ProgressReport(), max_epochs=3).fit(Line())
+    lines = [line for line in capsys.readouterr().err.splitlines() if "step" in line]
+    told = [line.split(",")[0].split(": ")[0] for line in lines]
+    assert told == [
+        "training started",
+        "step 1 of 21 (5%)",
+        *(f"validation after step {step}" for step in (7, 14)),
+        "step 21 of 21 (100%)",
+        "validation after step 21",
+        "training ended",
+    ]
+    losses = [float(line.rpartition("loss ")[2]) for line in lines if ": loss" in line]
+    assert 0 < losses[2] < losses[1] < losses[0]
+
+
+def test_a_closed_stderr_does_not_end_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    run = trainer(ProgressReport(seconds=0), max_steps=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Closed())
+        run.fit(Line())
+    assert run.global_step == 3
+
+
+def test_the_time_left_is_that_of_the_steps_of_this_session() -> None:
+    pace = RunPace(first=100, total=111)
+    pace.started -= 8.0
+    assert pace.seconds_left(101) == float("inf")  # one step alone tells nothing
+    assert pace.seconds_left(104) == pytest.approx(14.0, abs=0.1)
+
+
+def test_a_terminal_gets_a_bar_and_all_else_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kind(**options: Any) -> str:
+        given = Namespace(**{"callbacks": None, "enable_progress_bar": None, **options})
+        return type(progress_callback(given)).__name__
+
+    assert kind() == "ProgressReport"
+    assert kind(enable_progress_bar=False) == kind(callbacks=[TQDMProgressBar()]) == "NoneType"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr("rich._console", None, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert kind() == "RunProgressBar"
+    monkeypatch.setattr("rich._console", None, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert kind() == "ProgressReport"
+    with pytest.raises(ValueError, match=r"progress_seconds must be at least 0, got -1"):
+        ProgressReport(seconds=-1)

@@ -1,0 +1,83 @@
+"""Signals: the first waits for the step, the second does not, and scoring ends at once."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from visattn.training.callbacks.signals import GracefulExit, LeaveAtSignal, SignalWatch
+
+BOTH = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+    kept = {number: signal.getsignal(number) for number in BOTH}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run unattended
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def ended(work: Callable[[], object]) -> int:
+    """Return how a process that does some work ends."""
+    child = os.fork()
+    if not child:
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_a_signal_is_noted_until_the_watch_rests(number: int) -> None:
+    watch, before = SignalWatch(), signal.getsignal(number)
+    watch.listen()
+    signal.raise_signal(number)
+    assert watch.asked == number
+    watch.rest()
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("second", BOTH)
+def test_the_second_signal_ends_all_at_once(second: int) -> None:
+    def work() -> None:
+        SignalWatch().listen()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(second)
+
+    assert ended(work) == -second
+
+
+def test_what_was_to_be_ignored_is(capfd: pytest.CaptureFixture[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `nohup` and background jobs have it
+    watch = SignalWatch()
+    watch.listen()
+    signal.raise_signal(signal.SIGINT)
+    assert not watch.asked
+    signal.raise_signal(signal.SIGTERM)
+    assert watch.asked == signal.SIGTERM
+    assert "the same signal once more stops at once" in capfd.readouterr().err
+
+
+def test_exit_codes_are_those_of_shells() -> None:
+    assert [GracefulExit(number).code for number in BOTH] == [143, 130]
+    assert str(GracefulExit(signal.SIGINT)) == "SIGINT"
+
+
+@pytest.mark.parametrize("hook", ["on_validation_start", "on_test_start"])
+def test_scoring_ends_at_once(hook: str) -> None:
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="validate"))
+    getattr(LeaveAtSignal(), hook)(trainer, None)
+    with pytest.raises(GracefulExit, match="SIGTERM"):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_validation_within_training_waits_for_its_step() -> None:
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"))
+    before = signal.getsignal(signal.SIGTERM)
+    LeaveAtSignal().on_validation_start(trainer, None)  # type: ignore[arg-type]
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,385 @@
+"""`visattn fit`, `validate` and `test` end to end, with the faults of others kept out."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.cli import LightningCLI
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from visattn.cli import main
+from visattn.models.serialization.config import describe
+from visattn.pipelines.captioning import caption
+from visattn.pipelines.save_load import load
+from visattn.training.checkpoint.reader import read_model
+from visattn.training.data.scenes import ScenesDataModule
+
+
+def test_a_run_leaves_its_config_checkpoints_and_scores(run: Path) -> None:
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["model"]["init_args"]["captioner"]["init_args"]["hidden"] == 11
+    assert "data_info" not in config["model"]["init_args"]
+    with (run / "csv-1" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len([row for row in rows if row["train/loss"]]) == 4
+    assert len([row for row in rows if row["val/truth"]]) == 2
+    assert 0 < float(rows[0]["train/entropy"]) <= 2.1973  # log 9
+
+
+def test_caption_panels_are_logged_as_images(run: Path) -> None:
+    [events] = run.glob("events.*")
+    board = EventAccumulator(str(events)).Reload()
+    assert {"train/loss", "val/loss"} <= set(board.Tags()["scalars"])
+    panels = board.Images("captions/0")
+    assert len(panels) == 2  # after each validation
+    image = Image.open(BytesIO(panels[-1].encoded_image_string))
+    assert image.width == 480
+    assert len(image.convert("RGB").getcolors(10**6) or []) > 20
+
+
+def test_last_is_the_last_and_best_the_best(run: Path) -> None:
+    best, last = (torch.load(run / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
+    assert last["global_step"] == 4
+    assert best["global_step"] == 2  # the second validation was no better
+
+
+def test_a_checkpoint_holds_plain_values(run: Path) -> None:
+    saved = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["visattn"]["model"]["class"] == "ShowAttendTell"
+    assert "hyper_parameters" not in saved
+
+
+def test_export_then_load_then_caption(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, file = run / "checkpoints" / "best.ckpt", tmp_path / "m.safetensors"
+    assert main(["export", str(checkpoint), "--out", str(file)]) == 0
+    model: Any = load(file)
+    trained = read_model(checkpoint)
+    assert describe(model) == describe(trained)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, trained.state_dict()[name])
+    (pixels,) = ScenesDataModule(size=24, validation=3).examples(1)
+    (said,) = caption(model, pixels)
+    Image.fromarray(pixels).save(tmp_path / "scene.png")
+    capsys.readouterr()
+    assert main(["caption", str(tmp_path / "scene.png"), "--weights", str(file)]) == 0
+    assert capsys.readouterr().out == f"scene\t{said.text}\n"
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    """The best checkpoint, in a run of its own."""
+    (tmp_path / "copy" / "checkpoints").mkdir(parents=True)
+    path = tmp_path / "copy" / "checkpoints" / "best.ckpt"
+    path.write_bytes((run / "checkpoints" / "best.ckpt").read_bytes())
+    return path
+
+
+def test_test_scores_every_split_and_control(tiny: Path, copy: Path) -> None:
+    assert main(["test", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0
+    scores = json.loads((copy.parent.parent / "test.json").read_text())
+    words, maps = {"truth", "understood"}, {"pointing", "correctness", "lift"}
+    by_split: dict[str, set[str]] = {}
+    for name in scores:
+        by_split.setdefault(name.split("/")[0], set()).add(name.split("/")[1])
+    assert by_split == {
+        "test": words | maps,
+        "novel": words | maps,
+        "given": maps,
+        "shuffled": words,
+        "shuffled_given": maps,
+        "untrained": words,
+        "untrained_given": maps,
+    }
+    assert scores["given/correctness"] - scores["given/lift"] == pytest.approx(0.074, abs=0.02)
+    assert abs(scores["untrained_given/lift"]) < 0.02
+    assert not (copy.parent.parent / "config.yaml").exists()
+
+
+def test_validate_writes_what_fit_logged(tiny: Path, copy: Path, run: Path) -> None:
+    assert main(["validate", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0
+    scores = json.loads((copy.parent.parent / "validate.json").read_text())
+    with (run / "csv-1" / "metrics.csv").open() as file:
+        logged = next(row for row in csv.DictReader(file) if row["val/loss"])
+    assert scores["val/loss"] == pytest.approx(float(logged["val/loss"]), rel=1e-5)
+    assert scores["val/truth"] == float(logged["val/truth"])
+
+
+@pytest.mark.parametrize("word", ["validate", "test"])
+def test_random_weights_are_not_scored(
+    word: str, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "--config", str(tiny)]) == 2
+    assert f"{word} needs --ckpt_path FILE: without it the weights are random" in (
+        capsys.readouterr().err
+    )
+    assert main([word, "--config", str(tiny), "--ckpt_path", "nowhere.ckpt"]) == 1
+    assert "no checkpoint at nowhere.ckpt" in capsys.readouterr().err
+
+
+def test_the_command_line_beats_the_checkpoint(
+    tiny: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["test", "--config", str(tiny), "--ckpt_path", str(copy)]
+    assert main([*words, "--model.captioner.hidden", "13"]) == 1
+    said = capsys.readouterr().err
+    assert "the checkpoint does not fit the model" in said
+    assert "size mismatch for model.look.query.weight" in said
+    assert "[5, 11]" in said
+    assert "[5, 13]" in said
+
+
+def test_lightnings_private_hook_is_still_there() -> None:
+    """Were it renamed, checkpoints would silently overrule the command line again."""
+    assert callable(LightningCLI._parse_ckpt_path)
+
+
+def test_another_vocabulary_is_refused(
+    tiny: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["test", "--config", str(tiny), "--ckpt_path", str(copy)]
+    assert main([*words, "--data.colors", "[red,pink,cyan]"]) == 1
+    assert "the checkpoint was trained with another vocabulary" in capsys.readouterr().err
+
+
+def test_a_run_is_not_overwritten(
+    run: Path, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert main(["fit", "--config", str(tiny), "--run", str(run)]) == 1
+    said = capsys.readouterr().err
+    assert f"{run} already holds a run; choose another --run, remove the folder, or go on" in said
+    assert f"--ckpt_path {run}/checkpoints/last.ckpt" in said
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_no_run_is_overwritten_by_one_that_goes_on_from_another(
+    run: Path, copy: Path, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "--config", str(tiny), "--ckpt_path"]
+    assert main([*words, str(copy), "--run", str(run)]) == 1
+    assert f"{run} already holds a run" in capsys.readouterr().err
+    last = copy.with_name("last.ckpt")
+    last.write_bytes((run / "checkpoints" / "last.ckpt").read_bytes())
+    for early in (str(copy), "best"):
+        assert main([*words, early, "--run", str(copy.parents[2])]) == 1
+        said = capsys.readouterr().err
+        assert "best.ckpt is of step 2, and the run goes on to step 4" in said
+        assert f"say --ckpt_path last --run {copy.parents[2]}" in said
+
+
+def test_last_is_the_newest_of_the_folder_or_none(tiny: Path, tmp_path: Path) -> None:
+    words = ["fit", "--config", str(tiny), "--ckpt_path", "last"]
+    assert main([*words, "--trainer.max_steps", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny" / "1"
+    last = folder / "checkpoints" / "last.ckpt"
+    assert torch.load(last)["global_step"] == 2
+    assert main([*words, "--run", str(folder)]) == 0
+    assert torch.load(last)["global_step"] == 4
+    assert {path.name for path in folder.glob("config*")} == {"config.yaml", "config-2.yaml"}
+    assert yaml.safe_load((folder / "config-2.yaml").read_text())["ckpt_path"] == "last"
+    assert main([*words, "--trainer.max_steps", "5", "--trainer.max_epochs", "3"]) == 0
+    assert torch.load(last)["global_step"] == 5
+    assert [path.name for path in folder.parent.iterdir()] == ["1"]
+
+
+def test_a_run_goes_on_where_it_stopped(tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "tiny" / "1"
+    assert main(["fit", "--config", str(tiny)]) == 0  # a folder of its own, named by the config
+    last = folder / "checkpoints" / "last.ckpt"
+    words = ["--config", str(tiny), "--trainer.max_steps", "6", "--trainer.max_epochs", "3"]
+    assert main(["fit", *words, "--ckpt_path", str(last)]) == 0
+    assert torch.load(last)["global_step"] == 6
+    assert (folder / "config.yaml").exists()
+    later = yaml.safe_load((folder / "config-2.yaml").read_text())
+    assert later["trainer"]["max_steps"] == 6
+    with (folder / "csv-2" / "metrics.csv").open() as file:
+        assert [row["step"] for row in csv.DictReader(file) if row["train/loss"]] == ["4", "5"]
+    assert not (tmp_path / "runs" / "tiny" / "2").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_score_like_one(tiny: Path, copy: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> None:
+        command = [sys.executable, "-m", "visattn", *words, "--config", str(tiny)]
+        subprocess.run(command, check=True, cwd=tmp_path, timeout=120)
+
+    def scores() -> dict[str, float]:
+        return json.loads((copy.parent.parent / "validate.json").read_text())
+
+    both = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    run("fit", "--run", str(tmp_path / "two"), *both)
+    assert (tmp_path / "two" / "checkpoints" / "last.ckpt").exists()
+    run("validate", "--ckpt_path", str(copy))
+    alone = scores()
+    run("validate", "--ckpt_path", str(copy), *both)
+    assert scores() == pytest.approx(alone, nan_ok=True)
+
+
+def test_runs_without_a_name_are_counted(tiny: Path, tmp_path: Path) -> None:
+    words = ["fit", "--config", str(tiny), "--trainer.max_steps", "1"]
+    words += ["--trainer.limit_val_batches", "0", "--trainer.enable_checkpointing", "false"]
+    words += ["--trainer.logger", "false"]
+    for number in ("1", "2"):
+        assert main(words) == 0
+        assert (tmp_path / "runs" / "tiny" / number / "config.yaml").exists()
+    assert not list((tmp_path / "runs").rglob("checkpoints"))
+    assert not list((tmp_path / "runs").rglob("events.*"))
+
+
+def test_a_run_without_validation_keeps_its_last(tiny: Path, tmp_path: Path) -> None:
+    words = ["fit", "--config", str(tiny), "--run", str(tmp_path / "blind")]
+    assert main([*words, "--trainer.limit_val_batches", "0"]) == 0
+    [last] = (tmp_path / "blind" / "checkpoints").iterdir()
+    assert last.name == "last.ckpt"
+    assert torch.load(last)["global_step"] == 4
+
+
+def test_a_saved_config_is_a_config(run: Path, tmp_path: Path) -> None:
+    words = ["fit", "--config", str(run / "config.yaml"), "--run", str(tmp_path / "again")]
+    assert main([*words, "--trainer.fast_dev_run", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong", "meant"),
+    [
+        (["--model", "CaptionTsk"], "CaptionTsk", "CaptioningTask"),
+        (["--data", "SceneData"], "SceneData", "ScenesDataModule"),
+        (["--model.captioner", "SoftAttentionCaptoiner"], "Captoiner", "ShowAttendTell"),
+        (["--model.captioner.encoder", "SmalEncoder"], "SmalEncoder", "SmallEncoder"),
+        (["--trainer.callbacks+=CaptionPanel"], "CaptionPanel", "CaptionPanels"),
+        (["--model.captioner.hiden", "13"], "Option 'hiden' is not accepted", "hidden"),
+        (["--model.penality", "0.1"], "Option 'penality' is not accepted", "penalty"),
+        (["--data.sise", "13"], "Option 'sise' is not accepted", "size"),
+        (["--trainer.max_stepss", "3"], "--trainer.max_stepss", "--trainer.max_steps"),
+    ],
+)
+def test_what_was_meant_is_offered(
+    words: list[str], wrong: str, meant: str, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "--config", str(tiny), *words]) == 2
+    said = capsys.readouterr().err
+    assert wrong in said
+    assert f"did you mean {meant}?" in said
+    assert "usage:" not in said
+    assert not Path("runs").exists()
+
+
+def test_wrong_values_are_refused_before_anything_is_made(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "--config", str(tiny), "--data.size", "large"]) == 2
+    assert "large" in capsys.readouterr().err
+    assert main(["fit", "--config", str(tiny), "--data.colors", "[mauve]"]) == 1
+    assert "colors must be chosen from red" in capsys.readouterr().err
+    assert main(["fit", "--config", "nowhere.yaml"]) == 2
+    assert "nowhere.yaml" in capsys.readouterr().err
+    assert main(["fit"]) == 2
+    assert "fit needs --config FILE.yaml" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_predict_is_no_word_here(tiny: Path) -> None:
+    assert main(["predict", "--config", str(tiny)]) == 2
+
+
+def test_print_config_shows_every_default(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", str(tiny), "--print_config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["model"]["init_args"]["penalty"] == 0.0
+    assert printed["model"]["init_args"]["captioner"]["init_args"]["dropout"] == 0.1
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module that leaves a mark when it is imported."""
+    mark = tmp_path / "imported"
+    source = f"""\
+from lightning import Callback, LightningModule
+from pathlib import Path
+Path({str(mark)!r}).touch()
+class Evil(Callback): pass
+def Eviler(*_): pass
+"""
+    (tmp_path / "evilmod.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield mark
+    sys.modules.pop("evilmod", None)
+
+
+HOSTILE = {
+    "model": {"model": {"class_path": "evilmod.Evil"}},
+    "callback": {"trainer": {"callbacks": [{"class_path": "evilmod.Evil"}]}},
+    "captioner": {"model": {"init_args": {"captioner": {"class_path": "evilmod.Evil"}}}},
+    "optimizer": {"model": {"init_args": {"optimizer": {"class_path": "evilmod.Eviler"}}}},
+    "function": {"model": {"init_args": {"optimizer": "evilmod.Eviler"}}},
+    "system": {"model": {"init_args": {"optimizer": "os.system"}}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_config_imports_nothing_of_others(
+    name: str, evil: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = tmp_path / "hostile.yaml"
+    over.write_text(yaml.safe_dump(HOSTILE[name]))
+    assert main(["fit", "--config", str(tiny), "--config", str(over)]) == 2
+    assert "evilmod" in (said := capsys.readouterr().err) or "os.system" in said
+    assert not evil.exists()
+
+
+def test_what_is_trusted_by_name_is_imported(
+    evil: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "elsewhere,evilmod")
+    words = ["fit", "--config", str(tiny), "--trainer.fast_dev_run", "1"]
+    assert main([*words, "--trainer.callbacks+=evilmod.Evil"]) == 0
+    assert evil.exists()
+
+
+def test_yaml_makes_no_objects(tiny: Path, tmp_path: Path) -> None:
+    over = tmp_path / "hostile.yaml"
+    over.write_text(f"seed_everything: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
+    assert main(["fit", "--config", str(tiny), "--config", str(over)]) == 2
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_checkpoint_imports_nothing(evil: Path, tiny: Path, copy: Path) -> None:
+    saved = torch.load(copy)
+    saved["hyper_parameters"] = {"_class_path": "evilmod.Evil", "hidden": 3}
+    saved["hparams_name"] = "kwargs"
+    torch.save(saved, copy)
+    assert main(["validate", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0
+    assert not evil.exists()
+
+
+class Trap:
+    """What a pickle of it does when it is loaded: make a folder."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("word", ["fit", "validate", "test"])
+def test_a_checkpoint_runs_nothing(
+    word: str, tiny: Path, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({**torch.load(copy), "extra": Trap(tmp_path / "mark")}, copy)
+    assert main([word, "--config", str(tiny), "--ckpt_path", str(copy)]) == 1
+    assert "damaged or no checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "mark").exists()

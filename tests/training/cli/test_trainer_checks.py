@@ -1,0 +1,63 @@
+"""Settings of the trainer with which no step could be done."""
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+
+from visattn.training.cli.trainer_checks import check_trainer
+
+USUAL: dict[str, Any] = {
+    "precision": None, "devices": "auto", "accelerator": "cpu", "max_steps": -1, "max_epochs": None,
+    "accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "num_nodes": 1,
+    "val_check_interval": None,
+}  # fmt: skip
+WRONG = {
+    "precision": ["16-true", "bf16-true", "64-true", "64", "transformer-engine"],
+    "devices": ["-3", -1, 0, "abc", [0, 1], "1.5"],
+    "max_steps": [0, -2],
+    "max_epochs": [0, -2],
+    "accumulate_grad_batches": [0, -1],
+    "check_val_every_n_epoch": [0],
+    "num_nodes": [0],
+    "val_check_interval": [0, 0.0, -1, -0.5, float("nan")],
+}
+RIGHT = {
+    "precision": ["32-true", "32", 16, "16-mixed", "bf16-mixed", "bf16"],
+    "devices": ["2", 1, "auto"],
+    "max_steps": [1],
+    "max_epochs": [-1, 1],
+    "check_val_every_n_epoch": [None, 2],
+    "val_check_interval": [1, 0.25, 1.0, "00:00:15:00"],
+}
+
+
+def test_each_is_refused_by_its_name_and_value() -> None:
+    for name, values in WRONG.items():
+        for value in values:
+            settings = SimpleNamespace(**{**USUAL, name: value})
+            with pytest.raises(ValueError, match=f"^trainer.{name} must be ") as caught:
+                check_trainer(settings, fitting=True)
+            assert f"got {value}" in str(caught.value)
+    for name, values in RIGHT.items():
+        for value in values:
+            check_trainer(SimpleNamespace(**{**USUAL, name: value}), fitting=True)
+    check_trainer(SimpleNamespace(**{**USUAL, "max_steps": 0}), fitting=False)
+
+
+def test_gpus_may_be_listed_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    for devices in ("-1", "[0, 1]", "0,1", "2"):
+        settings = SimpleNamespace(**{**USUAL, "accelerator": "auto", "devices": devices})
+        check_trainer(settings, fitting=True)
+    for devices in ("-3", "0"):
+        settings = SimpleNamespace(**{**USUAL, "accelerator": "auto", "devices": devices})
+        with pytest.raises(ValueError, match=f"-1 for all of them.* got {devices}"):
+            check_trainer(settings, fitting=True)
+
+
+def test_the_settings_have_the_names_that_lightning_gives_them() -> None:
+    assert USUAL.keys() <= inspect.signature(Trainer).parameters.keys()

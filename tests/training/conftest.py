@@ -1,0 +1,59 @@
+"""One tiny run of training, made once, for the tests that look at what it left."""
+
+from pathlib import Path
+
+import pytest
+
+from visattn.cli import main
+
+TINY = """\
+trainer:
+  accelerator: cpu
+  max_epochs: 2
+  max_steps: 4
+  enable_progress_bar: false
+  enable_model_summary: false
+  num_sanity_val_steps: 0
+  log_every_n_steps: 1
+  callbacks:
+    - class_path: CaptionPanels
+      init_args: {images: 1, width: 480}
+model:
+  class_path: CaptioningTask
+  init_args:
+    captioner:
+      class_path: ShowAttendTell
+      init_args:
+        encoder: {class_path: SmallEncoder, init_args: {size: [24, 24], channels: 8}}
+        word_width: 7
+        hidden: 11
+        attention: 5
+data:
+  class_path: ScenesDataModule
+  init_args: {size: 24, train: 3, validation: 3, test: 11, batch: 7, workers: 0}
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config that trains in a moment."""
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="session")
+def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run; look, do not touch."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["visattn"])
+        assert main(["fit", "--config", str(tiny), "--run", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """LightningCLI reads the words of the process; runs without a name land here."""
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    monkeypatch.chdir(tmp_path)

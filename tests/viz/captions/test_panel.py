@@ -1,0 +1,160 @@
+"""A caption on one page."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from visattn.geometry.affine import Geometry
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.captions.panel import caption_panel
+from visattn.viz.layout.grid import MARGIN, tile_grid, tile_size
+from visattn.viz.layout.text import typeface
+from visattn.viz.maps.heatmap import overlay
+from visattn.viz.maps.legend import GATE, PAPER
+from visattn.viz.maps.resize import resized_image
+
+RNG = np.random.default_rng(2)
+
+
+def image(y: int, x: int) -> np.ndarray:
+    return RNG.integers(0, 256, (y, x, 3), dtype=np.uint8)
+
+
+def tile(
+    panel: np.ndarray, index: int, size: tuple[int, int], count: int, lines: int = 1
+) -> np.ndarray:
+    """Return what stands in a cell of a panel, the image's being the first; no gates."""
+    grid = tile_grid(size, count + 1, panel.shape[1])
+    row, column = divmod(index, grid.columns)
+    top = MARGIN + lines * 36 + 10 + row * (grid.tile[0] + 38 + 22)
+    left = MARGIN + column * (grid.cell + 22)
+    return panel[top : top + grid.tile[0], left : left + grid.tile[1]]
+
+
+@pytest.mark.parametrize("size", [(97, 131), (131, 97), (13, 17), (40, 1600), (1600, 40), (1, 1)])
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+def test_any_image_and_any_number_of_words(size: tuple[int, int], count: int) -> None:
+    maps = RNG.random((count, *size))
+    panel = caption_panel(
+        image(*size),
+        ["incomprehensibilities"] * count,
+        maps,
+        log_probabilities=[-0.5] * count,
+        gates=[0.5] * count,
+    )
+    assert panel.dtype == np.uint8
+    assert panel.shape[1] == 1200
+    for edge in (panel[:20], panel[-20:], panel[:, :MARGIN], panel[:, -20:]):
+        assert (edge == PAPER).all()  # nothing runs off the page
+
+
+def test_tiles_are_the_image_and_its_overlays_on_one_scale() -> None:
+    size, photo = (60, 80), image(240, 320)
+    maps = np.stack([np.full(size, value) for value in (0.1, 0.2, 0.4)]).astype(np.float32)
+    panel = caption_panel(photo, ["a", "red", "dog"], maps)
+    small = resized_image(photo, tile_size((240, 320), 3))
+    np.testing.assert_array_equal(tile(panel, 0, (240, 320), 3), small)
+    for index, value in enumerate((0.1, 0.2, 0.4), start=1):
+        values = np.full(small.shape[:2], value)
+        expected = overlay(small, values, high=0.2)  # the peak of the middle word
+        drawn = tile(panel, index, (240, 320), 3)
+        assert np.abs(drawn.astype(int) - expected).max() <= 2
+
+
+def test_maps_at_the_size_of_the_tiles_are_drawn_as_they_are() -> None:
+    photo = image(480, 640)
+    geometry = Geometry.identity((480, 640)).resized((256, 341)).cropped(16, 58, (224, 224))
+    cells = torch.zeros(1, 14, 14)
+    cells[0, 3, 10] = 1
+    size = tile_size((480, 640), 1)
+    values = AttentionMap(cells, "attend", "words", geometry).on_image(size, smooth=False).numpy()
+    panel = caption_panel(photo, ["dog"], values)
+    expected = overlay(resized_image(photo, size), values[0])
+    np.testing.assert_array_equal(tile(panel, 1, (480, 640), 1), expected)
+    hot = np.argwhere(values[0] == 1)
+    assert hot.mean(0) + 0.5 == pytest.approx(
+        [(30 + 3.5 * 30) * size[0] / 480, (108.86 + 10.5 * 30.03) * size[1] / 640], abs=0.5
+    )
+
+
+def strip(gate: float) -> int:
+    panel = caption_panel(image(30, 40), ["a"], np.ones((1, 30, 40)), gates=[gate], width=600)
+    return int((panel[:-80] == GATE).all(2).sum())
+
+
+def test_the_strip_of_a_gate_is_as_long_as_the_gate_is_open() -> None:
+    lengths = [strip(gate) for gate in (0.0, 0.25, 0.5, 1.0)]
+    assert lengths[0] == 0
+    assert lengths[2] == pytest.approx(2 * lengths[1], rel=0.1)
+    assert lengths[3] == pytest.approx(2 * lengths[2], rel=0.1)
+
+
+def test_what_is_not_there_is_not_explained() -> None:
+    photo, maps = image(30, 40), np.ones((1, 30, 40))
+    plain = caption_panel(photo, ["a"], maps)
+    maps[0, :, :9] = np.nan
+    partly = caption_panel(photo, ["a"], maps)
+    assert plain.shape == partly.shape
+    assert (plain[-64:, 400:] == PAPER).all()
+    assert not (partly[-64:, 350:] == PAPER).all()
+
+
+def test_a_map_without_attention_or_without_anything_seen_is_drawn_too() -> None:
+    photo = image(30, 40)
+    quiet = caption_panel(photo, ["a"], np.zeros((1, 30, 40)))
+    blind = caption_panel(photo, ["a"], np.full((1, 30, 40), np.nan))
+    assert quiet.shape == blind.shape
+
+
+def test_the_same_bytes_twice_and_nothing_changed() -> None:
+    photo, maps = image(97, 131), RNG.random((3, 97, 131))
+    kept, known = photo.copy(), maps.copy()
+    first = caption_panel(photo, ["a", "red", "dog"], maps, style="light")
+    assert (
+        first.tobytes() == caption_panel(photo, ["a", "red", "dog"], maps, style="light").tobytes()
+    )
+    np.testing.assert_array_equal(photo, kept)
+    np.testing.assert_array_equal(maps, known)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "two\nlines", "x" * 500, "犬", "\N{DOG FACE}", "a\0b", "$\\bad{"]
+)
+def test_words_are_drawn_as_they_come(word: str) -> None:
+    panel = caption_panel(image(30, 40), [word, "dog"], np.ones((2, 30, 40)), width=600)
+    assert panel.shape[1] == 600
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"words": [], "maps": np.ones((0, 5, 7))}, "needs at least one word"),
+        ({"words": ["a"]}, "maps must be one for each of 1 words, got 2"),
+        ({"gates": [0.5]}, "gates must be one for each of 2 words, got 1"),
+        ({"log_probabilities": []}, "log_probabilities must be one for each of 2 words, got 0"),
+        ({"width": 479}, "at least 480 pixels wide, got 479"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], reason: str) -> None:
+    given = {"image": image(5, 7), "words": ["a", "dog"], "maps": np.ones((2, 5, 7))}
+    with pytest.raises(ValueError, match=reason):
+        caption_panel(**{**given, **change})
+
+
+def test_a_row_of_tiles_looks_as_it_did(golden: Callable[[str, np.ndarray], None]) -> None:
+    # without text: letters differ between releases of the library that draws them
+    photo = np.zeros((24, 32, 3), np.uint8)
+    photo[:] = np.linspace((40, 90, 160), (230, 200, 120), 24).astype(np.uint8)[:, None]
+    maps = np.zeros((2, 24, 32))
+    maps[0, 4:12, 20:28], maps[1, 12:20, 4:12] = 1.0, 0.6
+    maps[:, :, :3] = np.nan
+    panel = caption_panel(photo, ["a", "b"], maps)
+    tiles = [tile(panel, index, (24, 32), 2)[:240:10, :320:10] for index in range(3)]
+    golden("panel_tiles", np.concatenate(tiles, axis=1))
+
+
+def test_letters_come_with_matplotlib() -> None:
+    assert typeface(12).getname()[0] == "DejaVu Sans"

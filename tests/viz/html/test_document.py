@@ -1,0 +1,180 @@
+"""Pages that hold all they need and let nothing else in."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import ImageFile
+
+from visattn.data.images.reader import read_image
+from visattn.viz.html.document import escaped_text, file_address, image_address, sealed_document
+
+
+class Reader(HTMLParser):
+    """What a browser finds in a page: its tags, and the texts that each of them holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: dict[str, list[str]] = {}
+        self.open = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside.setdefault(tag, []).append("")
+        self.open = tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.inside[self.open][-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open = ""
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def document(text: str, data: dict[str, Any] | None = None) -> str:
+    return sealed_document(
+        "index.html",
+        styles=["paper.css", "index.css"],
+        scripts=["index.js"],
+        data=data or {},
+        css=":root { --ratio: 1.5 }",
+        texts={"title": text, "count": text},
+        markup={"cards": ""},
+    )
+
+
+PLAIN = read(document("plain"))
+
+
+def told(reader: Reader) -> Any:
+    """Return what the script is told: the JSON between its tags."""
+    return json.loads(reader.inside["script"][0])
+
+
+@given(st.text(), st.dictionaries(st.text(), st.text() | st.floats(allow_nan=False, width=16)))
+def test_no_text_becomes_a_tag(text: str, data: dict[str, Any]) -> None:
+    data = {key: value for key, value in data.items() if value not in (float("inf"), -float("inf"))}
+    reader = read(document(text, data))
+    assert reader.tags == PLAIN.tags
+    assert told(reader) == data
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["</script>", "</script ", "<!--<script ", "]]>", "\u2028", "\u2029", "&lt;", "\udcff", "\\"],
+)
+def test_what_would_end_a_script_stays_a_text_in_its_data(text: str) -> None:
+    page = document(text, {"text": text})
+    page.encode()  # also what is no Unicode, such as half of a pair
+    assert told(read(page)) == {"text": text}
+    data = page.split('id="told">')[1].split("</script>")[0]
+    assert not {*"<>&\u2028\u2029"} & {*data}
+
+
+def test_the_policy_names_what_may_run_by_its_hash_and_nothing_else() -> None:
+    reader = read(document("dog"))
+    policy = next(
+        told["content"]
+        for tag, told in reader.tags
+        if tag == "meta" and told.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = dict(part.strip().split(" ", 1) for part in str(policy).split(";"))
+    hashes = {
+        kind: "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+        for kind, text in (
+            ("script-src", reader.inside["script"][1]),
+            ("style-src", reader.inside["style"][0]),
+        )
+    }
+    assert rules == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        **hashes,
+    }
+
+
+def test_the_files_of_pages_are_small_and_load_nothing() -> None:
+    for file in (files("visattn.viz.html")).iterdir():
+        text = file.read_text(encoding="utf-8")
+        assert len(text.splitlines()) < 300
+        addresses = set(re.findall(r"https?://[^\s\"']+", text))
+        assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, which nobody asks for
+        assert not re.search(r"@import|innerHTML|outerHTML|insertAdjacent|eval\(|style=", text)
+        assert not re.search(r"<[^>]*\son\w+=", text)
+
+
+def test_numbers_that_json_has_not_are_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        document("dog", {"score": float("nan")})
+
+
+def test_a_value_that_is_missing_is_named() -> None:
+    with pytest.raises(KeyError, match="cards"):
+        sealed_document(
+            "index.html",
+            styles=[],
+            scripts=[],
+            data={},
+            texts={"title": "", "count": ""},
+            markup={},
+        )
+
+
+def test_what_no_page_may_hold_is_replaced() -> None:
+    assert escaped_text("a\0b\x1b") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("a.html", "./a.html"),
+        ("javascript:alert(1)", "./javascript%3Aalert%281%29"),
+        ("../a#b?c%d.html", "./..%2Fa%23b%3Fc%25d.html"),
+        ("犬 '\".html", "./%E7%8A%AC%20%27%22.html"),
+    ],
+)
+def test_a_name_is_nothing_but_a_name(name: str, address: str) -> None:
+    assert file_address(name) == address
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [((31, 53), (31, 53)), ((2000, 500), (640, 160)), ((7, 1400), (3, 640))]
+)
+def test_a_image_keeps_its_proportions_and_is_never_enlarged(
+    size: tuple[int, int], shown: tuple[int, int]
+) -> None:
+    address, found = image_address(np.zeros((*size, 3), np.uint8), longest=640)
+    assert found == shown
+    assert address.startswith("data:image/jpeg;base64,")
+
+
+def test_noise_in_full_color_is_written_too() -> None:
+    """Pillow's own buffer has a byte for each pixel, which such images overflow."""
+    random, usual = np.random.default_rng(0), ImageFile.MAXBLOCK
+    for height, width in ((7, 5), (257, 263), (509, 499), (640, 13), (641, 643)):
+        for levels in (2, 256):
+            noise = random.integers(0, levels, (height, width, 3)) * (255 // (levels - 1))
+            for quality in (72, 88, 95):
+                address, size = image_address(noise.astype(np.uint8), longest=1600, quality=quality)
+                content = base64.b64decode(address.partition(",")[2])
+                assert size == (height, width)
+                assert read_image(content).size == size
+                assert len(content) < max(4 * height * width, 2**16)
+    assert usual == ImageFile.MAXBLOCK

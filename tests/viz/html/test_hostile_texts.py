@@ -1,0 +1,111 @@
+"""Captions and names that try to be code, or to be ugly, in images and on pages."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, features
+
+from visattn.geometry.affine import Geometry
+from visattn.viz.captions.animation import caption_animation
+from visattn.viz.captions.panel import caption_panel
+from visattn.viz.html.caption_page import ShownCaption, caption_page
+from visattn.viz.html.explorer_page import ExploredMap, explorer_page
+from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
+from visattn.viz.layout.text import typeface, wrapped
+
+RNG = np.random.default_rng(5)
+IMAGE = np.zeros((30, 40, 3), np.uint8)
+PLACE = Geometry.identity((30, 40)).to_dict()
+WORDS: dict[str, tuple[str, ...]] = {
+    "code": ("<script>alert(1)</script>", "</script>", "&amp;", "'\"><svg onload=alert(1)>"),
+    "mathematics": ("$5", "to", "$6", "$\\bad{", "b$", "a_b^c", "${name}"),
+    "emoji": ("a", "🐶", "👨\u200d👩\u200d👧", "❤\ufe0f", "👍🏽"),
+    "leftwards": ("כלב", "רץ", "الكلب", "يركض", "dog"),
+    "hidden": ("a\0b", "\x1b[31mred", "b\u202eevil", "\u200b", "new\nline", "\udcff"),
+    "accents": ("a" + "\u0301" * 5000, "Z\u0351\u036b\u0343" * 20),
+    "endless": ("x" * 10_000, "a"),
+    "many": tuple(f"word{number}" for number in range(300)),
+    "blank": (" ", ""),
+}
+TOO_WIDE = (
+    "[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > "
+    "innerWidth).map(one => one.tagName + '#' + one.id + '.' + one.className)"
+)
+each = pytest.mark.parametrize("kind", WORDS)
+
+
+def said(words: tuple[str, ...]) -> ShownCaption:
+    maps = RNG.random((len(words), 3, 5))
+    return ShownCaption(words, maps / maps.sum((1, 2), keepdims=True))
+
+
+@each
+def test_a_panel_is_drawn_in_no_time(kind: str) -> None:
+    words = WORDS[kind]
+    start = time.process_time()
+    panel = caption_panel(IMAGE, words, np.zeros((len(words), 3, 5)), width=600)
+    assert time.process_time() - start < 10
+    assert panel.shape[1] == 600
+    few = words[:2]
+    caption_animation(IMAGE, few, np.zeros((len(few), 3, 5)), width=200, high=1.0)
+
+
+def test_a_caption_of_ten_thousand_words_is_wrapped_in_no_time() -> None:
+    start = time.process_time()
+    lines = wrapped("word " * 10_000, typeface(20), 500.0, 3)
+    assert time.process_time() - start < 2
+    assert len(lines) == 3
+    assert lines[-1].endswith("…")
+
+
+@pytest.mark.skipif(not features.check("raqm"), reason="this Pillow joins no letters")
+def test_letters_that_run_leftwards_are_drawn_leftwards() -> None:
+    """The first letter of a word stands at its right: two words differ at the end they share."""
+
+    def drawn(text: str) -> np.ndarray:
+        page = Image.new("L", (100, 40))
+        ImageDraw.Draw(page).text((5, 5), text, 255, typeface(20))
+        return np.asarray(page).astype(int)
+
+    alef, both = drawn("\u05d0"), drawn("\u05d0\u05dc")  # alef, then lamed at its left
+    width = int(typeface(20).getlength("\u05dc"))
+    aligned = np.roll(alef, width, axis=1)
+    assert np.abs(aligned - both)[:, 5 + width + 2 :].mean() < 2
+    assert np.abs(alef - both).mean() > 2
+
+
+def pages(folder: Path, kind: str) -> list[Path]:
+    """Write a page of each kind, whose every text is hostile."""
+    words = WORDS[kind]
+    text = " ".join(words)
+    maps = [ExploredMap(text, RNG.random((3, 5)), unit=text, facts=((text, text),))]
+    made = {
+        "viewer": caption_page(IMAGE, [said(words), said(words[::-1])], PLACE, name=text),
+        "explorer": explorer_page(IMAGE, PLACE, maps=maps, name=text, model=text, title=text),
+        "index": index_page(
+            [IndexEntry(text, "viewer.html", text, thumbnail(IMAGE))] * 3, title=text
+        ),
+    }
+    for name, page in made.items():
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    return [folder / f"{name}.html" for name in made]
+
+
+@each
+def test_a_page_stays_whole_and_asks_for_nothing(kind: str, browser: Any, tmp_path: Path) -> None:
+    for page in pages(tmp_path, kind):
+        for width, height, touch in ((1280, 900, False), (360, 740, True)):
+            browser.open(page, width=width, height=height, touch=touch)
+            if page.stem != "index":
+                browser.wait("document.documentElement.classList.contains('alive')")
+            assert browser.complaints() == []
+            assert browser.requests()[1:] == []
+            wide, tall = browser.value(
+                "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+            )
+            assert wide <= width, (page.stem, browser.value(TOO_WIDE))
+            assert tall < 8_000, page.stem
+            assert browser.value("document.querySelectorAll('svg [onload], script').length") <= 2

@@ -1,0 +1,54 @@
+"""A card for each photo."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.viz.html.index_page import IndexEntry, index_entries, index_page, thumbnail
+
+PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
+# What a page cannot hold comes back as a replacement; names of files come through whole.
+TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")))
+
+
+def entry(name: str, caption: str = "a dog") -> IndexEntry:
+    return IndexEntry(name, f"{name}.html", caption, PIXEL)
+
+
+@given(st.lists(st.builds(IndexEntry, TEXTS, TEXTS, TEXTS, st.just(PIXEL)), max_size=5))
+def test_an_index_can_be_read_again(entries: list[IndexEntry]) -> None:
+    assert sorted(index_entries(index_page(entries))) == sorted(entries)
+
+
+def test_cards_stand_in_the_order_in_which_people_count() -> None:
+    names = ["photo 10", "Photo 9", "photo 9b", "a", "photo 010", "2", "10"]
+    found = [one.name for one in index_entries(index_page([entry(name) for name in names]))]
+    assert found == ["2", "10", "a", "Photo 9", "photo 9b", "photo 010", "photo 10"]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "0 photos"), (1, "1 photo"), (2, "2 photos"), (1234, "1,234 photos")]
+)
+def test_it_says_how_many_there_are(count: int, said: str) -> None:
+    page = index_page([entry(str(number)) for number in range(count)])
+    assert f'role="status">{said}<' in page
+    assert page.count("<li>") == page.count('loading="lazy" decoding="async"') == count
+
+
+def test_names_and_captions_stay_texts() -> None:
+    page = index_page([entry("<b>\"'", "</ul><script>alert(1)</script>")])
+    assert "<b>" not in page
+    assert page.count("<script") == 2
+    assert 'href="./%3Cb%3E%22%27.html"' in page
+
+
+def test_what_others_made_is_not_read() -> None:
+    with pytest.raises(ValueError, match="no index that visattn made"):
+        index_entries('<meta name="generator" content="another"><a class="photo" href="a.html">')
+
+
+def test_a_thumbnail_is_small() -> None:
+    photo = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
+    rough = thumbnail(np.kron(photo, np.ones((40, 40, 1), np.uint8)))
+    assert len(rough) < 40_000  # rougher than photos, of which a thousand are to fit into a page

@@ -1,0 +1,50 @@
+"""Texts of others, made fit to be shown."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.viz.html.safe_text import ELLIPSIS, runs_leftwards, shown_text
+
+REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a dog", "a dog"),
+        ("$5 <b> \\frac{1}{2} ${name}", "$5 <b> \\frac{1}{2} ${name}"),
+        ("a\0b\x1b[31m\x7f\x9b", f"a{REPLACED}b{REPLACED}[31m{REPLACED}{REPLACED}"),
+        ("photo\u202egpj.exe", f"photo{REPLACED}gpj.exe"),
+        ("\u2066a\u2069\u200f", f"{REPLACED}a{REPLACED}{REPLACED}"),
+        ("\udcff\ud83d", REPLACED * 2),
+        ("👨\u200d👩\u200d👧 ❤\ufe0f 犬 כלב", "👨\u200d👩\u200d👧 ❤\ufe0f 犬 כלב"),
+        ("a" + "\u0301" * 2000 + "b", "a" + "\u0301" * 4 + "b"),
+        ("Ti\u1ebfng Vi\u1ec7t", "Ti\u1ebfng Vi\u1ec7t"),
+    ],
+)
+def test_what_is_hidden_gets_a_mark_and_the_rest_stays(text: str, shown: str) -> None:
+    assert shown_text(text) == shown
+
+
+@given(st.text(max_size=80), st.integers(1, 30))
+def test_a_text_is_cut_with_a_mark_and_can_be_written(text: str, most: int) -> None:
+    whole, short = shown_text(text), shown_text(text, most)
+    assert len(short) <= most
+    assert short == whole or short.endswith(ELLIPSIS)
+    assert whole.startswith(short.removesuffix(ELLIPSIS).rstrip())
+    assert whole.encode().decode() == whole
+    assert shown_text(whole) == whole
+    assert not any(unicodedata.category(sign) == "Cs" for sign in whole)
+
+
+def test_ten_million_signs_are_cut_at_once() -> None:
+    assert shown_text("x" * 10**7, 5) == f"xxxx{ELLIPSIS}"
+    assert shown_text("\u0301" * 10**7, 5) == "\u0301" * 4 + ELLIPSIS
+
+
+def test_letters_that_run_leftwards_are_known() -> None:
+    assert all(map(runs_leftwards, ("כלב", "a الكلب", "\ufb1d")))
+    assert not any(map(runs_leftwards, ("", "dog", "犬 $5 🐶 \u0301")))

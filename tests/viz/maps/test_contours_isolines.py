@@ -1,0 +1,62 @@
+"""Lines of equal attention."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from visattn.viz.maps.contours import SHARES, isolined
+from visattn.viz.maps.heatmap import cold_colors, glowing_colors, overlay
+
+WHITE = bytes([255] * 768)
+
+
+def test_lines_lie_where_the_levels_are_and_nowhere_else() -> None:
+    # number: on a plain slope the value equals the place, so each level has one column
+    slope = np.linspace(0.0, 1.0, 101)[None].repeat(61, axis=0)
+    drawn = isolined(np.zeros((61, 101, 3), np.uint8), slope, 0.0, 1.0, [WHITE])[30, :, 0]
+    assert [int(column) for column in np.flatnonzero(drawn > 200)] == [25, 50, 75]
+    away = np.abs(np.arange(101)[:, None] - 100 * np.array(SHARES)).min(1)
+    assert (drawn[away > 3] == 0).all()
+
+
+def test_a_line_is_as_wide_on_a_steep_hill_as_on_a_gentle_one() -> None:
+    y, x = np.mgrid[:201, :201] - 100.0
+    blank = np.zeros((201, 201, 3), np.uint8)
+    widths = []
+    for steepness in (1.5, 4.0):
+        hill = 1 - steepness * np.hypot(y, x) / 140
+        drawn = isolined(blank, hill, 0.0, 1.0, [WHITE])[100, 100:, 0] / 255.0
+        widths.append(drawn.sum() / 3)
+    assert widths == pytest.approx([1.6, 1.6], abs=0.1)
+
+
+def test_a_plain_and_what_is_not_seen_have_no_line() -> None:
+    image = np.random.default_rng(1).integers(0, 256, (11, 13, 3), dtype=np.uint8)
+    for values in (np.full((11, 13), 0.5), np.full((11, 13), np.nan), np.zeros((11, 13))):
+        np.testing.assert_array_equal(isolined(image, values, 0.0, 1.0, [WHITE]), image)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1)])
+def test_the_smallest_images_can_be_drawn(size: tuple[int, int]) -> None:
+    values = np.linspace(0, 1, size[0] * size[1]).reshape(size)
+    assert isolined(np.zeros((*size, 3), np.uint8), values, 0.0, 1.0, [WHITE]).shape == (*size, 3)
+
+
+def test_what_speaks_against_has_lines_of_its_own() -> None:
+    slope = np.linspace(-1.0, 1.0, 81)[None].repeat(21, axis=0)
+    tables = [glowing_colors("magma"), cold_colors("magma")]
+    both = isolined(np.zeros((21, 81, 3), np.uint8), slope, 0.0, 1.0, tables)[10].astype(int)
+    one = isolined(np.zeros((21, 81, 3), np.uint8), slope, 0.0, 1.0, tables[:1])[10]
+    np.testing.assert_array_equal(both[40:], one[40:])
+    assert (one[:38] == 0).all()
+    np.testing.assert_array_equal(both[::-1], both[..., ::-1])  # mirrored: red and blue exchanged
+
+
+def test_contours_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> None:
+    y, x = np.mgrid[:60, :90]
+    hill = np.exp(-(((y - 30) / 15) ** 2) - ((x - 40) / 22) ** 2)
+    hill[:, :9] = np.nan
+    image = np.zeros((60, 90, 3), np.uint8)
+    image[:] = np.linspace((120, 170, 230), (90, 140, 60), 60).astype(np.uint8)[:, None]
+    golden("overlay_contour", overlay(image, hill, style="contour"))

@@ -1,0 +1,51 @@
+"""Frames of what was cut out, drawn on the image."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from visattn.viz.maps.crops import crop_panel, framed_crop
+
+TURNED = np.array([[30.0, 8.0], [52.0, 30.0], [30.0, 52.0], [8.0, 30.0]])
+
+
+def waves(rows: int, columns: int) -> np.ndarray:
+    y, x = np.mgrid[:rows, :columns]
+    shade = 120 + 60 * np.sin(x / 5) * np.cos(y / 7)
+    return np.repeat(shade[..., None], 3, axis=2).astype(np.uint8)
+
+
+def test_a_turned_frame(golden: Callable[[str, np.ndarray], None]) -> None:
+    golden("crop_turned", framed_crop(waves(60, 72), TURNED))
+
+
+def test_a_panel_of_three(golden: Callable[[str, np.ndarray], None]) -> None:
+    images = np.stack([waves(28, 28)] * 3)
+    corners = np.stack([TURNED * 28 / 60, TURNED * 14 / 60, TURNED * 28 / 60 + 9])
+    golden("crop_panel", crop_panel(images, corners, 255 - images, height=28, columns=2)[:96])
+
+
+def test_the_image_stays_as_it_is() -> None:
+    image = waves(20, 30)
+    kept = image.copy()
+    framed_crop(image, TURNED / 3)
+    assert np.array_equal(image, kept)
+
+
+def test_a_frame_far_outside_changes_nothing() -> None:
+    image = waves(20, 30)
+    assert np.array_equal(framed_crop(image, TURNED + 1e9), image)
+
+
+@pytest.mark.parametrize("corners", [TURNED * np.nan, TURNED + np.inf])
+def test_corners_are_finite(corners: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="corners must be finite"):
+        framed_crop(waves(20, 30), corners)
+
+
+def test_a_panel_needs_a_image() -> None:
+    with pytest.raises(ValueError, match="at least one image, got none"):
+        crop_panel(
+            np.zeros((0, 4, 4, 3), np.uint8), np.zeros((0, 4, 2)), np.zeros((0, 4, 4, 3), np.uint8)
+        )

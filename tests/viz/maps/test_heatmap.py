@@ -1,0 +1,154 @@
+"""Attention on its image, pixel by pixel."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visattn.geometry.affine import Geometry
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.maps.colormap import color_table
+from visattn.viz.maps.heatmap import Style, overlay
+
+STYLES = st.sampled_from(["heat", "light"])
+
+
+def scene(y: int = 43, x: int = 61) -> np.ndarray:
+    """Return a small image: a sky, a meadow, a house."""
+    image = np.zeros((y, x, 3), np.uint8)
+    image[:] = np.linspace((120, 170, 230), (220, 235, 250), y).astype(np.uint8)[:, None]
+    image[2 * y // 3 :] = (90, 140, 60)
+    image[y // 3 : 4 * y // 5, x // 2 : 4 * x // 5] = (190, 70, 50)
+    return image
+
+
+def hill(y: int = 43, x: int = 61) -> np.ndarray:
+    down, along = np.mgrid[:y, :x]
+    return np.exp(-(((down / y - 0.5) / 0.2) ** 2) - ((along / x - 0.6) / 0.2) ** 2)
+
+
+@given(seed=st.integers(0, 999), style=STYLES)
+def test_a_pixel_depends_on_itself_alone(seed: int, style: Style) -> None:
+    # oracle: each pixel drawn in an image of its own, of one pixel
+    rng = np.random.default_rng(seed)
+    image = rng.integers(0, 256, (3, 5, 3), dtype=np.uint8)
+    values = rng.uniform(-0.2, 1.3, (3, 5))
+    whole = overlay(image, values, style=style)
+    for y, x in np.ndindex(3, 5):
+        alone = overlay(image[y : y + 1, x : x + 1], values[y : y + 1, x : x + 1], style=style)
+        assert whole[y, x].tolist() == alone[0, 0].tolist()
+
+
+def test_a_white_pixel_or_a_peak_elsewhere_changes_nothing() -> None:
+    image, values = scene(), hill()
+    before = overlay(image, values)
+    image[0, 0], values[0, 1] = 255, 1e6
+    after = overlay(image, values)
+    assert np.array_equal(before[1:], after[1:])
+    assert np.array_equal(before[0, 2:], after[0, 2:])
+
+
+@given(style=STYLES)
+def test_a_second_run_gives_the_same_bytes(style: Style) -> None:
+    values = hill()
+    values[:, :9] = np.nan
+    first = overlay(scene(), values, style=style)
+    assert first.tobytes() == overlay(scene(), values, style=style).tobytes()
+
+
+def test_full_attention_shows_the_color_and_none_shows_a_quiet_image() -> None:
+    image = np.full((1, 3, 3), 100, np.uint8)
+    shown = overlay(image, np.array([[0.0, 1.0, 2.0]]), opacity=1.0)
+    assert shown[0, 0].tolist() == [82, 82, 82]
+    assert shown[0, 1].tolist() == shown[0, 2].tolist() == color_table()[255].tolist()
+
+
+def test_without_opacity_attention_is_not_seen() -> None:
+    image = scene()
+    none = overlay(image, np.zeros(image.shape[:2]))
+    assert np.array_equal(overlay(image, hill(), opacity=0.0), none)
+
+
+def test_light_gives_the_image_back_where_attention_is_full() -> None:
+    image = scene()
+    shown = overlay(image, np.ones(image.shape[:2]), style="light")
+    assert np.array_equal(shown, image)
+
+
+def test_the_scale_decides_and_ends_hold_beyond_it() -> None:
+    image = np.full((1, 4, 3), 200, np.uint8)
+    shown = overlay(image, np.array([[-9.0, 2.0, 4.0, np.inf]]), low=2.0, high=4.0)
+    assert np.array_equal(shown[0, 0], shown[0, 1])
+    assert np.array_equal(shown[0, 2], shown[0, 3])
+    same = overlay(image, np.array([[0.0, 0.0, 1.0, 1.0]]))
+    assert np.array_equal(shown, same)
+
+
+def test_more_attention_covers_more() -> None:
+    image = np.zeros((1, 256, 3), np.uint8)
+    shown = overlay(image, np.linspace(0, 1, 256)[None], colors="gray").astype(int)[0, :, 0]
+    assert (np.diff(shown) >= 0).all()
+    assert shown[255] == pytest.approx(0.7 * 255, abs=1)
+
+
+def test_the_unseen_is_gray_dark_and_hatched() -> None:
+    image = scene(61, 61)
+    values = np.full((61, 61), 0.9)
+    values[:, 31:] = np.nan
+    shown = overlay(image, values).astype(int)
+    unseen = shown[:, 31:]
+    assert (unseen == unseen[:, :, :1]).all()
+    flat = overlay(np.full((61, 61, 3), 150, np.uint8), np.full((61, 61), np.nan))[..., 0]
+    dark, line = np.unique(flat)
+    assert 0.05 < (flat == line).mean() < 0.3
+    assert dark < line < 150
+    assert np.array_equal(flat[1:, :-1], flat[:-1, 1:])  # the lines slant
+    assert np.array_equal(shown[:, :31], overlay(image, np.full((61, 61), 0.9))[:, :31])
+
+
+def test_the_inputs_stay_as_they_were() -> None:
+    image, values = scene(), hill()
+    values[0] = np.nan
+    kept, known = image.copy(), values.copy()
+    overlay(image, values)
+    np.testing.assert_array_equal(image, kept)
+    np.testing.assert_array_equal(values, known)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"values": np.zeros((5, 7))}, r"\(43, 61\), got \(5, 7\)|Expected type: .*y x"),
+        ({"low": 1.0}, "must rise from low to high, got 1.0 to 1.0"),
+        ({"high": float("nan")}, "must rise from low to high"),
+        ({"opacity": 1.1}, "opacity must lie between 0 and 1, got 1.1"),
+        ({"colors": "heat"}, "no color table 'heat'"),
+        ({"style": "fog"}, "got 'fog'|Expected type: .*Literal"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=reason):
+        overlay(**{"image": scene(), "values": hill(), **change})
+
+
+@pytest.mark.parametrize("style", ["heat", "light"])
+def test_an_overlay_looks_as_it_did(
+    golden: Callable[[str, np.ndarray], None], style: Style
+) -> None:
+    geometry = Geometry.identity((43, 61)).cropped(0, 9, (43, 43))
+    cells = torch.zeros(7, 7)
+    cells[3, 4], cells[2, 2], cells[5, 1] = 1.0, 0.5, 0.2
+    values = AttentionMap(cells, "site", "words", geometry).on_image().numpy()
+    golden(f"overlay_{style}", overlay(scene(), values, style=style))
+
+
+def test_cells_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> None:
+    geometry = Geometry.identity((43, 61)).padded(9, 0, (61, 61))
+    cells = torch.zeros(5, 5)
+    cells[2, 3], cells[2, 1], cells[0, 0] = 1.0, 0.4, 1.0
+    hard = AttentionMap(cells, "site", "gate", geometry).on_image(smooth=False).numpy()
+    golden("overlay_cells", overlay(scene(), hard, colors="viridis"))

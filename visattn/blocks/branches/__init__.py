@@ -1,1 +1,0 @@
-"""Attention over branches: several convolutions, each heard as much as the picture asks for."""

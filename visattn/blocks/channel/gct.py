@@ -1,0 +1,58 @@
+"""Gated channel transformation."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.blocks.base import Block, BlockInfo
+from visattn.blocks.tap import Tap
+from visattn.functional.gates.channel import transformation_gate
+from visattn.functional.pooling import channel_norms
+
+
+class GCT(Block):
+    """Scale each channel by a gate that knows how it stands among the channels (GCT).
+
+    At the start every gate is exactly 1.
+
+    Args:
+        channels: Width of a feature.
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(2, 64, 5, 7)
+        >>> torch.equal(GCT(64)(x), x)
+        True
+
+    Source:
+        Yang et al. 2020, arXiv:1909.11519, equations 1 to 4.
+    """
+
+    card: ClassVar = BlockInfo(
+        name="gct",
+        kind="channel",
+        title="Gated channel transformation (GCT)",
+        paper="Yang et al. 2020, arXiv:1909.11519",
+        equation="y = x * (1 + tanh(gamma v + beta)), v = sqrt(C) u / |u|, u = alpha |x_c|",
+        parameters="3 C",
+        deviations=(
+            "the norm is the Euclidean one; the released code offers the sum of magnitudes too",
+            "a single channel has none to compete with: its gate does not know the input",
+        ),
+        weights=("GCT (alpha, gamma, beta)",),
+        aliases=("gated channel transformation",),
+    )
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.alpha = nn.Parameter(torch.ones(channels))
+        self.gamma = nn.Parameter(torch.zeros(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+        self.tap = Tap("channel")
+
+    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        """Return the features, each channel scaled by its gate."""
+        gate = transformation_gate(channel_norms(x), self.alpha, self.gamma, self.beta)
+        return x * self.tap(gate.to(x.dtype))[:, :, None, None]

@@ -1,0 +1,97 @@
+"""Squeeze and excitation."""
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.blocks.base import Block, BlockInfo, hidden_width
+from visattn.blocks.tap import Tap
+from visattn.functional.gates.channel import effective_gate, squeeze_excitation_gate
+from visattn.functional.pooling import channel_means
+
+
+class SqueezeExcite(Block):
+    """Scale each channel by a gate that knows the means of all channels.
+
+    Args:
+        channels: Width of a feature.
+        reduction: By which the hidden layer is narrower; it keeps at least one unit.
+        bias: Whether both layers have biases, as the released weights do.
+
+    Example:
+        >>> import torch
+        >>> SqueezeExcite(64)(torch.zeros(1, 64, 5, 7)).shape
+        torch.Size([1, 64, 5, 7])
+
+    Source:
+        Hu et al. 2018, arXiv:1709.01507, equations 2 to 4.
+    """
+
+    card: ClassVar = BlockInfo(
+        name="se",
+        kind="channel",
+        title="Squeeze-and-excitation",
+        paper="Hu et al. 2018, arXiv:1709.01507",
+        equation="y = x * s(W2 relu(W1 mean(x) + b1) + b2)",
+        parameters="2 C h + h + C, with h = max(1, C // reduction)",
+        deviations=("bias=False leaves the biases out, as several ports do",),
+        weights=("timm SEModule (fc1, fc2 as 1x1 convolutions)",),
+        aliases=("squeeze-and-excitation", "squeeze_excite", "SENet", "SE layer"),
+    )
+
+    def __init__(self, channels: int, *, reduction: int = 16, bias: bool = True) -> None:
+        super().__init__(channels)
+        hidden = hidden_width(channels, reduction)
+        self.squeeze = nn.Linear(channels, hidden, bias=bias)
+        self.excite = nn.Linear(hidden, channels, bias=bias)
+        self.tap = Tap("channel")
+
+    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        """Return the features, each channel scaled by its gate."""
+        gate = squeeze_excitation_gate(
+            channel_means(x),
+            self.squeeze.weight,
+            self.excite.weight,
+            self.squeeze.bias,
+            self.excite.bias,
+        )
+        return x * self.tap(gate)[:, :, None, None]
+
+
+class EffectiveSE(Block):
+    """Scale each channel by a gate that knows the means of all channels, without a bottleneck.
+
+    Args:
+        channels: Width of a feature.
+
+    Example:
+        >>> import torch
+        >>> EffectiveSE(64)(torch.zeros(1, 64, 5, 7)).shape
+        torch.Size([1, 64, 5, 7])
+
+    Source:
+        Lee and Park 2020, arXiv:1911.06667, section 3.3.
+    """
+
+    card: ClassVar = BlockInfo(
+        name="ese",
+        kind="channel",
+        title="Effective squeeze-and-excitation",
+        paper="Lee and Park 2020, arXiv:1911.06667",
+        equation="y = x * hardsigmoid(W mean(x) + b), hardsigmoid(z) = min(max(z + 3, 0), 6) / 6",
+        parameters="C C + C",
+        deviations=("the sigmoid is the hard one of the released code",),
+        weights=("timm EffectiveSEModule (fc as a 1x1 convolution)",),
+        aliases=("effective squeeze-and-excitation", "effective_se"),
+    )
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.excite = nn.Linear(channels, channels)
+        self.tap = Tap("channel")
+
+    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        """Return the features, each channel scaled by its gate."""
+        gate = effective_gate(channel_means(x), self.excite.weight, self.excite.bias)
+        return x * self.tap(gate)[:, :, None, None]

@@ -1,1 +1,0 @@
-"""What every attention block for CNNs must stand, ours or another library's."""

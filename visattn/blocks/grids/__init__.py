@@ -1,1 +1,0 @@
-"""Self-attention on grids: what each place takes from the others."""

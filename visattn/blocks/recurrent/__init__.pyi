@@ -1,0 +1,6 @@
+from .additive import (
+    AdditiveAttention as AdditiveAttention,
+)
+from .luong import (
+    LuongAttention as LuongAttention,
+)

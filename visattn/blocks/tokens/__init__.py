@@ -1,1 +1,0 @@
-"""Attention over rows of tokens: words, patches, or the places of a grid in a row."""

@@ -1,0 +1,1 @@
+"""`visattn score`."""

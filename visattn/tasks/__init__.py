@@ -1,1 +1,0 @@
-"""Everything that knows Lightning: what is trained, on which data, from which command line."""

@@ -1,0 +1,132 @@
+"use strict";
+
+// The same steps, in the same order and with the same rounding, as AttentionMap.on_image and
+// visattn/viz/maps/heatmap.py: a test compares the pixels.
+
+const QUIET = { heat: [0.7, 0.82], light: [0.85, 0.4] }; // share of gray; share of light left
+
+/** Where the pixels of one axis of the image fall on the cells of the grid. */
+function axis(count, length, scale, shift, cells, input, [from, to], smooth) {
+  const before = new Int32Array(count), after = new Int32Array(count);
+  const share = new Float32Array(count), seen = new Uint8Array(count);
+  for (let pixel = 0; pixel < count; pixel++) {
+    const center = (pixel + 0.5) * (length / count);
+    let at = ((center - shift) / scale) * cells / input;
+    seen[pixel] = center >= from && center <= to ? 1 : 0;
+    if (smooth) {
+      at = Math.min(Math.max(at - 0.5, 0), cells - 1);
+      before[pixel] = Math.min(Math.floor(at), Math.max(cells - 2, 0));
+      after[pixel] = Math.min(before[pixel] + 1, cells - 1);
+      share[pixel] = at - before[pixel];
+    } else {
+      before[pixel] = after[pixel] = Math.min(Math.max(Math.floor(at), 0), cells - 1);
+    }
+  }
+  return { before, after, share, seen };
+}
+
+/** How a grid lies on an image that is drawn `height` by `width` pixels large. */
+function placement(geometry, [rows, columns], height, width, smooth) {
+  const [[xx, xy, x0], [yx, yy, y0]] = geometry.matrix;
+  const [inputY, inputX] = geometry.input_size, [imageY, imageX] = geometry.image_size;
+  const [left, top, right, bottom] = geometry.region;
+  const visible = left < right && top < bottom;
+  const spanX = visible ? [left, right] : [1, 0], spanY = visible ? [top, bottom] : [1, 0];
+  if (xy) { // a quarter turn: the image's x runs along the grid's y
+    return {
+      x: axis(width, imageX, xy, x0, rows, inputY, spanX, smooth),
+      y: axis(height, imageY, yx, y0, columns, inputX, spanY, smooth),
+      stepX: columns, stepY: 1, cellsX: rows,
+    };
+  }
+  return {
+    x: axis(width, imageX, xx, x0, columns, inputX, spanX, smooth),
+    y: axis(height, imageY, yy, y0, rows, inputY, spanY, smooth),
+    stepX: 1, stepY: columns, cellsX: columns,
+  };
+}
+
+/** Return what fills one row of pixels with the values of a grid; NaN where nothing was seen. */
+function sampler(values, place) {
+  const { x, y, stepX, stepY, cellsX } = place;
+  const line = new Float32Array(cellsX);
+  return (row, out) => {
+    if (!y.seen[row]) return void out.fill(NaN);
+    const one = y.before[row] * stepY, other = y.after[row] * stepY, share = y.share[row];
+    for (let cell = 0; cell < cellsX; cell++) {
+      const first = values[one + cell * stepX];
+      line[cell] = first + share * (values[other + cell * stepX] - first);
+    }
+    for (let column = 0; column < out.length; column++) {
+      const first = line[x.before[column]];
+      const value = first + x.share[column] * (line[x.after[column]] - first);
+      out[column] = x.seen[column] ? value : NaN;
+    }
+  };
+}
+
+function gray(photo, at) {
+  return (photo[at] * 19595 + photo[at + 1] * 38470 + photo[at + 2] * 7471 + 0x8000) >> 16;
+}
+
+/** The image where there is no attention: dim and almost without color. */
+function quieted(photo, style) {
+  const [grayness, light] = QUIET[style], out = new Uint8ClampedArray(photo.length);
+  for (let at = 0; at < photo.length; at += 4) {
+    const level = gray(photo, at);
+    for (let channel = at; channel < at + 3; channel++) {
+      const mixed = Math.trunc(photo[channel] + grayness * (level - photo[channel]));
+      out[channel] = Math.round(light * mixed);
+    }
+    out[at + 3] = 255;
+  }
+  return out;
+}
+
+/** How far each of 256 levels covers the image. */
+function strengths(opacity) {
+  return Uint8Array.from({ length: 256 }, (_, level) => Math.round(255 * opacity * (level / 255) ** 0.75));
+}
+
+function mixed(bright, quiet, strength) {
+  const sum = bright * strength + quiet * (255 - strength) + 128;
+  return ((sum >> 8) + sum) >> 8;
+}
+
+/** Draws grids of values on one image (RGBA bytes), which may be painted again and again. */
+class Painter {
+  constructor(photo, height, width, glow) {
+    // The cold twin of the colors, for what speaks against: red and blue exchanged.
+    const cold = glow.map((_, at) => glow[at - (at % 3) + 2 - (at % 3)]);
+    Object.assign(this, { photo, height, width, glow, cold, quiet: {}, image: new ImageData(width, height) });
+    const distance = Math.max(6, Math.round(Math.min(height, width) / 26));
+    this.line = (row, column) => (row + column) % distance < Math.max(1, Math.floor(distance / 8));
+  }
+
+  /** Return the image with `values` on it, as `place` lays them. */
+  paint(values, place, { low, high, opacity, style, signed = false }) {
+    const quiet = (this.quiet[style] ??= quieted(this.photo, style));
+    const strength = strengths(style === "heat" ? opacity : 1);
+    const { photo, glow, cold, width, image: { data } } = this;
+    const fill = sampler(values, place), row = new Float32Array(width), step = 255 / (high - low);
+    for (let y = 0, at = 0; y < this.height; y++) {
+      fill(y, row);
+      for (let x = 0; x < width; x++, at += 4) {
+        if (row[x] !== row[x]) { // NaN: not seen
+          const dark = Math.round(0.38 * gray(photo, at)) + (this.line(y, x) ? 54 : 14);
+          data[at] = data[at + 1] = data[at + 2] = dark;
+        } else {
+          const size = signed ? Math.abs(row[x]) : row[x], colors = signed && row[x] < 0 ? cold : glow;
+          const level = Math.min(Math.max((size - low) * step + 0.5, 0), 255) | 0;
+          const cover = strength[level];
+          for (let channel = 0; channel < 3; channel++) {
+            const bright = style === "heat" ? colors[level * 3 + channel] : photo[at + channel];
+            data[at + channel] = mixed(bright, quiet[at + channel], cover);
+          }
+        }
+        data[at + 3] = 255;
+      }
+    }
+    return this.image;
+  }
+}

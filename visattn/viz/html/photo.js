@@ -1,0 +1,102 @@
+const told = JSON.parse(document.getElementById("told").textContent);
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const glow = bytes(told.glow);
+const MORPH = 140; // milliseconds from one map to the next
+
+const $ = (id) => document.getElementById(id);
+
+function bytes(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
+/** Make an element; whatever a text holds, it stays a text. */
+function made(tag, attributes = {}, ...inside) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...inside);
+  return element;
+}
+
+/** One map per word, and their mean at the end. */
+function unpacked(caption) {
+  const all = new Float32Array(bytes(caption.maps).buffer), cells = all.length / caption.words.length;
+  const maps = caption.words.map((_, word) => all.subarray(word * cells, (word + 1) * cells));
+  const mean = new Float32Array(cells);
+  for (const map of maps) map.forEach((value, cell) => { mean[cell] += value / maps.length; });
+  return [...maps, mean];
+}
+
+/** The photo, what is drawn on it, and what is pointed at on it. */
+class Stage {
+  constructor() {
+    const image = $("photo"), [height, width] = told.size;
+    // A small photo is drawn larger, so that cells have sharp edges and lines are thin.
+    const times = Math.min(8, Math.max(1, Math.round(960 / Math.max(height, width))));
+    this.canvas = $("overlay");
+    this.canvas.width = width * times;
+    this.canvas.height = height * times;
+    this.pen = this.canvas.getContext("2d", { willReadFrequently: true });
+    this.pen.imageSmoothingQuality = "high";
+    this.pen.drawImage(image, 0, 0, this.canvas.width, this.canvas.height);
+    const photo = this.pen.getImageData(0, 0, this.canvas.width, this.canvas.height).data;
+    this.painter = new Painter(photo, this.canvas.height, this.canvas.width, glow);
+    this.places = {};
+    this.shown = null;
+  }
+
+  /** How a grid lies on the canvas. */
+  place(smooth, grid = told.grid) {
+    const { height, width } = this.painter;
+    return (this.places[`${smooth} ${grid}`] ??= placement(told.geometry, grid, height, width, smooth));
+  }
+
+  /** Show a map, or the photo alone where there is none. */
+  show(values, options) {
+    cancelAnimationFrame(this.pending);
+    this.canvas.hidden = !values;
+    const from = this.shown;
+    if (!values) return void (this.shown = null);
+    if (calm.matches || !from || from === values || from.length !== values.length) return this.draw(values, options);
+    const start = performance.now(), between = new Float32Array(values.length);
+    const move = (now) => {
+      const share = Math.min(1, (now - start) / MORPH);
+      if (share >= 1) return this.draw(values, options);
+      const eased = share * (2 - share);
+      between.forEach((_, cell) => { between[cell] = from[cell] + eased * (values[cell] - from[cell]); });
+      this.draw(between, options);
+      this.pending = requestAnimationFrame(move);
+    };
+    this.pending = requestAnimationFrame(move);
+  }
+
+  draw(values, options) {
+    this.shown = values;
+    this.pen.putImageData(this.painter.paint(values, this.place(options.smooth, options.grid), options), 0, 0);
+  }
+
+  /** Draw boxes, given as shares of the image. */
+  outline(boxes) {
+    const lines = boxes.flatMap(([left, top, right, bottom]) => ["under", "over"].map((kind) => {
+      const line = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      const sides = { x: left, y: top, width: right - left, height: bottom - top };
+      for (const [side, share] of Object.entries(sides)) line.setAttribute(side, `${100 * share}%`);
+      line.setAttribute("class", kind);
+      return line;
+    }));
+    $("boxes").replaceChildren(...lines);
+  }
+
+  /** Return the value of each map where a mouse or a finger is; none where nothing was seen. */
+  under(event, maps, smooth) {
+    const area = this.canvas.parentElement.getBoundingClientRect();
+    const column = Math.floor((event.clientX - area.left) / area.width * this.painter.width);
+    const row = Math.floor((event.clientY - area.top) / area.height * this.painter.height);
+    const { x, y, stepX, stepY } = this.place(smooth);
+    if (!(x.seen[column] && y.seen[row])) return null;
+    const at = (down, along) => y[down][row] * stepY + x[along][column] * stepX;
+    const ends = [["before", "before"], ["before", "after"], ["after", "before"], ["after", "after"]];
+    const shares = [(1 - x.share[column]) * (1 - y.share[row]), x.share[column] * (1 - y.share[row]),
+      (1 - x.share[column]) * y.share[row], x.share[column] * y.share[row]];
+    return maps.map((map) => ends.reduce((sum, end, i) => sum + shares[i] * map[at(...end)], 0));
+  }
+}

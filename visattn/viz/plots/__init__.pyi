@@ -1,0 +1,3 @@
+from .attention_stats import (
+    diagnostic_plot as diagnostic_plot,
+)
