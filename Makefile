@@ -5,7 +5,8 @@
 # make test-hosts  trains across two hosts made of network namespaces (needs root)
 # make fuzz    reads a million damaged files of every kind; VISATTN_FUZZ_CASES says how many
 # make check   lint, format, types, import rules
-# make bench   times our ways against the plain ones
+# make docs    builds the documentation into docs/_build (no network needed)
+# make bench   times visattn against plain implementations
 # make peers   installs the libraries that we compare with, apart from ours
 # make clean   removes environments and caches; runs/ stays
 #
@@ -16,8 +17,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 # what the scenes of configs/scenes_demo.yaml hold
-KINDS := --textures plain --most 2 --shapes circle square triangle cross \
-  --colors red green blue yellow purple orange
+KINDS := --textures plain --max-objects 2 --shapes circle square triangle cross \
+  --colormap red green blue yellow purple orange
 BEST := $(DEMO)/checkpoints/best.ckpt
 
 # Files of tests side by side, each file on one core; more than four would only fill the memory.
@@ -32,7 +33,7 @@ demo test test-all test-machines test-hosts: export OMP_NUM_THREADS := 1
 # Tests start Python often, and to compile everything each time takes longer than what they test.
 test test-all test-machines test-hosts fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-machines test-hosts fuzz check bench peers clean
+.PHONY: help demo test test-all test-machines test-hosts fuzz check docs bench peers clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -106,6 +107,10 @@ test-hosts: .venv/dev.stamp
 
 fuzz: .venv/dev.stamp
 	$(BIN)/python -m pytest -m fuzz tests
+
+docs: .venv/dev.stamp
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo "make docs: open docs/_build/index.html"
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

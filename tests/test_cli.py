@@ -43,7 +43,7 @@ def test_help_names_every_command(words: list[str], capsys: pytest.CaptureFixtur
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_nothing_asked_shows_the_help_and_is_a_usage_error(
+def test_no_arguments_print_the_help_and_are_a_usage_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main([]) == 2
@@ -58,23 +58,23 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("typo", "answer"),
     [
-        ("fitt", "no command 'fitt'; did you mean 'fit'?"),
-        ("captoin", "no command 'captoin'; did you mean 'caption'?"),
+        ("fitt", "unknown command 'fitt'; did you mean 'fit'?"),
+        ("captoin", "unknown command 'captoin'; did you mean 'caption'?"),
         (
             "zzz",
-            "no command 'zzz'; there are fit, validate, test, caption, overlay, glimpse, export, "
-            "score, blocks, data, doctor",
+            "unknown command 'zzz'; expected one of fit, validate, test, caption, overlay, glimpse, export, "
+            "score, configs, blocks, data, doctor",
         ),
-        ("--verison", "no option '--verison'; did you mean '--version'?"),
-        ("-q", "no option '-q'; there are --help, --version, --debug"),
+        ("--verison", "unknown option '--verison'; did you mean '--version'?"),
+        ("-q", "unknown option '-q'; expected one of --help, --version, --debug"),
     ],
 )
-def test_a_typo_is_answered(typo: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_gets_a_suggestion(typo: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([typo]) == 2
     assert capsys.readouterr().err == f"visattn: {answer}\n"
 
 
-def test_the_words_of_the_process_are_read(
+def test_arguments_default_to_those_of_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["visattn", "--help"])
@@ -83,32 +83,32 @@ def test_the_words_of_the_process_are_read(
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_a_command_gets_the_rest_and_its_code_is_passed_on(
+def test_a_command_gets_its_arguments_and_returns_its_exit_code(
     code: int, play: Callable[[Command], None]
 ) -> None:
-    given: list[list[str]] = []
+    values: list[list[str]] = []
 
     def command(argv: list[str]) -> int:
-        given.append(argv)
+        values.append(argv)
         return code
 
     play(command)
     assert cli.main(["data", "scenes", "--count", "3"]) == code
-    assert given == [["scenes", "--count", "3"]]
+    assert values == [["scenes", "--count", "3"]]
 
 
-def test_training_words_are_handed_on_with_the_word(
+def test_training_commands_get_their_name(
     play: Callable[[Command], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[list[str]] = []
-    play(lambda argv: given.append(argv) or 0)
+    values: list[list[str]] = []
+    play(lambda argv: values.append(argv) or 0)
     monkeypatch.setitem(cli.COMMANDS, "fit", cli.COMMANDS["data"])
     assert cli.main(["fit", "--config", "a.yaml"]) == 0
-    assert given == [["fit", "--config", "a.yaml"]]
+    assert values == [["fit", "--config", "a.yaml"]]
 
 
 @pytest.mark.parametrize("error", [ValueError("no such thing"), FileNotFoundError("no such thing")])
-def test_a_mistake_of_the_user_is_one_line(
+def test_user_errors_are_one_line(
     error: Exception, play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(failing(error))
@@ -116,7 +116,7 @@ def test_a_mistake_of_the_user_is_one_line(
     assert capsys.readouterr().err == "visattn: no such thing\n"
 
 
-def test_debug_shows_where_a_mistake_was_noticed(
+def test_debug_prints_the_traceback(
     play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(failing(ValueError("no such thing")))
@@ -140,13 +140,13 @@ def test_debug_from_the_environment(
     assert ("Traceback" in capsys.readouterr().err) is shown
 
 
-def test_a_fault_of_ours_is_shown_in_full(play: Callable[[Command], None]) -> None:
+def test_bugs_keep_their_traceback(play: Callable[[Command], None]) -> None:
     play(failing(RuntimeError("sizes do not match")))
     with pytest.raises(RuntimeError, match="sizes do not match"):
         cli.main(["data"])
 
 
-def test_the_keyboard_interrupts_with_130(
+def test_keyboard_interrupt_exits_with_130(
     play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(failing(KeyboardInterrupt()))
@@ -155,29 +155,29 @@ def test_the_keyboard_interrupts_with_130(
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "said"),
+    ("exit_value", "code", "output"),
     [(None, 0, ""), (0, 0, ""), (2, 2, ""), ("no checkpoint", 1, "visattn: no checkpoint\n")],
 )
-def test_exits_become_codes(
-    asked: str | int | None,
+def test_system_exit_becomes_an_exit_code(
+    exit_value: str | int | None,
     code: int,
-    said: str,
+    output: str,
     play: Callable[[Command], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    play(failing(SystemExit(asked)))
+    play(failing(SystemExit(exit_value)))
     assert cli.main(["data"]) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == output
 
 
 @pytest.mark.parametrize("words", [["caption", "--no-such"], ["export"], ["data", "no-such"]])
-def test_a_command_line_that_cannot_be_followed_is_2(
+def test_usage_errors_exit_with_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"visattn {words[0]}: error: ")
-    assert said.endswith(f"visattn {words[0]} --help says what there is\n")
+    output = capsys.readouterr().err
+    assert output.startswith(f"visattn {words[0]}: error: ")
+    assert output.endswith(f"visattn {words[0]} --help lists all options\n")
 
 
 @pytest.mark.parametrize(
@@ -191,25 +191,25 @@ def test_a_command_line_that_cannot_be_followed_is_2(
         ),
     ],
 )
-def test_a_mistyped_option_is_answered(
+def test_an_unknown_option_gets_a_suggestion(
     words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words) == 2
     assert f"; did you mean {meant}?\n" in capsys.readouterr().err
 
 
-def test_a_package_that_is_missing_is_the_users_affair(
+def test_a_missing_package_is_a_user_error(
     play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(failing(ModuleNotFoundError("No module named 'transformers'")))
     assert cli.main(["data"]) == 1
     assert capsys.readouterr().err == (
         "visattn: No module named 'transformers'\n"
-        "visattn: visattn doctor looks for what is missing\n"
+        "visattn: run visattn doctor to find missing packages\n"
     )
 
 
-def test_errors_of_files_name_the_file(
+def test_file_errors_name_the_file(
     play: Callable[[Command], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     play(lambda _argv: len((tmp_path / "gone").read_text()))
@@ -217,7 +217,7 @@ def test_errors_of_files_name_the_file(
     assert capsys.readouterr().err == f"visattn: {tmp_path}/gone: No such file or directory\n"
 
 
-def test_an_interruption_says_what_was_finished(
+def test_an_interruption_reports_what_was_finished(
     play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     play(failing(KeyboardInterrupt("3 of 7 are in out")))
@@ -252,23 +252,23 @@ def unread() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("words", "unbuffered"), [("--help", ""), ("--help", "1"), ("caption --help", "")]
 )
-def test_a_reader_that_leaves_gets_no_traceback(words: str, unbuffered: str, unread: int) -> None:
+def test_a_closed_stdout_gives_no_traceback(words: str, unbuffered: str, unread: int) -> None:
     assert started(words, unread, stderr=subprocess.PIPE, unbuffered=unbuffered) == "141"
 
 
-def test_errors_that_nobody_reads_leave_their_code(unread: int) -> None:
+def test_a_closed_stderr_keeps_the_exit_code(unread: int) -> None:
     assert started("captoin", unread, stderr=unread) == "2"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         ("--help >&-", "0"),
         (
             "--help >/dev/full",
-            "1 visattn: what was printed could not be written: No space left on device",
+            "1 visattn: the output could not be written: No space left on device",
         ),
     ],
 )
-def test_output_that_cannot_be_written_is_said(words: str, said: str) -> None:
-    assert started(words, None, stderr=subprocess.PIPE) == said
+def test_an_output_error_is_reported(words: str, output: str) -> None:
+    assert started(words, None, stderr=subprocess.PIPE) == output

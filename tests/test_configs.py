@@ -1,5 +1,6 @@
-"""Every file of configs/ says what it is, parses, and trains."""
+"""Every file of configs/ has a head, is parsed, and trains."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,62 +8,71 @@ import pytest
 import timm
 import torch
 import yaml
-from class_miniatures import (
-    believe_miniatures,
+from caption_data import write_caption_data
+from classification_data import (
+    accept_test_cifar_files,
     write_cifar,
     write_digits,
     write_photo_folders,
 )
-from miniatures import write_caption_data
 from safetensors.torch import save_file
-from shard_miniatures import write_caption_shards, write_class_shards
+from shard_data import write_caption_shards, write_class_shards
 
 from visattn.cli import main
-from visattn.training.checkpoint.reader import read_model
+from visattn.models.serialization.checkpoint import read_model
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 SMALL = {
-    "ScenesDataModule": "--data.train=2 --data.validation=2 --data.test=2 --data.batch=3"
-    " --data.workers=0",
-    "CaptionDataModule": "--data.batch=2 --data.min_count=1 --data.cache=features",
-    "ShardCaptionDataModule": "--data.shards=${VISATTN_DATA}/shards/flickr8k --data.batch=2"
-    " --data.min_count=1 --data.cache=features",
-    "ShardClassificationDataModule": "--data.shards=${VISATTN_DATA}/shards/flowers --data.batch=2",
-    "TorchvisionDataModule": "--data.batch=2 --data.validation=3 --data.workers=0",
-    "FolderDataModule": "--data.batch=2 --data.workers=0",
-    "ClutteredMNISTDataModule": "--data.batch=2 --data.validation=3",
-    "SingleObjectDataModule": "--data.train=4 --data.validation=3 --data.test=3 --data.batch=2",
+    "ScenesDataModule": "--data.train=2 --data.val=2 --data.test=2 --data.batch_size=3"
+    " --data.num_workers=0",
+    "CaptionDataModule": "--data.batch_size=2 --data.min_word_freq=1"
+    " --data.feature_cache_dir=features",
+    "ShardCaptionDataModule": "--data.shards=${VISATTN_DATA}/shards/flickr8k --data.batch_size=2"
+    " --data.min_word_freq=1 --data.feature_cache_dir=features",
+    "ShardClassificationDataModule": "--data.shards=${VISATTN_DATA}/shards/flowers"
+    " --data.batch_size=2",
+    "TorchvisionDataModule": "--data.batch_size=2 --data.val=3 --data.num_workers=0",
+    "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
+    "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
+    "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
 }
-# What one slow processor needs besides.
-ALONE = {
+# Further options, so that the tests run on a slow CPU.
+SLOW_CPU = {
     "cct_cifar10": "--trainer.precision=32-true --model.classifier.depth=2",
     "vit_imagenet": "--trainer.accelerator=cpu --trainer.devices=1 --trainer.strategy=auto"
     " --model.classifier.depth=1",
-    "flickr8k_soft": "--model.captioner.encoder.size=[96,96]",
-    "flowers_mobilenetv2_cbam": "--model.classifier.size=[96,96]",
+    "flickr8k_soft": "--model.captioner.encoder.img_size=[96,96]",
+    "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[96,96]",
 }
-# One of each task, model, data and callback; the others are built, and run with -m slow.
+# These have each task, model, data module and callback; the others are only built, but trained with
+# -m slow.
 TRAINED = {
     "cifar10_resnet20_none", "flickr8k_soft", "flowers_mobilenetv2_cbam", "ram_scenes",
     "ram_translated60", "scenes_demo", "stn_mnist", "vit_cifar10",
 }  # fmt: skip
-# What a test must say, at the least, by task or, for captions, by data.
-SCORED = {
-    "ScenesDataModule": {"test/truth", "novel/truth", "shuffled/truth", "untrained/truth"},
-    "CaptionDataModule": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "given/lift"},
+# Metrics that a test must have, by task or, for captions, by data module.
+TEST_METRICS = {
+    "ScenesDataModule": {
+        "test/caption_accuracy",
+        "novel/caption_accuracy",
+        "shuffled/caption_accuracy",
+        "untrained/caption_accuracy",
+    },
+    "CaptionDataModule": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "teacher_forced/lift"},
     "ClassificationTask": {
-        f"test/{name}" for name in ("accuracy", "balanced", "worst", "calibration")
+        f"test/{name}"
+        for name in ("accuracy", "balanced_accuracy", "worst_class_accuracy", "calibration_error")
     },
     "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
 }
-SEARCHED = {"ScenesDataModule", "CaptionDataModule"}
+BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule"}
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
-# Seven photos say little, and the scores say so.
+# Scores over so few photos come with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
-each = pytest.mark.parametrize("config", CONFIGS, ids=[path.stem for path in CONFIGS])
+each_config = pytest.mark.parametrize("config", CONFIGS, ids=[path.stem for path in CONFIGS])
 
-# Those of shards differ from others in where the photos lie, and data modules give the same.
-SCORED_TOO = [
+# Configs with shards are left out: their data modules return the batches of the other configs.
+SCORED = [
     pytest.param(config, id=config.stem, marks=[] if config.stem in TRAINED else pytest.mark.slow)
     for config in CONFIGS
     if not config.stem.endswith("_shards")
@@ -71,7 +81,7 @@ SCORED_TOO = [
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A miniature of the data that VISATTN_DATA names, with weights that know nothing."""
+    """Small data sets in the layout of VISATTN_DATA, with random weights."""
     folder = tmp_path_factory.mktemp("data")
     paths = write_caption_data(folder / "flickr8k", photos=7, size=64)
     write_caption_shards(folder / "shards" / "flickr8k", paths, "train", "validation")
@@ -94,37 +104,37 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path) -> None:
+def _use_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path) -> None:
     monkeypatch.setattr("sys.argv", ["visattn"])
     monkeypatch.setenv("VISATTN_DATA", str(shared))
-    believe_miniatures(monkeypatch)
+    accept_test_cifar_files(monkeypatch)
     monkeypatch.chdir(tmp_path)
 
 
-def kind(config: Path, part: str = "data") -> str:
+def class_path(config: Path, part: str = "data") -> str:
     return yaml.safe_load(config.read_text())[part]["class_path"]
 
 
-def small(config: Path) -> list[str]:
-    options = f"{SMALL[kind(config)]} {ALONE.get(config.stem, '')}"
+def small_run(config: Path) -> list[str]:
+    options = f"{SMALL[class_path(config)]} {SLOW_CPU.get(config.stem, '')}"
     return ["--config", str(config), *options.split(), *QUIET]
 
 
-def test_each_kind_is_trained() -> None:
-    """What no config that is trained here names, such as a new task, needs one that is."""
+def test_each_class_is_trained() -> None:
+    """A class that only new configs name, such as a new task, needs a config in TRAINED."""
 
-    def named(text: str) -> set[str]:
+    def class_names(text: str) -> set[str]:
         return {line.split()[-1] for line in text.splitlines() if "class_path" in line}
 
-    everything = set[str]().union(*(named(path.read_text()) for path in CONFIGS))
-    trained = (named(path.read_text()) for path in CONFIGS if path.stem in TRAINED)
+    every_class = set[str]().union(*(class_names(path.read_text()) for path in CONFIGS))
+    trained = (class_names(path.read_text()) for path in CONFIGS if path.stem in TRAINED)
     elsewhere = {
         "SCSTTask",
         "ShardCaptionDataModule",
         "ShardClassificationDataModule",
         "torch.optim.Adam",
     }
-    assert everything - set[str]().union(*trained) <= elsewhere  # tests/tasks trains these
+    assert every_class - set[str]().union(*trained) <= elsewhere  # tests/training trains these
 
 
 def test_there_are_configs() -> None:
@@ -133,49 +143,49 @@ def test_there_are_configs() -> None:
     }
 
 
-def test_the_cifar_configs_differ_in_the_block_alone() -> None:
-    plain: dict[str, object] = {}
+def test_cifar_configs_differ_in_the_block_only() -> None:
+    without_block: dict[str, object] = {}
     for config in (path for path in CONFIGS if path.stem.startswith("cifar10_resnet20_")):
-        asked = yaml.safe_load(config.read_text())
-        arguments = asked["model"]["init_args"]["classifier"]["init_args"]
-        named = config.stem.rpartition("_")[2]
-        assert arguments.pop("block", "none") == named
-        plain[named] = asked
-    assert set(plain) == {"none", "se", "eca", "cbam", "coordinate"}
-    assert all(asked == plain["none"] for asked in plain.values())
+        entries = yaml.safe_load(config.read_text())
+        arguments = entries["model"]["init_args"]["classifier"]["init_args"]
+        block = config.stem.rpartition("_")[2]
+        assert arguments.pop("block", "none") == block
+        without_block[block] = entries
+    assert set(without_block) == {"none", "se", "eca", "cbam", "coordinate"}
+    assert all(entries == without_block["none"] for entries in without_block.values())
 
 
-def test_transformers_for_small_images_differ_in_what_their_heads_say() -> None:
-    asked = {name: settings(name) for name in ("vit_mnist", "vit_mnist_conv", "vit_cifar10")}
-    asked["slvit"] = settings("vit_cifar10_slvit")
+def test_transformer_configs_differ_as_their_heads_say() -> None:
+    configs = {name: settings(name) for name in ("vit_mnist", "vit_mnist_conv", "vit_cifar10")}
+    configs["slvit"] = settings("vit_cifar10_slvit")
     changes: dict[str, dict[str, object]] = {
         "vit_mnist_conv": {"stem": "conv"},
-        "slvit": {"stem": "shifted", "locality": True},
+        "slvit": {"stem": "shifted", "lsa": True},
     }
     for plain, other in (("vit_mnist", "vit_mnist_conv"), ("vit_cifar10", "slvit")):
-        arguments = asked[plain]["model"]["init_args"]["classifier"]["init_args"]
+        arguments = configs[plain]["model"]["init_args"]["classifier"]["init_args"]
         arguments.update(changes[other])
-        assert asked[plain] == asked[other]
+        assert configs[plain] == configs[other]
 
 
-def test_training_on_the_score_goes_on_from_what_was_trained_before() -> None:
-    ours, theirs = settings("flickr8k_cider"), settings("flickr8k_soft")
-    assert ours["data"] == theirs["data"]
-    models = [one["model"]["init_args"]["captioner"] for one in (ours, theirs)]
-    assert models[0] == models[1]
+def test_scst_config_has_the_model_and_data_of_flickr8k_soft() -> None:
+    scst, pretraining = settings("flickr8k_cider"), settings("flickr8k_soft")
+    assert scst["data"] == pretraining["data"]
+    captioners = [config["model"]["init_args"]["captioner"] for config in (scst, pretraining)]
+    assert captioners[0] == captioners[1]
 
 
 @pytest.mark.parametrize(
-    ("sharded", "loose"),
+    ("shards", "files"),
     [("flickr8k_shards", "flickr8k_soft"), ("flowers_shards", "flowers_mobilenetv2_cbam")],
 )
-def test_configs_of_shards_differ_in_where_the_photos_lie(sharded: str, loose: str) -> None:
-    ours, theirs = settings(sharded), settings(loose)
-    for one in (ours, theirs):
-        one["data"].pop("class_path")
-        for name in ("shards", "captions", "photos", "train", "validation", "root"):
-            one["data"]["init_args"].pop(name, None)
-    assert ours == theirs
+def test_configs_of_shards_differ_in_their_data_paths_only(shards: str, files: str) -> None:
+    configs = settings(shards), settings(files)
+    for config in configs:
+        config["data"].pop("class_path")
+        for name in ("shards", "captions", "photos", "train", "val", "root"):
+            config["data"]["init_args"].pop(name, None)
+    assert configs[0] == configs[1]
 
 
 def settings(name: str) -> Any:
@@ -183,12 +193,12 @@ def settings(name: str) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-@each
-def test_a_config_says_what_it_is_and_how_it_is_run(config: Path) -> None:
-    what, how, *_ = config.read_text().splitlines()
-    assert what.startswith("# ")
-    assert len(what) > 30
-    assert how.startswith(f"# visattn fit --config configs/{config.name}")
+@each_config
+def test_head_has_a_title_and_the_command(config: Path) -> None:
+    title, command, *_ = config.read_text().splitlines()
+    assert title.startswith("# ")
+    assert len(title) > 30
+    assert command.startswith(f"# visattn fit --config configs/{config.name}")
 
 
 @pytest.mark.parametrize(
@@ -196,35 +206,35 @@ def test_a_config_says_what_it_is_and_how_it_is_run(config: Path) -> None:
     [config for config in CONFIGS if config.stem not in TRAINED],
     ids=lambda path: path.stem,
 )
-def test_a_config_is_built_and_reads_a_batch(config: Path, tmp_path: Path) -> None:
-    assert main(["fit", *small(config), "--dry-run"]) == 0
+def test_dry_run_reads_a_batch_and_writes_nothing(config: Path, tmp_path: Path) -> None:
+    assert main(["fit", *small_run(config), "--dry-run"]) == 0
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-@each
-def test_a_config_runs_one_batch(config: Path, tmp_path: Path) -> None:
-    assert main(["fit", *small(config), "--trainer.fast_dev_run", "1"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} <= {"features"}  # it leaves nothing else
+@each_config
+def test_fast_dev_run_writes_only_cached_features(config: Path, tmp_path: Path) -> None:
+    assert main(["fit", *small_run(config), "--trainer.fast_dev_run", "1"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} <= {"features"}
 
 
-@pytest.mark.parametrize("config", SCORED_TOO)
-def test_a_config_is_scored_with_the_words_that_trained_it(config: Path, tmp_path: Path) -> None:
-    """Two steps, then test: averaged weights are what is kept, and what comes back."""
-    words = small(config)
+@pytest.mark.parametrize("config", SCORED)
+def test_config_is_trained_and_tested_with_the_same_arguments(config: Path, tmp_path: Path) -> None:
+    """Train two steps, then test: the checkpoint has the averaged weights, and they are loaded."""
+    arguments = small_run(config)
     steps = "--trainer.max_steps 2 --trainer.val_check_interval 1 --trainer.log_every_n_steps 1"
-    assert main(["fit", *words, *steps.split(), "--run", str(tmp_path / "run")]) == 0
+    assert main(["fit", *arguments, *steps.split(), "--run", str(tmp_path / "run")]) == 0
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
     saved, model = torch.load(last), read_model(last)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     assert all(torch.equal(saved["state_dict"][name], tensor) for name, tensor in weights.items())
-    averaged = "WeightAverag" in config.read_text()
+    averaged = bool(re.search(r"class_path: \S*EMA", config.read_text()))
     assert averaged == ("current_model_state" in saved)
     if averaged:
         moving = saved["current_model_state"]
         assert any(not torch.equal(moving[name], tensor) for name, tensor in weights.items())
-    beam = ["--model.beam", "1"] if kind(config) in SEARCHED else []
-    assert main(["test", *words, "--ckpt_path", str(last), *beam]) == 0
+    beam = ["--model.beam_size", "1"] if class_path(config) in BEAM_SEARCH else []
+    assert main(["test", *arguments, "--ckpt_path", str(last), *beam]) == 0
     scores = yaml.safe_load((tmp_path / "run" / "test.json").read_text())
-    task = kind(config, "model")
-    assert SCORED[task if task in SCORED else kind(config)] <= set(scores)
+    task = class_path(config, "model")
+    assert TEST_METRICS[task if task in TEST_METRICS else class_path(config)] <= set(scores)

@@ -1,4 +1,4 @@
-"""Story: what the page beside the configs says is so."""
+"""The page of the configs names every config, and only classes and files that exist."""
 
 import re
 from itertools import chain
@@ -9,13 +9,13 @@ import torchvision.transforms.v2
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "configs" / "README.md").read_text()
-OTHERS = dir(torchvision.datasets) + dir(torchvision.transforms.v2)
+TORCHVISION = dir(torchvision.datasets) + dir(torchvision.transforms.v2)
 
 
 def expanded(name: str) -> list[str]:
-    """Return the names that one with alternatives in braces stands for."""
-    found = re.fullmatch(r"(\w*)\{([\w,]+)\}", name)
-    return [found[1] + end for end in found[2].split(",")] if found else [name]
+    """Return the names that a name with alternatives in braces abbreviates."""
+    match = re.fullmatch(r"(\w*)\{([\w,]+)\}", name)
+    return [match[1] + end for end in match[2].split(",")] if match else [name]
 
 
 def test_each_config_has_a_row_and_each_row_a_config() -> None:
@@ -24,15 +24,15 @@ def test_each_config_has_a_row_and_each_row_a_config() -> None:
     assert sorted(chain(*named)) == sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 
 
-def test_each_part_that_is_named_exists() -> None:
+def test_named_classes_exist() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "visattn").rglob("*.py"))
-    ours = re.findall(r"^class (\w+)", source, re.MULTILINE)
+    classes = re.findall(r"^class (\w+)", source, re.MULTILINE)
     named = set(re.findall(r"`([A-Z]\w+)`", PAGE[PAGE.index("## Parts") :]))
     assert len(named) > 15
-    assert named - {*ours, *OTHERS} == set()
+    assert named - {*classes, *TORCHVISION} == set()
 
 
-def test_commands_name_files_that_are_there() -> None:
+def test_named_config_files_exist() -> None:
     named = re.findall(r"configs/\w+\.yaml", PAGE)
     assert len(set(named)) >= 4
     assert all((ROOT / name).is_file() for name in named)

@@ -1,4 +1,4 @@
-"""docs/exit_codes.md is true: each row of its tables is typed, and comes out as it says."""
+"""Every row of docs/exit_codes.md is executed and has the documented exit code and output."""
 
 import itertools
 import os
@@ -12,41 +12,42 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from sandboxes import fill
+from command_sandbox import fill
 
 from visattn.cli import COMMANDS, main
-from visattn.commands.doctor import command as doctor
-from visattn.commands.doctor.imports import ImportTrials
+from visattn.commands import doctor
 from visattn.data.images import reader as images
 from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
-ROW = re.compile(r"^\| `(?P<typed>[^`]+)` \| (?P<code>\d+) \| (?P<said>.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(?P<command>[^`]+)` \| (?P<code>\d+) \| (?P<output>.*) \|$", re.MULTILINE)
 CTRL_C, PIPE = " and Ctrl-C", " \\| "
 Capsys = pytest.CaptureFixture[str]
 
 
 class Row(NamedTuple):
-    """What is typed, with which code it ends, and what it says, in this order."""
+    """Command, exit code, and parts of the output in their order."""
 
-    typed: str
+    command: str
     code: int
-    said: list[str]
+    output: list[str]
 
 
 def rows() -> list[Row]:
-    found = ROW.finditer(PAGE.read_text(encoding="utf-8"))
-    return [Row(m["typed"], int(m["code"]), re.findall(r"`([^`]+)`", m["said"])) for m in found]
+    results = ROW.finditer(PAGE.read_text(encoding="utf-8"))
+    return [
+        Row(m["command"], int(m["code"]), re.findall(r"`([^`]+)`", m["output"])) for m in results
+    ]
 
 
-def special(row: Row) -> bool:
-    return row.typed.endswith(CTRL_C) or PIPE in row.typed
+def is_special(row: Row) -> bool:
+    return row.command.endswith(CTRL_C) or PIPE in row.command
 
 
-def was_said(row: Row, heard: str) -> bool:
-    """Whether all that the page says was heard, in this order; … is anything on a line."""
-    pattern = ".*?".join("[^\n]*?".join(map(re.escape, part.split("…"))) for part in row.said)
-    return re.search(pattern, heard, re.DOTALL) is not None
+def matches_output(row: Row, output: str) -> bool:
+    """Whether the output has the parts of a row in this order; … is any text on a line."""
+    pattern = ".*?".join("[^\n]*?".join(map(re.escape, part.split("…"))) for part in row.output)
+    return re.search(pattern, output, re.DOTALL) is not None
 
 
 @pytest.fixture(scope="module")
@@ -61,34 +62,34 @@ def _here(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(sandbox)
     monkeypatch.setattr(sys, "argv", ["visattn"])
     monkeypatch.delenv("VISATTN_DATA", raising=False)
-    monkeypatch.setattr(doctor, "try_imports", lambda names: ImportTrials(list(names)))  # seconds
+    monkeypatch.setattr(doctor, "try_imports", lambda _names: ({}, {}))  # seconds
 
 
-def test_every_command_has_its_rows() -> None:
-    typed = {word for row in rows() for word in row.typed.split()[1:2]}
-    assert set(COMMANDS) <= typed
+def test_every_command_has_rows() -> None:
+    commands = {word for row in rows() for word in row.command.split()[1:2]}
+    assert set(COMMANDS) <= commands
     assert {0, 1, 2, 130, 141} == {row.code for row in rows()}
 
 
-def test_what_the_page_says_is_what_comes(capsys: Capsys) -> None:
-    """One row after the other, since later ones use the run that an early one makes."""
+def test_rows_have_their_exit_code_and_output(capsys: Capsys) -> None:
+    """Runs the rows in order, since later rows use the run of an earlier one."""
     wrong = []
     for row in rows():
-        if special(row):
+        if is_special(row):
             continue
-        code = main(shlex.split(row.typed)[1:])
+        code = main(shlex.split(row.command)[1:])
         out, err = capsys.readouterr()
         if code != row.code:
-            wrong.append(f"{row.typed}: {code}\n{err}")
-        heard = out if code == 0 else out + err
-        if "Traceback" in err or not was_said(row, heard):
-            wrong.append(f"{row.typed}\n{heard}")
+            wrong.append(f"{row.command}: {code}\n{err}")
+        output = out if code == 0 else out + err
+        if "Traceback" in err or not matches_output(row, output):
+            wrong.append(f"{row.command}\n{output}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_reader_that_leaves_ends_every_command_quietly() -> None:
-    [row] = [row for row in rows() if PIPE in row.typed]
-    program, reader = row.typed.replace("\\|", "|").split(" | ")
+def test_a_closed_stdout_ends_a_command_silently() -> None:
+    [row] = [row for row in rows() if PIPE in row.command]
+    program, reader = row.command.replace("\\|", "|").split(" | ")
     python = shlex.quote(sys.executable)
     line = f"{program.replace('visattn', f'{python} -m visattn', 1)} | {reader}"
     done = subprocess.run(
@@ -102,23 +103,23 @@ def test_a_reader_that_leaves_ends_every_command_quietly() -> None:
 
 
 @pytest.fixture
-def _in_front() -> Iterator[None]:
-    """Let Ctrl-C interrupt, as in front of a terminal; what runs behind it ignores it."""
+def _foreground() -> Iterator[None]:
+    """Handle SIGINT as in a terminal; background processes ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("_in_front")
-@pytest.mark.parametrize("row", [row for row in rows() if row.typed.endswith(CTRL_C)])
-def test_ctrl_c_is_one_line_and_what_was_finished_stays(
+@pytest.mark.usefixtures("_foreground")
+@pytest.mark.parametrize("row", [row for row in rows() if row.command.endswith(CTRL_C)])
+def test_ctrl_c_prints_one_line_and_keeps_finished_files(
     row: Row, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_at_the_second_image(monkeypatch)
-    words = shlex.split(row.typed.removesuffix(CTRL_C))[1:]
+    words = shlex.split(row.command.removesuffix(CTRL_C))[1:]
     assert main(words) == row.code
     _out, err = capsys.readouterr()
-    assert was_said(row, err), err
+    assert matches_output(row, err), err
     assert len(err.splitlines()) == 1
     folder = Path(words[words.index("--out") + 1])
     assert [path for path in folder.iterdir() if path.suffix == ".png"]
@@ -126,7 +127,7 @@ def test_ctrl_c_is_one_line_and_what_was_finished_stays(
 
 
 def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C as soon as the second image is asked for, whether it is read or drawn."""
+    """Raise SIGINT when the second image is read or rendered."""
     for owner, name in ((images, "read_image"), (Scenes, "image")):
         patch.setattr(owner, name, interrupted(getattr(owner, name)))
 

@@ -1,35 +1,51 @@
-"""Story: what the README tells a newcomer to type runs."""
+"""Story: the commands, files and names of the README exist."""
 
 import re
 from pathlib import Path
 
-import pytest
-
 README = Path(__file__).resolve().parent.parent / "README.md"
-BLOCKS = re.findall(r"^```(\w+)([^\n]*)\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-PYTHON = [text for language, mark, text in BLOCKS if language == "python" and "data" not in mark]
+TEXT = README.read_text()
+BLOCKS = re.findall(r"^```(\w+)([^\n]*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def test_every_block_is_run_or_marked() -> None:
     unmarked = {language for language, mark, _ in BLOCKS if "data" not in mark}
-    assert unmarked == {"python"}
+    assert unmarked == {"python"}  # tests/docs/test_site.py runs them
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
-def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block, "README.md", "exec"), {})
+def test_snippets_are_short() -> None:
+    lengths = [len(text.splitlines()) for language, _, text in BLOCKS if language == "python"]
+    assert max(lengths) <= 8
 
 
-def test_commands_of_the_blocks_exist() -> None:
+def test_the_readme_is_short() -> None:
+    assert len(TEXT.split()) <= 700
+
+
+def test_commands_and_configs_exist() -> None:
     from visattn.cli import COMMANDS
+    from visattn.io.config_files import list_configs
 
-    said = re.findall(r"^visattn (\w+)", "\n".join(text for *_, text in BLOCKS), re.MULTILINE)
-    assert said
-    assert set(said) <= set(COMMANDS)
+    commands = "\n".join(text for *_, text in BLOCKS)
+    words = re.findall(r"^visattn (\w+)", commands, re.MULTILINE)
+    assert words
+    assert set(words) <= set(COMMANDS)
+    assert set(re.findall(r"--config (\w+)", commands)) <= set(list_configs())
 
 
-def test_configs_that_are_named_exist() -> None:
-    named = re.findall(r"configs/\w+\.yaml", README.read_text())
-    assert named
-    assert all((README.parent / name).is_file() for name in named)
+def test_files_that_are_named_exist() -> None:
+    named = re.findall(r"\]\((?!https?:)([^)]+)\)|`(visattn/[\w/.]+)`", TEXT)
+    paths = [first or second for first, second in named]
+    assert len(paths) > 10
+    assert [path for path in paths if not (README.parent / path).exists()] == []
+
+
+def test_tables_name_every_block_method_and_model() -> None:
+    import visattn.models
+    from visattn.attribution import METHODS
+    from visattn.blocks import list_blocks
+
+    words = set(re.findall(r"`([\w+]+)`", TEXT))
+    assert [name for name in (*list_blocks(), *METHODS) if name not in words] == []
+    models = {word for word in words if word[0].isupper()}
+    assert [name for name in models if not hasattr(visattn.models, name)] == []

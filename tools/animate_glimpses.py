@@ -1,10 +1,11 @@
-"""Let the eyes of a glimpse model move, from a checkout: one GIF of many images, or one for each.
+r"""Animate the scan paths of a recurrent attention model: one GIF of all images, or one for each.
 
     python tools/animate_glimpses.py IMAGE_OR_FOLDER... --weights M.safetensors --out all.gif
-    python tools/animate_glimpses.py --digits data --pieces 4 --weights M.safetensors --out DIR
+    python tools/animate_glimpses.py --digits data --num-distractors 4 --weights M.safetensors \
+        --out DIR
 
-With --digits, the images are test digits of MNIST on canvases of the model's size, and it is
-known what they show: wrong answers are red.
+With --digits, the images are MNIST test digits on canvases of the model's size. Their labels are
+known, and wrong predictions are red. The script runs from a checkout.
 """
 
 import argparse
@@ -21,98 +22,112 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write what is asked for; return 0. A mistake in it ends with a sentence and 2."""
-    options = _parser()
-    asked = options.parse_args(argv)
-    if bool(asked.images) == bool(asked.digits):
-        options.error("give either images or --digits, the folder that holds MNIST/raw")
+    """Write the GIFs and return 0; a usage error is reported and exits with 2."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if bool(args.images) == bool(args.digits):
+        parser.error("give either images or --digits, the folder that holds MNIST/raw")
     if str(ROOT) not in sys.path:  # a checkout need not be installed
         sys.path.insert(0, str(ROOT))
     try:
-        for path in _animate(asked):
+        for path in _animate(args):
             print(path)
     except (ValueError, OSError) as error:
-        options.error(str(error))
+        parser.error(str(error))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="animate_glimpses.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
-    add("images", nargs="*", type=Path, metavar="IMAGE_OR_FOLDER", help="folders are searched")
-    add("--weights", type=Path, required=True, metavar="FILE", help="a glimpse model")
+    add = parser.add_argument
+    add(
+        "images",
+        nargs="*",
+        type=Path,
+        metavar="IMAGE_OR_FOLDER",
+        help="image files, or folders that are searched",
+    )
+    add("--weights", type=Path, required=True, metavar="FILE", help="an exported model")
     add("--out", type=Path, required=True, metavar="FILE_OR_DIR",
         help="FILE.gif: all images side by side; DIR: a GIF for each")  # fmt: skip
     add("--digits", metavar="DIR", help="folder that holds MNIST/raw")
-    add("--pieces", type=int, default=0, help="clutter beside a digit (0)")
-    add("--count", type=int, default=12, help="most images (12)")
-    add("--first", type=int, default=0, help="number of the first digit, from 0 (0)")
-    add("--columns", type=int, help="images side by side")
-    add("--side", type=int, default=170, help="room for an image in FILE.gif, in pixels (170)")
-    add("--policy", choices=["mean", "sampled", "random", "raster", "saliency"], default="mean",
-        help="who leads the eye (mean)")  # fmt: skip
-    add("--seed", type=int, default=0, help="of a random start and of what is sampled (0)")
-    add("--fit", choices=["crop", "squash", "pad"], default="crop",
-        help="how a long image comes into the network (crop)")  # fmt: skip
-    return made
+    add("--num-distractors", type=int, default=0, metavar="N", help="distractors per canvas (0)")
+    add("--count", type=int, default=12, metavar="N", help="maximum number of images (12)")
+    add("--first", type=int, default=0, metavar="N", help="index of the first digit (0)")
+    add("--columns", type=int, metavar="N", help="images per row of FILE.gif")
+    add(
+        "--side", type=int, default=170, metavar="PIXELS", help="size of an image in FILE.gif (170)"
+    )
+    add("--policy", choices=["greedy", "sampled", "random", "raster", "saliency"], default="greedy",
+        help="policy that selects the locations (greedy)")  # fmt: skip
+    add("--seed", type=int, default=0, help="random seed of initial locations and sampling (0)")
+    add("--resize-mode", choices=["crop", "squash", "pad"], default="crop",
+        help="how images are resized to the input size (crop)")  # fmt: skip
+    return parser
 
 
-def _animate(asked: argparse.Namespace) -> list[Path]:
-    """Write the files that are asked for and return their paths."""
+def _animate(args: argparse.Namespace) -> list[Path]:
+    """Write the GIFs and return their paths."""
     from visattn.models.ram.ram import RecurrentAttentionModel
     from visattn.pipelines.draw_scanpaths import glimpse_animation, glimpse_wall
-    from visattn.pipelines.save_load import load
+    from visattn.pipelines.model_io import load
     from visattn.pipelines.scanpath import glimpses
 
-    model = load(asked.weights)
+    model = load(args.weights)
     if not isinstance(model, RecurrentAttentionModel):
-        raise ValueError(f"{asked.weights} holds a {type(model).__name__}, which takes no glimpses")  # noqa: TRY004 (a file's fault)
-    if min(asked.count, asked.side // 32, 1 if asked.columns is None else asked.columns) < 1:
+        raise ValueError(  # noqa: TRY004 (the file is wrong, not an argument type)
+            f"{args.weights} contains a {type(model).__name__}, not a recurrent attention model"
+        )
+    if min(args.count, args.side // 32, 1 if args.columns is None else args.columns) < 1:
         raise ValueError("--count and --columns must be at least 1, --side at least 32")
-    images, truths = _digits(asked, model) if asked.digits else (_images(asked), [])
-    scans = glimpses(model, images, policy=asked.policy, seed=asked.seed, fit=asked.fit)
-    if asked.out.suffix.lower() == ".gif" and not asked.out.is_dir():
-        wall = glimpse_wall(images, scans, truths=truths, columns=asked.columns, side=asked.side)
-        asked.out.write_bytes(wall)
-        return [asked.out]
-    if asked.out.suffix and not asked.out.is_dir():
-        raise ValueError(f"--out must be a .gif file or a folder, got {asked.out}")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    paths = [asked.out / f"{number:02}.gif" for number in range(1, len(scans) + 1)]
+    images, truths = _digits(args, model) if args.digits else (_images(args), [])
+    scans = glimpses(
+        model, images, policy=args.policy, seed=args.seed, resize_mode=args.resize_mode
+    )
+    if args.out.suffix.lower() == ".gif" and not args.out.is_dir():
+        wall = glimpse_wall(images, scans, truths=truths, columns=args.columns, side=args.side)
+        args.out.write_bytes(wall)
+        return [args.out]
+    if args.out.suffix and not args.out.is_dir():
+        raise ValueError(f"--out must be a .gif file or a folder, got {args.out}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    paths = [args.out / f"{number:02}.gif" for number in range(1, len(scans) + 1)]
     for path, image, scan in zip(paths, images, scans, strict=True):
         path.write_bytes(glimpse_animation(image, scan))
     return paths
 
 
-def _images(asked: argparse.Namespace) -> "list[LoadedImage]":
+def _images(args: argparse.Namespace) -> "list[LoadedImage]":
     from visattn.data.images.reader import find_images, read_image
 
-    return [read_image(path) for path in find_images(asked.images)[: asked.count]]
+    return [read_image(path) for path in find_images(args.images)[: args.count]]
 
 
 def _digits(
-    asked: argparse.Namespace, model: "RecurrentAttentionModel"
+    args: argparse.Namespace, model: "RecurrentAttentionModel"
 ) -> "tuple[list[LoadedImage], list[str | None]]":
-    """Return test digits on canvases of the model's size, and which they are."""
+    """Return test digits on canvases of the model's size, and their labels."""
     from visattn.data.images.reader import LoadedImage
     from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
 
-    data = ClutteredMNISTDataModule(root=asked.digits, canvas=model.size, pieces=asked.pieces)
-    laid = data.laid("test")
-    numbers = list(range(asked.first, min(asked.first + asked.count, len(laid))))
-    if not numbers or asked.first < 0:
-        raise ValueError(f"--first must be 0 to {len(laid) - 1}, got {asked.first}")
-    canvases, labels = laid[numbers]
+    data = ClutteredMNISTDataModule(
+        root=args.digits, canvas_size=model.img_size, num_distractors=args.num_distractors
+    )
+    dataset = data.open_dataset("test")
+    numbers = list(range(args.first, min(args.first + args.count, len(dataset))))
+    if not numbers or args.first < 0:
+        raise ValueError(f"--first must be 0 to {len(dataset) - 1}, got {args.first}")
+    canvases, labels = dataset[numbers][:2]
     pixels = canvases.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous().numpy()
     images = [
-        LoadedImage(one, name=f"digit {number}")
-        for number, one in zip(numbers, pixels, strict=True)
+        LoadedImage(array, name=f"digit {number}")
+        for number, array in zip(numbers, pixels, strict=True)
     ]
-    return images, [data.classes[label] for label in labels.tolist()]
+    return images, [data.data_info["classes"][label] for label in labels.tolist()]
 
 
 if __name__ == "__main__":

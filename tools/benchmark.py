@@ -1,17 +1,17 @@
-"""Times visattn's ways against the plain ones, in one run, turn by turn.
+"""Benchmark visattn against plain implementations and other libraries, in interleaved rounds.
 
-    python tools/benchmark.py                 training and search
+    python tools/benchmark.py                 training step and beam search
     python tools/benchmark.py training        one of them
-    python tools/benchmark.py blocks          every block, against timm's and a plain one; hours
+    python tools/benchmark.py blocks          all blocks, against timm and plain code; hours
     python tools/benchmark.py blocks --only se cbam --table docs/blocks_speed.md
-    python tools/benchmark.py glimpses        the retina, and an epoch of 60,000 digits; minutes
-    python tools/benchmark.py transformers    Vision Transformers against others'; minutes
+    python tools/benchmark.py glimpses        glimpses, and an epoch of 60,000 digits; minutes
+    python tools/benchmark.py transformers    Vision Transformers against other libraries; minutes
     python tools/benchmark.py transformers --only growth --table docs/attention_growth.md
     python tools/benchmark.py maps            Grad-CAM, recording, overlays; minutes
-    python tools/benchmark.py data            photos from files, shards, kept features; minutes
+    python tools/benchmark.py data            photos from files, shards, cached features; minutes
 
-Machines are noisy: read the ratio of the medians, and its spread over the rounds; the seconds
-belong to this machine and this hour. Each comparison also checks that both ways give the same.
+Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
+comparison also checks that both implementations return the same.
 """
 
 import argparse
@@ -29,8 +29,8 @@ import torch
 from benchmarks.caption_speeds import COMPARISONS, Comparison
 
 
-def timed(comparison: Comparison, rounds: int) -> dict[str, object]:
-    """Run both ways in turn and return medians and the ratio's spread."""
+def time_comparison(comparison: Comparison, rounds: int) -> dict[str, object]:
+    """Run both implementations in turn; return median times and the range of the ratio."""
     seconds: dict[str, list[float]] = {"plain": [], "ours": []}
     for _ in range(rounds):
         for name, run in (("plain", comparison.plain), ("ours", comparison.ours)):
@@ -49,121 +49,131 @@ def timed(comparison: Comparison, rounds: int) -> dict[str, object]:
     }
 
 
-def options() -> argparse.ArgumentParser:
-    """Return what the command line may say."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help=f"of {', '.join((*COMPARISONS, *ALONE))}")
-    add("--rounds", type=int, default=7, help="times that each way runs (7)")
-    add("--threads", type=int, default=2, help="of torch (2)")
-    add("--out", type=Path, metavar="FILE", help="write the figures as JSON")
+    add(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"any of {', '.join(COMPARISONS)}; or one of {', '.join(ALONE)}",
+    )
+    add("--rounds", type=int, default=7, help="timed rounds (7)")
+    add("--threads", type=int, default=2, help="torch threads (2)")
+    add("--out", type=Path, metavar="FILE", help="write the results as JSON")
     glimpses = parser.add_argument_group("glimpses")
-    glimpses.add_argument("--digits", type=int, default=60_000, metavar="N",
-                           help="of the epoch, timed less often (60000; 0: none)")  # fmt: skip
+    glimpses.add_argument("--num-digits", type=int, default=60_000, metavar="N",
+                           help="digits of the epoch (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
-        help="these blocks; of transformers speed, memory, rows, growth; of maps gradcam, rows, "
-        "extraction, overlay; of data reading, memory, opening (all)")  # fmt: skip
-    add("--table", type=Path, metavar="FILE", help="write a page of Markdown; of transformers, "
-        "that of the growth and its image")  # fmt: skip
+        help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
+        "gradcam, rows, extraction, overlay; data: reading, memory, opening (all)")  # fmt: skip
+    add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
+        "the scaling of attention with its plot")  # fmt: skip
     data = parser.add_argument_group("data")
-    data.add_argument("--samples", type=int, default=512, metavar="N",
-                      help="photos of an epoch (512)")  # fmt: skip
+    data.add_argument("--num-samples", type=int, default=512, metavar="N",
+                      help="photos per epoch (512)")  # fmt: skip
     data.add_argument("--photos", type=Path, metavar="DIR",
-                      help="folder to take them from (drawn)")  # fmt: skip
+                      help="folder of photos (synthetic photos)")  # fmt: skip
     blocks = parser.add_argument_group("blocks")
     blocks.add_argument("--shapes", nargs="+", type=shape, metavar="BxCxYxX",
-                        help="of the features (32x256x56x56 8x64x112x112)")  # fmt: skip
-    blocks.add_argument("--memory", type=float, default=6.0, metavar="GB",
-                        help="what the weights of all pairs of places may take (6)")  # fmt: skip
+                        help="feature shapes (32x256x56x56 8x64x112x112)")  # fmt: skip
+    blocks.add_argument("--max-memory", type=float, default=6.0, metavar="GB",
+                        help="memory limit of pairwise attention weights (6)")  # fmt: skip
     return parser
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """Return the sides that are written as 32x256x56x56."""
+    """Parse a shape, such as 32x256x56x56."""
     sides = text.split("x")
     if len(sides) != 4 or not all(side.isdigit() and int(side) for side in sides):
         raise argparse.ArgumentTypeError(f"must be like 32x256x56x56, got {text!r}")
     return tuple(map(int, sides))
 
 
-def time_blocks(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Time blocks; what was found is written after each, so that nothing is lost."""
-    from benchmarks.block_speeds import SHAPES, markdown, speeds
+def time_blocks(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Time blocks; the results so far are written after each."""
+    from benchmarks.block_speeds import SHAPES, markdown
+    from benchmarks.block_speeds import time_blocks as iterate_timings
 
-    from visattn.blocks.registry import names
+    from visattn.blocks.registry import list_blocks
 
-    found = []
-    timed_blocks = speeds(
-        asked.only or names(), asked.shapes or SHAPES, rounds=asked.rounds, gigabytes=asked.memory
+    results = []
+    timings = iterate_timings(
+        args.only or list_blocks(),
+        args.shapes or SHAPES,
+        rounds=args.rounds,
+        max_gigabytes=args.max_memory,
     )
     try:
-        for speed in timed_blocks:
-            found.append(speed)
+        for speed in timings:
+            results.append(speed)
             print(speed, flush=True)
-            if asked.table:
-                asked.table.write_text(markdown(found, rounds=asked.rounds), encoding="utf-8")
-            if asked.out:
-                kept = json.dumps([dataclasses.asdict(one) for one in found], indent=1)
-                asked.out.write_text(kept + "\n", encoding="utf-8")
+            if args.table:
+                args.table.write_text(markdown(results, rounds=args.rounds), encoding="utf-8")
+            if args.out:
+                records = [dataclasses.asdict(result) for result in results]
+                args.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
     except ValueError as error:
         parser.error(str(error))
     return 0
 
 
-def time_glimpses(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Time the retina and an epoch of training; what was found is written after each."""
-    from benchmarks.glimpse_speeds import BATCH, timed_glimpses
+def time_glimpses(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Time glimpse extraction and an epoch of training."""
+    from benchmarks.glimpse_speeds import BATCH
+    from benchmarks.glimpse_speeds import time_glimpses as iterate_timings
 
-    if asked.digits and asked.digits < BATCH:
-        parser.error(f"digits must be 0 or at least {BATCH}, a batch; got {asked.digits}")
-    return told(timed_glimpses(rounds=asked.rounds, digits=asked.digits), asked.out)
+    if args.num_digits and args.num_digits < BATCH:
+        parser.error(f"--num-digits must be 0 or at least {BATCH}, a batch; got {args.num_digits}")
+    return report(iterate_timings(rounds=args.rounds, digits=args.num_digits), args.out)
 
 
-def time_transformers(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+def time_transformers(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Measure Vision Transformers."""
     from benchmarks.transformer_speeds import PARTS, figures
 
-    parts = asked_parts(asked, parser, PARTS)
-    return told(figures(parts, rounds=asked.rounds, page=asked.table), asked.out)
+    parts = selected_parts(args, parser, PARTS)
+    return report(figures(parts, rounds=args.rounds, page=args.table), args.out)
 
 
-def time_maps(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Measure how maps come about and onto photos."""
+def time_maps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Benchmark the computation of maps and overlays."""
     from benchmarks.map_speeds import PARTS, map_figures
 
-    return told(map_figures(asked_parts(asked, parser, PARTS), rounds=asked.rounds), asked.out)
+    return report(map_figures(selected_parts(args, parser, PARTS), rounds=args.rounds), args.out)
 
 
-def time_data(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Measure how fast photos come, and what that holds."""
+def time_data(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Benchmark the throughput and the memory of reading photos."""
     from benchmarks.data_speeds import BATCH, PARTS, data_figures
 
-    if asked.samples < BATCH:
-        parser.error(f"samples must be at least {BATCH}, a batch; got {asked.samples}")
-    parts = asked_parts(asked, parser, PARTS)
-    figures = data_figures(parts, rounds=asked.rounds, samples=asked.samples, photos=asked.photos)
-    return told(figures, asked.out)
+    if args.num_samples < BATCH:
+        parser.error(f"--num-samples must be at least {BATCH}, a batch; got {args.num_samples}")
+    parts = selected_parts(args, parser, PARTS)
+    figures = data_figures(parts, rounds=args.rounds, samples=args.num_samples, photos=args.photos)
+    return report(figures, args.out)
 
 
-def asked_parts(
-    asked: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
+def selected_parts(
+    args: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
 ) -> Sequence[str]:
-    """Return the parts of a comparison that are asked for, or all."""
-    if wrong := [part for part in asked.only or () if part not in known]:
-        parser.error(f"no part {', '.join(wrong)}; there are {', '.join(known)}")
-    return asked.only or known
+    """Return the selected parts of a benchmark, or all."""
+    if unknown := [part for part in args.only or () if part not in known]:
+        parser.error(f"there is no part {', '.join(unknown)}; choose from {', '.join(known)}")
+    return args.only or known
 
 
-def told(figures: Iterable[Any], out: Path | None) -> int:
-    """Say each figure as it is found, and write down what was found so far."""
-    found = []
+def report(figures: Iterable[Any], out: Path | None) -> int:
+    """Print each figure; write all so far as JSON."""
+    records = []
     for figure in figures:
-        found.append(figure._asdict())
+        records.append(figure._asdict())
         print(figure, flush=True)
         if out:
-            out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
@@ -177,32 +187,32 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the comparisons that are asked for."""
-    parser = options()
-    asked = parser.parse_args(argv)
+    """Run the selected comparisons."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     known = (*COMPARISONS, *ALONE)
-    if wrong := [name for name in asked.names if name not in known]:
-        parser.error(f"no comparison {', '.join(wrong)}; there are {', '.join(known)}")
-    alone = next((name for name in asked.names if name in ALONE), None)
-    if alone and len(asked.names) > 1:
-        parser.error(f"{alone} are timed alone, without other comparisons")
-    torch.set_num_threads(asked.threads)
-    print(f"torch {torch.__version__}, {asked.threads} threads, {platform.machine()}")
+    if unknown := [name for name in args.names if name not in known]:
+        parser.error(f"there is no comparison {', '.join(unknown)}; choose from {', '.join(known)}")
+    alone = next((name for name in args.names if name in ALONE), None)
+    if alone and len(args.names) > 1:
+        parser.error(f"{alone} must be run alone, without other comparisons")
+    torch.set_num_threads(args.threads)
+    print(f"torch {torch.__version__}, {args.threads} threads, {platform.machine()}")
     if alone:
-        return ALONE[alone](asked, parser)
+        return ALONE[alone](args, parser)
     figures = []
-    for name in asked.names or COMPARISONS:
-        figure = timed(COMPARISONS[name](), asked.rounds)
+    for name in args.names or COMPARISONS:
+        figure = time_comparison(COMPARISONS[name](), args.rounds)
         figures.append(figure)
         print(
             f"{figure['comparison']}: plain {figure['plain_s']:.3f} s, "
             f"ours {figure['ours_s']:.3f} s, {figure['ratio']:.2f} times as fast "
             f"({figure['ratio_min']:.2f} to {figure['ratio_max']:.2f}; "
-            f"at least {figure['floor']:g} is meant)",
+            f"target: {figure['floor']:g} or more)",
             flush=True,
         )
-    if asked.out:
-        asked.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if args.out:
+        args.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -1,12 +1,12 @@
-"""Make a virtual environment in the checkout and install visattn into it.
+"""Create a virtual environment in the checkout and install visattn into it.
 
-    python3 tools/install.py core     .venv: what visattn needs to run
-    python3 tools/install.py dev      .venv: the same and what its tests and checks need
-    python3 tools/install.py peers    .venv-peers: other libraries, to compare with
+    python3 tools/install.py core     .venv: runtime dependencies
+    python3 tools/install.py dev      .venv: the same and development dependencies
+    python3 tools/install.py peers    .venv-peers: other libraries, for comparisons
 
-The Makefile calls this; only the standard library is used, and nothing newer than Python 3.7 is
-written here, so that an old Python can say that it is too old. An environment whose install was
-cut short is built anew: pip takes half-copied packages for whole ones.
+The Makefile runs this script. It uses only the standard library and the syntax of Python 3.7, so that
+an old Python can report its version. An environment with an interrupted install is recreated,
+because pip regards partly copied packages as installed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# name: (environment, arguments for pip, what it costs on a fast line)
+# name: (environment, arguments for pip, time and size)
 KINDS = {
     "core": (".venv", ["-e", "."], "about 90 s and 5.5 GB, most of it torch"),
     "dev": (".venv", ["-e", ".[dev,hf,webdataset]"], "about 100 s and 6 GB, most of it torch"),
@@ -39,7 +39,7 @@ def main() -> int:
     home = ROOT / folder
     try:
         if not usable(home):
-            print(f"install: making {folder} with Python {sys.version.split()[0]}", flush=True)
+            print(f"install: creating {folder} with Python {sys.version.split()[0]}", flush=True)
             make(home)
         print(f"install: {kind} packages into {folder} ({cost}; less if cached)", flush=True)
         run_pip(home, arguments)
@@ -52,9 +52,9 @@ def main() -> int:
 
 
 def too_old() -> str:
-    """Return why this Python will not do, or nothing."""
-    found = re.search(r'requires-python = ">=(\d+)\.(\d+)"', (ROOT / "pyproject.toml").read_text())
-    floor = (int(found.group(1)), int(found.group(2))) if found else (3, 11)
+    """Return why this Python is unsupported; "" if it is supported."""
+    match = re.search(r'requires-python = ">=(\d+)\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    floor = (int(match.group(1)), int(match.group(2))) if match else (3, 11)
     if sys.version_info[:2] >= floor:
         return ""
     return (
@@ -64,15 +64,15 @@ def too_old() -> str:
 
 
 def not_a_checkout() -> str:
-    """Return which file is missing that an install reads, or nothing."""
+    """Return which file is missing for an install; "" if none."""
     for name in ("pyproject.toml", "constraints.txt", "README.md"):
         if not (ROOT / name).is_file():
-            return f"{name} is missing from {ROOT}; is this a whole checkout?"
+            return f"{name} is missing from {ROOT}; is the checkout complete?"
     return ""
 
 
 def usable(home: Path) -> bool:
-    """Say whether `home` is a whole environment that an install may go on from."""
+    """Return whether `home` is a complete environment that can be updated."""
     python = home / "bin" / "python"
     if not python.exists() or (home / "installing").exists():
         return False
@@ -81,7 +81,7 @@ def usable(home: Path) -> bool:
 
 
 def make(home: Path) -> None:
-    """Make an empty environment, in place of what may be there."""
+    """Create an empty environment, replacing any other."""
     shutil.rmtree(str(home), ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-m", "venv", str(home)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -90,13 +90,13 @@ def make(home: Path) -> None:
         shutil.rmtree(str(home), ignore_errors=True)
         raise RuntimeError(
             done.stdout.decode(errors="replace").strip()
-            + f"\n{sys.executable} cannot make environments; on Debian and Ubuntu: "
+            + f"\n{sys.executable} cannot create environments; on Debian and Ubuntu: "
             "apt-get install python3-venv, or name another one: make PYTHON=... "
         )
 
 
 def run_pip(home: Path, arguments: list) -> None:
-    """Run pip, say now and then what it is at, and show its last words if it fails."""
+    """Run pip with progress output; raise with the end of its log if it fails."""
     mark, log = home / "installing", home / "install.log"
     mark.touch()
     command = [str(home / "bin" / "python"), "-m", "pip", "install", "--no-input"]
@@ -111,38 +111,38 @@ def run_pip(home: Path, arguments: list) -> None:
                 pip.wait()
     if code:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise RuntimeError(f"{tail}\npip failed; all it said is in {log.relative_to(ROOT)}")
+        raise RuntimeError(f"{tail}\npip failed; its full log is {log.relative_to(ROOT)}")
     mark.unlink()
 
 
 def watch(pip: subprocess.Popen, log: Path) -> int:
     """Wait for pip and print its latest line: every second on a terminal, else every 15."""
-    alive = sys.stdout.isatty()
-    begun = time.monotonic()
+    terminal = sys.stdout.isatty()
+    started = time.monotonic()
     while True:
         try:
-            code = pip.wait(timeout=1 if alive else 15)
+            code = pip.wait(timeout=1 if terminal else 15)
         except subprocess.TimeoutExpired:
             code = None
-        seconds = time.monotonic() - begun
-        said = "done" if code == 0 else latest(log)
-        line = f"  {seconds:4.0f} s  {said[:64]}"
-        end = "\n" if code is not None or not alive else "\r"
-        print(f"{line:79}" if alive else line, end=end, flush=True)
+        seconds = time.monotonic() - started
+        status = "done" if code == 0 else latest(log)
+        line = f"  {seconds:4.0f} s  {status[:64]}"
+        end = "\n" if code is not None or not terminal else "\r"
+        print(f"{line:79}" if terminal else line, end=end, flush=True)
         if code is not None:
             return code
 
 
 def latest(log: Path) -> str:
-    """Return the last line of pip's that tells how far it is."""
+    """Return the last line of the log that shows progress."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    told = [line for line in lines if line and not line.startswith(("WARNING", "[notice]"))]
-    return told[-1] if told else "starting"
+    progress = [line for line in lines if line and not line.startswith(("WARNING", "[notice]"))]
+    return progress[-1] if progress else "starting"
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("\ninstall: interrupted; the next call starts afresh", file=sys.stderr)
+        print("\ninstall: interrupted; run it again to start over", file=sys.stderr)
         sys.exit(130)

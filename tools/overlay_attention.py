@@ -1,4 +1,4 @@
-"""Lay attention on photos, from a checkout: the same as `visattn overlay`, nothing installed.
+"""Draw attention maps on photos: `visattn overlay` from a checkout, without an installation.
 
 python tools/overlay_attention.py PHOTO... --model SPEC --method METHOD --out DIR
 python tools/overlay_attention.py PHOTO --maps FILE --out FILE.png

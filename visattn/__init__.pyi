@@ -1,14 +1,14 @@
 from .blocks.registry import (
-    create as create,
+    create_block as create_block,
 )
 from .blocks.registry import (
-    info as info,
+    block_info as block_info,
 )
 from .blocks.registry import (
-    names as names,
+    list_blocks as list_blocks,
 )
 from .blocks.registry import (
-    register as register,
+    register_block as register_block,
 )
 from .data.images.reader import (
     read_image as read_image,
@@ -28,8 +28,8 @@ from .insertion.baking import (
 from .insertion.insertion import (
     insert as insert,
 )
-from .insertion.summary import (
-    table as table,
+from .insertion.cost import (
+    summary as summary,
 )
 from .pipelines.captioning import (
     caption as caption,
@@ -37,16 +37,22 @@ from .pipelines.captioning import (
 from .pipelines.draw_captions import (
     overlay as overlay,
 )
-from .pipelines.explanation import (
+from .pipelines.explainer import (
+    Explainer as Explainer,
+)
+from .pipelines.explainer import (
     explain as explain,
 )
-from .pipelines.explanation import (
+from .pipelines.explainer import (
     methods_for as methods_for,
 )
-from .pipelines.save_load import (
+from .pipelines.model_io import (
     load as load,
 )
-from .pipelines.save_load import (
+from .pipelines.model_io import (
+    load_model as load_model,
+)
+from .pipelines.model_io import (
     save as save,
 )
 from .recording.attention_map import (

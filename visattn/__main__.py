@@ -1,4 +1,4 @@
-"""`python -m visattn` does what the command `visattn` does."""
+"""Entry point of `python -m visattn`."""
 
 import sys
 

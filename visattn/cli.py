@@ -1,8 +1,7 @@
-"""The front door: a word leads to its command.
+"""Command line of visattn: dispatches to the modules of the commands.
 
-Only the standard library is imported here, so that help, the version and the answer to a typo
-come at once. A command's own module is imported when the command is asked for; it imports torch
-when it really runs.
+Imports only the standard library, so that help, version and error messages are instant. The module
+of a command is imported when the command is selected; it imports torch when it runs.
 """
 
 import difflib
@@ -12,56 +11,62 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from visattn.commands.options.output_streams import prepare_streams, print_remark, silence
+from visattn.commands.options.output_streams import prepare_streams, print_message, silence
 
-# word: (one line of help, the module whose main(argv) -> exit code does the work)
+# command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {
     "fit": ("train a task from a YAML file", "visattn.training.cli.entry"),
     "validate": ("score a checkpoint on the validation split", "visattn.training.cli.entry"),
     "test": ("score a checkpoint on the test split", "visattn.training.cli.entry"),
     "caption": (
-        "say what is on images, and where each word looked",
+        "caption images, with the attention of each word",
         "visattn.commands.caption.command",
     ),
-    "overlay": ("show where any model looked, on the photos", "visattn.commands.overlay.command"),
-    "glimpse": ("say what images show, and follow the eye", "visattn.commands.glimpse"),
-    "export": ("turn a training checkpoint into one safetensors file", "visattn.commands.export"),
-    "score": ("score captions or maps against what is known", "visattn.commands.score.command"),
-    "blocks": ("list attention blocks, or tell all about one", "visattn.commands.blocks"),
-    "data": ("write a data set as files to look at", "visattn.commands.data.command"),
-    "doctor": ("look whether all that is needed is here", "visattn.commands.doctor.command"),
+    "overlay": (
+        "draw attention and attribution maps of any model on photos",
+        "visattn.commands.overlay.command",
+    ),
+    "glimpse": (
+        "classify images with a glimpse model, with its scan paths",
+        "visattn.commands.glimpse",
+    ),
+    "export": ("convert a training checkpoint to a safetensors file", "visattn.commands.export"),
+    "score": ("score captions or maps", "visattn.commands.score.command"),
+    "configs": ("list the configs of experiments, or print one", "visattn.commands.configs"),
+    "blocks": ("list attention blocks, or describe one", "visattn.commands.blocks"),
+    "data": ("write a data set as files", "visattn.commands.data.command"),
+    "doctor": ("check the installation", "visattn.commands.doctor"),
 }
-# These read their own word again, because LightningCLI has them as subcommands.
-_KEEPS_ITS_WORD = {"fit", "validate", "test"}
+# LightningCLI has these as subcommands and parses their names again.
+_LIGHTNING_COMMANDS = {"fit", "validate", "test"}
 
 _OPTIONS = ["--help", "--version", "--debug"]
 _CLOSING = """\
---debug, before the command, or VISATTN_DEBUG=1 shows where an error came from.
+--debug before the command, or VISATTN_DEBUG=1, prints the traceback of an error.
 
 first steps:
-  visattn doctor                                    is all here, and if not, how to get it
-  visattn fit --config configs/scenes_demo.yaml     train a captioner; nothing to download
+  visattn doctor                                    check the installation
+  visattn fit --config configs/scenes_demo.yaml     train a captioner, without downloads
   visattn test --run runs/scenes_demo/1
   visattn caption PHOTO --run runs/scenes_demo/1 --out images
 
-exit codes: 0 done, 1 failed or done in part, 2 not understood, 130 interrupted,
-            141 nobody reads on
+exit codes: 0 success, 1 error or partial result, 2 usage error, 130 interrupted,
+            141 output closed by its reader
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 is success, 1 a command that failed or finished only in part, 2 a command line that cannot
-    be followed, 130 an interruption from the keyboard, 141 a reader of our output that left.
+    0: success; 1: error or partial result; 2: usage error; 130: keyboard interrupt; 141: the reader
+    of stdout has closed it.
 
-    What a user can cause (`ValueError`, `OSError`, what derives from them, and a package that is
-    not there) ends in one line on stderr; `--debug` before the word, or VISATTN_DEBUG=1 in the
-    environment, shows the whole traceback. Any other exception is a fault of ours and is shown in
-    full.
+    Errors that a user can cause (`ValueError`, `OSError` and their subclasses, and missing
+    packages) are printed as one line on stderr; `--debug` before the command, or VISATTN_DEBUG=1 in
+    the environment, adds the traceback. Any other exception is a bug and shown with its traceback.
 
     Args:
-        argv: The words after the program's name; those of the process if left out.
+        argv: Arguments after the program name; by default those of the process.
 
     Example:
         >>> main(["--version"])
@@ -69,41 +74,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         0
     """
     prepare_streams()
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get("VISATTN_DEBUG", "") not in {"", "0"}
-    if words[:1] == ["--debug"]:
+    if arguments[:1] == ["--debug"]:
         debug = True
-        del words[0]
+        del arguments[0]
     try:
-        code = _dispatch(words)
+        code = _dispatch(arguments)
     except SystemExit as stop:  # argparse and LightningCLI leave this way
         code = _exit_code(stop)
-    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
+    except BrokenPipeError:  # stdout was closed by its reader, such as `head`
         code = 141
     except KeyboardInterrupt as stop:
         code = _fail(f"interrupted{f'; {stop}' if str(stop) else ''}", 130)
     except (ValueError, OSError, ImportError) as error:
         if debug:
             traceback.print_exc()
-        code = _fail(_told(error), 1)
-    return _handed_over(code)
+        code = _fail(_error_message(error), 1)
+    return _flush_stdout(code)
 
 
-def _dispatch(words: list[str]) -> int:
-    """Answer the questions that need no command, and hand the rest to its module."""
-    if not words or words[0] in {"-h", "--help", "help"}:
+def _dispatch(arguments: list[str]) -> int:
+    """Handle help and version, and pass the other arguments to the module of the command."""
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(help_text(), end="")
-        return 0 if words else 2
-    if words[0] in {"-V", "--version"}:
+        return 0 if arguments else 2
+    if arguments[0] in {"-V", "--version"}:
         from importlib.metadata import version
 
         print(f"visattn {version('visattn')}")
         return 0
-    word, rest = words[0], words[1:]
-    if word not in COMMANDS:
-        return _unknown(word)
-    module = importlib.import_module(COMMANDS[word][1])
-    return int(module.main([word, *rest] if word in _KEEPS_ITS_WORD else rest) or 0)
+    command, rest = arguments[0], arguments[1:]
+    if command not in COMMANDS:
+        return _report_unknown(command)
+    module = importlib.import_module(COMMANDS[command][1])
+    return int(module.main(arguments if command in _LIGHTNING_COMMANDS else rest) or 0)
 
 
 def help_text() -> str:
@@ -114,14 +119,14 @@ def help_text() -> str:
         True
     """
     width = max(map(len, COMMANDS))
-    rows = [f"  {word:{width}}  {line}" for word, (line, _) in COMMANDS.items()]
+    rows = [f"  {name:{width}}  {line}" for name, (line, _) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: visattn [--version] [--debug] COMMAND ...",
             "",
-            "Vision attention: train it, and see where it looked.",
+            "Attention for vision: train models, and see where they look.",
             "",
-            "commands (visattn COMMAND --help says more):",
+            "commands (visattn COMMAND --help lists the options):",
             *rows,
             "",
             _CLOSING,
@@ -129,33 +134,33 @@ def help_text() -> str:
     )
 
 
-def _unknown(word: str) -> int:
-    """Say which command or option may have been meant."""
+def _report_unknown(name: str) -> int:
+    """Report an unknown command or option, with the closest known one."""
     kind, known = ("command", list(COMMANDS))
-    if word.startswith("-"):
+    if name.startswith("-"):
         kind, known = ("option", _OPTIONS)
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-    return _fail(f"no {kind} {word!r}; {hint}", 2)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
+    return _fail(f"unknown {kind} {name!r}; {hint}", 2)
 
 
-def _told(error: Exception) -> str:
-    """Return an error as one sentence for people."""
-    told = str(error) or type(error).__name__
+def _error_message(error: Exception) -> str:
+    """Return the message of an error for stderr."""
+    message = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ImportError):
-        return f"{told}\nvisattn: visattn doctor looks for what is missing"
-    return told
+        return f"{message}\nvisattn: run visattn doctor to find missing packages"
+    return message
 
 
 def _fail(message: str, code: int) -> int:
-    print_remark(message)
+    print_message(message)
     return code
 
 
 def _exit_code(stop: SystemExit) -> int:
-    """Return the exit code that Python itself would give to `stop`."""
+    """Return the exit code that Python would use for `stop`."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):
@@ -163,9 +168,9 @@ def _exit_code(stop: SystemExit) -> int:
     return _fail(str(stop.code), 1)
 
 
-def _handed_over(code: int) -> int:
-    """Return the code, once all that was printed has left; if it cannot leave, another one."""
-    if sys.stdout is None:  # closed from the beginning
+def _flush_stdout(code: int) -> int:
+    """Flush stdout; return the exit code, or another one if the output cannot be written."""
+    if sys.stdout is None:  # closed before the start
         return code
     try:
         sys.stdout.flush()
@@ -173,7 +178,7 @@ def _handed_over(code: int) -> int:
         code = 141
     except OSError as error:
         silence(sys.stdout)
-        return code or _fail(f"what was printed could not be written: {error.strerror}", 1)
+        return code or _fail(f"the output could not be written: {error.strerror}", 1)
     if code == 141:
         silence(sys.stdout)
     return code

@@ -1,4 +1,4 @@
-"""What is found out about a model: right, once, and without a trace."""
+"""Model analysis: correct metadata, cached, and without side effects."""
 
 import gc
 import weakref
@@ -10,11 +10,11 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import subject_of
+from visattn.attribution.explained_model import analyze_model
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.recording import probe_cache as reading_caches
-from visattn.recording.model_info import FeatureSite
+from visattn.recording import probe_cache
+from visattn.recording.model_info import FeatureLayer
 
 
 def vit(**options: Any) -> Any:
@@ -23,90 +23,90 @@ def vit(**options: Any) -> Any:
     return timm.create_model("deit_tiny_distilled_patch16_224", **small, **options)
 
 
-def test_a_card_of_timm_is_a_table() -> None:
+def test_model_info_of_timm_is_a_table() -> None:
     model = vit()
-    subject = subject_of(model)
-    assert str(subject.card) == "\n".join([
+    explained = analyze_model(model)
+    assert str(explained.info) == "\n".join([
         "deit_tiny_distilled_patch16_224 (timm)",
         "  input      48 x 80, mean 0.485 0.456 0.406, std 0.229 0.224 0.225",
         "  pooling    distilled",
         "  attention  2 layers",
-        "    blocks.0.attn  3 x 5, 2 heads, after class, distillation",
-        "    blocks.1.attn  3 x 5, 2 heads, after class, distillation",
+        "    blocks.0.attn  3 x 5, 2 heads, prefix class, distillation",
+        "    blocks.1.attn  3 x 5, 2 heads, prefix class, distillation",
         "  features   2 layers",
         "    blocks.0.norm1  3 x 5, [b n c]",
         "    blocks.1.norm1  3 x 5, [b n c]",
     ])  # fmt: skip
     x = torch.randn(2, 3, 48, 80)
     model.eval()
-    assert torch.equal(subject.scores(x), model(x))
-    assert subject.classes == ()
+    assert torch.equal(explained.scores(x), model(x))
+    assert explained.class_names == ()
 
 
-def test_ours_know_their_classes_and_take_normalized_images() -> None:
+def test_visattn_classifiers_have_class_names_and_take_normalized_images() -> None:
     model = VisionTransformer(
-        ("cat", "dog"), size=(24, 40), patch=8, width=12, depth=1, heads=2, pool="attention",
+        ("cat", "dog"), img_size=(24, 40), patch_size=8, embed_dim=12, depth=1, num_heads=2, global_pool="attention",
         mean=(0.4,), std=(0.3,),
     ).eval()  # fmt: skip
-    subject = subject_of(model)
-    assert subject.classes == ("cat", "dog")
-    assert subject.card.source == "visattn"
-    assert (subject.card.mean, subject.card.pooling) == ((0.4,), "attention")
-    assert [(one.site, one.lone) for one in subject.card.layers] == [
+    explained = analyze_model(model)
+    assert explained.class_names == ("cat", "dog")
+    assert explained.info.library == "visattn"
+    assert (explained.info.mean, explained.info.pooling) == ((0.4,), "attention")
+    assert [(layer.site, layer.single_query) for layer in explained.info.attention_layers] == [
         ("blocks.0.attn.tap", False), ("attn_pool.tap", True)
     ]  # fmt: skip
     x = torch.randn(2, 1, 24, 40)
-    assert torch.equal(subject.scores(x), model.classify(x))
+    assert torch.equal(explained.scores(x), model.classify(x))
 
 
 NETWORKS = {
     "torchvision": (lambda: torchvision.models.mobilenet_v3_small(), "features", (2, 3)),
-    "overwritten": (lambda: torchvision.models.densenet121(), "features.denseblock4", (2, 3)),
+    "in place": (lambda: torchvision.models.densenet121(), "features.denseblock4", (2, 3)),
     "timm": (lambda: timm.create_model("test_resnet"), "layer4", (2, 3)),
-    "ours": (lambda: TimmClassifier(("a", "b"), "test_resnet", block="se", size=(64, 96)),
+    "visattn": (lambda: TimmClassifier(("a", "b"), "test_resnet", block="se", img_size=(64, 96)),
         "backbone.layer4", (2, 3)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_features_of_networks_end_where_nothing_overwrites_them(name: str) -> None:
+def test_feature_layers_of_cnns_are_not_overwritten_in_place(name: str) -> None:
     build, site, grid = NETWORKS[name]
-    card = subject_of(build(), (64, 96)).card
-    assert card.features[-1] == FeatureSite(site, "b c y x", grid)
-    assert card.layers == ()
-    assert card.refusal == "it has no attention among tokens"
-    assert card.pooling == "none"
+    info = analyze_model(build(), (64, 96)).info
+    assert info.feature_layers[-1] == FeatureLayer(site, "b c y x", grid)
+    assert info.attention_layers == ()
+    assert info.attention_error == "it has no attention among tokens"
+    assert info.pooling == "none"
 
 
-def test_a_model_is_read_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_probed_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = vit(dynamic_img_size=True)
-    ran: list[Tensor] = []
-    model.patch_embed.register_forward_hook(lambda _, args, __: ran.append(args[0]))
-    first = subject_of(model)
-    assert subject_of(model).card is first.card
-    once = [(4, 3, 48, 80), (2, 3, 48, 80), (1, 3, 48, 80)]  # marks, zeros, a gradient
-    assert [tuple(one.shape) for one in ran] == once
-    assert subject_of(model, (64, 80)).card.layers[0].grid == (4, 5)
-    assert len(ran) == 6
+    inputs: list[Tensor] = []
+    model.patch_embed.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
+    first = analyze_model(model)
+    assert analyze_model(model).info is first.info
+    shapes = [(4, 3, 48, 80), (2, 3, 48, 80), (1, 3, 48, 80)]  # quadrants, zeros, gradients
+    assert [tuple(x.shape) for x in inputs] == shapes
+    assert analyze_model(model, (64, 80)).info.attention_layers[0].grid == (4, 5)
+    assert len(inputs) == 6
     model.blocks.append(nn.Identity())
-    subject_of(model)
-    assert len(ran) == 9
-    kept = len(reading_caches._READ), len(reading_caches._POOLED)
-    gone = weakref.ref(model)
+    analyze_model(model)
+    assert len(inputs) == 9
+    sizes = len(probe_cache._PROBED), len(probe_cache._POOLED)
+    reference = weakref.ref(model)
     del model, first
-    ran.clear()
+    inputs.clear()
     gc.collect()
-    assert gone() is None
-    left = len(reading_caches._READ), len(reading_caches._POOLED)
-    assert left == (kept[0] - 1, kept[1] - 1)
+    assert reference() is None
+    remaining = len(probe_cache._PROBED), len(probe_cache._POOLED)
+    assert remaining == (sizes[0] - 1, sizes[1] - 1)
 
 
-def test_a_model_comes_back_as_it_was() -> None:
+def test_a_model_is_restored() -> None:
     model: Any = timm.create_model("test_resnet", drop_rate=0.5).train()
     model.layer1.eval()
     state = {name: weight.clone() for name, weight in model.state_dict().items()}
     random = torch.get_rng_state()
-    subject_of(model)
+    analyze_model(model)
     assert torch.equal(random, torch.get_rng_state())
     assert all(torch.equal(weight, state[name]) for name, weight in model.state_dict().items())
     assert model.training
@@ -115,18 +115,18 @@ def test_a_model_comes_back_as_it_was() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_a_model_that_takes_another_size_says_so() -> None:
-    other = r"could not be run on .* 32 x 32 pixels .*it runs on 48 x 80: .*size=\(48, 80\)\), or"
-    with pytest.raises(ValueError, match=other):
-        subject_of(vit(), (32, 32))
+def test_a_wrong_input_size_raises_an_error_with_working_sizes() -> None:
+    message = r"must run on images of 32 x 32 pixels.*it runs on 48 x 80: .*size=\(48, 80\)\), or"
+    with pytest.raises(ValueError, match=message):
+        analyze_model(vit(), (32, 32))
 
 
-def test_half_precision_carries_numbers_of_tokens_too() -> None:
+def test_token_indices_survive_half_precision() -> None:
     options: dict[str, Any] = {"depths": (2,), "num_heads": (2,), "embed_dim": 12}
     model: Any = timm.create_model(
         "swin_tiny_patch4_window7_224", **options, window_size=(3, 5), img_size=(60, 100)
     )
     for dtype in (torch.float32, torch.bfloat16):
-        card = subject_of(model.to(dtype)).card
-        assert [one.shift for one in card.layers] == [(0, 0), (1, 2)]
-        reading_caches._READ.clear()
+        info = analyze_model(model.to(dtype)).info
+        assert [layer.shift_size for layer in info.attention_layers] == [(0, 0), (1, 2)]
+        probe_cache._PROBED.clear()

@@ -10,10 +10,12 @@ pytestmark = pytest.mark.compile
 
 
 def test_additive_attention_is_one_graph() -> None:
-    look = AdditiveAttention(11, query=7, dim=5)
+    look = AdditiveAttention(11, query_dim=7, attention_dim=5)
     places, query = torch.randn(2, 13, 11), torch.randn(2, 3, 7)
     compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
-    keys = look.keys(places).detach()  # dynamo looks for the gradient of what is no leaf, and warns
+    keys = look.project_keys(
+        places
+    ).detach()  # dynamo looks for the gradient of what is no leaf, and warns
     for got, wanted in zip(compiled(query, places, keys), look(query, places, keys), strict=True):
         torch.testing.assert_close(got, wanted)
 

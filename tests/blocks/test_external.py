@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import visattn as va
 from visattn.blocks import registry as catalogs
 from visattn.blocks.base import BlockInfo
-from visattn.blocks.external import check_class
-from visattn.blocks.registry import name_of
+from visattn.blocks.external import check_block_class
+from visattn.blocks.registry import block_name
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.testing.candidate import catalogd
-from visattn.testing.suite import examine
+from visattn.testing.block_under_test import registered_block
+from visattn.testing.suite import run_check
 
 SOURCE = """\
 from pathlib import Path
@@ -62,26 +62,30 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_registered_block_is_one_of_the_catalog() -> None:
-    assert va.register(Halved) is Halved
-    assert va.names()[-1] == "halved"
-    assert va.names(kind="other") == ["halved"]
-    assert va.info("Halved").title == "Halved"
-    block = va.create("HALVED", 7, factor=0.25)
+    assert va.register_block(Halved) is Halved
+    assert va.list_blocks()[-1] == "halved"
+    assert va.list_blocks(kind="other") == ["halved"]
+    assert va.block_info("Halved").title == "Halved"
+    block = va.create_block("HALVED", 7, factor=0.25)
     assert torch.equal(block(torch.ones(1, 7, 2, 3)), torch.full((1, 7, 2, 3), 0.25))
-    with pytest.raises(ValueError, match="halved takes no reduction; it takes factor"):
-        va.create("halved", 7, reduction=2)
-    assert examine(catalogd("halved"), "size").passed
+    with pytest.raises(
+        ValueError, match="halved has no argument reduction; its arguments are factor"
+    ):
+        va.create_block("halved", 7, reduction=2)
+    assert run_check(registered_block("halved"), "shape").passed
     model, x = residual_net(), image()
-    report = va.insert(model, "halved", at="residual", example=x)
+    report = va.insert(model, "halved", position="residual", example=x)
     assert report.blocks == ("halved",)
-    assert [row.blocks for row in va.table(model, x).rows] == ["", "halved", "halved"]
+    assert [row.blocks for row in va.summary(model, x).rows] == ["", "halved", "halved"]
 
 
 def test_networks_are_built_with_it_and_count_it_as_attention() -> None:
-    va.register(Halved, name="half")
-    model = AttentionResNet(("a", "b"), depth=8, block="half", size=(8, 8))
-    assert [name_of(module) for module in model.attention] == ["half"] * 3
-    assert [tuple(p.shape) for p in model.parts()["blocks"]] == [(c, 1, 1) for c in (16, 32, 64)]
+    va.register_block(Halved, name="half")
+    model = AttentionResNet(("a", "b"), depth=8, block="half", img_size=(8, 8))
+    assert [block_name(module) for module in model.attention_blocks] == ["half"] * 3
+    assert [tuple(p.shape) for p in model.parameter_groups()["blocks"]] == [
+        (c, 1, 1) for c in (16, 32, 64)
+    ]
 
 
 def test_it_may_decorate_and_bring_a_card() -> None:
@@ -89,31 +93,31 @@ def test_it_may_decorate_and_bring_a_card() -> None:
         "mine", "spatial", "My gate", "Me 2024", "y = x / 2", "0", aliases=("my gate", "SE")
     )
 
-    @va.register(name="other_name")
+    @va.register_block(name="other_name")
     class Carded(Halved):
         pass
 
-    Carded.card = card  # type: ignore[attr-defined]
-    va.register(Carded, name="my-own")
-    assert va.info("my_own").title == "My gate"
-    assert va.info("my gate").name == "my-own"
-    assert va.info("SE").name == "se"  # ours keep their names
-    assert "my-own" in va.names(kind="spatial")
+    Carded.info = card  # type: ignore[attr-defined]
+    va.register_block(Carded, name="my-own")
+    assert va.block_info("my_own").title == "My gate"
+    assert va.block_info("my gate").name == "my-own"
+    assert va.block_info("SE").name == "se"  # ours keep their names
+    assert "my-own" in va.list_blocks(kind="spatial")
 
 
 def test_the_same_class_may_be_registered_again_and_no_other_under_its_name() -> None:
-    va.register(Halved)
+    va.register_block(Halved)
     again: Any = type("Halved", (Halved,), {"__module__": Halved.__module__})
     again.__qualname__ = "Halved"  # a cell of a notebook that ran twice
-    va.register(again)
-    assert type(va.create("halved", 3)) is again
+    va.register_block(again)
+    assert type(va.create_block("halved", 3)) is again
     other: Any = type("Other", (Halved,), {})
     for name in ("halved", "SE", "non-local"):
         with pytest.raises(ValueError, match=f"the name '{name}' is taken by the block"):
-            va.register(other, name=name)
+            va.register_block(other, name=name)
     for name in ("a.b", "", "no name", "none"):
-        with pytest.raises(ValueError, match="named by a word"):
-            va.register(other, name=name or " ")
+        with pytest.raises(ValueError, match="must be an identifier"):
+            va.register_block(other, name=name or " ")
 
 
 def test_what_cannot_be_a_block_is_refused() -> None:
@@ -131,30 +135,35 @@ def test_what_cannot_be_a_block_is_refused() -> None:
         (Halved(3), "got the Halved"),
         (len, "got the builtin_function_or_method len"),
         (dict, "got the class dict"),
-        (Wide, r"channels first.*Wide\(channels: int, width: int\).*Wide\(64\): missing"),
+        (
+            Wide,
+            r"first argument is channels.*Wide\(channels: int, width: int\).*Wide\(64\): missing",
+        ),
         (Still, "Still defines no forward"),
         (nn.ReLU, "ReLU is a layer of torch itself"),
     ]
     for block, said in cases:
         with pytest.raises(TypeError, match=f"(?s)a block is a class of torch.nn.Module.*{said}"):
-            check_class(block)
+            check_block_class(block)
 
 
 def test_a_path_is_imported_only_if_it_is_trusted(
     theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match=r"may not be imported .*TRUST_MODULES=their_blocks"):
-        va.create("their_blocks.Gate", 5)
+        va.create_block("their_blocks.Gate", 5)
     assert not theirs.exists()
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "their_blocks")
-    assert va.create("their_blocks.Gate", 5, factor=0.75)(torch.zeros(1, 5, 2, 3)).shape[1] == 5
-    assert "their_blocks.Gate" not in va.names()
-    report = va.insert(residual_net(), "their_blocks.Gate", at="residual", example=image())
+    assert (
+        va.create_block("their_blocks.Gate", 5, factor=0.75)(torch.zeros(1, 5, 2, 3)).shape[1] == 5
+    )
+    assert "their_blocks.Gate" not in va.list_blocks()
+    report = va.insert(residual_net(), "their_blocks.Gate", position="residual", example=image())
     assert report.blocks == ("gate",)
     with pytest.raises(TypeError, match="got the int 3"):
-        va.create("their_blocks.number", 5)
+        va.create_block("their_blocks.number", 5)
     with pytest.raises(ValueError, match="their_blocks has no Gte"):
-        va.create("their_blocks.Gte", 5)
+        va.create_block("their_blocks.Gte", 5)
 
 
 def test_nothing_is_reached_through_a_trusted_module() -> None:
@@ -167,7 +176,7 @@ def test_nothing_is_reached_through_a_trusted_module() -> None:
         "visattn..Block": "package.module.Class",
     }.items():
         with pytest.raises((ValueError, TypeError), match=said):
-            va.create(path, 5)
+            va.create_block(path, 5)
 
 
 def test_a_saved_model_imports_nothing(
@@ -175,16 +184,18 @@ def test_a_saved_model_imports_nothing(
 ) -> None:
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "their_blocks")
     file = tmp_path / "m.safetensors"
-    model = AttentionResNet(("a", "b"), depth=8, block="their_blocks.Gate", size=(8, 8)).eval()
+    model = AttentionResNet(("a", "b"), depth=8, block="their_blocks.Gate", img_size=(8, 8)).eval()
     va.save(model, file)
     theirs.unlink()
     monkeypatch.setattr(catalogs, "_imported", {})
     sys.modules.pop("their_blocks")
-    with pytest.raises(ValueError, match=r"'their_blocks.Gate', .* call va.register\(Class\)"):
+    with pytest.raises(
+        ValueError, match=r"'their_blocks.Gate', .* call va.register_block\(Class\)"
+    ):
         va.load(file)
     assert not theirs.exists()
     import their_blocks  # pyright: ignore[reportMissingImports]
 
-    va.register(their_blocks.Gate, name="theirs")
+    va.register_block(their_blocks.Gate, name="theirs")
     images = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
     assert torch.equal(va.load(file)(images), model(images))

@@ -7,7 +7,7 @@ import torch
 from host_models import image, residual_net
 from torch import nn
 
-from visattn.blocks.registry import create, names
+from visattn.blocks.registry import create_block, list_blocks
 from visattn.insertion.insertion import insert
 
 # What is tested is on its way out, and warns of each size that it writes down.
@@ -20,8 +20,8 @@ pytestmark = [
 
 @pytest.mark.parametrize("learning", [True, False])
 def test_every_block_is_traced_with_gradients_and_without(learning: bool) -> None:
-    for name in names():
-        block = create(name, 8).eval()
+    for name in list_blocks():
+        block = create_block(name, 8).eval()
         x, other = torch.randn(2, 8, 7, 5), torch.randn(3, 8, 5, 11)
         with torch.set_grad_enabled(learning):
             traced = cast("nn.Module", torch.jit.trace(block, x, check_trace=True))
@@ -31,6 +31,6 @@ def test_every_block_is_traced_with_gradients_and_without(learning: bool) -> Non
 
 def test_a_model_with_blocks_is_traced() -> None:
     model, x = residual_net().eval(), image()
-    insert(model, ["cbam", "coordinate", "simam"], at="residual", example=x, init="paper")
+    insert(model, ["cbam", "coordinate", "simam"], position="residual", example=x, init="paper")
     traced = cast("nn.Module", torch.jit.trace(model, x, check_trace=True))
     torch.testing.assert_close(traced(x), model(x), rtol=1e-5, atol=1e-5)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from visattn.blocks.registry import BLOCKS, create, info, name_of, names
+from visattn.blocks.registry import BLOCKS, block_info, block_name, create_block, list_blocks
 
 CALLED = {
     "se": ("SE", "squeeze_excite", "SqueezeExcite", "Squeeze-and-Excitation"),
@@ -35,15 +35,17 @@ def plain(name: str) -> str:
 def test_blocks_go_by_the_names_of_the_field() -> None:
     for name, others in CALLED.items():
         for other in (name, *others):
-            assert info(other).name == name, other
-            assert name_of(create(other, 16)) == name
+            assert block_info(other).name == name, other
+            assert block_name(create_block(other, 16)) == name
 
 
 def test_a_name_means_one_block() -> None:
-    called = [plain(word) for name in names() for word in (name, *info(name).aliases)]
+    called = [plain(word) for name in list_blocks() for word in (name, *block_info(name).aliases)]
     assert [word for word, count in Counter(called).items() if count > 1] == []
     classes = {plain(block.__name__): name for name, block in BLOCKS.items()}
-    said = {plain(word): name for name in names() for word in (name, *info(name).aliases)}
+    said = {
+        plain(word): name for name in list_blocks() for word in (name, *block_info(name).aliases)
+    }
     assert {word for word in classes if said.get(word, classes[word]) != classes[word]} == set()
 
 
@@ -52,9 +54,12 @@ def test_a_name_means_one_block() -> None:
     [
         ("CBMA", "there is no block 'CBMA'; did you mean cbam"),
         ("squeeze-excit", "did you mean se"),
-        ("qqqq", r"there are se, ese, .*botnet \(a block of your own: call va.register\(MyBlock\)"),
+        (
+            "qqqq",
+            r"choose from se, ese, .*botnet \(a block of your own: call va.register_block\(MyBlock\)",
+        ),
     ],
 )
 def test_an_unknown_name_gets_close_ones(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        create(name, 16)
+        create_block(name, 16)

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from visattn.blocks.norm import MapNorm, VectorNorm
+from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 
 
 def test_they_are_torchs() -> None:
     for ours, theirs, shape in (
-        (VectorNorm(3), nn.BatchNorm1d(3), (5, 3)),
-        (MapNorm(3), nn.BatchNorm2d(3), (1, 3, 5, 7)),
+        (CheckedBatchNorm1d(3), nn.BatchNorm1d(3), (5, 3)),
+        (CheckedBatchNorm2d(3), nn.BatchNorm2d(3), (1, 3, 5, 7)),
     ):
         theirs.load_state_dict(ours.state_dict())
         x = torch.randn(shape)
@@ -20,7 +20,10 @@ def test_they_are_torchs() -> None:
 
 @pytest.mark.parametrize(
     ("norm", "shape", "said"),
-    [(VectorNorm(3), (1, 3), r"\[1, 3\]"), (MapNorm(3), (1, 3, 1, 1), r"\[1, 3, 1, 1\]")],
+    [
+        (CheckedBatchNorm1d(3), (1, 3), r"\[1, 3\]"),
+        (CheckedBatchNorm2d(3), (1, 3, 1, 1), r"\[1, 3, 1, 1\]"),
+    ],
 )
 def test_a_single_value_is_refused_in_training_only(
     norm: nn.Module, shape: tuple[int, ...], said: str

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.compile
 
 
 def test_a_gate_under_a_signal_is_one_graph() -> None:
-    gate = AttentionGate(6, signal=5, stride=2).eval()
+    gate = AttentionGate(6, signal_channels=5, stride=2).eval()
     compiled = torch.compile(gate, fullgraph=True, backend="aot_eager")
     x, signal = torch.randn(2, 6, 7, 11), torch.randn(2, 5, 3, 2)
     torch.testing.assert_close(compiled(x, signal), gate(x, signal))
@@ -29,14 +29,14 @@ def test_a_gate_under_a_signal_is_one_graph() -> None:
         SpatialGate(12),
         SpatialSE(12),
         AttentionGate(12),
-        SpatialTransformer(12, hidden=4, align_corners=True),
+        SpatialTransformer(12, hidden_channels=4, align_corners=True),
         CBAM(12),
         BAM(12),
         SCSE(12, combine="concat"),
         SelectiveKernel(12),
         SplitAttention(12, radix=3, groups=2),
     ],
-    ids=lambda block: block.card.name,
+    ids=lambda block: block.info.name,
 )
 def test_it_exports_for_any_batch_and_size(block: Block) -> None:
     sides = {axis: torch.export.Dim(f"side{axis}", min=2, max=4096) for axis in (2, 3)}

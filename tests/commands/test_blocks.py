@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from visattn.blocks import registry as catalogs
-from visattn.blocks.registry import create, info, names
+from visattn.blocks.registry import block_info, create_block, list_blocks
 from visattn.cli import main
 from visattn.commands import blocks
 
@@ -27,7 +27,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_has_a_row_for_each_block(narrow: None, capsys: Capsys) -> None:
     lines = shown(capsys)
     assert re.match(r"block +kind +parameters +MACs  paper$", lines[0])
-    assert [line.split()[0] for line in lines[1:] if line][: len(names())] == names()
+    assert [line.split()[0] for line in lines[1:] if line][: len(list_blocks())] == list_blocks()
     assert max(map(len, lines)) <= 80
     [row] = [line.split() for line in lines if line.startswith("se ")]
     assert row[:5] == ["se", "channel", "8,464", "811", "k"]
@@ -35,7 +35,7 @@ def test_the_table_has_a_row_for_each_block(narrow: None, capsys: Capsys) -> Non
 
 
 @pytest.mark.parametrize("columns", [None, 120, 200])
-def test_titles_are_shown_where_there_is_room(
+def test_titles_are_shown_if_the_terminal_is_wide_enough(
     columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -56,30 +56,36 @@ def test_macs_are_those_of_the_closed_form(narrow: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "output"),
     [(0, "0"), (999, "999"), (3_700_000_000, "3.70 G"), (413_234_567, "413 M"), (1_000, "1.00 k")],
 )
-def test_counts_have_three_digits(count: int, said: str) -> None:
-    assert blocks._short(count) == said
+def test_counts_have_three_digits(count: int, output: str) -> None:
+    assert blocks._short(count) == output
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_card_tells_all_and_fits(name: str, narrow: None, capsys: Capsys) -> None:
+@pytest.mark.parametrize("name", list_blocks())
+def test_a_description_is_complete_and_fits_the_width(name: str, narrow: None, capsys: Capsys) -> None:
     lines = shown(capsys, name)
-    card = info(name)
+    card = block_info(name)
     assert lines[0] == f"{name}: {card.title}"
     assert max(map(len, lines)) <= 80
     text = re.sub(r"\s+", " ", "\n".join(lines))
-    count = sum(parameter.numel() for parameter in create(name, 256).parameters())
-    for told in (card.paper, card.equation, card.parameters, *card.deviations, *card.weights):
-        assert re.sub(r"\s+", " ", told) in text
+    count = sum(parameter.numel() for parameter in create_block(name, 256).parameters())
+    for record in (
+        card.paper,
+        card.equation,
+        card.parameters,
+        *card.deviations,
+        *card.compatible_weights,
+    ):
+        assert re.sub(r"\s+", " ", record) in text
     assert f"{count:,} at C = 256" in text
-    options = blocks._options(type(create(name, 256)))
+    options = blocks._arguments(type(create_block(name, 256)))
     assert all(re.sub(r"\s+", " ", option) in text for option in options)
     assert [option for option in options if not re.match(r"\w+=.+: \S", option)] == []
 
 
-def test_a_wrong_name_gets_close_ones(capsys: Capsys) -> None:
+def test_an_unknown_name_gets_close_matches(capsys: Capsys) -> None:
     assert main(["blocks", "cbma"]) == 2
     assert "visattn blocks: error: there is no block 'cbma'; did you mean cbam" in (
         capsys.readouterr().err
@@ -90,15 +96,15 @@ def test_arguments_are_read_to_the_end_of_their_section() -> None:
     docstring = (
         "A gate.\n\nArgs:\n    one: Its side,\n        odd.\n    two: More.\n\nRaises:\n    E: x."
     )
-    assert blocks._arguments(docstring) == {"one": "Its side, odd.", "two": "More."}
-    assert blocks._arguments("No arguments.") == {}
+    assert blocks._documented_arguments(docstring) == {"one": "Its side, odd.", "two": "More."}
+    assert blocks._documented_arguments("No arguments.") == {}
 
 
 MINE = """
 import visattn as va
 from torch import nn
 
-@va.register
+@va.register_block
 class Mine(nn.Module):
     '''A block of a user.
 
@@ -112,7 +118,7 @@ class Mine(nn.Module):
     def forward(self, x):
         return x * self.conv(x).sigmoid()
 
-@va.register(name="counting")
+@va.register_block(name="counting")
 class Counting(Mine):
     def forward(self, x):
         return x * x.sum().item()
@@ -126,19 +132,19 @@ def test_blocks_of_trusted_modules_are_known(
     (tmp_path / "mine_of_blocks.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["blocks", "mine_of_blocks.Mine"]) == 2
-    assert "trust the module by VISATTN_TRUST_MODULES=mine_of_blocks" in capsys.readouterr().err
+    assert "set VISATTN_TRUST_MODULES=mine_of_blocks" in capsys.readouterr().err
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "mine_of_blocks,nowhere_at_all")
     rows = {line.split()[0]: line.split() for line in shown(capsys) if line}
     assert rows["mine"][:3] == ["mine", "other", "65,792"]
     assert rows["counting"][2:4] == ["-", "-"]
     card = shown(capsys, "mine_of_blocks.Mine")
     assert card[0] == "mine: Mine"
-    assert "options     factor=2.0: By which it scales." in card
+    assert "arguments   factor=2.0: By which it scales." in card
     assert any("not counted: RuntimeError" in line for line in shown(capsys, "counting"))
     assert main(["blocks"]) == 0
     assert "nowhere_at_all cannot be imported" in capsys.readouterr().err
     sys.modules.pop("mine_of_blocks")
 
 
-def test_a_block_goes_by_its_other_names(narrow: None, capsys: Capsys) -> None:
+def test_aliases_are_accepted(narrow: None, capsys: Capsys) -> None:
     assert shown(capsys, "CBAM") == shown(capsys, "cbam")

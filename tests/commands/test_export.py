@@ -11,10 +11,10 @@ from torch import nn
 
 import visattn
 from visattn.cli import main
-from visattn.models.captioner import SPECIALS
+from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
-from visattn.models.serialization.config import describe
+from visattn.models.serialization.config import model_config
 
 Capsys = pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], object]
@@ -23,15 +23,15 @@ Change = Callable[[dict[str, Any]], object]
 @pytest.fixture
 def model() -> ShowAttendTell:
     encoder = SmallEncoder((24, 40), channels=12)
-    words = (*SPECIALS, "red", "blue")
-    return ShowAttendTell(words, encoder, word_width=5, hidden=11, attention=3)
+    words = (*SPECIAL_TOKENS, "red", "blue")
+    return ShowAttendTell(words, encoder, embed_dim=5, hidden_size=11, attention_dim=3)
 
 
 def checkpoint(model: nn.Module) -> dict[str, Any]:
     """What matters of what a task saves; the rest of it belongs to Lightning."""
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     weights["scores.total"] = torch.zeros(1)
-    return {"state_dict": weights, "visattn": {"model": describe(model)}, "epoch": 3}
+    return {"state_dict": weights, "visattn": {"model": model_config(model)}, "epoch": 3}
 
 
 @pytest.fixture
@@ -40,29 +40,29 @@ def saved(model: ShowAttendTell, tmp_path: Path) -> Path:
     return tmp_path / "best.ckpt"
 
 
-def test_the_exported_model_says_what_the_trained_one_says(
+def test_the_exported_model_matches_the_trained_model(
     model: ShowAttendTell, saved: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "new" / "m.safetensors"
     assert main(["export", str(saved), "--out", str(out)]) == 0
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    told = f"{out}\tSoftAttentionCaptioner, {parameters:,} parameters\n"
-    assert capsys.readouterr().out == told
+    record = f"{out}\tSoftAttentionCaptioner, {parameters:,} parameters\n"
+    assert capsys.readouterr().out == record
     image = np.random.default_rng(2).integers(0, 256, (31, 53, 3), dtype=np.uint8)
     loaded = visattn.load(out)
     assert isinstance(loaded, ShowAttendTell)
     [before], [after] = visattn.caption(model, image), visattn.caption(loaded, image)
     assert after.words == before.words
-    assert after.log_probabilities == before.log_probabilities
+    assert after.log_probs == before.log_probs
     torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)
 
 
-def test_a_file_is_written_whole_or_not_at_all(saved: Path, tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_no_file(saved: Path, tmp_path: Path) -> None:
     assert main(["export", str(saved), "--out", str(tmp_path / "m.safetensors")]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"best.ckpt", "m.safetensors"}
 
 
-def test_no_checkpoint(tmp_path: Path, capsys: Capsys) -> None:
+def test_a_missing_checkpoint_is_refused(tmp_path: Path, capsys: Capsys) -> None:
     words = ["export", str(tmp_path / "no.ckpt"), "--out", str(tmp_path / "m.safetensors")]
     assert main(words) == 1
     assert "no.ckpt" in capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_no_checkpoint(tmp_path: Path, capsys: Capsys) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 cut short"])
-def test_a_damaged_checkpoint(content: bytes, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_damaged_checkpoint_is_refused(content: bytes, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "bad.ckpt").write_bytes(content)
     words = ["export", str(tmp_path / "bad.ckpt"), "--out", str(tmp_path / "m.safetensors")]
     assert main(words) == 1
@@ -87,7 +87,7 @@ class Payload:
         return Path.touch, (self.mark,)
 
 
-def test_a_hostile_checkpoint_runs_nothing(
+def test_a_malicious_checkpoint_executes_nothing(
     model: ShowAttendTell, tmp_path: Path, capsys: Capsys
 ) -> None:
     hostile = {**checkpoint(model), "payload": Payload(tmp_path / "ran")}
@@ -107,7 +107,7 @@ def drop_a_weight(content: dict[str, Any]) -> None:
     [lambda content: content.pop("visattn"), drop_a_weight],
     ids=["not ours", "weights missing"],
 )
-def test_a_checkpoint_that_holds_no_whole_model(
+def test_an_incomplete_checkpoint_is_refused(
     change: Change, model: ShowAttendTell, tmp_path: Path, capsys: Capsys
 ) -> None:
     content = checkpoint(model)
@@ -124,7 +124,7 @@ def test_another_suffix_is_a_usage_error(saved: Path, tmp_path: Path, capsys: Ca
     assert "--out must end in .safetensors" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be(saved: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_an_unwritable_folder_is_refused(saved: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "file").touch()
     words = ["export", str(saved), "--out", str(tmp_path / "file" / "m.safetensors")]
     assert main(words) == 1

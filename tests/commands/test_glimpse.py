@@ -13,7 +13,7 @@ from visattn.cli import main
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
-from visattn.viz.html.index_page import index_entries
+from visattn.viz.html.index_page import parse_index_page
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -23,7 +23,14 @@ def write_model(path: Path, channels: int = 3, factor: float = 3.0) -> Path:
     torch.manual_seed(4)
     mean, std = (0.5,) * channels, (0.3,) * channels
     model = RecurrentAttentionModel(
-        ("cat", "dog", "bird"), (24, 40), mean, std, glimpse=7, scales=2, glimpses=3, width=11
+        ("cat", "dog", "bird"),
+        (24, 40),
+        mean,
+        std,
+        glimpse_size=7,
+        num_scales=2,
+        num_glimpses=3,
+        hidden_size=11,
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -53,7 +60,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_a_folder_becomes_lines_images_and_numbers(
+def test_a_folder_yields_lines_images_and_arrays(
     weights: Path, images: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "new" / "out"
@@ -62,20 +69,20 @@ def test_a_folder_becomes_lines_images_and_numbers(
     assert {name for name, _, _ in lines} == {"tall", "wide", "small"}
     written = {f"{name}.{kind}" for name, _, _ in lines for kind in ("png", "gif", "json")}
     assert {path.name for path in out.iterdir()} == {*written, "coverage.png", "index.html"}
-    cards = index_entries((out / "index.html").read_text())
+    cards = parse_index_page((out / "index.html").read_text())
     assert [(card.name, card.page) for card in cards] == [
         (name, f"{name}.png") for name in ("small", "tall", "wide")
     ]
-    said = {name: f"{answer}, {100 * float(chance):.0f} %" for name, answer, chance in lines}
-    assert {card.name: card.caption for card in cards} == said
+    output = {name: f"{answer}, {100 * float(chance):.0f} %" for name, answer, chance in lines}
+    assert {card.name: card.caption for card in cards} == output
     for name, answer, chance in lines:
-        told = json.loads((out / f"{name}.json").read_text())
-        assert (told["class"], f"{told['probability']:.3f}") == (answer, chance)
+        record = json.loads((out / f"{name}.json").read_text())
+        assert (record["class"], f"{record['probability']:.3f}") == (answer, chance)
         with Image.open(out / f"{name}.png") as panel, Image.open(out / f"{name}.gif") as moving:
             assert (panel.width, getattr(moving, "n_frames", 1)) == (1200, 5)
 
 
-def test_numbers_of_a_image_are_what_the_library_returns(
+def test_saved_arrays_match_the_library(
     weights: Path, images: Path, tmp_path: Path
 ) -> None:
     words = [
@@ -88,18 +95,23 @@ def test_numbers_of_a_image_are_what_the_library_returns(
         "--seed",
         "7",
     ]
-    assert main(["glimpse", str(images / "wide.jpg"), *words, "--fit", "pad"]) == 0
-    told = json.loads((tmp_path / "wide.json").read_text())
+    assert main(["glimpse", str(images / "wide.jpg"), *words, "--resize-mode", "pad"]) == 0
+    record = json.loads((tmp_path / "wide.json").read_text())
     [known] = glimpses(
-        visattn.load(weights), images / "wide.jpg", policy="sampled", seed=7, fit="pad"
+        visattn.load(weights), images / "wide.jpg", policy="sampled", seed=7, resize_mode="pad"
     )
-    assert told["image"] == str(images / "wide.jpg")
-    assert (told["class"], told["classes"]) == (known.answer, ["cat", "dog", "bird"])
-    assert (told["policy"], told["seed"], told["glimpse"], told["scales"]) == ("sampled", 7, 7, 2)
-    assert told["places"] == known.places.tolist()
-    assert told["boxes"] == known.boxes.tolist()
-    assert told["probabilities"] == known.probabilities.tolist()
-    assert visattn.Geometry.from_dict(told["geometry"]) == known.maps.geometry
+    assert record["image"] == str(images / "wide.jpg")
+    assert (record["class"], record["class_names"]) == (known.prediction, ["cat", "dog", "bird"])
+    assert (record["policy"], record["seed"], record["glimpse_size"], record["num_scales"]) == (
+        "sampled",
+        7,
+        7,
+        2,
+    )
+    assert record["locations"] == known.locations.tolist()
+    assert record["boxes"] == known.boxes.tolist()
+    assert record["probabilities"] == known.probabilities.tolist()
+    assert visattn.Geometry.from_dict(record["geometry"]) == known.maps.geometry
 
 
 def test_one_image_has_no_coverage(weights: Path, images: Path, tmp_path: Path) -> None:
@@ -108,8 +120,8 @@ def test_one_image_has_no_coverage(weights: Path, images: Path, tmp_path: Path) 
     assert not (tmp_path / "out" / "coverage.png").exists()
 
 
-@pytest.mark.parametrize("policy", ["mean", "sampled", "random", "raster", "saliency"])
-def test_every_policy_gives_an_answer(
+@pytest.mark.parametrize("policy", ["greedy", "sampled", "random", "raster", "saliency"])
+def test_every_policy_predicts_a_class(
     policy: str, weights: Path, images: Path, capsys: Capsys
 ) -> None:
     assert main(["glimpse", str(images), "--weights", str(weights), "--policy", policy]) == 0
@@ -119,12 +131,12 @@ def test_every_policy_gives_an_answer(
     assert capsys.readouterr().out == first  # chance has a seed
 
 
-def test_the_seed_moves_a_random_start(weights: Path, images: Path, tmp_path: Path) -> None:
+def test_the_seed_changes_a_random_initial_location(weights: Path, images: Path, tmp_path: Path) -> None:
     places = []
     for seed in ("0", "1"):
         words = ["--weights", str(weights), "--out", str(tmp_path / seed), "--seed", seed]
         assert main(["glimpse", str(images / "tall.png"), *words]) == 0
-        places.append(json.loads((tmp_path / seed / "tall.json").read_text())["places"])
+        places.append(json.loads((tmp_path / seed / "tall.json").read_text())["locations"])
     assert places[0][0] != places[1][0]
 
 
@@ -137,7 +149,7 @@ def test_without_out_nothing_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_gray_model_looks_at_colors_and_a_color_model_at_gray(
+def test_grayscale_and_color_images_are_converted(
     weights: Path, images: Path, tmp_path: Path
 ) -> None:
     gray = write_model(tmp_path / "gray.safetensors", channels=1)
@@ -147,21 +159,21 @@ def test_a_gray_model_looks_at_colors_and_a_color_model_at_gray(
     assert main(["glimpse", str(tmp_path / "in" / "gray.png"), "--weights", str(weights)]) == 0
 
 
-def test_bad_images_are_passed_over_and_listed(
+def test_unreadable_images_are_skipped_and_reported(
     weights: Path, images: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (images / "broken.png").write_bytes(b"no image")
     words = ["glimpse", str(images), "--weights", str(weights), "--out", str(tmp_path / "out")]
     assert main(words) == 1
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 3
-    assert "visattn: skipped " in said.err
-    assert "broken.png: not an image" in said.err
-    assert "1 of 4 images skipped" in said.err
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 3
+    assert "visattn: skipped " in output.err
+    assert "broken.png: not an image" in output.err
+    assert "1 of 4 images skipped" in output.err
     assert main([*words[:4], "--strict"]) == 1
 
 
-def test_a_file_that_cannot_be_written_costs_the_others_nothing(
+def test_an_unwritable_file_does_not_stop_the_others(
     weights: Path, images: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "out"
@@ -172,12 +184,12 @@ def test_a_file_that_cannot_be_written_costs_the_others_nothing(
     assert (out / "coverage.png").exists()
 
 
-def test_a_image_called_coverage_keeps_its_page(
+def test_an_image_named_coverage_keeps_its_page(
     weights: Path, images: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    given = [str(draw(images / "coverage.png", (20, 20))), str(images / "deeper")]
+    values = [str(draw(images / "coverage.png", (20, 20))), str(images / "deeper")]
     out = tmp_path / "out"
-    assert main(["glimpse", *given, "--weights", str(weights), "--out", str(out)]) == 0
+    assert main(["glimpse", *values, "--weights", str(weights), "--out", str(out)]) == 0
     assert "coverage_2\t" in capsys.readouterr().out
     assert {"coverage.png", "coverage_2.png"} <= {path.name for path in out.iterdir()}
 
@@ -186,7 +198,7 @@ def test_no_image_is_replaced(weights: Path, images: Path, capsys: Capsys) -> No
     kept = (images / "tall.png").read_bytes()
     words = ["--weights", str(weights), "--out", str(images)]
     assert main(["glimpse", str(images / "tall.png"), *words]) == 1
-    assert "in place of the image tall.png" in capsys.readouterr().err
+    assert "would overwrite the input image tall.png" in capsys.readouterr().err
     assert (images / "tall.png").read_bytes() == kept
 
 
@@ -194,12 +206,12 @@ def test_weights_must_be_a_glimpse_model(images: Path, tmp_path: Path, capsys: C
     visattn.save(SmallEncoder((24, 24)), tmp_path / "other.safetensors")
     words = ["glimpse", str(images), "--weights"]
     assert main([*words, str(tmp_path / "other.safetensors")]) == 1
-    assert "holds a SmallEncoder, which takes no glimpses" in capsys.readouterr().err
+    assert "holds a SmallEncoder, which is not a glimpse model" in capsys.readouterr().err
     assert main([*words, str(tmp_path / "none.safetensors")]) == 1
     assert "no model at" in capsys.readouterr().err
 
 
-def test_damaged_weights_are_no_answer(images: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_nonfinite_weights_yield_no_prediction(images: Path, tmp_path: Path, capsys: Capsys) -> None:
     nothing = write_model(tmp_path / "nan.safetensors", factor=float("nan"))
     assert main(["glimpse", str(images), "--weights", str(nothing)]) == 1
     assert capsys.readouterr().out == ""
@@ -214,19 +226,19 @@ def test_damaged_weights_are_no_answer(images: Path, tmp_path: Path, capsys: Cap
         (["--weights", "x", "--policy", "best"], "invalid choice: 'best'"),
     ],
 )
-def test_a_command_line_that_cannot_be_followed(
+def test_invalid_command_lines_are_usage_errors(
     words: list[str], reason: str, images: Path, capsys: Capsys
 ) -> None:
     assert main(["glimpse", str(images), *words]) == 2
     assert reason in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there(weights: Path, images: Path, capsys: Capsys) -> None:
+def test_an_unavailable_device_is_refused(weights: Path, images: Path, capsys: Capsys) -> None:
     words = ["glimpse", str(images), "--weights", str(weights), "--device", "nothing"]
     assert main(words) == 1
-    assert "--device nothing cannot be used here" in capsys.readouterr().err
+    assert "--device nothing is not available" in capsys.readouterr().err
 
 
-def test_images_that_are_not_there(weights: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_missing_images_are_refused(weights: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert main(["glimpse", str(tmp_path / "none"), "--weights", str(weights)]) == 1
     assert "does not exist" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandboxes import fill
+from command_sandbox import fill
 
 from visattn.cli import main
 from visattn.data.images.reader import find_images
@@ -19,12 +19,12 @@ COMMANDS = {
     "caption odd --weights captioner.safetensors --out odd/captions": {"dog", "link"},
     "glimpse odd --weights eye.safetensors --out odd/scans": {"dog", "link"},
     "overlay odd --model cnn.safetensors --method gradcam --out odd/maps": {"dog", "link"},
-    "overlay odd --model cnn.safetensors --method gradcam --scale global --out odd/maps2": {
+    "overlay odd --model cnn.safetensors --method gradcam --normalize global --out odd/maps2": {
         "dog",
         "link",
     },
     "score maps --model cnn.safetensors --data odd --masks masks --methods gradcam "
-    "--scores location --out odd/scores": set(),
+    "--scores localization --out odd/scores": set(),
 }
 
 
@@ -59,27 +59,27 @@ REASONS = {
 }
 
 
-def test_what_is_no_photo_is_skipped_and_reported_and_results_are_no_photos(
+def test_special_files_are_skipped_and_results_are_not_read(
     odd: Path, capsys: Capsys
 ) -> None:
     for name in ("dog", "link", "round", "gone", "pipe", "listener"):
         (odd.parent / "masks" / f"{name}.png").write_bytes(
             (odd.parent / "masks" / "dog.png").read_bytes()
         )
-    for typed, shown in COMMANDS.items():
-        words = shlex.split(typed)
+    for command, shown in COMMANDS.items():
+        words = shlex.split(command)
         for _ in range(2):
-            assert main(words) == 1, typed
+            assert main(words) == 1, command
             out, err = capsys.readouterr()
             if shown:
-                assert {line.partition("\t")[0] for line in out.splitlines()} == shown, typed
+                assert {line.partition("\t")[0] for line in out.splitlines()} == shown, command
                 assert "visattn: 4 of 6 images skipped" in err
             for name, reason in REASONS.items():
-                assert f"visattn: skipped odd/{name}: {reason}\n" in err, typed
+                assert f"visattn: skipped odd/{name}: {reason}\n" in err, command
         shutil.rmtree(words[-1])
 
 
-def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_go_on(
+def test_an_unlistable_folder_is_reported_and_the_others_are_processed(
     sandbox: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sandbox / "photos" / "locked").mkdir()
@@ -103,14 +103,16 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_go_on(
         find_images(sandbox / "photos" / "locked", onerror=print)
 
 
-def test_a_photo_that_vanishes_is_skipped(
+def test_a_photo_deleted_during_the_run_is_skipped(
     sandbox: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from visattn.commands.caption import command as caption
 
-    build = caption.trained_model
+    build = caption.load_trained_model
     monkeypatch.setattr(
-        caption, "trained_model", lambda asked: (Path("photos/dog.png").unlink(), build(asked))[1]
+        caption,
+        "load_trained_model",
+        lambda args: (Path("photos/dog.png").unlink(), build(args))[1],
     )
     assert main(["caption", "photos", "--weights", "captioner.safetensors"]) == 1
     out, err = capsys.readouterr()
@@ -118,7 +120,7 @@ def test_a_photo_that_vanishes_is_skipped(
     assert "visattn: skipped photos/dog.png: no such file\n" in err
 
 
-def test_a_walk_is_in_order_ends_and_stays_inside(tmp_path: Path) -> None:
+def test_walks_are_ordered_finite_and_stay_inside(tmp_path: Path) -> None:
     inside = tmp_path / "a"
     for name in ("b/2.txt", "b/1.txt", "z.txt", "b.txt", ".hidden/3.txt", "out/4.txt", "b/out/5"):
         (inside / name).parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +129,7 @@ def test_a_walk_is_in_order_ends_and_stays_inside(tmp_path: Path) -> None:
     (tmp_path / "other").symlink_to(inside / "out")  # the same folder by another name
     expected = ["b.txt", "z.txt", "b/1.txt", "b/2.txt", "b/out/5", "out/4.txt"]
     assert [path.relative_to(inside).as_posix() for path in walk_files(inside)] == expected
-    assert list(walk_files(inside, omit=tmp_path / "nowhere")) == list(walk_files(inside))
+    assert list(walk_files(inside, exclude=tmp_path / "nowhere")) == list(walk_files(inside))
     for omitted in (inside / "out", tmp_path / "other"):
-        found = walk_files(inside, omit=omitted)
-        assert [path.relative_to(inside).as_posix() for path in found] == expected[:-1]
+        results = walk_files(inside, exclude=omitted)
+        assert [path.relative_to(inside).as_posix() for path in results] == expected[:-1]

@@ -15,7 +15,7 @@ MORE = int(os.environ.get("VISATTN_FUZZ_CASES", "1_000_000"))
 
 def fuzzed(what: str, first: int, count: int, folder: Path) -> list[dict[str, Any]]:
     """Return what a process of its own told of so many cases."""
-    command = [sys.executable, str(HELPERS / "fuzz_children.py"), what, str(first), str(count)]
+    command = [sys.executable, str(HELPERS / "fuzz_worker.py"), what, str(first), str(count)]
     child = subprocess.run(
         [*command, str(folder)], capture_output=True, text=True, timeout=60 + count, check=False
     )
@@ -24,34 +24,34 @@ def fuzzed(what: str, first: int, count: int, folder: Path) -> list[dict[str, An
     return [json.loads(line) for line in child.stdout.splitlines()]
 
 
-def check(told: dict[str, Any], count: int) -> None:
-    assert told["cases"] == count
-    assert told["read"] + told["refused"] + len(told["escaped"]) >= count
-    assert told["escaped"] == [], told["kind"]
-    assert told["slow"] == [], f"{told['kind']}: over a second"
-    assert told["megabytes"] < 500, told["kind"]
-    assert told["refused"] > count // 10, told["kind"]  # the cases are damaged indeed
-    assert told["read"] > 0, told["kind"]  # and not all of them beyond reading
+def check(content: dict[str, Any], count: int) -> None:
+    assert content["cases"] == count
+    assert content["read"] + content["refused"] + len(content["escaped"]) >= count
+    assert content["escaped"] == [], content["kind"]
+    assert content["slow"] == [], f"{content['kind']}: over a second"
+    assert content["megabytes"] < 500, content["kind"]
+    assert content["refused"] > count // 10, content["kind"]  # the cases are damaged indeed
+    assert content["read"] > 0, content["kind"]  # and not all of them beyond reading
 
 
 def test_two_thousand_damaged_images(tmp_path: Path) -> None:
-    [told] = fuzzed("images", 0, 2_000, tmp_path)
-    check(told, 2_000)
-    assert told["read"] > 200
+    [content] = fuzzed("images", 0, 2_000, tmp_path)
+    check(content, 2_000)
+    assert content["read"] > 200
 
 
 def test_damaged_annotations_of_every_kind(tmp_path: Path) -> None:
-    for told in fuzzed("annotations", 0, 300, tmp_path):
-        check(told, 300)
+    for content in fuzzed("annotations", 0, 300, tmp_path):
+        check(content, 300)
 
 
 @pytest.mark.fuzz
 def test_many_more_damaged_images(tmp_path: Path) -> None:
-    [told] = fuzzed("images", 1_000_000, MORE, tmp_path)
-    check(told, MORE)
+    [content] = fuzzed("images", 1_000_000, MORE, tmp_path)
+    check(content, MORE)
 
 
 @pytest.mark.fuzz
 def test_many_more_damaged_annotations(tmp_path: Path) -> None:
-    for told in fuzzed("annotations", 1_000_000, MORE // 20, tmp_path):
-        check(told, MORE // 20)
+    for content in fuzzed("annotations", 1_000_000, MORE // 20, tmp_path):
+        check(content, MORE // 20)

@@ -15,5 +15,5 @@ def test_places_and_weights_are_numpys(count: int) -> None:
 
 
 def test_there_must_be_a_place() -> None:
-    with pytest.raises(ValueError, match="at least 1 place, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         gauss_legendre(0)

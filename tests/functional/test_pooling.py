@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from visattn.functional.pooling import (
-    channel_deviations,
     channel_means,
     channel_norms,
-    maxima,
-    means,
+    channel_stds,
+    fast_amax,
+    fast_mean,
 )
 
 
@@ -23,7 +23,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("over", [(1,), (2,), (3,), (2, 3)])
 def test_means_and_their_slopes_are_torchs(over: tuple[int, ...]) -> None:
     x = numbers(2, 3, 5, 7).requires_grad_()
-    got, wanted = means(x, over), x.mean(over)
+    got, wanted = fast_mean(x, over), x.mean(over)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-14)
     slope = numbers(*got.shape, seed=1)
     [ours] = torch.autograd.grad(got, x, slope)
@@ -38,9 +38,9 @@ def test_maxima_are_the_same_with_and_without_a_slope(axis: int) -> None:
     largest = wanted[0]
     for layer in wanted:
         largest = torch.where(layer > largest, layer, largest)
-    assert torch.equal(maxima(x, axis), largest)
+    assert torch.equal(fast_amax(x, axis), largest)
     learning = x.clone().requires_grad_()
-    got = maxima(learning, axis)
+    got = fast_amax(learning, axis)
     assert torch.equal(got, largest)
     got.sum().backward()
     assert learning.grad is not None
@@ -49,7 +49,7 @@ def test_maxima_are_the_same_with_and_without_a_slope(axis: int) -> None:
 
 def test_of_equal_maxima_one_takes_the_slope() -> None:
     x = torch.zeros(1, 1, 3, 5, requires_grad=True)
-    maxima(x, 3).sum().backward()
+    fast_amax(x, 3).sum().backward()
     assert x.grad is not None
     assert x.grad.sum(3).tolist() == [[[1.0, 1.0, 1.0]]]
     assert set(x.grad.unique().tolist()) == {0.0, 1.0}
@@ -60,8 +60,8 @@ def test_deviations_do_not_know_the_offset_and_follow_the_scale(
     offset: float, scale: float
 ) -> None:
     x = numbers(2, 3, 5, 7)
-    moved = channel_deviations(scale * x + offset, epsilon=0.0)
-    torch.testing.assert_close(moved, scale * channel_deviations(x, epsilon=0.0))
+    moved = channel_stds(scale * x + offset, eps=0.0)
+    torch.testing.assert_close(moved, scale * channel_stds(x, eps=0.0))
 
 
 def test_deviations_are_those_of_the_places_at_hand() -> None:
@@ -71,7 +71,7 @@ def test_deviations_are_those_of_the_places_at_hand() -> None:
             places = x[b, c].flatten().tolist()
             mean = sum(places) / 35
             wanted = (sum((place - mean) ** 2 for place in places) / 35 + 1e-5) ** 0.5
-            assert float(channel_deviations(x)[b, c]) == pytest.approx(wanted, abs=1e-12)
+            assert float(channel_stds(x)[b, c]) == pytest.approx(wanted, abs=1e-12)
             assert float(channel_norms(x)[b, c]) == pytest.approx(
                 sum(place**2 for place in places) ** 0.5, abs=1e-12
             )
@@ -79,7 +79,7 @@ def test_deviations_are_those_of_the_places_at_hand() -> None:
 
 def test_equal_places_have_finite_slopes() -> None:
     x = torch.full((2, 3, 1, 1), 4.0, requires_grad=True)
-    (channel_deviations(x).sum() + channel_norms(x - x).sum()).backward()
+    (channel_stds(x).sum() + channel_norms(x - x).sum()).backward()
     assert x.grad is not None
     assert x.grad.tolist() == torch.zeros(2, 3, 1, 1).tolist()
 
@@ -90,7 +90,7 @@ def test_half_precision_does_not_overflow(kind: torch.dtype) -> None:
     exact = x.double()
     torch.testing.assert_close(channel_means(x).double(), exact.mean((2, 3)), rtol=4e-3, atol=0)
     torch.testing.assert_close(
-        channel_deviations(x).double(), exact.std((2, 3), correction=0), rtol=1e-4, atol=0
+        channel_stds(x).double(), exact.std((2, 3), correction=0), rtol=1e-4, atol=0
     )
     torch.testing.assert_close(
         channel_norms(x).double(), exact.square().sum((2, 3)).sqrt(), rtol=1e-5, atol=0
@@ -99,6 +99,6 @@ def test_half_precision_does_not_overflow(kind: torch.dtype) -> None:
 
 def test_they_have_the_right_slopes() -> None:
     x = numbers(2, 3, 2, 3).requires_grad_()
-    assert torch.autograd.gradcheck(channel_deviations, x)
+    assert torch.autograd.gradcheck(channel_stds, x)
     assert torch.autograd.gradcheck(channel_norms, x)
-    assert torch.autograd.gradgradcheck(channel_deviations, x)
+    assert torch.autograd.gradgradcheck(channel_stds, x)

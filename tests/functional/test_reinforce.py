@@ -1,4 +1,4 @@
-"""Rewards into gradients, held against the expectation over everything that can happen."""
+"""REINFORCE estimators against exact gradients of enumerable problems."""
 
 import itertools
 import math
@@ -10,74 +10,81 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Categorical, Normal
 
 from visattn.functional.reinforce import (
-    Reward,
+    RewardType,
+    categorical_entropy,
+    categorical_log_prob,
+    classification_rewards,
+    entropy_rewards,
     explained_variance,
     gaussian_entropy,
-    gaussian_log_density,
-    leave_one_out,
-    policy_loss,
+    gaussian_log_prob,
+    leave_one_out_advantages,
+    reinforce_loss,
     rewards_to_go,
-    rollout_loss,
+    self_critical_advantages,
+    update_moving_average,
+    value_baseline_loss,
 )
 
 REWARDS = st.lists(st.floats(-9, 9), min_size=2, max_size=7)
 
 
 @given(rewards=REWARDS)
-def test_each_is_held_against_the_mean_of_the_others(rewards: list[float]) -> None:
-    got = leave_one_out(torch.tensor([rewards], dtype=torch.float64))[0].tolist()
+def test_leave_one_out_subtracts_the_mean_of_the_other_samples(rewards: list[float]) -> None:
+    advantages = leave_one_out_advantages(torch.tensor([rewards], dtype=torch.float64))[0].tolist()
     for place, reward in enumerate(rewards):
         others = rewards[:place] + rewards[place + 1 :]
-        assert got[place] == pytest.approx(reward - sum(others) / len(others), abs=1e-9)
-    assert sum(got) == pytest.approx(0, abs=1e-8)
+        assert advantages[place] == pytest.approx(reward - sum(others) / len(others), abs=1e-9)
+    assert sum(advantages) == pytest.approx(0, abs=1e-8)
 
 
-def test_one_sample_cannot_be_compared() -> None:
+def test_leave_one_out_refuses_a_single_sample() -> None:
     with pytest.raises(ValueError, match="at least 2 samples"):
-        leave_one_out(torch.zeros(3, 1))
+        leave_one_out_advantages(torch.zeros(3, 1))
 
 
-def test_the_expected_gradient_is_that_of_the_expected_reward() -> None:
-    """Two samples of one word out of three, all nine pairs counted with their probability."""
+def test_expected_gradient_equals_gradient_of_expected_reward() -> None:
+    """Two samples of one word out of three: all nine pairs, weighted by their probability."""
     logits = torch.tensor([0.3, -0.7, 0.2], dtype=torch.float64, requires_grad=True)
     reward = torch.tensor([1.0, 0.2, -0.5], dtype=torch.float64)
     log_p = logits.log_softmax(0)
-    (wanted,) = torch.autograd.grad((log_p.exp() * reward).sum(), logits, retain_graph=True)
+    (exact_gradient,) = torch.autograd.grad((log_p.exp() * reward).sum(), logits, retain_graph=True)
     total = torch.zeros(3, dtype=torch.float64)
     for pair in itertools.product(range(3), repeat=2):
         words = torch.tensor(pair)
-        advantages = leave_one_out(reward[words][None])[0]
-        loss = policy_loss(log_p[words], advantages)
+        advantages = leave_one_out_advantages(reward[words][None])[0]
+        loss = reinforce_loss(log_p[words], advantages, reduction="mean")
         (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
         total += log_p[words].sum().exp().detach() * gradient
-    torch.testing.assert_close(total, -wanted)
+    torch.testing.assert_close(total, -exact_gradient)
 
 
-def test_no_gradient_flows_into_the_advantages() -> None:
+def test_mean_reduction_passes_no_gradient_to_advantages() -> None:
     advantages = torch.tensor([1.0, -1.0], requires_grad=True)
-    policy_loss(torch.tensor([-1.0, -2.0], requires_grad=True), advantages).backward()
+    log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    reinforce_loss(log_probs, advantages, reduction="mean").backward()
     assert advantages.grad is None
 
 
-# ---- two choices in a row, each of three, the second knowing the first: all nine rollouts counted
+# ---- two choices of three each, the second conditioned on the first: nine rollouts in all
 
 FIRST = torch.tensor([0.3, -0.7, 0.2], dtype=torch.float64)
 SECOND = torch.tensor([[0.1, 0.5, -0.4], [-1.0, 0.2, 0.9], [0.6, -0.3, 0.0]], dtype=torch.float64)
 TABLE = torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.9, -0.5], [0.0, 0.7, 0.1]], dtype=torch.float64)
 PAIRS = torch.tensor(list(itertools.product(range(3), repeat=2)))
-Told = Callable[[Tensor], Tensor]
-"""From the rollouts [n 2] to what is taken off the reward of each action [n 2]."""
+BaselineFunction = Callable[[Tensor], Tensor]
+"""From the rollouts [n 2] to the baseline of each action [n 2]."""
 
 
-def choices() -> tuple[Tensor, Tensor]:
+def policy_logits() -> tuple[Tensor, Tensor]:
     return FIRST.clone().requires_grad_(), SECOND.clone().requires_grad_()
 
 
-def likelihoods(weights: tuple[Tensor, Tensor], rollouts: Tensor) -> Tensor:
-    """Log-probabilities of the two actions of each rollout."""
+def action_log_probs(weights: tuple[Tensor, Tensor], rollouts: Tensor) -> Tensor:
+    """Return the log-probabilities of the two actions of each rollout."""
     first, second = weights[0].log_softmax(0), weights[1].log_softmax(1)
     return torch.stack([first[rollouts[:, 0]], second[rollouts[:, 0], rollouts[:, 1]]], 1)
 
@@ -86,23 +93,25 @@ def flat(gradients: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def exact() -> Tensor:
-    """The gradient of the expected reward."""
-    weights = choices()
-    chances = likelihoods(weights, PAIRS).sum(1).exp()
-    return flat(torch.autograd.grad((chances * TABLE[PAIRS[:, 0], PAIRS[:, 1]]).sum(), weights))
+def exact_gradient() -> Tensor:
+    """Return the gradient of the expected reward."""
+    weights = policy_logits()
+    probabilities = action_log_probs(weights, PAIRS).sum(1).exp()
+    return flat(
+        torch.autograd.grad((probabilities * TABLE[PAIRS[:, 0], PAIRS[:, 1]]).sum(), weights)
+    )
 
 
-def expected(losses: Callable[[Tensor, Tensor], Tensor], rollouts: int) -> Tensor:
-    """The expectation of minus the gradient of a loss over all sets of rollouts of one image."""
+def expected_gradient(losses: Callable[[Tensor, Tensor], Tensor], rollouts: int) -> Tensor:
+    """Return the expected negative gradient of a loss over all sets of rollouts of one image."""
     total = torch.zeros(12, dtype=torch.float64)
     for numbers in itertools.product(range(9), repeat=rollouts):
         taken = PAIRS[list(numbers)]
-        weights = choices()
-        likely = likelihoods(weights, taken)
-        loss = losses(likely, taken)
-        chance = likely.sum().exp().detach()
-        total -= chance * flat(torch.autograd.grad(loss, weights))
+        weights = policy_logits()
+        log_probs = action_log_probs(weights, taken)
+        loss = losses(log_probs, taken)
+        probability = log_probs.sum().exp().detach()
+        total -= probability * flat(torch.autograd.grad(loss, weights))
     return total
 
 
@@ -110,81 +119,93 @@ def reward(taken: Tensor) -> Tensor:
     return TABLE[taken[:, 0], taken[:, 1]]
 
 
-BEFORE: dict[str, Told] = {
+UNBIASED_BASELINES: dict[str, BaselineFunction] = {
     "none": lambda taken: torch.zeros(len(taken), 2, dtype=torch.float64),
     "half": lambda taken: torch.full((len(taken), 2), 0.5, dtype=torch.float64),
-    # what is known before the second action is the first one
+    # the first action is known before the second one
     "state": lambda taken: torch.stack(
         [torch.full((len(taken),), 0.4), TABLE.mean(1)[taken[:, 0]]], 1
     ),
 }
-AFTER: dict[str, Told] = {
-    "sees its action": lambda taken: TABLE.mean(1)[taken[:, 0]].unsqueeze(1).expand(-1, 2),
-    "sees what comes": lambda taken: reward(taken).unsqueeze(1).expand(-1, 2) * 0.5,
+BIASED_BASELINES: dict[str, BaselineFunction] = {
+    "depends on its action": lambda taken: TABLE.mean(1)[taken[:, 0]].unsqueeze(1).expand(-1, 2),
+    "depends on the reward": lambda taken: reward(taken).unsqueeze(1).expand(-1, 2) * 0.5,
 }
 
 
 @pytest.mark.parametrize("rollouts", [1, 2])
-@pytest.mark.parametrize("baseline", BEFORE)
-def test_the_loss_of_rollouts_has_the_exact_gradient(baseline: str, rollouts: int) -> None:
-    def loss(likely: Tensor, taken: Tensor) -> Tensor:
-        return rollout_loss(likely, reward(taken).unsqueeze(1) - BEFORE[baseline](taken))
+@pytest.mark.parametrize("baseline", UNBIASED_BASELINES)
+def test_loss_has_the_exact_gradient(baseline: str, rollouts: int) -> None:
+    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(
+            log_probs, reward(taken).unsqueeze(1) - UNBIASED_BASELINES[baseline](taken)
+        )
 
-    torch.testing.assert_close(expected(loss, rollouts), exact(), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("baseline", BEFORE)
-def test_comparing_rollouts_keeps_the_exact_gradient(baseline: str) -> None:
-    def loss(likely: Tensor, taken: Tensor) -> Tensor:
-        surplus = reward(taken).unsqueeze(1) - BEFORE[baseline](taken)
-        return rollout_loss(likely[None], leave_one_out(surplus[None]))
-
-    torch.testing.assert_close(expected(loss, 2), exact(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        expected_gradient(loss, rollouts), exact_gradient(), rtol=0, atol=1e-12
+    )
 
 
-@pytest.mark.parametrize("baseline", AFTER)
-def test_a_baseline_that_knows_the_action_has_another_gradient(baseline: str) -> None:
-    def loss(likely: Tensor, taken: Tensor) -> Tensor:
-        return rollout_loss(likely, reward(taken).unsqueeze(1) - AFTER[baseline](taken))
+@pytest.mark.parametrize("baseline", UNBIASED_BASELINES)
+def test_leave_one_out_keeps_the_exact_gradient(baseline: str) -> None:
+    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
+        residual = reward(taken).unsqueeze(1) - UNBIASED_BASELINES[baseline](taken)
+        return reinforce_loss(log_probs[None], leave_one_out_advantages(residual[None]))
 
-    assert (expected(loss, 1) - exact()).norm() > 0.2 * exact().norm()
-
-
-def test_an_average_over_rollouts_before_the_product_has_another_gradient() -> None:
-    """Two rollouts: half of the gradient is lost; compared with each other, all of it."""
-
-    def averaged(likely: Tensor, taken: Tensor) -> Tensor:
-        return rollout_loss(likely.mean(0), reward(taken).mean().expand(2))
-
-    torch.testing.assert_close(expected(averaged, 2), exact() / 2)
-
-    def compared(likely: Tensor, taken: Tensor) -> Tensor:
-        return rollout_loss(likely.mean(0), leave_one_out(reward(taken)[None]).mean().expand(2))
-
-    assert expected(compared, 2).norm() < 1e-12 < exact().norm()
+    torch.testing.assert_close(expected_gradient(loss, 2), exact_gradient(), rtol=0, atol=1e-12)
 
 
-def test_an_action_that_nothing_follows_adds_noise_alone() -> None:
-    """Why the last of as many actions as glimpses is left out."""
+@pytest.mark.parametrize("baseline", BIASED_BASELINES)
+def test_baseline_that_depends_on_the_action_is_biased(baseline: str) -> None:
+    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(
+            log_probs, reward(taken).unsqueeze(1) - BIASED_BASELINES[baseline](taken)
+        )
 
-    def loss(likely: Tensor, taken: Tensor) -> Tensor:
-        return rollout_loss(likely, torch.stack([FIRST[taken[:, 0]], torch.ones(len(taken))], 1))
-
-    def without(likely: Tensor, taken: Tensor) -> Tensor:
-        return rollout_loss(likely[:, :1], FIRST[taken[:, :1]])
-
-    torch.testing.assert_close(expected(loss, 1), expected(without, 1))
+    assert (expected_gradient(loss, 1) - exact_gradient()).norm() > 0.2 * exact_gradient().norm()
 
 
-def test_rewards_are_constants_to_the_loss_of_rollouts() -> None:
+def test_averaging_over_rollouts_before_the_product_is_biased() -> None:
+    """Two rollouts lose half of the gradient; with leave-one-out they lose all of it."""
+
+    def averaged(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(log_probs.mean(0), reward(taken).mean().expand(2))
+
+    torch.testing.assert_close(expected_gradient(averaged, 2), exact_gradient() / 2)
+
+    def leave_one_out(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(
+            log_probs.mean(0), leave_one_out_advantages(reward(taken)[None]).mean().expand(2)
+        )
+
+    assert expected_gradient(leave_one_out, 2).norm() < 1e-12 < exact_gradient().norm()
+
+
+def test_action_without_influence_on_the_reward_adds_only_noise() -> None:
+    """This is why an action after the last glimpse is left out."""
+
+    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(
+            log_probs, torch.stack([FIRST[taken[:, 0]], torch.ones(len(taken))], 1)
+        )
+
+    def without_last_action(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(log_probs[:, :1], FIRST[taken[:, :1]])
+
+    torch.testing.assert_close(
+        expected_gradient(loss, 1), expected_gradient(without_last_action, 1)
+    )
+
+
+def test_loss_passes_no_gradient_to_advantages() -> None:
     advantages = torch.ones(3, 2, requires_grad=True)
-    rollout_loss(torch.ones(3, 2, requires_grad=True), advantages).backward()
+    reinforce_loss(torch.ones(3, 2, requires_grad=True), advantages).backward()
     assert advantages.grad is None
 
 
-# ---- a Gaussian whose sample is cut off at 1, integrated
+# ---- a Gaussian whose samples are clamped to [-1, 1], by numerical integration
 
-MEAN, SPREAD, STEP = 0.9, 0.2, 2e-5
+MEAN, STD, STEP = 0.9, 0.2, 2e-5
 
 
 def normal(at: float) -> float:
@@ -195,127 +216,290 @@ def below(at: float) -> float:
     return (1 + math.erf(at / math.sqrt(2))) / 2
 
 
-def gaussian_gradient(low: float, high: float, baseline: float, *, cut: bool) -> float:
-    """Minus the gradient of the library's loss for the mean; reward 1 where low <= place <= high.
+def gaussian_gradient(low: float, high: float, baseline: float, *, clamped: bool) -> float:
+    """Return the negative gradient of the loss for the mean; reward 1 if low <= location <= high.
 
-    The sample is integrated over 10 spreads on both sides, and everything before the library's
-    functions is plain.
+    Samples are integrated over 10 standard deviations to both sides.
     """
     samples = torch.arange(-1.1 + STEP / 2, 2.9, STEP, dtype=torch.float64)
-    density = torch.exp(-(((samples - MEAN) / SPREAD) ** 2) / 2) / (SPREAD * math.sqrt(2 * math.pi))
-    places = samples.clamp(-1, 1)
-    rewards = ((places >= low) & (places <= high)).double()
+    density = torch.exp(-(((samples - MEAN) / STD) ** 2) / 2) / (STD * math.sqrt(2 * math.pi))
+    locations = samples.clamp(-1, 1)
+    rewards = ((locations >= low) & (locations <= high)).double()
     mean = torch.tensor([MEAN], dtype=torch.float64, requires_grad=True)
-    scored = places if cut else samples
-    likely = gaussian_log_density(scored[:, None], mean.expand(len(samples), 1), SPREAD)
-    shares = density * STEP * len(samples)
-    loss = rollout_loss(likely[:, None], ((rewards - baseline) * shares)[:, None])
+    scored = locations if clamped else samples
+    log_probs = gaussian_log_prob(scored[:, None], mean.expand(len(samples), 1), STD)
+    weights = density * STEP * len(samples)
+    loss = reinforce_loss(log_probs[:, None], ((rewards - baseline) * weights)[:, None])
     return -float(torch.autograd.grad(loss, mean)[0])
 
 
-BEYOND = SPREAD * normal((1 - MEAN) / SPREAD) - (1 - MEAN) * below((MEAN - 1) / SPREAD)
-"""How far a sample goes beyond 1, in the mean."""
+BEYOND = STD * normal((1 - MEAN) / STD) - (1 - MEAN) * below((MEAN - 1) / STD)
+"""Mean distance of samples beyond 1."""
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "exact", "said"),
+    ("low", "high", "exact", "rounded"),
     [
-        (0.7, 9.0, normal(-1.0) / SPREAD, 1.20985),
-        (0.2, 0.6, (normal(-3.5) - normal(-1.5)) / SPREAD, -0.64322),
+        (0.7, 9.0, normal(-1.0) / STD, 1.20985),
+        (0.2, 0.6, (normal(-3.5) - normal(-1.5)) / STD, -0.64322),
     ],
 )
 @pytest.mark.parametrize("baseline", [0.0, 0.5, 0.84134])
-def test_the_density_where_it_was_sampled_has_the_exact_gradient(
-    low: float, high: float, exact: float, said: float, baseline: float
+def test_log_density_of_unclamped_samples_has_the_exact_gradient(
+    low: float, high: float, exact: float, rounded: float, baseline: float
 ) -> None:
-    assert exact == pytest.approx(said, abs=1e-5)
-    found = gaussian_gradient(low, high, baseline, cut=False)
-    assert found == pytest.approx(exact, abs=1e-6)
+    assert exact == pytest.approx(rounded, abs=1e-5)
+    gradient = gaussian_gradient(low, high, baseline, clamped=False)
+    assert gradient == pytest.approx(exact, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "baseline", "exact", "said"),
+    ("low", "high", "baseline", "exact", "rounded"),
     [
-        (0.7, 9.0, below(1.0), normal(-1.0) / SPREAD, 1.05295),
-        (0.7, 9.0, 0.0, normal(-1.0) / SPREAD, 0.22087),
-        (0.2, 0.6, below(-1.5) - below(-3.5), (normal(-3.5) - normal(-1.5)) / SPREAD, -0.57738),
+        (0.7, 9.0, below(1.0), normal(-1.0) / STD, 1.05295),
+        (0.7, 9.0, 0.0, normal(-1.0) / STD, 0.22087),
+        (0.2, 0.6, below(-1.5) - below(-3.5), (normal(-3.5) - normal(-1.5)) / STD, -0.57738),
     ],
 )
-def test_the_density_where_it_was_cut_off_has_not(
-    low: float, high: float, baseline: float, exact: float, said: float
+def test_log_density_of_clamped_samples_is_biased(
+    low: float, high: float, baseline: float, exact: float, rounded: float
 ) -> None:
-    """It is off by what the closed form says: far more than any noise."""
-    push = BEYOND / SPREAD**2
+    """The bias equals its closed form, far above the integration error."""
+    push = BEYOND / STD**2
     assert push == pytest.approx(0.98898, abs=1e-5)
-    found = gaussian_gradient(low, high, baseline, cut=True)
-    assert found == pytest.approx(said, abs=1e-5)
+    gradient = gaussian_gradient(low, high, baseline, clamped=True)
+    assert gradient == pytest.approx(rounded, abs=1e-5)
     at_edge = 1.0 if low <= 1 <= high else 0.0
     bias = -(at_edge - baseline) * push
-    assert found - exact == pytest.approx(bias, abs=1e-6)
-    assert abs(found - exact) > 0.05
+    assert gradient - exact == pytest.approx(bias, abs=1e-6)
+    assert abs(gradient - exact) > 0.05
 
 
-def test_densities_and_entropy_are_those_of_a_gaussian() -> None:
+def test_gaussian_log_prob_and_entropy_match_torch() -> None:
     random = torch.Generator().manual_seed(1)
     samples, means = torch.randn(2, 3, 5, 2, generator=random, dtype=torch.float64).unbind(0)
-    spread = torch.tensor(0.37, dtype=torch.float64, requires_grad=True)
-    true = Normal(means, spread)
-    found = gaussian_log_density(samples, means, spread)
-    torch.testing.assert_close(found, true.log_prob(samples).sum(-1))
-    torch.testing.assert_close(gaussian_entropy(spread), true.entropy()[0, 0].sum())
-    (slope,) = torch.autograd.grad(found.sum(), spread, retain_graph=True)
-    (wanted,) = torch.autograd.grad(true.log_prob(samples).sum(), spread)
-    torch.testing.assert_close(slope, wanted)
+    std = torch.tensor(0.37, dtype=torch.float64, requires_grad=True)
+    distribution = Normal(means, std)
+    log_prob = gaussian_log_prob(samples, means, std)
+    torch.testing.assert_close(log_prob, distribution.log_prob(samples).sum(-1))
+    torch.testing.assert_close(gaussian_entropy(std), distribution.entropy()[0, 0].sum())
+    (gradient,) = torch.autograd.grad(log_prob.sum(), std, retain_graph=True)
+    (reference,) = torch.autograd.grad(distribution.log_prob(samples).sum(), std)
+    torch.testing.assert_close(gradient, reference)
 
 
-def test_the_density_has_no_gradient_for_the_sample_and_one_for_the_mean() -> None:
+def test_gaussian_log_prob_has_a_gradient_for_the_mean_only() -> None:
     samples = torch.zeros(3, 2, requires_grad=True)
     means = torch.full((3, 2), 1.7, requires_grad=True)
-    gaussian_log_density(samples, means, 0.5).sum().backward()
+    gaussian_log_prob(samples, means, 0.5).sum().backward()
     assert samples.grad is None
     assert means.grad is not None
     torch.testing.assert_close(means.grad, torch.full((3, 2), -6.8))
 
 
-@pytest.mark.parametrize("kind", get_args(Reward))
-@pytest.mark.parametrize("actions", [None, 5, 0])
-def test_rewards_are_what_follows_an_action(kind: Reward, actions: int | None) -> None:
+@pytest.mark.parametrize("reward_type", get_args(RewardType))
+@pytest.mark.parametrize("num_actions", [None, 5, 0])
+def test_classification_rewards_match_a_loop(
+    reward_type: RewardType, num_actions: int | None
+) -> None:
     random = torch.Generator().manual_seed(3)
-    scores = torch.randn(2, 3, 5, 7, generator=random, dtype=torch.float64) * 2
+    logits = torch.randn(2, 3, 5, 7, generator=random, dtype=torch.float64) * 2
     labels = torch.tensor([4, 1])
-    scores[0, 1, -1, 4] = 9.0
-    count = 4 if actions is None else actions
-    found = rewards_to_go(scores, labels, kind, actions=actions)
-    assert found.shape == (2, 3, count)
+    logits[0, 1, -1, 4] = 9.0
+    count = 4 if num_actions is None else num_actions
+    rewards = classification_rewards(logits, labels, reward_type, num_actions=num_actions)
+    assert rewards.shape == (2, 3, count)
     for image, rollout, action in itertools.product(range(2), range(3), range(count)):
-        told = scores[image, rollout].softmax(-1)
-        true = [1 / 7, *(float(after[labels[image]]) for after in told)]  # before any glimpse
+        probabilities = logits[image, rollout].softmax(-1)
+        true = [
+            1 / 7,
+            *(float(after[labels[image]]) for after in probabilities),
+        ]  # before any glimpse
         before = true[action + 5 - count]
-        wanted = {
-            "correct": float(told[-1].argmax() == labels[image]),
+        reference = {
+            "correct": float(probabilities[-1].argmax() == labels[image]),
             "log_probability": math.log(true[-1]),
             "gain": true[-1] - before,
-        }[kind]
-        assert float(found[image, rollout, action]) == pytest.approx(wanted, abs=1e-12)
-    assert {"correct": {0.0, 1.0}}.get(kind, set()) <= set(found.flatten().tolist()) or not count
+        }[reward_type]
+        assert float(rewards[image, rollout, action]) == pytest.approx(reference, abs=1e-12)
+    assert {"correct": {0.0, 1.0}}.get(reward_type, set()) <= set(
+        rewards.flatten().tolist()
+    ) or not count
 
 
-def test_no_gradient_flows_through_rewards() -> None:
-    scores = torch.zeros(1, 1, 3, 2, requires_grad=True)
-    for kind in get_args(Reward):
-        assert not rewards_to_go(scores, torch.tensor([0]), kind).requires_grad
+def test_classification_rewards_have_no_gradient() -> None:
+    logits = torch.zeros(1, 1, 3, 2, requires_grad=True)
+    for reward_type in get_args(RewardType):
+        assert not classification_rewards(logits, torch.tensor([0]), reward_type).requires_grad
 
 
 @pytest.mark.parametrize(
-    ("predicted", "wanted"),
+    ("predictions", "fraction"),
     [([0.0, 1.0, 5.0], 1.0), ([2.0, 2.0, 2.0], 0.0), ([0.0, 0.5, 2.5], 0.75)],
 )
-def test_the_share_of_variance_that_was_foreseen(predicted: list[float], wanted: float) -> None:
-    true = torch.tensor([0.0, 1.0, 5.0])
-    assert float(explained_variance(torch.tensor(predicted), true)) == pytest.approx(wanted)
+def test_explained_variance(predictions: list[float], fraction: float) -> None:
+    rewards = torch.tensor([0.0, 1.0, 5.0])
+    assert float(explained_variance(torch.tensor(predictions), rewards)) == pytest.approx(fraction)
 
 
-def test_nothing_can_be_foreseen_of_what_never_varies() -> None:
+def test_explained_variance_of_constant_rewards_is_nan() -> None:
     assert explained_variance(torch.tensor([0.0, 1.0, 5.0]), torch.ones(3)).isnan()
     assert explained_variance(torch.ones(3), torch.ones(3)).isnan()
     assert explained_variance(torch.zeros(7), torch.tensor(-1.0986).expand(7)).isnan()
+
+
+# ---- baselines, entropy and rewards-to-go on the same enumerable problem
+
+
+def greedy_reward() -> Tensor:
+    """Return the reward of the rollout that takes the most probable actions."""
+    first = int(FIRST.argmax())
+    return TABLE[first, SECOND[first].argmax()]
+
+
+def test_self_critical_baseline_keeps_the_exact_gradient() -> None:
+    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
+        advantages = self_critical_advantages(reward(taken)[None], greedy_reward()[None])
+        return reinforce_loss(log_probs, advantages[0].unsqueeze(1).expand(-1, 2))
+
+    torch.testing.assert_close(expected_gradient(loss, 2), exact_gradient(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_moving_average_baseline_keeps_the_exact_gradient(momentum: float) -> None:
+    """The baseline of a batch is the average of earlier batches."""
+    average = torch.tensor(0.25, dtype=torch.float64)
+    average = update_moving_average(average, reward(PAIRS), momentum)
+    assert float(average) == pytest.approx(momentum * 0.25 + (1 - momentum) * float(TABLE.mean()))
+
+    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(log_probs, (reward(taken) - average).unsqueeze(1).expand(-1, 2))
+
+    torch.testing.assert_close(expected_gradient(loss, 1), exact_gradient(), rtol=0, atol=1e-12)
+
+
+def test_value_baseline_loss_is_least_at_the_expected_reward_and_trains_the_baseline_only() -> None:
+    values = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    rewards = torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64, requires_grad=True)
+    value_baseline_loss(values.expand(3), rewards).backward()
+    assert rewards.grad is None
+    assert values.grad is not None
+    assert float(values.grad) == pytest.approx(-2 * 0.5)  # zero at the mean reward
+    best = torch.full((1,), 0.5, dtype=torch.float64, requires_grad=True)
+    value_baseline_loss(best.expand(3), rewards).backward()
+    assert best.grad is not None
+    assert float(best.grad) == pytest.approx(0, abs=1e-15)
+
+
+STEP_REWARDS = (TABLE[0], TABLE.mT)
+"""Reward after the first action, by it; and after the second, by both."""
+
+
+def step_rewards(taken: Tensor) -> Tensor:
+    second = STEP_REWARDS[1][taken[:, 0], taken[:, 1]]
+    return torch.stack([STEP_REWARDS[0][taken[:, 0]], second], 1)
+
+
+def objective_gradient(entropy_weight: float) -> Tensor:
+    """Return the exact gradient of the expected rewards of all steps plus weighted entropies."""
+    weights = policy_logits()
+    probabilities = action_log_probs(weights, PAIRS).sum(1).exp()
+    total = step_rewards(PAIRS).sum(1) + entropy_weight * step_entropies(weights, PAIRS).sum(1)
+    return flat(torch.autograd.grad((probabilities * total).sum(), weights))
+
+
+def step_entropies(weights: tuple[Tensor, Tensor], taken: Tensor) -> Tensor:
+    """Return the entropy of the policy before each action of rollouts."""
+    first = categorical_entropy(weights[0].softmax(0)).expand(len(taken))
+    return torch.stack([first, categorical_entropy(weights[1].softmax(1))[taken[:, 0]]], 1)
+
+
+def test_rewards_to_go_keep_the_exact_gradient_with_less_variance() -> None:
+    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(log_probs, rewards_to_go(step_rewards(taken)))
+
+    def loss_of_all(log_probs: Tensor, taken: Tensor) -> Tensor:
+        return reinforce_loss(log_probs, step_rewards(taken).sum(1, keepdim=True).expand(-1, 2))
+
+    exact = objective_gradient(0.0)
+    torch.testing.assert_close(expected_gradient(loss, 1), exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(expected_gradient(loss_of_all, 1), exact, rtol=0, atol=1e-12)
+    assert torch.equal(rewards_to_go(torch.eye(3))[2], torch.ones(3))
+    assert torch.equal(rewards_to_go(torch.eye(3))[0], torch.eye(3)[0])
+
+
+def entropy_gradient(weight: float, *, later_entropies: bool) -> Tensor:
+    """Return the expected negative gradient of the loss with an entropy term."""
+    total = torch.zeros(12, dtype=torch.float64)
+    for pair in PAIRS:
+        taken, weights = pair[None], policy_logits()
+        log_probs, entropies = action_log_probs(weights, taken), step_entropies(weights, taken)
+        rewards = rewards_to_go(step_rewards(taken))
+        if later_entropies:
+            rewards = rewards + entropy_rewards(entropies, weight)
+        loss = reinforce_loss(log_probs, rewards) - weight * entropies.sum()
+        total -= log_probs.sum().exp().detach() * flat(torch.autograd.grad(loss, weights))
+    return total
+
+
+def test_entropy_needs_the_entropies_of_later_steps_as_rewards() -> None:
+    exact = objective_gradient(0.3)
+    unbiased = entropy_gradient(0.3, later_entropies=True)
+    torch.testing.assert_close(unbiased, exact, rtol=0, atol=1e-12)
+    assert (entropy_gradient(0.3, later_entropies=False) - exact).norm() > 1e-3
+
+
+def test_categorical_log_prob_and_entropy_match_torch() -> None:
+    random = torch.Generator().manual_seed(5)
+    logits = torch.randn(3, 5, 7, generator=random, dtype=torch.float64, requires_grad=True)
+    actions = torch.randint(7, (3, 5), generator=random)
+    distribution = Categorical(logits=logits)
+    log_prob, entropy = (
+        categorical_log_prob(logits, actions),
+        categorical_entropy(logits.softmax(-1)),
+    )
+    torch.testing.assert_close(log_prob, distribution.log_prob(actions))
+    torch.testing.assert_close(entropy, distribution.entropy())
+    (gradient,) = torch.autograd.grad(entropy.sum(), logits, retain_graph=True)
+    p = logits.detach().softmax(-1)
+    closed_form = -p * (p.log() + entropy.detach().unsqueeze(-1))
+    torch.testing.assert_close(gradient, closed_form)
+
+
+def test_categorical_entropy_of_a_certain_choice_has_a_finite_gradient() -> None:
+    certain = torch.tensor([[1.0, 0.0, 0.0]], requires_grad=True)
+    categorical_entropy(certain).sum().backward()
+    assert certain.grad is not None
+    assert bool(certain.grad.isfinite().all())
+
+
+# ---- hard attention: one of three locations, then one of three words given the location
+
+
+@pytest.mark.parametrize("baseline", ["none", "constant", "leave_one_out"])
+def test_variational_bound_of_hard_attention_has_the_exact_gradient(baseline: str) -> None:
+    """E[grad log p(y|s) + (log p(y|s) - b) grad log p(s)], enumerated over two samples of s."""
+    attention = FIRST.clone().requires_grad_()
+    words = SECOND.clone().requires_grad_()
+    target = 2
+    log_p = attention.log_softmax(0)
+    log_word = categorical_log_prob(words, torch.full((3,), target))
+    exact = torch.autograd.grad(
+        (log_p.exp() * log_word).sum(), (attention, words), retain_graph=True
+    )
+    total = [torch.zeros_like(attention), torch.zeros_like(words)]
+    for pair in itertools.product(range(3), repeat=2):
+        locations = torch.tensor(pair)
+        rewards = log_word[locations].detach()[None]
+        advantages = {
+            "none": rewards,
+            "constant": rewards + 1.5,
+            "leave_one_out": leave_one_out_advantages(rewards),
+        }[baseline][0]
+        log_prob = categorical_log_prob(attention.expand(2, -1), locations)
+        loss = reinforce_loss(log_prob, advantages, reduction="mean") - log_word[locations].mean()
+        gradients = torch.autograd.grad(loss, (attention, words), retain_graph=True)
+        probability = log_p[locations].sum().exp().detach()
+        for part, gradient in zip(total, gradients, strict=True):
+            part -= probability * gradient
+    torch.testing.assert_close(tuple(total), exact, rtol=0, atol=1e-12)

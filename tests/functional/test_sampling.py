@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from visattn.functional.sampling import (
-    affine_sampled,
-    coarse_pools,
-    sampled_corners,
-    sampled_region,
+    affine_corners,
+    affine_coverage,
+    affine_sample,
+    tent_pool,
 )
 
 SIZE = (11, 17)
@@ -33,7 +33,7 @@ def poses(count: int = 3, *, size: float = 0.3, seed: int = 0) -> Tensor:
 def test_the_view_is_the_equation(align_corners: bool) -> None:
     height, width = 5, 7
     x, pose = numbers(2, 3, height, width), poses(2)
-    view = affine_sampled(x, pose, align_corners=align_corners)
+    view = affine_sample(x, pose, align_corners=align_corners)
 
     def coordinate(index: int, count: int) -> float:
         return 2 * index / (count - 1) - 1 if align_corners else (2 * index + 1) / count - 1
@@ -63,7 +63,7 @@ def test_the_grid_is_torchs(align_corners: bool) -> None:
     x, pose = numbers(3, 2, *SIZE), poses()
     grid = affine_grid(pose, [3, 2, *SIZE], align_corners=align_corners)
     expected = grid_sample(x, grid, align_corners=align_corners)
-    torch.testing.assert_close(affine_sampled(x, pose, align_corners=align_corners), expected)
+    torch.testing.assert_close(affine_sample(x, pose, align_corners=align_corners), expected)
 
 
 @BOTH
@@ -72,7 +72,7 @@ def test_the_identity_is_the_identity_where_it_is_not_square(
     align_corners: bool, size: tuple[int, int], bound: float
 ) -> None:
     x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
-    view = affine_sampled(x, torch.eye(2, 3).expand(2, 2, 3), align_corners=align_corners)
+    view = affine_sample(x, torch.eye(2, 3).expand(2, 2, 3), align_corners=align_corners)
     assert (view - x).abs().max() < bound
 
 
@@ -80,8 +80,8 @@ def test_the_identity_is_the_identity_where_it_is_not_square(
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 def test_half_precision_is_sampled_in_full(align_corners: bool, kind: torch.dtype) -> None:
     x, pose = torch.randn(3, 2, 101, 211), poses().to(kind)
-    view = affine_sampled(x.to(kind), pose, align_corners=align_corners)
-    full = affine_sampled(x.to(kind).float(), pose.float(), align_corners=align_corners)
+    view = affine_sample(x.to(kind), pose, align_corners=align_corners)
+    full = affine_sample(x.to(kind).float(), pose.float(), align_corners=align_corners)
     assert view.dtype == kind
     torch.testing.assert_close(view.float(), full, rtol=torch.finfo(kind).eps, atol=1e-6)
 
@@ -96,7 +96,7 @@ def test_corners_lie_where_the_view_ends(align_corners: bool, seed: int) -> None
     rows = torch.arange(height, dtype=torch.float64).add(0.5)[:, None].expand(SIZE)
     columns = torch.arange(width, dtype=torch.float64).add(0.5).expand(SIZE)
     ramp = torch.stack((columns, rows))[None]
-    seen = affine_sampled(ramp, pose * 0.7, align_corners=align_corners)[0]
+    seen = affine_sample(ramp, pose * 0.7, align_corners=align_corners)[0]
     down, across = (seen[:, 1, 0] - seen[:, 0, 0]) / 2, (seen[:, 0, 1] - seen[:, 0, 0]) / 2
     expected = torch.stack(
         (
@@ -106,7 +106,7 @@ def test_corners_lie_where_the_view_ends(align_corners: bool, seed: int) -> None
             seen[:, -1, 0] - across + down,
         )
     )
-    [corners] = sampled_corners(pose * 0.7, SIZE, align_corners=align_corners)
+    [corners] = affine_corners(pose * 0.7, SIZE, align_corners=align_corners)
     torch.testing.assert_close(corners, expected, rtol=0, atol=1e-9)
 
 
@@ -116,19 +116,19 @@ def test_the_identity_shows_all(align_corners: bool, size: tuple[int, int]) -> N
     height, width = size
     whole = [[0.0, 0.0], [width, 0.0], [width, height], [0.0, height]]
     pose = torch.eye(2, 3)[None]
-    corners = sampled_corners(pose, size, align_corners=align_corners)
+    corners = affine_corners(pose, size, align_corners=align_corners)
     torch.testing.assert_close(corners, torch.tensor([whole], dtype=torch.float32))
-    region = sampled_region(pose, size, align_corners=align_corners)
+    region = affine_coverage(pose, size, align_corners=align_corners)
     torch.testing.assert_close(region, torch.ones(1, height, width))
 
 
 @BOTH
 def test_an_upright_region_has_the_area_of_its_frame(align_corners: bool) -> None:
     pose = torch.tensor([[[0.53, 0.0, 0.11], [0.0, 0.37, -0.2]]], dtype=torch.float64)
-    [[left, top], _, [right, bottom], _] = sampled_corners(pose, SIZE, align_corners=align_corners)[
+    [[left, top], _, [right, bottom], _] = affine_corners(pose, SIZE, align_corners=align_corners)[
         0
     ].tolist()
-    region = sampled_region(pose, SIZE, align_corners=align_corners)[0]
+    region = affine_coverage(pose, SIZE, align_corners=align_corners)[0]
     for i in range(SIZE[0]):
         for j in range(SIZE[1]):
             wide = max(0.0, min(j + 1, right) - max(j, left))
@@ -144,22 +144,22 @@ def test_a_turned_region_has_nearly_the_area_of_its_frame(
 ) -> None:
     scale, turn = 0.4, torch.tensor([math.cos(angle), -math.sin(angle), 0.05])
     pose = scale * torch.stack((turn, torch.tensor([math.sin(angle), math.cos(angle), 0.1])))[None]
-    corners = sampled_corners(pose, (41, 59), align_corners=align_corners)[0]
+    corners = affine_corners(pose, (41, 59), align_corners=align_corners)[0]
     x, y = corners.unbind(-1)
     area = float((x * y.roll(-1) - y * x.roll(-1)).sum() / 2)
-    region = sampled_region(pose, (41, 59), align_corners=align_corners)
+    region = affine_coverage(pose, (41, 59), align_corners=align_corners)
     assert float(region.sum()) == pytest.approx(area, rel=0.02)
 
 
 def test_a_view_without_area_shows_nothing() -> None:
     for pose in (torch.zeros(1, 2, 3), torch.tensor([[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])):
-        assert not sampled_region(pose, SIZE).any()
+        assert not affine_coverage(pose, SIZE).any()
 
 
 @pytest.mark.parametrize("size", [(5, 7), (13, 2), (1, 1)])
 def test_coarse_pools_are_means_under_tents(size: tuple[int, int]) -> None:
     x = numbers(2, 3, *size)
-    pools = coarse_pools(x, cells=4)
+    pools = tent_pool(x, num_cells=4)
 
     def tent(pixel: int, cell: int, count: int) -> float:
         return max(0.0, 1 - abs((pixel + 0.5) / count * 4 - (cell + 0.5)))
@@ -177,11 +177,11 @@ def test_coarse_pools_are_means_under_tents(size: tuple[int, int]) -> None:
 
 def test_a_grid_without_cells_is_refused() -> None:
     with pytest.raises(ValueError, match="cells must be at least 1, got 0"):
-        coarse_pools(numbers(2, 3, 5, 7), cells=0)
+        tent_pool(numbers(2, 3, 5, 7), num_cells=0)
 
 
 def test_all_have_the_right_slope() -> None:
     x, pose = numbers(1, 1, 3, 5).requires_grad_(), poses(1, size=0.11).requires_grad_()
-    assert torch.autograd.gradcheck(affine_sampled, (x, pose))
-    assert torch.autograd.gradcheck(coarse_pools, (x,))
-    assert torch.autograd.gradcheck(lambda pose: sampled_corners(pose, (3, 5)), (pose,))
+    assert torch.autograd.gradcheck(affine_sample, (x, pose))
+    assert torch.autograd.gradcheck(tent_pool, (x,))
+    assert torch.autograd.gradcheck(lambda pose: affine_corners(pose, (3, 5)), (pose,))

@@ -17,7 +17,7 @@ from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from visattn.geometry.affine import Geometry
-from visattn.geometry.preprocessing import followed
+from visattn.geometry.preprocessing import geometry_of_transform, transform_with_geometry
 
 SIZES = [(480, 640), (640, 480), (1080, 1920), (517, 333)]
 WITHOUT_COLORS: dict[str, Any] = {"mean": (0.0,), "std": (1.0,)}
@@ -124,7 +124,7 @@ def test_places_of_images_of_pillow(size: tuple[int, int], name: str) -> None:
     for ramp in ramps(size).numpy():
         after = whole(SURE[name])(Image.fromarray(ramp))
         seen.append(after[0] if isinstance(after, Tensor) else torch.tensor(np.array(after)))
-    geometry = Geometry.of(SURE[name], size, 6)
+    geometry = geometry_of_transform(SURE[name], size, 6)
     assert geometry.orientation == 6
     assert geometry.image_size == size
     check(torch.stack(seen), geometry, soft=name.startswith("pad"))
@@ -135,7 +135,7 @@ def test_places_of_images_of_pillow(size: tuple[int, int], name: str) -> None:
 def test_places_of_what_is_drawn(name: str, seed: int) -> None:
     transform, image = RANDOM[name], ramps((300, 421) if seed % 2 else (307, 263))
     before = dict(vars(transform))
-    seen, geometry = run(partial(followed, transform), image, seed)
+    seen, geometry = run(partial(transform_with_geometry, transform), image, seed)
     assert torch.equal(seen, run(transform, image, seed))
     check(seen, geometry)
     assert vars(transform) == before
@@ -144,8 +144,8 @@ def test_places_of_what_is_drawn(name: str, seed: int) -> None:
 def test_what_does_not_draw_is_followed_too() -> None:
     image = ramps((300, 421))
     for name in ("crop", "letterbox", "pad two", "mirrored", "colors"):
-        seen, geometry = followed(SURE[name], image, 8)
-        assert geometry == Geometry.of(SURE[name], (300, 421), 8)
+        seen, geometry = transform_with_geometry(SURE[name], image, 8)
+        assert geometry == geometry_of_transform(SURE[name], (300, 421), 8)
         assert torch.equal(seen, whole(SURE[name])(image))
 
 
@@ -161,7 +161,7 @@ def test_what_does_not_draw_is_followed_too() -> None:
 def test_regions_that_were_measured_elsewhere(
     size: tuple[int, int], shorter: int, region: tuple[float, ...]
 ) -> None:
-    geometry = Geometry.of(v1.Compose([v1.Resize(shorter), v1.CenterCrop(224)]), size)
+    geometry = geometry_of_transform(v1.Compose([v1.Resize(shorter), v1.CenterCrop(224)]), size)
     assert geometry.seen() == pytest.approx(region, abs=0.005)
 
 
@@ -176,29 +176,29 @@ def slanted(image: Any) -> Any:
 @pytest.mark.parametrize(
     ("transform", "reason"),
     [
-        (v1.Lambda(slanted), "nobody knows where Lambda carries an image; leave it out, or name"),
-        (v1.Compose([v1.Resize(8), slanted]), "nobody knows where slanted carries"),
-        (v2.RandomRotation([-30, 30]), "nobody knows where RandomRotation carries"),
-        (Resize(), "nobody knows where Resize carries"),
-        (v1.FiveCrop(5), "nobody knows where FiveCrop carries"),
-        (None, "nobody knows where NoneType carries"),
-        (v2.RandomApply([v2.RandomCrop(3)]), "nobody knows where RandomApply carries"),
-        (v1.RandomCrop(3), "RandomCrop moves an image by chance.*preprocessing.followed"),
-        (v2.RandomHorizontalFlip(), "RandomHorizontalFlip moves an image by chance"),
-        (RANDOM["kept ratio"], "ResizeKeepRatio moves an image by chance"),
+        (v1.Lambda(slanted), "unsupported transform Lambda; leave it out, or name"),
+        (v1.Compose([v1.Resize(8), slanted]), "unsupported transform slanted"),
+        (v2.RandomRotation([-30, 30]), "unsupported transform RandomRotation"),
+        (Resize(), "unsupported transform Resize"),
+        (v1.FiveCrop(5), "unsupported transform FiveCrop"),
+        (None, "unsupported transform NoneType"),
+        (v2.RandomApply([v2.RandomCrop(3)]), "unsupported transform RandomApply"),
+        (v1.RandomCrop(3), "RandomCrop is random.*transform_with_geometry"),
+        (v2.RandomHorizontalFlip(), "RandomHorizontalFlip is random"),
+        (RANDOM["kept ratio"], "ResizeKeepRatio is random"),
     ],
 )
 def test_what_is_not_known_is_refused(transform: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Geometry.of(transform, (5, 7))
+        geometry_of_transform(transform, (5, 7))
 
 
 def test_a_step_that_works_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(v1.CenterCrop, "forward", lambda _, image: image[..., 1:])
     with pytest.raises(ValueError, match=r"CenterCrop must give \(3, 3\) .* gave \(5, 6\)"):
-        followed(v1.CenterCrop(3), torch.zeros(3, 5, 7))
+        transform_with_geometry(v1.CenterCrop(3), torch.zeros(3, 5, 7))
 
 
 def test_what_is_no_image_is_refused() -> None:
     with pytest.raises(TypeError, match=r"the image must be an image .* got ndarray"):
-        followed(v1.ToTensor(), np.zeros((5, 7, 3), np.uint8))
+        transform_with_geometry(v1.ToTensor(), np.zeros((5, 7, 3), np.uint8))

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from visattn.data.captions.files import read_captions, read_split
-from visattn.data.captions.predictions import read_results
-from visattn.data.classification.torchvision_sets import idx_shape
+from visattn.data.captions.files import read_captions, read_split_file
+from visattn.data.captions.predictions import read_caption_results
+from visattn.data.classification.torchvision_sets import read_idx_shape
 from visattn.data.feature_cache.format import HEADER, FeatureHeader
 from visattn.data.phrases.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
-from visattn.data.regions.saved_maps import read_maps, shaped_maps
+from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
 from visattn.geometry.affine import Geometry
 
 
@@ -99,7 +99,7 @@ MAPS: Any = {
 }
 FEATURES: Any = {
     "format": "visattn-features-1",
-    "made_of": {"encoder": "resnet18"},
+    "source": {"encoder": "resnet18"},
     "shapes": [[5, 3, 2]],
     "views": ["plain"],
     "ids": ["a.jpg", "b.jpg"],
@@ -129,16 +129,16 @@ def idx(values: np.ndarray) -> bytes:
 
 def _captions(path: Path) -> object:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*left out", UserWarning)
+        warnings.filterwarnings("ignore", ".*dropped", UserWarning)
         return read_captions(path)
 
 
 def _maps(path: Path) -> object:
-    given = read_maps(path)
+    given = read_saved_maps(path)
     try:
         if given.geometry is not None:
             Geometry.from_dict(given.geometry)
-        return shaped_maps(given.maps, words=len(given.words))
+        return reshape_maps(given.maps, words=len(given.words))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -146,7 +146,7 @@ def _maps(path: Path) -> object:
 def _instances(path: Path) -> object:
     images = read_instance_file(path)
     try:
-        return [segmentation_mask(o.outline, one.size) for one in images for o in one.objects]
+        return [segmentation_mask(o.segmentation, one.size) for one in images for o in one.objects]
     except ValueError as error:  # as LocatedImage.regions does, with the image
         raise ValueError(f"{path}: {error}") from error
 
@@ -171,17 +171,17 @@ KINDS: dict[str, Kind] = {
         b'{"file": "a.jpg", "id": 5, "captions": ["A", "B"]}\n{"image": "b.jpg", "caption": "C"}\n',
         _captions,
     ),
-    "split": Kind("train.txt", b"a.jpg\nb.jpg\n\nc.jpg\n", read_split),
-    "coco results": Kind("a.json", written(RESULTS), read_results),
-    "result lines": Kind("a.jsonl", b"\n".join(map(written, RESULTS)), read_results),
-    "result table": Kind("a.tsv", b"37\ta ring\nb.jpg\t\n", read_results),
+    "split": Kind("train.txt", b"a.jpg\nb.jpg\n\nc.jpg\n", read_split_file),
+    "coco results": Kind("a.json", written(RESULTS), read_caption_results),
+    "result lines": Kind("a.jsonl", b"\n".join(map(written, RESULTS)), read_caption_results),
+    "result table": Kind("a.tsv", b"37\ta ring\nb.jpg\t\n", read_caption_results),
     "instances": Kind("a.json", written(INSTANCES), _instances),
     "phrases": Kind("a.json", written(PHRASES), read_phrases),
     "packed phrases": Kind("a.json.gz", gzip.compress(written(PHRASES), mtime=0), read_phrases),
     "array": Kind("a.npy", npy(NOISE), _maps),
     "arrays": Kind("a.npz", npz(maps=NOISE, other=np.zeros(3)), _maps),
     "map json": Kind("a.json", written(MAPS), _maps),
-    "idx images": Kind("a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: idx_shape(path, 3)),
-    "idx classes": Kind("a", idx(np.arange(5, dtype=np.uint8)), lambda path: idx_shape(path, 1)),
+    "idx images": Kind("a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: read_idx_shape(path, 3)),
+    "idx classes": Kind("a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)),
     "features": Kind("a.json", written(FEATURES), _features),
 }

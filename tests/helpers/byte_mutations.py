@@ -1,4 +1,4 @@
-"""Files with bytes changed, and what becomes of reading them: for tests that look for crashes."""
+"""Mutated files, and a loop that reads them, for crash tests."""
 
 import os
 import resource
@@ -28,7 +28,7 @@ def mutated(seeds: Sequence[bytes], number: int) -> bytes:
     for _ in range(random.choice((1, 1, 2, 3, 5, _EDITS))):
         _edit(content, seeds, random)
     is_png = content.startswith(b"\x89PNG")
-    return mended(bytes(content)) if is_png and random.random() < 0.5 else bytes(content)
+    return with_valid_checksums(bytes(content)) if is_png and random.random() < 0.5 else bytes(content)
 
 
 def _edit(content: bytearray, seeds: Sequence[bytes], random: Random) -> None:
@@ -55,7 +55,7 @@ def _edit(content: bytearray, seeds: Sequence[bytes], random: Random) -> None:
         content[at] ^= 1 << random.randrange(8)
 
 
-def mended(content: bytes) -> bytes:
+def with_valid_checksums(content: bytes) -> bytes:
     """Return a PNG with the checksums that its chunks should have: else nothing more is read."""
     parts, at = [content[:8]], 8
     while at + 12 <= len(content):
@@ -69,7 +69,7 @@ def mended(content: bytes) -> bytes:
     return b"".join(parts) + content[at:]
 
 
-def tried(
+def run_cases(
     reading: Callable[[bytes], object],
     seeds: Sequence[bytes],
     numbers: range,
@@ -83,9 +83,9 @@ def tried(
         seeds: What the cases are made of.
         numbers: Of the cases.
         refusals: The errors that a reader may raise.
-        progress: Is told each number before its case, for whoever finds this process dead.
+        progress: Is counts each number before its case, for whoever finds this process dead.
     """
-    told: dict[str, Any] = {"cases": 0, "read": 0, "refused": 0, "escaped": [], "slow": []}
+    counts: dict[str, Any] = {"cases": 0, "read": 0, "refused": 0, "escaped": [], "slow": []}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with progress.open("wb", buffering=0) as file:
         for number in numbers:
@@ -94,16 +94,16 @@ def tried(
             start = time.thread_time()
             try:
                 reading(content)
-                told["read"] += 1
+                counts["read"] += 1
             except refusals as error:
-                told["refused"] += 1
+                counts["refused"] += 1
                 if not str(error).isprintable():
-                    told["escaped"].append((number, f"unprintable: {error!r}"))
+                    counts["escaped"].append((number, f"unprintable: {error!r}"))
             except Exception as error:  # noqa: BLE001 (which is what is looked for)
-                told["escaped"].append((number, repr(error)[:300]))
+                counts["escaped"].append((number, repr(error)[:300]))
             took = time.thread_time() - start
             if took > 1:
-                told["slow"].append((number, round(took, 2)))
-            told["cases"] += 1
+                counts["slow"].append((number, round(took, 2)))
+            counts["cases"] += 1
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return told | {"megabytes": (after - before) // 1024}
+    return counts | {"megabytes": (after - before) // 1024}

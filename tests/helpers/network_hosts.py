@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rank_stories import environment
+from rank_commands import environment
 
 NETWORK = "10.77.%d.%d"
 PORT = "29510"

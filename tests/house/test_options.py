@@ -25,7 +25,7 @@ def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def of_configs() -> Iterator[str]:
     """What a config may say of our classes, which is what training commands take as options."""
-    from visattn.models.serialization.config import CLASSES
+    from visattn.models.serialization.config import MODEL_CLASSES
     from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
     from visattn.training.data.folder import FolderDataModule
     from visattn.training.data.scenes import ScenesDataModule
@@ -42,7 +42,7 @@ def of_configs() -> Iterator[str]:
         FolderDataModule,
         ShardClassificationDataModule,
     )
-    for kind in (*captioning, *classifying, *CLASSES.values()):
+    for kind in (*captioning, *classifying, *MODEL_CLASSES.values()):
         for name in list(inspect.signature(kind.__init__).parameters)[1:]:
             yield f"{kind.__name__}.{name}"
 
@@ -55,7 +55,7 @@ def current() -> list[str]:
 
             found += [word, *(f"{word} --{name}" for name in OPTIONS)]
         else:
-            found += options(word, importlib.import_module(module).parser())
+            found += options(word, importlib.import_module(module).build_parser())
     return [*found, *of_configs()]
 
 
@@ -66,7 +66,7 @@ def test_the_command_line_is_the_one_that_was_agreed() -> None:
 
 @pytest.mark.parametrize("word", sorted(set(cli.COMMANDS) - TRAINING))
 def test_every_option_has_help(word: str) -> None:
-    pending = [importlib.import_module(cli.COMMANDS[word][1]).parser()]
+    pending = [importlib.import_module(cli.COMMANDS[word][1]).build_parser()]
     while pending:
         for action in pending.pop()._actions:
             if isinstance(action, argparse._SubParsersAction):

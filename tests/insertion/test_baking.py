@@ -9,7 +9,7 @@ from host_models import Doubled, Residual, Scaled, image, net, residual_net
 from torch import nn
 from torch.fx.experimental.optimization import fuse
 
-from visattn.insertion.baking import bake, remove, unbaked
+from visattn.insertion.baking import bake, remove, unbake_state_dict
 from visattn.insertion.insertion import insert
 from visattn.recording.recorder import record
 
@@ -33,8 +33,8 @@ def test_removing_leaves_nothing(baked: bool) -> None:
     model[3].register_forward_hook(lambda module, given, made: None)
     model[3].eval()
     before, output = everything(model), copy.deepcopy(model)(x)
-    insert(model, "cbam", at="residual", example=x)
-    insert(model, Doubled, at="stage_end", example=x, init="paper")
+    insert(model, "cbam", position="residual", example=x)
+    insert(model, Doubled, position="stage_end", example=x, init="paper")
     if baked:
         bake(model)
     assert sorted(remove(model)) == ["1", "1.mlp", "3", "3.bn2"]
@@ -54,7 +54,7 @@ def changed() -> nn.Sequential:
     """A model with blocks that change what flows, of which `1.bn2` is a host."""
     model = residual_net().eval()
     torch.manual_seed(3)
-    insert(model, "cbam", at="residual", example=image(), init="paper")
+    insert(model, "cbam", position="residual", example=image(), init="paper")
     return model
 
 
@@ -76,7 +76,7 @@ def test_fx_sees_baked_blocks_and_no_others() -> None:
 @pytest.mark.parametrize("baked", [False, True])
 def test_a_traced_model_computes_the_same_where_a_hook_is_met_too(at: str, baked: bool) -> None:
     model, x = residual_net().eval(), image()
-    insert(model, "cbam", at=at, example=x, init="paper")
+    insert(model, "cbam", position=at, example=x, init="paper")
     output = model(x)
     if baked:
         bake(model)
@@ -114,8 +114,8 @@ def test_checkpoints_from_after_load_before() -> None:
     bake(baked)
     nn.init.zeros_(baked.get_parameter("1.bn2.host.weight"))
     state = baked.state_dict()
-    assert unbaked(state).keys() == model.state_dict().keys()
-    model.load_state_dict(unbaked(state))
+    assert unbake_state_dict(state).keys() == model.state_dict().keys()
+    model.load_state_dict(unbake_state_dict(state))
     assert torch.equal(model(x), baked(x))
     twin = changed()
     bake(twin)
@@ -126,12 +126,12 @@ def test_checkpoints_from_after_load_before() -> None:
 def test_hosts_inside_hosts_keep_their_names() -> None:
     model, baked, x = changed(), changed(), image()
     for each in (model, baked):
-        insert(each, Doubled, at="stage_end", example=x)
+        insert(each, Doubled, position="stage_end", example=x)
     bake(baked)
     baked.load_state_dict(model.state_dict())
     assert torch.equal(baked(x), model(x))
     assert "1.host.bn2.host.weight" in baked.state_dict()
-    assert unbaked(baked.state_dict()).keys() == model.state_dict().keys()
+    assert unbake_state_dict(baked.state_dict()).keys() == model.state_dict().keys()
 
 
 def test_a_baked_host_answers_for_itself() -> None:
@@ -148,7 +148,7 @@ def test_a_baked_host_answers_for_itself() -> None:
 def test_a_shared_host_is_baked_wherever_it_stands() -> None:
     shared = nn.Conv2d(7, 7, 1)
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1), shared, nn.ReLU(), shared), image()
-    insert(model, Doubled, at="1", example=x, init="paper")
+    insert(model, Doubled, position="1", example=x, init="paper")
     output = model(x)
     assert bake(model) == ["1"]
     assert model[1] is model[3]
@@ -159,7 +159,7 @@ def test_a_shared_host_is_baked_wherever_it_stands() -> None:
 
 def test_a_block_in_a_sequential_is_plain_already() -> None:
     model, x = nn.Sequential(nn.Sequential(nn.Conv2d(3, 7, 1))), image()
-    insert(model, "se", at="0", example=x, init="paper")
+    insert(model, "se", position="0", example=x, init="paper")
     output, keys = model(x), list(model.state_dict())
     assert bake(model) == []
     assert list(model.state_dict()) == keys
@@ -169,5 +169,5 @@ def test_a_block_in_a_sequential_is_plain_already() -> None:
 def test_a_baked_site_is_taken() -> None:
     model = changed()
     bake(model)
-    with pytest.raises(ValueError, match=r"1.bn2: it holds cbam already"):
-        insert(model, "se", at="residual", example=image())
+    with pytest.raises(ValueError, match=r"1.bn2: it already has cbam"):
+        insert(model, "se", position="residual", example=image())

@@ -11,8 +11,8 @@ from timm.layers.squeeze_excite import SEModule
 from timm.models.resnet import Bottleneck, ResNet
 from torch import Tensor, nn
 
-from visattn.blocks.registry import create
-from visattn.insertion.convert_weights import block_state, model_state
+from visattn.blocks.registry import create_block
+from visattn.insertion.convert_weights import convert_block_state_dict, convert_model_state_dict
 from visattn.insertion.insertion import Init, insert
 
 
@@ -21,7 +21,7 @@ def features() -> Tensor:
 
 
 def loaded(block: nn.Module, theirs: nn.Module) -> nn.Module:
-    block.load_state_dict(block_state(theirs.state_dict(), block))
+    block.load_state_dict(convert_block_state_dict(theirs.state_dict(), block))
     return block.eval()
 
 
@@ -40,12 +40,12 @@ def stirred(theirs: nn.Module) -> nn.Module:
         ("se", SEModule(32, rd_channels=4, bias=False), {"reduction": 8}),
         ("eca", EcaModule(32), {}),
         ("cbam", CbamModule(32), {}),
-        ("cbam", CbamModule(32), {"order": "mean_max", "bias": False}),
+        ("cbam", CbamModule(32), {"pool_order": "mean_max", "bias": False}),
     ],
 )
 def test_timms_blocks(name: str, theirs: nn.Module, options: dict[str, Any]) -> None:
     x = features()
-    ours = loaded(create(name, 32, **options), stirred(theirs))
+    ours = loaded(create_block(name, 32, **options), stirred(theirs))
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
 
 
@@ -68,18 +68,18 @@ class AuthorsCbam(nn.Module):
         return x * self.bn(self.conv(places)).sigmoid()
 
 
-@pytest.mark.parametrize("order", ["max_mean", "mean_max"])
-def test_the_authors_cbam(order: str) -> None:
+@pytest.mark.parametrize("pool_order", ["max_mean", "mean_max"])
+def test_the_authors_cbam(pool_order: str) -> None:
     x, theirs = features(), stirred(AuthorsCbam(32, 2))
     gates = {key: value for key, value in theirs.state_dict().items() if "Gate" in key}
-    ours = create("cbam", 32, order=order).eval()
-    ours.load_state_dict(block_state(gates, ours))
+    ours = create_block("cbam", 32, pool_order=pool_order).eval()
+    ours.load_state_dict(convert_block_state_dict(gates, ours))
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
 
 
 def eight_wide(channels: int) -> nn.Module:
     """Squeeze-and-excitation as timm makes it where a sixteenth is less than eight."""
-    return create("se", channels, reduction=channels // 8)
+    return create_block("se", channels, reduction=channels // 8)
 
 
 @pytest.mark.parametrize("init", ["paper", "identity"])
@@ -90,9 +90,11 @@ def test_a_whole_network_of_timm(init: Init) -> None:
     theirs = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32), block_args=attention)
     stirred(theirs)
     x = torch.randn(2, 3, 64, 64)
-    insert(plain, eight_wide, at="residual", example=x, init=init)
+    insert(plain, eight_wide, position="residual", example=x, init=init)
     state = {f"module.{key}": value for key, value in theirs.state_dict().items()}
-    assert str(plain.load_state_dict(model_state(state, plain))).startswith("<All keys matched")
+    assert str(plain.load_state_dict(convert_model_state_dict(state, plain))).startswith(
+        "<All keys matched"
+    )
     ours, given = plain.double(), x.double()  # so many layers round single precision away
     torch.testing.assert_close(ours(given), theirs.double()(given), rtol=1e-10, atol=1e-10)
 
@@ -102,23 +104,27 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"fc1.weight is \[4, 32, 1, 1\], and squeeze.weight of se is"
     ):
-        block_state(weights, create("se", 32))
-    with pytest.raises(ValueError, match=r"fc1.weight has no place in eca, which has conv.weight"):
-        block_state(weights, create("eca", 32))
-    with pytest.raises(ValueError, match="known of se, eca, cbam, not of gc"):
-        block_state(weights, create("gc", 32))
+        convert_block_state_dict(weights, create_block("se", 32))
+    with pytest.raises(
+        ValueError, match=r"fc1.weight has no counterpart in eca, whose keys are conv.weight"
+    ):
+        convert_block_state_dict(weights, create_block("eca", 32))
+    with pytest.raises(ValueError, match="converted for se, eca, cbam, not for gc"):
+        convert_block_state_dict(weights, create_block("gc", 32))
     del weights["fc2.weight"]
-    with pytest.raises(ValueError, match=r"nothing was given for excite.weight of se"):
-        block_state(weights, create("se", 32, reduction=8))
+    with pytest.raises(ValueError, match=r"excite.weight of se is missing"):
+        convert_block_state_dict(weights, create_block("se", 32, reduction=8))
 
 
 def test_whole_networks_must_fit() -> None:
     model = residual_net()
-    with pytest.raises(ValueError, match="nothing was inserted into this Sequential; insert first"):
-        model_state(model.state_dict(), model)
-    insert(model, ["se", "eca"], at="residual", example=image(), init="paper")
-    with pytest.raises(ValueError, match=r"no weights of a block beside 1.bn2; sought were"):
-        model_state(residual_net().state_dict(), model)
+    with pytest.raises(
+        ValueError, match="nothing was inserted into this Sequential; call insert first"
+    ):
+        convert_model_state_dict(model.state_dict(), model)
+    insert(model, ["se", "eca"], position="residual", example=image(), init="paper")
+    with pytest.raises(ValueError, match=r"no block weights next to 1.bn2; expected a prefix of"):
+        convert_model_state_dict(residual_net().state_dict(), model)
     state = residual_net().state_dict() | {"1.se.fc1.weight": torch.zeros(1)}
-    with pytest.raises(ValueError, match=r"single block of the catalog must .* not se \+ eca"):
-        model_state(state, model)
+    with pytest.raises(ValueError, match=r"single registered block, not se \+ eca"):
+        convert_model_state_dict(state, model)

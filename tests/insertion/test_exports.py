@@ -18,7 +18,7 @@ BLOCKS = ("se", "cbam", "gc", "coordinate")
 
 def changed(name: str) -> nn.Module:
     model = residual_net().eval()
-    insert(model, name, at="residual", example=image(), init="paper")
+    insert(model, name, position="residual", example=image(), init="paper")
     return model
 
 
@@ -41,7 +41,7 @@ def test_exported_with_any_batch_and_size(name: str, baked: bool) -> None:
 @pytest.mark.parametrize("baked", [False, True])
 def test_compiled_as_one_graph(baked: bool) -> None:
     model, x = changed("cbam"), image()
-    insert(model, "se", at="stage_end", example=x)
+    insert(model, "se", position="stage_end", example=x)
     if baked:
         bake(model)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -65,7 +65,7 @@ def test_parallel_training_is_the_same() -> None:
     x = image()
     for model in models:
         torch.manual_seed(3)
-        insert(model, "cbam", at="residual", example=x)
+        insert(model, "cbam", position="residual", example=x)
     parallel = DistributedDataParallel(models[0])
     for model in (parallel, models[1]):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -76,4 +76,4 @@ def test_parallel_training_is_the_same() -> None:
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(p, q)
     with pytest.raises(ValueError, match="is wrapped in DistributedDataParallel; insert into its"):
-        insert(parallel, "se", at="**.conv1", example=x)
+        insert(parallel, "se", position="**.conv1", example=x)

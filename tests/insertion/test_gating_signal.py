@@ -9,8 +9,8 @@ from host_models import UNet, image
 from torch import nn
 
 from visattn.insertion.baking import bake, remove
+from visattn.insertion.cost import summary
 from visattn.insertion.insertion import insert
-from visattn.insertion.summary import table
 from visattn.recording.recorder import record
 
 
@@ -19,8 +19,10 @@ def gated() -> UNet:
     torch.manual_seed(0)
     model = UNet().eval()
     for level in (1, 2):
-        report = insert(model, "gate", at=f"skip{level}", signal=f"up{level}", example=image())
-        assert report.scales == 1
+        report = insert(
+            model, "gate", position=f"skip{level}", signal=f"up{level}", example=image()
+        )
+        assert report.num_identity_scales == 1
     with torch.no_grad():
         for level in (1, 2):
             model.get_parameter(f"skip{level}.visattn.gate_scale").fill_(0.5)
@@ -31,7 +33,7 @@ def test_the_gate_sees_the_signal_and_changes_nothing_at_first() -> None:
     torch.manual_seed(0)
     bare, x = UNet().eval(), image()
     model = copy.deepcopy(bare)
-    insert(model, "gate", at="skip2", signal="up2", example=x, reduction=3)
+    insert(model, "gate", position="skip2", signal="up2", example=x, reduction=3)
     assert torch.equal(model(x), bare(x))
     gate, second = model.get_submodule("skip2.visattn.gate"), bare.enc2(bare.pool(bare.enc1(x)))
     signal = bare.up2(bare.mid(bare.pool(second)))
@@ -48,7 +50,7 @@ def test_each_block_learns_and_costs() -> None:
     model.train()(x).square().sum().backward()
     blocks = {name: p.grad for name, p in model.named_parameters() if ".visattn." in name}
     assert [name for name, grad in blocks.items() if grad is None or not grad.any()] == []
-    assert [row.blocks for row in table(model, x).rows] == ["", "gate", "gate"]
+    assert [row.blocks for row in summary(model, x).rows] == ["", "gate", "gate"]
 
 
 def test_a_copy_has_a_signal_of_its_own() -> None:
@@ -89,18 +91,18 @@ def test_a_signal_that_cannot_be_is_refused() -> None:
             "skip2",
             "gate",
             None,
-            "weighs the features of skip2 by a gating signal .* say signal='NAME'",
+            "gates the features of skip2 by a signal .* pass signal='NAME'",
         ),
-        ("skip2", ["se", "gate"], None, "weighs the features of skip2"),
-        ("enc2", "gate", "up2", r"up2 runs after it; .*after up2, put an nn.Identity\(\)"),
-        ("skip2", "gate", "up3", "no module 'up3' for a signal; did you mean up2"),
+        ("skip2", ["se", "gate"], None, "gates the features of skip2"),
+        ("enc2", "gate", "up2", r"up2 runs after it; put an nn.Identity\(\) .*after up2"),
+        ("skip2", "gate", "up3", "no module 'up3' for the signal; did you mean up2"),
         ("skip2", "gate", "skip2", "is the site itself"),
         ("skip2", "gate", "enc2", "would attend to its own input"),
         ("skip2", "gate", "pool", "of one width, but pool returns"),
-        ("skip2", "se", "up2", "se takes no signal, got signal='up2'"),
+        ("skip2", "se", "up2", "se takes no gating signal, got signal='up2'"),
     ):
         with pytest.raises(ValueError, match=said):
-            insert(model, block, at=at, signal=signal, example=x)
+            insert(model, block, position=at, signal=signal, example=x)
         assert list(model.state_dict()) == keys
         assert [name for name, part in model.named_modules() if part._forward_hooks] == []
 
@@ -108,8 +110,10 @@ def test_a_signal_that_cannot_be_is_refused() -> None:
 def test_a_signal_of_other_proportions_is_refused() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.AdaptiveAvgPool2d((3, 28)), nn.Identity())
     model.append(nn.Upsample((20, 28)))
-    with pytest.raises(ValueError, match="20 x 28 and a signal of 3 x 28 from 1 have other propor"):
-        insert(model, "gate", at="3", signal="1", example=image())
+    with pytest.raises(
+        ValueError, match="20 x 28 and a signal of 3 x 28 from 1 have different aspect ratios"
+    ):
+        insert(model, "gate", position="3", signal="1", example=image())
 
 
 def test_a_part_of_a_model_has_no_signal() -> None:

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from torchvision.models import resnet18
 
 from visattn.blocks.channel.squeeze_excite import SqueezeExcite
-from visattn.blocks.registry import create
-from visattn.insertion.insertion import Recipe, insert
+from visattn.blocks.registry import create_block
+from visattn.insertion.insertion import BlockSpec, insert
 from visattn.recording.recorder import record
 
 SMALL = ("resnet", "convnext", "nfnet", "byobnet")
@@ -42,18 +42,18 @@ def test_an_identity_changes_no_bit(name: str) -> None:
     x = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
         before = model(x)
-        report = insert(model, "se", at="residual", example=x[:1])
+        report = insert(model, "se", position="residual", example=x[:1])
         assert torch.equal(model(x), before)
-    assert report.scales == len(report.sites) > 0
+    assert report.num_identity_scales == len(report.sites) > 0
 
 
 def test_an_identity_changes_no_bit_of_resnet_18_in_training() -> None:
     model, x = resnet18(), torch.randn(2, 3, 64, 64)
     bare = copy.deepcopy(model)
-    report = insert(model, "cbam", at="residual", example=x)
+    report = insert(model, "cbam", position="residual", example=x)
     assert torch.equal(model(x), bare(x))
     assert [site.name for site in report.sites[:2]] == ["layer1.0.bn2", "layer1.1.bn2"]
-    assert (len(report.sites), report.scales, report.missed) == (8, 8, 0)
+    assert (len(report.sites), report.num_identity_scales, report.num_skipped) == (8, 8, 0)
     bare_state = bare.state_dict()
     assert all(torch.equal(model.state_dict()[key], value) for key, value in bare_state.items())
 
@@ -61,8 +61,12 @@ def test_an_identity_changes_no_bit_of_resnet_18_in_training() -> None:
 def test_paper_stands_as_published() -> None:
     bare, x = net(Residual(16), nn.Identity()).eval(), image()
     model = copy.deepcopy(bare)
-    report = insert(model, Doubled, at="1.bn2", example=x, init="paper")
-    assert (report.parameters, report.scales, report.blocks) == (16, 0, ("doubled",))
+    report = insert(model, Doubled, position="1.bn2", example=x, init="paper")
+    assert (report.num_parameters, report.num_identity_scales, report.blocks) == (
+        16,
+        0,
+        ("doubled",),
+    )
     block, before = bare[1], bare[0](x)
     assert isinstance(block, Residual)
     expected = (2 * block.branch(before) + before).relu()
@@ -74,8 +78,8 @@ def test_all_learns_by_the_second_step(name: str) -> None:
     model, x = residual_net(), image()
     # A norm over two units gives always the same, and a single unit may never be above zero.
     options: dict[str, Any] = {"reduction": 2} if name in ("se", "cbam", "gc") else {}
-    report = insert(model, name, at="residual", example=x, **options)
-    assert report.scales == (0 if name in ("gc", "nonlocal") else 2)
+    report = insert(model, name, position="residual", example=x, **options)
+    assert report.num_identity_scales == (0 if name in ("gc", "nonlocal") else 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     one_step(model, x)
     assert all(grads(model, "_scale").values())
@@ -88,7 +92,7 @@ def test_all_learns_by_the_second_step(name: str) -> None:
 
 def test_plain_checkpoints_load_and_states_go_round() -> None:
     plain, model, x = residual_net(), residual_net(), image()
-    insert(model, "se", at="residual", example=x)
+    insert(model, "se", position="residual", example=x)
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
     assert unexpected == []
     assert all(".visattn.se" in key for key in missing)
@@ -96,14 +100,14 @@ def test_plain_checkpoints_load_and_states_go_round() -> None:
     torch.save(model.state_dict(), file)
     file.seek(0)
     other = residual_net()
-    insert(other, "se", at="residual", example=x)
+    insert(other, "se", position="residual", example=x)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(other.eval()(x), model.eval()(x))
 
 
 def test_a_copy_uses_its_own_blocks() -> None:
     model, x = residual_net().eval(), image()
-    insert(model, Doubled, at="residual", example=x, init="paper")
+    insert(model, Doubled, position="residual", example=x, init="paper")
     twin = copy.deepcopy(model)
     assert torch.equal(twin(x), model(x))
     with torch.no_grad():
@@ -117,7 +121,7 @@ def test_the_model_is_left_in_its_modes() -> None:
     model[1].eval()
     flags = {name: module.training for name, module in model.named_modules()}
     state = {key: value.clone() for key, value in model.state_dict().items()}
-    insert(model, "cbam", at="residual", example=x)
+    insert(model, "cbam", position="residual", example=x)
     found = {name: module.training for name, module in model.named_modules()}
     assert {name: found[name] for name in flags} == flags
     assert not found["1.bn2.visattn"]
@@ -128,20 +132,20 @@ def test_the_model_is_left_in_its_modes() -> None:
 def test_channels_may_come_last() -> None:
     model, x = net(Scaled(16), Scaled(24)).eval(), image()
     before = model(x)
-    report = insert(model, "se", at="residual", example=x)
-    assert [(s.name, s.channels, s.grid, s.last) for s in report.sites] == [
+    report = insert(model, "se", position="residual", example=x)
+    assert [(s.name, s.channels, s.grid, s.channels_last) for s in report.sites] == [
         ("1.mlp", 16, (20, 28), True),
         ("3.mlp", 24, (10, 14), True),
     ]
     assert torch.equal(model(x), before)
-    insert(model, Doubled, at="*.conv", example=x, init="paper")
+    insert(model, Doubled, position="*.conv", example=x, init="paper")
     assert model.get_parameter("1.conv.visattn.doubled.weight").shape == (16,)
 
 
 def test_a_sequential_runs_its_block_once() -> None:
     model, x = nn.Sequential(nn.Sequential(nn.Conv2d(3, 7, 1), nn.ReLU())), image()
     before = model(x)
-    insert(model, Doubled, at="0", example=x, init="paper")
+    insert(model, Doubled, position="0", example=x, init="paper")
     assert torch.equal(model(x), 2 * before)
     assert list(dict(model[0].named_children())) == ["0", "1", "visattn"]
 
@@ -149,8 +153,8 @@ def test_a_sequential_runs_its_block_once() -> None:
 def test_several_blocks_stand_in_a_row() -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1)), image()
     before = model(x)
-    plus = partial(create, "se", reduction=2)
-    report = insert(model, [Doubled, plus, Doubled], at="0", example=x, init="paper")
+    plus = partial(create_block, "se", reduction=2)
+    report = insert(model, [Doubled, plus, Doubled], position="0", example=x, init="paper")
     assert report.blocks == ("doubled", "se", "doubled2")
     block = model.get_submodule("0.visattn.se")
     assert isinstance(block, SqueezeExcite)
@@ -160,7 +164,7 @@ def test_several_blocks_stand_in_a_row() -> None:
 def test_a_shared_module_shares_its_block() -> None:
     shared = nn.Conv2d(7, 7, 1)
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1), shared, nn.ReLU(), shared), image()
-    insert(model, Doubled, at="1", example=x, init="paper")
+    insert(model, Doubled, position="1", example=x, init="paper")
     first = model[0](x)
     middle = (2 * nn.Conv2d.forward(shared, first)).relu()
     assert torch.equal(model(x), 2 * nn.Conv2d.forward(shared, middle))
@@ -170,7 +174,7 @@ def test_checkpointed_blocks_learn_the_same() -> None:
     plain, checkpointed, x = residual_net(), residual_net(checkpointed=True), image()
     for model in (plain, checkpointed):
         torch.manual_seed(3)
-        insert(model, "se", at="residual", example=x, init="paper")
+        insert(model, "se", position="residual", example=x, init="paper")
         one_step(model, x)
     for (name, p), (_, q) in zip(
         plain.named_parameters(), checkpointed.named_parameters(), strict=True
@@ -181,7 +185,7 @@ def test_checkpointed_blocks_learn_the_same() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_blocks_take_the_precision_of_the_model(dtype: torch.dtype) -> None:
     model, x = residual_net().to(dtype), image().to(dtype)
-    insert(model, "se", at="residual", example=x)
+    insert(model, "se", position="residual", example=x)
     assert {p.dtype for p in model.parameters()} == {dtype}
     assert model(x).dtype == dtype
 
@@ -190,13 +194,13 @@ def test_autocast_keeps_what_flows() -> None:
     model, x = residual_net().eval(), image()
     with torch.autocast("cpu", torch.bfloat16):
         before = model(x)
-        insert(model, "cbam", at="residual", example=x)
+        insert(model, "cbam", position="residual", example=x)
         assert torch.equal(model(x), before)
 
 
 def test_maps_of_inserted_blocks_are_seen() -> None:
     model, x = residual_net(), image()
-    insert(model, "cbam", at="residual", example=x)
+    insert(model, "cbam", position="residual", example=x)
     with record(model) as seen:
         model(x)
     assert [(m.site, tuple(m.values.shape)) for m in seen.maps[:2]] == [
@@ -206,7 +210,7 @@ def test_maps_of_inserted_blocks_are_seen() -> None:
 
 
 def test_a_report_is_short() -> None:
-    report = insert(residual_net(), "se", at="residual", example=image(), reduction=8)
+    report = insert(residual_net(), "se", position="residual", example=image(), reduction=8)
     assert str(report).splitlines() == [
         "se at 2 sites: 255 parameters, 2 of which are identity scales",
         "  1.bn2  16 x 20 x 28",
@@ -217,28 +221,31 @@ def test_a_report_is_short() -> None:
 @pytest.mark.parametrize(
     ("recipe", "reason"),
     [
-        (create("se", 16), "give its name, or a function .* got a SqueezeExcite ready made"),
-        (["se", nn.ReLU()], "got a ReLU ready made"),
+        (
+            create_block("se", 16),
+            "pass its name, or a function .* got an instance of SqueezeExcite",
+        ),
+        (["se", nn.ReLU()], "got an instance of ReLU"),
         (lambda channels: channels, "must return a module for 16 channels, got int"),
     ],
 )
-def test_a_block_is_made_anew_for_each_site(recipe: Recipe, reason: str) -> None:
+def test_a_block_is_made_anew_for_each_site(recipe: BlockSpec, reason: str) -> None:
     model = residual_net()
     with pytest.raises(TypeError, match=reason):
-        insert(model, recipe, at="residual", example=image())
+        insert(model, recipe, position="residual", example=image())
     assert not any("visattn" in key for key in model.state_dict())
 
 
 def test_a_block_that_changes_the_shape_is_refused() -> None:
     model = residual_net()
-    with pytest.raises(ValueError, match=r"must keep the shape .* Conv2d after 1.bn2 made"):
-        insert(model, lambda c: nn.Conv2d(c, c, 3), at="residual", example=image())
+    with pytest.raises(ValueError, match=r"must preserve the shape .* Conv2d after 1.bn2 returned"):
+        insert(model, lambda c: nn.Conv2d(c, c, 3), position="residual", example=image())
     assert not any("visattn" in key for key in model.state_dict())
 
 
 def test_a_shape_is_no_example() -> None:
-    with pytest.raises(TypeError, match=r"must be a tensor that .*, got \(1, 3, 20, 28\)"):
-        insert(residual_net(), "se", at="residual", example=(1, 3, 20, 28))
+    with pytest.raises(TypeError, match=r"must be an input tensor .*, got \(1, 3, 20, 28\)"):
+        insert(residual_net(), "se", position="residual", example=(1, 3, 20, 28))
 
 
 def compiled() -> nn.Module:
@@ -262,20 +269,20 @@ def test_what_does_not_run_its_modules_is_refused(
     wrapped: Callable[[], nn.Module], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        insert(wrapped(), "se", at="residual", example=image())
+        insert(wrapped(), "se", position="residual", example=image())
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # what is tested is on its way out
 def test_a_scripted_model_is_refused() -> None:
     scripted = cast("nn.Module", torch.jit.trace(nn.Conv2d(3, 3, 1), image()))
     with pytest.raises(ValueError, match="1 is scripted or traced"):
-        insert(nn.Sequential(nn.ReLU(), scripted), "se", at="0", example=image())
+        insert(nn.Sequential(nn.ReLU(), scripted), "se", position="0", example=image())
 
 
 def test_options_are_for_every_block() -> None:
     model, x = residual_net(), image()
-    with pytest.raises(ValueError, match="eca takes no reduction"):
-        insert(model, ["se", "eca"], at="residual", example=x, reduction=4)
+    with pytest.raises(ValueError, match="eca has no argument reduction"):
+        insert(model, ["se", "eca"], position="residual", example=x, reduction=4)
     with pytest.raises(ValueError, match="did you mean sse"):
-        insert(model, "ssse", at="residual", example=x)
+        insert(model, "ssse", position="residual", example=x)
     assert not any("visattn" in key for key in model.state_dict())

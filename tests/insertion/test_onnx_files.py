@@ -42,7 +42,7 @@ def computed(session: Any, x: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("name", ["se", "eca", "cbam", "coordinate", "gc"])
 def test_a_baked_model_becomes_a_file_for_any_batch_and_size(name: str, tmp_path: Path) -> None:
     model, plain = residual_net().eval(), residual_net().eval()
-    insert(model, name, at="residual", example=image(), init="paper")
+    insert(model, name, position="residual", example=image(), init="paper")
     for key, parameter in model.named_parameters():
         if ".visattn." in key:  # awake, so that a block that was lost is missed
             nn.init.normal_(parameter, std=0.5)

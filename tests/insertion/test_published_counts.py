@@ -9,10 +9,10 @@ from host_models import hollow
 from torch import nn
 from torchvision.models import resnet18, resnet50, resnet101
 
-from visattn.blocks.registry import create
+from visattn.blocks.registry import create_block
 from visattn.insertion.insertion import insert
-from visattn.insertion.sites import chosen_sites
-from visattn.insertion.tracer import trace
+from visattn.insertion.sites import select_sites
+from visattn.insertion.tracer import trace_model
 
 IMAGE = torch.zeros(1, 3, 64, 64)
 RELEASED = {256: 3, 512: 5, 1024: 5, 2048: 7}  # the kernels of the released ECA networks
@@ -59,16 +59,16 @@ def parameters(module: nn.Module) -> int:
 
 def made(name: str, channels: int) -> nn.Module:
     with torch.device("meta"):
-        return FACTORIES[name](channels) if name in FACTORIES else create(name, channels)
+        return FACTORIES[name](channels) if name in FACTORIES else create_block(name, channels)
 
 
 def released_eca(channels: int) -> nn.Module:
-    return create("eca", channels, kernel=RELEASED[channels])
+    return create_block("eca", channels, kernel_size=RELEASED[channels])
 
 
 FACTORIES: dict[str, Callable[[int], nn.Module]] = {
-    "se without biases": partial(create, "se", bias=False),
-    "cbam as timm": partial(create, "cbam", bias=False),
+    "se without biases": partial(create_block, "se", bias=False),
+    "cbam as timm": partial(create_block, "cbam", bias=False),
     "eca as released": released_eca,
 }
 
@@ -86,12 +86,12 @@ def test_every_residual_branch(
 ) -> None:
     model = hollow(backbone)
     assert parameters(model) == bare
-    seen = trace(model, IMAGE)
-    branches = [site.channels for site in chosen_sites(model, seen, "residual").sites]
+    seen = trace_model(model, IMAGE)
+    branches = [site.channels for site in select_sites(model, seen, "residual").sites]
     for name, count in counts.items():
         sizes = {width: parameters(made(name, width)) for width in set(branches)}
         assert (name, bare + sum(sizes[width] for width in branches)) == (name, count)
-    ends = [site.channels for site in chosen_sites(model, seen, "stage_end", (1, 2, 3)).sites]
+    ends = [site.channels for site in select_sites(model, seen, "stage_end", (1, 2, 3)).sites]
     assert bare + sum(parameters(made("bam", width)) for width in ends) == bam
 
 
@@ -109,10 +109,10 @@ def test_windows_of_eca_follow_the_widths_of_the_stages(
 ) -> None:
     model = hollow(backbone)
     bare = parameters(model)
-    report = insert(model, "eca", at="residual", example=IMAGE, init="paper")
+    report = insert(model, "eca", position="residual", example=IMAGE, init="paper")
     found = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
     assert found == windows
-    assert parameters(model) - bare == report.parameters == added
+    assert parameters(model) - bare == report.num_parameters == added
 
 
 def test_windows_of_eca_may_be_those_that_were_released() -> None:
@@ -121,11 +121,11 @@ def test_windows_of_eca_may_be_those_that_were_released() -> None:
         insert(
             model,
             "eca",
-            at="residual",
+            position="residual",
             stages=[stage],
             example=IMAGE,
             init="paper",
-            kernel=kernel,
+            kernel_size=kernel,
         )
     found = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
     assert found == [3] * 3 + [5] * 4 + [5] * 6 + [7] * 3
@@ -134,14 +134,14 @@ def test_windows_of_eca_may_be_those_that_were_released() -> None:
 
 def test_the_whole_model_counts_what_was_published() -> None:
     model = hollow(resnet50)
-    report = insert(model, "cbam", at="residual", example=IMAGE, init="paper")
+    report = insert(model, "cbam", position="residual", example=IMAGE, init="paper")
     assert parameters(model) == 28_089_624
-    assert report.parameters == 28_089_624 - 25_557_032
-    assert report.scales == 0
+    assert report.num_parameters == 28_089_624 - 25_557_032
+    assert report.num_identity_scales == 0
 
 
 def test_identity_scales_are_counted_apart() -> None:
     model = hollow(resnet18)
-    report = insert(model, "se", at="residual", example=IMAGE)
-    assert report.scales == 8
-    assert report.parameters == 11_778_592 - 11_689_512 + 8
+    report = insert(model, "se", position="residual", example=IMAGE)
+    assert report.num_identity_scales == 8
+    assert report.num_parameters == 11_778_592 - 11_689_512 + 8

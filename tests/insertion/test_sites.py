@@ -21,10 +21,9 @@ from host_models import (
 from torch import nn
 from torchvision.models import densenet121, mobilenet_v2, resnet50, vgg11_bn
 
-from visattn.insertion.hosts import Site
 from visattn.insertion.insertion import insert
-from visattn.insertion.sites import Where, chosen_sites
-from visattn.insertion.tracer import trace
+from visattn.insertion.sites import Position, Site, select_sites
+from visattn.insertion.tracer import trace_model
 
 IMAGE = torch.zeros(1, 3, 64, 64)
 
@@ -39,38 +38,38 @@ def names(found: Iterable[Site]) -> list[str]:
 )
 def test_residual_branches_of_timm(name: str, count: int, first: str) -> None:
     model = hollow(partial(timm.create_model, name))
-    found = chosen_sites(model, trace(model, IMAGE), "residual").sites
+    found = select_sites(model, trace_model(model, IMAGE), "residual").sites
     assert (len(found), found[0].name) == (count, first)
 
 
 def test_words_on_resnet_50() -> None:
     model = hollow(resnet50)
-    seen = trace(model, IMAGE)
-    ends = chosen_sites(model, seen, "stage_end", (1, 2, 3)).sites
+    seen = trace_model(model, IMAGE)
+    ends = select_sites(model, seen, "stage_end", (1, 2, 3)).sites
     assert [(s.name, s.channels, s.grid, s.stage) for s in ends] == [
         ("layer1", 256, (16, 16), 1),
         ("layer2", 512, (8, 8), 2),
         ("layer3", 1024, (4, 4), 3),
     ]
-    branches = names(chosen_sites(model, seen, "residual", (1, 4)).sites)
+    branches = names(select_sites(model, seen, "residual", (1, 4)).sites)
     assert branches == [f"layer{stage}.{block}.bn3" for stage in (1, 4) for block in range(3)]
 
 
 def test_words_on_mobilenet_v2() -> None:
     model = hollow(mobilenet_v2)
-    seen = trace(model, IMAGE)
-    ends = names(chosen_sites(model, seen, "stage_end").sites)
+    seen = trace_model(model, IMAGE)
+    ends = names(select_sites(model, seen, "stage_end").sites)
     assert ends == [f"features.{n}" for n in (1, 3, 6, 13, 17)]
-    branches = chosen_sites(model, seen, "residual").sites
+    branches = select_sites(model, seen, "residual").sites
     assert branches[0].name == "features.3.conv"
     assert [site.channels for site in branches] == [24, 32, 32, 64, 64, 64, 96, 96, 160, 160]
 
 
 def test_stages_without_residual_branches_end_where_features_shrink() -> None:
     plain, dense = hollow(partial(vgg11_bn, init_weights=False)), hollow(densenet121)
-    ends = names(chosen_sites(plain, trace(plain, IMAGE), "stage_end").sites)
+    ends = names(select_sites(plain, trace_model(plain, IMAGE), "stage_end").sites)
     assert ends == [f"features.{n}" for n in (2, 6, 13, 20, 27)]
-    ends = names(chosen_sites(dense, trace(dense, IMAGE), "stage_end").sites)
+    ends = names(select_sites(dense, trace_model(dense, IMAGE), "stage_end").sites)
     assert ends == [
         "features.relu0",
         *(f"features.transition{n}.conv" for n in (1, 2, 3)),
@@ -88,63 +87,65 @@ def test_stages_without_residual_branches_end_where_features_shrink() -> None:
         (lambda name, module: isinstance(module, Residual), ["1", "3"]),
     ],
 )
-def test_sites_are_named(at: Where, expected: list[str]) -> None:
-    report = insert(residual_net(), "simam", at=at, example=image())
+def test_sites_are_named(at: Position, expected: list[str]) -> None:
+    report = insert(residual_net(), "simam", position=at, example=image())
     assert names(report.sites) == expected
 
 
 @pytest.mark.parametrize(
     ("at", "reason"),
     [
-        ("residuals", "no module is named so; did you mean residual"),
-        ("*.bn3", "no site at='\\*.bn3'"),
+        ("residuals", "no module has such a name; did you mean residual"),
+        ("*.bn3", "no site for position='\\*.bn3'"),
         (["1.bn7"], "there is no module '1.bn7'; did you mean 1.bn2"),
         ([], "the list of names is empty"),
-        (lambda name, module: False, "took none of the modules"),
-        ("5", "after 5: it returns \\[2, 24\\], and a block takes features"),
+        (lambda name, module: False, "predicate matches no module"),
+        ("5", "after 5: it returns \\[2, 24\\], but a block needs features"),
     ],
 )
-def test_no_site_is_an_error(at: Where, reason: str) -> None:
+def test_no_site_is_an_error(at: Position, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        insert(residual_net(), "se", at=at, example=image())
+        insert(residual_net(), "se", position=at, example=image())
 
 
 def test_stages_that_are_not_there_are_named() -> None:
     with pytest.raises(ValueError, match=r"\(1: 20 x 28, 2: 10 x 14\), got \[3\]"):
-        insert(residual_net(), "se", at="residual", stages=[3], example=image())
-    with pytest.raises(ValueError, match="no site at='0' in stages"):
-        insert(residual_net(), "se", at="0", stages=[2], example=image())
+        insert(residual_net(), "se", position="residual", stages=[3], example=image())
+    with pytest.raises(ValueError, match="no site for position='0' in stages"):
+        insert(residual_net(), "se", position="0", stages=[2], example=image())
 
 
 def test_each_stage_may_get_a_block_of_its_own() -> None:
     model, x = residual_net(), image()
     for stage, name in ((1, "se"), (2, "cbam")):
-        report = insert(model, name, at="residual", stages=[stage], example=x)
+        report = insert(model, name, position="residual", stages=[stage], example=x)
         assert names(report.sites) == [f"{2 * stage - 1}.bn2"]
-    with pytest.raises(ValueError, match=r"3.bn2: it holds cbam already"):
-        insert(model, "se", at="residual", stages=[2], example=x)
+    with pytest.raises(ValueError, match=r"3.bn2: it already has cbam"):
+        insert(model, "se", position="residual", stages=[2], example=x)
     with pytest.raises(ValueError, match=r"after 5: it returns \[2, 24\]"):
-        insert(model, "se", at=["1", "5"], stages=[1], example=x)
+        insert(model, "se", position=["1", "5"], stages=[1], example=x)
 
 
 def test_a_head_of_convolutions_is_no_stage() -> None:
     body = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4))
     model = nn.Sequential(body, nn.Conv2d(5, 7, (5, 7)))  # as timm's VGG
-    assert names(insert(model, "se", at="stage_end", example=image()).sites) == ["0.1"]
+    assert names(insert(model, "se", position="stage_end", example=image()).sites) == ["0.1"]
 
 
 def test_words_need_what_they_name() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU())
     with pytest.raises(ValueError, match="no module's output is the residual branch"):
-        insert(model, "se", at="residual", example=image())
-    with pytest.raises(ValueError, match="nothing in it makes features smaller; name the sites"):
-        insert(model, "se", at="stage_end", example=image())
+        insert(model, "se", position="residual", example=image())
+    with pytest.raises(
+        ValueError, match="nothing in it downsamples features; pass the names of the sites"
+    ):
+        insert(model, "se", position="stage_end", example=image())
 
 
 @pytest.mark.parametrize(
     ("host", "reason"),
     [
-        (Dense(16), "1: it is a Dense and runs its parts by a loop of its own"),
+        (Dense(16), "1: it is a Dense whose children run in a custom loop"),
         (nn.Sequential(Pair(), First()), "1.0: it returns a tuple"),
     ],
 )
@@ -154,21 +155,21 @@ def test_modules_that_cannot_be_hosts_are_refused(host: nn.Module, reason: str) 
     if isinstance(host, Dense):
         model[2] = nn.Conv2d(26, 24, 1)
     with pytest.raises(ValueError, match=reason):
-        insert(model, "se", at=at, example=x)
+        insert(model, "se", position=at, example=x)
 
 
 def test_a_module_with_two_widths_is_refused() -> None:
     relu = nn.ReLU()
     model = nn.Sequential(nn.Conv2d(3, 5, 1), relu, nn.Conv2d(5, 7, 1), relu)
     with pytest.raises(ValueError, match=r"1: it runs 2 times with \[5, 7\] channels"):
-        insert(model, "se", at="1", example=image())
+        insert(model, "se", position="1", example=image())
 
 
 def test_a_module_that_loops_over_its_children_is_found_out() -> None:
     model, x = net(Loop(16), nn.Identity()), image()
     before, keys = model(x), list(model.state_dict())
     with pytest.raises(ValueError, match="1: it ran 1 times, the block 2 times"):
-        insert(model, "se", at="1", example=x)
+        insert(model, "se", position="1", example=x)
     assert list(model.state_dict()) == keys
     assert torch.equal(model(x), before)
 
@@ -179,17 +180,17 @@ def test_channels_that_cannot_be_told_are_an_error() -> None:
             return x.reshape(x.shape)
 
     model = nn.Sequential(nn.Conv2d(3, 8, 1), Turned())
-    with pytest.raises(ValueError, match=r"shape \[1, 8, 8, 8\]; give an example of another size"):
-        insert(model, "se", at="1", example=torch.zeros(1, 3, 8, 8))
-    assert insert(model, "se", at="1", example=torch.zeros(1, 3, 8, 9)).sites[0].channels == 8
+    with pytest.raises(ValueError, match=r"shape \[1, 8, 8, 8\]; pass an example of another size"):
+        insert(model, "se", position="1", example=torch.zeros(1, 3, 8, 8))
+    assert insert(model, "se", position="1", example=torch.zeros(1, 3, 8, 9)).sites[0].channels == 8
 
 
 def test_a_second_block_at_a_site_is_refused() -> None:
     model, x = residual_net(), image()
-    insert(model, "se", at="residual", example=x)
-    with pytest.raises(ValueError, match=r"1.bn2: it holds se already; remove\(model\)"):
-        insert(model, "se", at="residual", example=x)
-    with pytest.raises(ValueError, match="holds se already"):
-        insert(model, "eca", at="1.bn2", example=x)
-    report = insert(model, Doubled, at="stage_end", example=x)
+    insert(model, "se", position="residual", example=x)
+    with pytest.raises(ValueError, match=r"1.bn2: it already has se; remove\(model\)"):
+        insert(model, "se", position="residual", example=x)
+    with pytest.raises(ValueError, match="already has se"):
+        insert(model, "eca", position="1.bn2", example=x)
+    report = insert(model, Doubled, position="stage_end", example=x)
     assert names(report.sites) == ["1", "3"]

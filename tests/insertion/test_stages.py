@@ -14,8 +14,8 @@ from torch.nn.functional import interpolate, max_pool2d, relu
 
 from visattn.insertion.baking import remove
 from visattn.insertion.insertion import insert
-from visattn.insertion.sites import chosen_sites
-from visattn.insertion.tracer import trace
+from visattn.insertion.sites import select_sites
+from visattn.insertion.tracer import trace_model
 
 IMAGE = torch.zeros(1, 3, 64, 96)
 
@@ -86,7 +86,7 @@ class Tail(nn.Module):
 
 
 def ends(model: nn.Module, x: Tensor = IMAGE) -> list[str]:
-    sites = chosen_sites(model, trace(model, x), "stage_end").sites
+    sites = select_sites(model, trace_model(model, x), "stage_end").sites
     return [f"{site.name} {site.part}".strip() for site in sites]
 
 
@@ -135,14 +135,14 @@ def test_a_u_net_has_an_encoder_a_bottleneck_and_a_decoder() -> None:
 
 def test_levels_of_one_size_are_chosen_apart() -> None:
     model, x = UNet(), image()
-    report = insert(model, "se", at="stage_end", stages=(2, 4), example=x, reduction=2)
+    report = insert(model, "se", position="stage_end", stages=(2, 4), example=x, reduction=2)
     assert [str(site) for site in report.sites] == [
         "enc2  7 x 10 x 14  encoder",
         "dec2  7 x 10 x 14  decoder",
     ]
     assert "  enc2  7 x 10 x 14  encoder" in str(report).splitlines()
     with pytest.raises(ValueError, match=r"1: 20 x 28 encoder, .*3: 5 x 7 bottleneck.* got \[6\]"):
-        insert(model, "se", at="residual", stages=[6], example=x)
+        insert(model, "se", position="residual", stages=[6], example=x)
 
 
 def test_a_stage_without_a_module_of_its_own_lists_the_candidates() -> None:
@@ -151,18 +151,20 @@ def test_a_stage_without_a_module_of_its_own_lists_the_candidates() -> None:
         (True, "stage 1, of 20 x 28 features, ends with a function"),
         (False, "stage 1, of 20 x 28 features, ends with conv, which runs in other stages too"),
     ):
-        with pytest.raises(ValueError, match=f"{said}.*name the sites.*{listed}"):
-            insert(Shared(residual=residual), "se", at="stage_end", example=image())
-    with pytest.raises(ValueError, match=r"several paths of features.* name the sites\. Modules"):
+        with pytest.raises(ValueError, match=f"{said}.*pass the names of the sites.*{listed}"):
+            insert(Shared(residual=residual), "se", position="stage_end", example=image())
+    with pytest.raises(
+        ValueError, match=r"several paths of features.* pass the names of the sites\. Modules"
+    ):
         ends(timms("hrnet_w18_small"))
 
 
 def test_a_function_after_the_last_module_is_said() -> None:
-    report = insert(Tail(), "simam", at="stage_end", example=image())
+    report = insert(Tail(), "simam", position="stage_end", example=image())
     assert [site.name for site in report.sites] == ["conv1", "conv2"]
     assert report.notes[0] == (
         "stage 1, of 20 x 28 features, ends with a function, such as an activation, after conv1: "
-        "the block stands before it"
+        "the block is inserted before it"
     )
     assert report.notes[0] in str(report).splitlines()
 
@@ -176,19 +178,19 @@ def test_what_returns_no_feature_map_is_skipped_and_said(
         image(),
     )
     model.append(nn.Linear(5, 2))
-    report = insert(model, "simam", at=at, example=x)
+    report = insert(model, "simam", position=at, example=x)
     assert [site.name for site in report.sites] == ["0", "1", "2"]
     assert report.notes == (
-        "skipped 3: it returns 1 x 1 places, which are no feature map; 4: it returns [2, 5]; "
+        "skipped 3: it returns 1 x 1 features, which are no feature map; 4: it returns [2, 5]; "
         "5: it returns [2, 2]",
     )
     remove(model)
     with pytest.raises(ValueError, match="after 5: it returns"):
-        insert(model, "simam", at="5", example=x)
+        insert(model, "simam", position="5", example=x)
     with pytest.raises(
-        ValueError, match=r"no site at='\[45\]': 4: it .*Modules that return feature"
+        ValueError, match=r"no site for position='\[45\]': 4: it .*Modules that return feature"
     ):
-        insert(model, "simam", at="[45]", example=x)
+        insert(model, "simam", position="[45]", example=x)
 
 
 def test_an_identity_changes_no_bit_at_any_stage() -> None:
@@ -196,5 +198,5 @@ def test_an_identity_changes_no_bit_at_any_stage() -> None:
     for model in models:
         x = image() if isinstance(model, (UNet, Tail)) else torch.randn(1, 3, 64, 96)
         before = model.eval()(x)
-        assert insert(model, "cbam", at="stage_end", example=x).scales > 0
+        assert insert(model, "cbam", position="stage_end", example=x).num_identity_scales > 0
         assert torch.equal(model(x), before)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: whatever goes wrong, the name stands for the old."""
+"""Atomic file writing: after any failure the path holds the old content."""
 
 import errno
 import os
@@ -10,24 +10,24 @@ import pytest
 import torch
 from small_disks import needs_small_disk, small_disk
 
-from visattn.io.atomic import remove_parts, replacing, write_whole
+from visattn.io.atomic import atomic_replace, atomic_write, remove_partial_files
 from visattn.training.checkpoint.atomic_writer import AtomicCheckpointIO
 
 
 def fail(file: Path, error: type[BaseException]) -> None:
-    with replacing(file) as part:
+    with atomic_replace(file) as part:
         part.write_bytes(b"ne")
-        raise error("half way")
+        raise error("halfway")
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_written_takes_the_place_of_the_old(tmp_path: Path) -> None:
+def test_new_content_replaces_the_old(tmp_path: Path) -> None:
     file = tmp_path / "a.bin"
-    write_whole(file, b"old")
-    with replacing(file) as part:
+    atomic_write(file, b"old")
+    with atomic_replace(file) as part:
         part.write_bytes(b"new")
         assert part.parent == tmp_path
         assert file.read_bytes() == b"old"
@@ -36,57 +36,57 @@ def test_what_is_written_takes_the_place_of_the_old(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, RuntimeError])
-def test_what_fails_on_the_way_leaves_the_old(tmp_path: Path, error: type[BaseException]) -> None:
+def test_failed_write_keeps_the_old_content(tmp_path: Path, error: type[BaseException]) -> None:
     file = tmp_path / "a.bin"
-    write_whole(file, b"old")
-    with pytest.raises(error, match="half way"):
+    atomic_write(file, b"old")
+    with pytest.raises(error, match="halfway"):
         fail(file, error)
     assert file.read_bytes() == b"old"
     assert names(tmp_path) == ["a.bin"]
 
 
-def test_a_killed_writer_leaves_the_old_and_what_it_left_is_removed(tmp_path: Path) -> None:
+def test_killed_writer_keeps_the_old_content_and_leaves_a_removable_part(tmp_path: Path) -> None:
     file = tmp_path / "a.bin"
-    write_whole(file, b"old")
+    atomic_write(file, b"old")
     child = os.fork()
     if not child:
-        with replacing(file) as part:
+        with atomic_replace(file) as part:
             part.write_bytes(b"ne")
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert file.read_bytes() == b"old"
     assert len(names(tmp_path)) == 2
-    remove_parts(tmp_path)
+    remove_partial_files(tmp_path)
     assert names(tmp_path) == ["a.bin"]
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_who_may_read_it_is_what_the_process_says(tmp_path: Path, mask: int, mode: int) -> None:
+def test_permissions_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
     before = os.umask(mask)
-    write_whole(tmp_path / "a.bin", b"new")
+    atomic_write(tmp_path / "a.bin", b"new")
     os.umask(before)
     assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == mode
 
 
-def test_a_folder_that_is_missing_is_no_full_disk(tmp_path: Path) -> None:
+def test_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "nowhere" / "a.bin", b"new")
+        atomic_write(tmp_path / "nowhere" / "a.bin", b"new")
 
 
 @needs_small_disk
-def test_a_full_disk_is_named_with_its_space_and_keeps_the_old(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_keeps_the_old_content(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1000) as disk:
-        write_whole(disk / "a.bin", b"o" * 400_000)
-        told = rf"no space left: 800 kB are needed and 6\d\d kB are free.*{disk}"
-        with pytest.raises(OSError, match=told) as caught:
-            write_whole(disk / "a.bin", b"n" * 800_000)
+        atomic_write(disk / "a.bin", b"o" * 400_000)
+        message = rf"no space left: 800 kB are needed and 6\d\d kB are free.*{disk}"
+        with pytest.raises(OSError, match=message) as caught:
+            atomic_write(disk / "a.bin", b"n" * 800_000)
         assert caught.value.errno == errno.ENOSPC
         assert (disk / "a.bin").read_bytes() == b"o" * 400_000
         assert names(disk) == ["a.bin"]
 
 
 @needs_small_disk
-def test_a_checkpoint_is_whole_or_the_old_one(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     writer = AtomicCheckpointIO()
     with small_disk(tmp_path / "disk", 1000) as disk:
         writer.save_checkpoint({"weights": torch.zeros(100_000)}, disk / "last.ckpt")

@@ -1,4 +1,4 @@
-"""Arrays of others: what a header promises is not believed."""
+"""Untrusted .npy and .npz files: headers are checked before memory is allocated."""
 
 import io
 import os
@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as shapes
 
-from visattn.io import safe_arrays as array_files
+from visattn.io import safe_arrays
 from visattn.io.safe_arrays import read_array
 
 
 class Trap:
-    """What a pickle of it does when it is loaded: make a folder."""
+    """An object whose unpickling creates a directory."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -28,13 +28,13 @@ class Trap:
         return os.mkdir, (str(self.mark),)
 
 
-def saved(array: Any) -> bytes:
+def npy_bytes(array: Any) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
 
 
-def packed(**members: bytes) -> bytes:
+def npz_bytes(**members: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -42,41 +42,45 @@ def packed(**members: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def header(shape: str, kind: str = "<f4") -> bytes:
+def header(shape: str, dtype: str = "<f4") -> bytes:
     buffer = io.BytesIO()
-    told: Any = {"descr": kind, "fortran_order": False, "shape": (3,)}
-    np.lib.format.write_array_header_1_0(buffer, told)
+    fields: Any = {"descr": dtype, "fortran_order": False, "shape": (3,)}
+    np.lib.format.write_array_header_1_0(buffer, fields)
     return buffer.getvalue().replace(b"(3,)", shape.encode())
 
 
-NUMBERS = st.sampled_from(["<f8", "<f4", "<f2", "<i4", ">i2", "|u1", "|b1", "<c8", "<U3"])
+DTYPES = st.sampled_from(["<f8", "<f4", "<f2", "<i4", ">i2", "|u1", "|b1", "<c8", "<U3"])
 
 
 @given(
-    NUMBERS.flatmap(lambda kind: shapes.arrays(kind, shapes.array_shapes(min_side=0))), st.data()
+    DTYPES.flatmap(lambda dtype: shapes.arrays(dtype, shapes.array_shapes(min_side=0))), st.data()
 )
-def test_an_array_comes_back(
+def test_read_array_round_trip(
     tmp_path_factory: pytest.TempPathFactory, array: np.ndarray, data: st.DataObject
 ) -> None:
     file = tmp_path_factory.mktemp("arrays") / "a"
     array = np.asfortranarray(array) if data.draw(st.booleans()) else array
-    file.write_bytes(saved(array) if data.draw(st.booleans()) else packed(x=saved(array)))
-    again = read_array(file)
-    assert (again.dtype, again.shape) == (array.dtype, array.shape)
-    np.testing.assert_array_equal(again, array)
+    file.write_bytes(
+        npy_bytes(array) if data.draw(st.booleans()) else npz_bytes(x=npy_bytes(array))
+    )
+    loaded = read_array(file)
+    assert (loaded.dtype, loaded.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(loaded, array)
 
 
-def test_the_wanted_array_is_found_among_others(tmp_path: Path) -> None:
+def test_named_array_is_read_without_unpickling_others(tmp_path: Path) -> None:
     file = tmp_path / "a.npz"
-    trap = packed(maps=saved(np.arange(3)), other=saved(np.array([Trap(tmp_path / "mark")])))
-    file.write_bytes(trap)  # what is not asked for is not looked at
+    trap = npz_bytes(
+        maps=npy_bytes(np.arange(3)), other=npy_bytes(np.array([Trap(tmp_path / "mark")]))
+    )
+    file.write_bytes(trap)  # other arrays are not read
     assert read_array(file).tolist() == [0, 1, 2]
-    with pytest.raises(ValueError, match=r"or one called gates, got \['maps', 'other'\]"):
+    with pytest.raises(ValueError, match=r"or an array named gates, got \['maps', 'other'\]"):
         read_array(file, "gates")
-    with pytest.raises(ValueError, match="holds object; arrays must be of numbers or texts"):
+    with pytest.raises(ValueError, match="holds object; arrays must hold numbers or strings"):
         read_array(file, "other")
-    file.write_bytes(saved(np.array([Trap(tmp_path / "mark")])))
-    with pytest.raises(ValueError, match="need no pickle"):
+    file.write_bytes(npy_bytes(np.array([Trap(tmp_path / "mark")])))
+    with pytest.raises(ValueError, match="without pickle"):
         read_array(file)
     assert not (tmp_path / "mark").exists()
     np.load(file, allow_pickle=True)
@@ -86,22 +90,22 @@ def test_the_wanted_array_is_found_among_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (header("(1000000000000,)"), "takes 4,000,000,000,000 bytes, but .* are there"),
+        (header("(1000000000000,)"), "takes 4,000,000,000,000 bytes, got "),
         (header("(1000000,1000000,1000000,10)"), "damaged: an array of"),
-        (header("(-1,)") + bytes(4), "damaged: an array of|no array of NumPy's"),
-        (header("(2,)") + bytes(9), "takes 8 bytes, but 9 are there"),
+        (header("(-1,)") + bytes(4), "damaged: an array of|not a NumPy array"),
+        (header("(2,)") + bytes(9), "takes 8 bytes, got 9"),
         (header("(1,)", "|O"), "holds object"),
         (header("(1,)", "<M8[s]") + bytes(8), "holds datetime64"),
-        (header("(1,)", "|V8") + bytes(8), "must be of numbers or texts"),
-        (header("__import__('os').getcwd()"), "no array of NumPy's"),
-        (b"\x93NUMPY\x07\x00" + bytes(20), r"no array of NumPy's: .*\(7, 0\)"),
-        (b"", "no array of NumPy's"),
+        (header("(1,)", "|V8") + bytes(8), "must hold numbers or strings"),
+        (header("__import__('os').getcwd()"), "not a NumPy array"),
+        (b"\x93NUMPY\x07\x00" + bytes(20), r"not a NumPy array: .*\(7, 0\)"),
+        (b"", "not a NumPy array"),
         (b"PK\x03\x04", "damaged: "),
-        (b"PK\x05\x06" + bytes(18), r"must hold one array, or one called maps, got \[\]"),
-        (packed(a=header("(1000000000000,)")), "bytes, but .* are there"),
+        (b"PK\x05\x06" + bytes(18), r"must hold one array or an array named maps, got \[\]"),
+        (npz_bytes(a=header("(1000000000000,)")), "bytes, got "),
     ],
 )
-def test_a_hostile_file_is_refused_before_memory_is_taken(
+def test_hostile_file_is_refused_before_memory_is_allocated(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     file = tmp_path / "hostile.npz"
@@ -112,31 +116,31 @@ def test_a_hostile_file_is_refused_before_memory_is_taken(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
 
-def test_what_unpacks_to_gigabytes_is_not_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zip_bomb_is_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "bomb.npz"
-    file.write_bytes(packed(a=saved(np.zeros(10**6))))
+    file.write_bytes(npz_bytes(a=npy_bytes(np.zeros(10**6))))
     assert file.stat().st_size < 10_000
-    monkeypatch.setattr(array_files, "LARGEST", 10**6)
+    monkeypatch.setattr(safe_arrays, "MAX_BYTES", 10**6)
     with pytest.raises(ValueError, match="holds 8,000,128 bytes, more than 1,000,000"):
         read_array(file)
 
 
 @given(st.data())
-def test_no_damage_escapes_as_anything_but_a_word(
+def test_damaged_file_raises_only_value_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    whole = bytearray(data.draw(st.sampled_from([saved(np.eye(3)), packed(maps=saved(np.eye(3)))])))
-    for place in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=5)):
-        whole[place] = data.draw(st.integers(0, 255))
+    content = bytearray(
+        data.draw(st.sampled_from([npy_bytes(np.eye(3)), npz_bytes(maps=npy_bytes(np.eye(3)))]))
+    )
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=5)):
+        content[place] = data.draw(st.integers(0, 255))
     file = tmp_path_factory.mktemp("damaged") / "a.npz"
-    file.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    file.write_bytes(content[: data.draw(st.integers(0, len(content)))])
     assert outcome(file)
 
 
 def outcome(file: Path) -> str:
-    """Return what is said of a file; anything but a ValueError escapes."""
+    """Return the shape or the ValueError of a file; any other error propagates."""
     try:
         return str(read_array(file).shape)
     except ValueError as error:

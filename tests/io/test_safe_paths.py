@@ -1,4 +1,4 @@
-"""Names that others wrote: none leads out of its folder, by itself or by a link."""
+"""Untrusted file names: none leads out of its directory, by itself or through a link."""
 
 import os
 import pickle
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.io.safe_paths import SafeDirectory, check_name
+from visattn.io.safe_paths import SafeDirectory, check_relative_path
 
 PARTS = st.sampled_from(
     ["..", ".", "", "a", "b.jpg", "..b", "a..", "C:", "~", "\\", "\\..", "é", " "]
@@ -42,9 +42,9 @@ PARTS = st.sampled_from(
         "\ud800.jpg",
     ],
 )
-def test_names_that_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"must be a path below its folder, got '") as caught:
-        check_name(name)
+def test_unsafe_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"must be a path inside its directory, got '") as caught:
+        check_relative_path(name)
     assert str(caught.value).isprintable()
 
 
@@ -64,23 +64,23 @@ def test_names_that_are_refused(name: str) -> None:
         "x" * 255,
     ],
 )
-def test_names_that_are_taken(name: str, tmp_path: Path) -> None:
-    check_name(name)
+def test_safe_names_are_accepted(name: str, tmp_path: Path) -> None:
+    check_relative_path(name)
     assert SafeDirectory(tmp_path).path(name) == tmp_path / name
 
 
 @pytest.mark.parametrize(
     "name", ["x" * 256, "é" * 128, "a/" + "x" * 256, "/".join(["x" * 200] * 16)]
 )
-def test_names_that_are_too_long(name: str) -> None:
+def test_long_names_are_refused(name: str) -> None:
     with pytest.raises(
-        ValueError, match=r"a path may have 3,000 bytes, and 255 between two slashes, got"
+        ValueError, match=r"a path may have 3,000 bytes, and 255 per component, got"
     ):
-        check_name(name)
+        check_relative_path(name)
 
 
 @given(parts=st.lists(PARTS, min_size=1, max_size=6))
-def test_no_name_that_is_taken_leads_out(parts: list[str]) -> None:
+def test_accepted_names_stay_inside(parts: list[str]) -> None:
     folder = Path("/somewhere/photos")
     try:
         path = SafeDirectory(folder).path("/".join(parts))
@@ -90,7 +90,7 @@ def test_no_name_that_is_taken_leads_out(parts: list[str]) -> None:
     assert path.name
 
 
-def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+def test_link_to_outside_is_refused(tmp_path: Path) -> None:
     photos, other = tmp_path / "photos", tmp_path / "other"
     for folder in (photos, other):
         folder.mkdir()
@@ -101,27 +101,25 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     (photos / "gone.jpg").symlink_to("/nowhere/a.jpg")
     (photos / "round.jpg").symlink_to("round.jpg")
     (photos / "inner.jpg").symlink_to("a.jpg")
-    closed = SafeDirectory(photos)
+    directory = SafeDirectory(photos)
     for name in ("link.jpg", "up.jpg", "deep/a.jpg", "gone.jpg"):
-        with pytest.raises(
-            ValueError, match=rf"'{name}' leads by a link to .*, out of .*photos; put"
-        ):
-            closed.path(name)
+        with pytest.raises(ValueError, match=rf"'{name}' is a link to .*, outside .*photos; copy"):
+            directory.path(name)
     for name in ("a.jpg", "inner.jpg", "round.jpg", "new/folder/a.jpg"):
-        assert closed.path(name) == photos / name
+        assert directory.path(name) == photos / name
 
 
-def test_a_folder_beside_with_a_longer_name_is_another(tmp_path: Path) -> None:
+def test_sibling_directory_with_a_longer_name_is_outside(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos2").mkdir()
     (tmp_path / "photos" / "a.jpg").symlink_to(tmp_path / "photos2" / "a.jpg")
-    with pytest.raises(ValueError, match="leads by a link to"):
+    with pytest.raises(ValueError, match="is a link to"):
         SafeDirectory(tmp_path / "photos").path("a.jpg")
 
 
-def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+def test_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "here").symlink_to(tmp_path / "there")
     (tmp_path / "there" / "b.jpg").symlink_to("a.jpg")
-    closed = pickle.loads(pickle.dumps(SafeDirectory(tmp_path / "here")))
-    assert closed.path("b.jpg") == tmp_path / "here" / "b.jpg"
+    directory = pickle.loads(pickle.dumps(SafeDirectory(tmp_path / "here")))
+    assert directory.path("b.jpg") == tmp_path / "here" / "b.jpg"

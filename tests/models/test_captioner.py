@@ -1,23 +1,29 @@
 """Search with a real captioner: its maps, its words, its independence of the batch."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from visattn.functional.captioning.beam_search import BeamSearchOutput
-from visattn.models.captioner import END, SPECIALS, START, UNKNOWN, AttentionStep, Captioner
+from visattn.models.captioner import END, SPECIAL_TOKENS, START, UNKNOWN, AttentionStep, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 
-WORDS = (*SPECIALS, *"abcdefghijklm")
+WORDS = (*SPECIAL_TOKENS, *"abcdefghijklm")
 
 
 @pytest.fixture
 def model() -> ShowAttendTell:
-    encoder = SmallEncoder((16, 40), channels=12, coordinates=1.0)  # the image counts
-    made = ShowAttendTell(WORDS, encoder, word_width=11, hidden=17, attention=7)
+    encoder = SmallEncoder((16, 40), channels=12, coord_scale=1.0)  # the image counts
+    made = ShowAttendTell(WORDS, encoder, embed_dim=11, hidden_size=17, attention_dim=7)
     with torch.no_grad():  # an untrained model hardly cares what it sees: make it opinionated
-        look, told = made.look, (made.tell.weight, made.tell_hidden.weight)
-        for weight in (look.vector, look.key.weight, look.query.weight, *told):
+        decoder: Any = made.decoder
+        scorer, output = (
+            decoder.attention.scorer,
+            (decoder.output.weight, decoder.output_hidden.weight),
+        )
+        for weight in (scorer.vector, scorer.key.weight, scorer.query.weight, *output):
             weight.mul_(7)
     return made.eval()
 
@@ -33,7 +39,7 @@ def said(found: BeamSearchOutput[AttentionStep], image: int, rank: int) -> list[
 
 @torch.no_grad()
 def test_maps_and_words_are_those_of_reading_the_caption(model: ShowAttendTell) -> None:
-    found = model.search(model.encoder(images(5)), beam=7, best=5, max_length=11)
+    found = model.search(model.encoder(images(5)), beam_size=7, num_captions=5, max_length=11)
     told = sorted(
         (
             (image, rank, [START, *said(found, image, rank)])
@@ -47,17 +53,17 @@ def test_maps_and_words_are_those_of_reading_the_caption(model: ShowAttendTell) 
         row[: len(words)] = torch.tensor(words)
     lengths = torch.tensor([len(words) for *_, words in told])
     owners = torch.tensor([image for image, *_ in told])
-    read = model.unroll(model.encoder(images(5)), captions, lengths, owners)
+    read = model.teacher_force(model.encoder(images(5)), captions, lengths, owners)
     changed = 0
     for row, (image, rank, words) in enumerate(told):
         mine, count = read.rows == row, len(words) - 1
         spoken = read.logits[mine].log_softmax(-1)
         at = (image, rank, slice(count))
-        weights, gates = found.looks.weights[at], found.looks.gate[at]
-        torch.testing.assert_close(weights, read.look.weights[mine][:count], atol=1e-5, rtol=0)
-        torch.testing.assert_close(gates, read.look.gate[mine][:count], atol=1e-5, rtol=0)
+        weights, gates = found.attention_steps.weights[at], found.attention_steps.gate[at]
+        torch.testing.assert_close(weights, read.attention.weights[mine][:count], atol=1e-5, rtol=0)
+        torch.testing.assert_close(gates, read.attention.gate[mine][:count], atol=1e-5, rtol=0)
         each = spoken[range(count), words[1:]]
-        torch.testing.assert_close(found.log_probabilities[at], each, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.log_probs[at], each, atol=1e-5, rtol=1e-5)
         score = each.sum() + (spoken[-1, END] if found.finished[image, rank] else 0)
         torch.testing.assert_close(found.scores[image, rank], score, atol=1e-4, rtol=1e-5)
         changed += int(count > 1 and bool((weights[0] - weights[1]).abs().max() > 1e-2))
@@ -67,19 +73,21 @@ def test_maps_and_words_are_those_of_reading_the_caption(model: ShowAttendTell) 
 @torch.no_grad()
 def test_a_image_does_not_feel_its_batch(model: ShowAttendTell) -> None:
     seven, order = images(7), [3, 0, 6, 5, 1, 4, 2]
-    together = model.search(model.encoder(seven), beam=5, best=3, max_length=13)
-    shuffled = model.search(model.encoder(seven[order]), beam=5, best=3, max_length=13)
+    together = model.search(model.encoder(seven), beam_size=5, num_captions=3, max_length=13)
+    shuffled = model.search(model.encoder(seven[order]), beam_size=5, num_captions=3, max_length=13)
     lengths = set()
     for place, image in enumerate(order):
-        alone = model.search(model.encoder(seven[image : image + 1]), beam=5, best=3, max_length=13)
+        alone = model.search(
+            model.encoder(seven[image : image + 1]), beam_size=5, num_captions=3, max_length=13
+        )
         for rank in range(3):
             words = said(alone, 0, rank)
             lengths.add(len(words))
             for other, at in ((together, image), (shuffled, place)):
                 assert said(other, at, rank) == words
                 torch.testing.assert_close(
-                    other.looks.weights[at, rank, : len(words)],
-                    alone.looks.weights[0, rank, : len(words)],
+                    other.attention_steps.weights[at, rank, : len(words)],
+                    alone.attention_steps.weights[0, rank, : len(words)],
                     atol=1e-5,
                     rtol=0,
                 )
@@ -88,7 +96,7 @@ def test_a_image_does_not_feel_its_batch(model: ShowAttendTell) -> None:
 
 @torch.no_grad()
 def test_a_beam_of_one_is_greedy(model: ShowAttendTell) -> None:
-    found = model.search(model.encoder(images(3)), beam=1, max_length=11, min_length=0)
+    found = model.search(model.encoder(images(3)), beam_size=1, max_length=11, min_length=0)
     for image in range(3):
         state, words = model.start(model.encoder(images(3)[image : image + 1])), [START]
         while len(words) <= 11:
@@ -102,13 +110,13 @@ def test_a_beam_of_one_is_greedy(model: ShowAttendTell) -> None:
 
 @torch.no_grad()
 def test_pad_start_and_unknown_are_never_said(model: ShowAttendTell) -> None:
-    model.tell.bias[[0, START, UNKNOWN]] = 100.0
-    found = model.search(model.encoder(images(5)), beam=3, best=3, max_length=7)
+    model.decoder.output.bias[[0, START, UNKNOWN]] = 100.0
+    found = model.search(model.encoder(images(5)), beam_size=3, num_captions=3, max_length=7)
     assert found.scores.isfinite().all()
     assert not set(found.tokens.flatten().tolist()) & {0, START, UNKNOWN}
 
 
-@pytest.mark.parametrize("words", [("red", "blue"), SPECIALS[::-1], ()])
+@pytest.mark.parametrize("words", [("red", "blue"), SPECIAL_TOKENS[::-1], ()])
 def test_a_vocabulary_begins_with_the_specials(words: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="must begin with <pad>, <start>, <end>, <unknown>"):
         ShowAttendTell(words, SmallEncoder((16, 40), channels=12))
@@ -116,4 +124,4 @@ def test_a_vocabulary_begins_with_the_specials(words: tuple[str, ...]) -> None:
 
 def test_a_captioner_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
-        Captioner(SPECIALS, SmallEncoder((16, 40), channels=12))  # type: ignore[abstract]
+        Captioner(SPECIAL_TOKENS, SmallEncoder((16, 40), channels=12))  # type: ignore[abstract]

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.blocks.registry import create
+from visattn.blocks.registry import create_block
 from visattn.models.classifier import ImageClassifier
 
 
@@ -15,7 +15,7 @@ class Means(ImageClassifier):
 
     def __init__(self, channels: int = 3, classes: tuple[str, ...] = ("cat", "dog")) -> None:
         super().__init__(classes, (5, 7), (0.5,) * channels, (0.25,) * channels)
-        self.block = create("se", channels)
+        self.block = create_block("se", channels)
         self.fc = nn.Linear(channels, len(classes))
 
     @property
@@ -29,7 +29,7 @@ class Means(ImageClassifier):
 class Questions(nn.Module):
     """A part that names one of its two matrices as not to be decayed."""
 
-    UNDECAYED = ("asked", "absent")
+    NO_WEIGHT_DECAY = ("asked", "absent")
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def noise(*shape: int) -> Tensor:
 def test_single_axes_and_what_a_part_names_are_not_decayed() -> None:
     model = Means()
     model.questions = Questions()
-    spared = {id(weight) for weight in model.undecayed()}
+    spared = {id(weight) for weight in model.no_weight_decay_parameters()}
     names = {name for name, weight in model.named_parameters() if id(weight) in spared}
     single = {name for name, weight in model.named_parameters() if weight.ndim < 2}
     assert names == single | {"questions.asked"}
@@ -56,18 +56,18 @@ def test_bytes_become_numbers_around_zero() -> None:
     images = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(2, 3, 5, 7, 3)[..., :3]
     black, dark, white = (images[..., index].contiguous() for index in range(3))
     for given, wanted in ((black, -2.0), (dark, -1.2), (white, 2.0)):
-        found = Means().normalized(given)
+        found = Means().normalize(given)
         torch.testing.assert_close(found, torch.full_like(found, wanted))
 
 
 def test_scores_are_those_of_the_normalized_images() -> None:
     model, images = Means(), noise(2, 3, 5, 7)
-    assert torch.equal(model(images), model.classify(model.normalized(images)))
+    assert torch.equal(model(images), model.classify(model.normalize(images)))
 
 
 def test_a_classifier_of_gray_images_grays_as_pillow_does() -> None:
     images = noise(2, 3, 5, 7)
-    found = Means(1).normalized(images) * 0.25 * 255 + 0.5 * 255
+    found = Means(1).normalize(images) * 0.25 * 255 + 0.5 * 255
     for gray, image in zip(found[:, 0], images, strict=True):
         wanted = torch.tensor(
             list(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L").tobytes())
@@ -83,7 +83,7 @@ def test_another_size_is_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("classes", [("cat",), ("cat", "cat")])
 def test_classes_have_names_of_their_own(classes: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="classes must be at least two different names"):
+    with pytest.raises(ValueError, match="class_names must be at least two distinct names"):
         Means(classes=classes)
 
 
@@ -94,7 +94,7 @@ def test_mean_and_std_are_for_gray_or_colors() -> None:
 
 def test_each_parameter_is_of_one_part() -> None:
     model = Means()
-    parts = model.parts()
+    parts = model.parameter_groups()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     told = {part: sorted(names[id(p)] for p in found) for part, found in parts.items()}
     assert told == {

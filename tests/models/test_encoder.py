@@ -14,13 +14,13 @@ class TwoStages(ImageEncoder):
     def __init__(self, *shapes: tuple[int, int, int]) -> None:
         super().__init__((8, 8), (0.5,) * 3, (0.5,) * 3)
         self.shapes, self.channels = shapes, sum(channels for channels, _, _ in shapes)
-        self.grid = shapes[0][1:]
+        self.grid_size = shapes[0][1:]
 
     @property
     def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
         return self.shapes
 
-    def features(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward_features(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
         raise NotImplementedError
 
 
@@ -37,15 +37,15 @@ def noise(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_the_grid_is_what_comes_out(height: int, width: int) -> None:
     encoder = SmallEncoder((height, width), channels=12).eval()
     features = encoder(noise(2, 3, height, width))
-    assert features.shape == (2, encoder.channels, *encoder.grid)
+    assert features.shape == (2, encoder.channels, *encoder.grid_size)
 
 
 def test_a_trained_encoder_keeps_its_one_grid() -> None:
     encoder = SmallEncoder((16, 40), channels=12).eval()
     images = noise(3, 3, 16, 40)
     with torch.no_grad():
-        (grid,) = encoder.grids(images)
-        assert encoder.joined((grid,)) is grid
+        (grid,) = encoder.stage_features(images)
+        assert encoder.merge_stages((grid,)) is grid
         assert torch.equal(encoder(images), grid)
     assert encoder.stage_shapes == ((12, 2, 5),)
     assert not encoder.frozen
@@ -59,7 +59,7 @@ def test_a_coarser_grid_is_repeated_where_it_lay(
     encoder = TwoStages((3, rows, columns), (2, *fine))
     random = torch.Generator().manual_seed(seed)
     near, far = torch.rand(5, 3, rows, columns), torch.rand(5, 2, *fine, generator=random)
-    joined = encoder.joined((near, far))
+    joined = encoder.merge_stages((near, far))
     assert joined.shape == (5, 5, rows, columns)
     assert torch.equal(joined[:, :3], near)
     for y in range(rows):
@@ -69,7 +69,7 @@ def test_a_coarser_grid_is_repeated_where_it_lay(
 
 def test_between_grids_that_do_not_divide_features_are_interpolated() -> None:
     encoder = TwoStages((1, 5, 3), (1, 2, 1))
-    joined = encoder.joined((torch.zeros(1, 1, 5, 3), torch.tensor([[[[0.0], [10.0]]]])))
+    joined = encoder.merge_stages((torch.zeros(1, 1, 5, 3), torch.tensor([[[[0.0], [10.0]]]])))
     # Middles of the 5 rows, 0.1 to 0.9, between those of the 2 rows, 0.25 and 0.75.
     expected = torch.tensor([0.0, 1.0, 5.0, 9.0, 10.0]).view(5, 1).expand(5, 3)
     torch.testing.assert_close(joined[0, 1], expected)
@@ -78,10 +78,10 @@ def test_between_grids_that_do_not_divide_features_are_interpolated() -> None:
 def test_shortened_grids_are_joined_in_the_precision_of_the_encoder() -> None:
     encoder = TwoStages((2, 3, 3), (1, 1, 1))
     short = torch.rand(1, 2, 3, 3).half(), torch.rand(1, 1, 1, 1).half()
-    joined = encoder.joined(short)
+    joined = encoder.merge_stages(short)
     assert joined.dtype == torch.float32
     assert torch.equal(joined[:, :2], short[0].float())
-    assert encoder.double().joined(short).dtype == torch.float64
+    assert encoder.double().merge_stages(short).dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,17 @@ def test_shortened_grids_are_joined_in_the_precision_of_the_encoder() -> None:
 )
 def test_grids_of_another_encoder_are_refused(shapes: list[tuple[int, int, int]]) -> None:
     encoder = TwoStages((2, 3, 3), (1, 1, 1))
-    with pytest.raises(ValueError, match=r"of the shapes \(\(2, 3, 3\), \(1, 1, 1\)\) .* another"):
-        encoder.joined([torch.zeros(5, *shape) for shape in shapes])
+    with pytest.raises(
+        ValueError, match=r"have the shapes \(\(2, 3, 3\), \(1, 1, 1\)\) .* another"
+    ):
+        encoder.merge_stages([torch.zeros(5, *shape) for shape in shapes])
 
 
 def test_bytes_are_normalized_once() -> None:
     encoder = SmallEncoder((8, 8), channels=4, mean=(0.0, 0.5, 1.0), std=(1.0, 0.5, 0.25))
     ends = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 1, 1)
     expected = torch.tensor([[0.0, -1.0, -4.0], [1.0, 1.0, 0.0]])
-    torch.testing.assert_close(encoder.normalized(ends)[:, :, 0, 0], expected)
+    torch.testing.assert_close(encoder.normalize(ends)[:, :, 0, 0], expected)
 
 
 def test_other_images_give_other_features() -> None:
@@ -111,7 +113,7 @@ def test_other_images_give_other_features() -> None:
 
 @pytest.mark.parametrize("coordinates", [True, False])
 def test_coordinates_tell_where(*, coordinates: bool) -> None:
-    encoder = SmallEncoder((64, 128), channels=12, coordinates=coordinates).eval()
+    encoder = SmallEncoder((64, 128), channels=12, coord_scale=coordinates).eval()
     with torch.no_grad():
         features = encoder(torch.full((1, 3, 64, 128), 90, dtype=torch.uint8))
     inner = features[0, :, 4, 4:12]  # further from the edges than a feature sees
@@ -119,13 +121,13 @@ def test_coordinates_tell_where(*, coordinates: bool) -> None:
 
 
 def test_a_feature_looks_at_its_own_cell_evenly() -> None:
-    encoder = SmallEncoder((104, 104), channels=4, coordinates=False).eval()
+    encoder = SmallEncoder((104, 104), channels=4, coord_scale=False).eval()
     for parameter in encoder.parameters():
         torch.nn.init.ones_(parameter)  # every path counts, none cancels
     for step in (*encoder.stem, *encoder.refine):
         step.register_module("1", torch.nn.Identity())  # norming alone looks at the whole image
     image = torch.ones(1, 3, 104, 104, requires_grad=True)
-    encoder.features(image)[0][0, 0, 6, 6].backward()
+    encoder.forward_features(image)[0][0, 0, 6, 6].backward()
     assert image.grad is not None
     seen = image.grad[0, 0]
     rows = (seen.sum(1) > 0).nonzero()[:, 0].tolist()
@@ -143,17 +145,17 @@ def test_the_encoder_follows_the_precision_of_its_weights() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"size": (16, 0)}, "two sides >= 1"),
+        ({"img_size": (16, 0)}, "two sides >= 1"),
         ({"std": (1.0, 1.0, 0.0)}, "std > 0"),
         ({"mean": (0.5,)}, "std 3 channels"),
         ({"channels": 6}, "multiple of 4"),
         ({"channels": 0}, "multiple of 4"),
-        ({"size": (16, 20)}, "multiples of 8"),
+        ({"img_size": (16, 20)}, "multiples of 8"),
     ],
 )
 def test_nonsense_is_refused(arguments: dict, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        SmallEncoder(**{"size": (16, 16), **arguments})
+        SmallEncoder(**{"img_size": (16, 16), **arguments})
 
 
 def test_an_encoder_is_abstract() -> None:

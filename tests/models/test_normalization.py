@@ -15,37 +15,50 @@ from visattn.models.classifier import ImageClassifier
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.swin.hierarchical import HierarchicalTransformer
+from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 
 CLASSES = ("cat", "dog", "hen")
 COLORS: dict[str, Any] = {"mean": (0.3, 0.5, 0.7), "std": (0.2, 0.25, 0.3)}
 MODELS: dict[str, Callable[[], ImageClassifier | ImageEncoder]] = {
     "small encoder": lambda: SmallEncoder((24, 40), channels=8, **COLORS),
-    "timm encoder": lambda: TimmEncoder("test_resnet", size=(64, 96), **COLORS),
+    "timm encoder": lambda: TimmEncoder("test_resnet", img_size=(64, 96), **COLORS),
     "timm encoder in two parts": lambda: TimmEncoder(
-        "test_resnet", size=(64, 96), train_from=2, **COLORS
+        "test_resnet", img_size=(64, 96), unfreeze_from_stage=2, **COLORS
     ),
-    "timm classifier": lambda: TimmClassifier(CLASSES, "test_resnet", size=(64, 96), **COLORS),
-    "attention resnet": lambda: AttentionResNet(CLASSES, depth=8, width=4, **COLORS),
+    "timm classifier": lambda: TimmClassifier(CLASSES, "test_resnet", img_size=(64, 96), **COLORS),
+    "attention resnet": lambda: AttentionResNet(CLASSES, depth=8, stem_width=4, **COLORS),
     "vit": lambda: VisionTransformer(
-        CLASSES, size=(24, 40), **COLORS, patch=8, width=12, depth=1, heads=3
+        CLASSES, img_size=(24, 40), **COLORS, patch_size=8, embed_dim=12, depth=1, num_heads=3
     ),
-    "hierarchical": lambda: HierarchicalTransformer(
-        CLASSES, size=(32, 64), **COLORS, patch=4, width=8, depths=(1, 1), heads=(2, 2), window=4
+    "hierarchical": lambda: SwinTransformer(
+        CLASSES,
+        img_size=(32, 64),
+        **COLORS,
+        patch_size=4,
+        embed_dim=8,
+        depths=(1, 1),
+        num_heads=(2, 2),
+        window_size=4,
     ),
     "glimpses": lambda: RecurrentAttentionModel(
-        CLASSES, (24, 40), COLORS["mean"], COLORS["std"], glimpses=2, width=8, start="center"
+        CLASSES,
+        (24, 40),
+        COLORS["mean"],
+        COLORS["std"],
+        num_glimpses=2,
+        hidden_size=8,
+        init_location="center",
     ),
     "gray glimpses": lambda: RecurrentAttentionModel(
-        CLASSES, (24, 40), [0.3], [0.2], glimpses=2, width=8, start="center"
+        CLASSES, (24, 40), [0.3], [0.2], num_glimpses=2, hidden_size=8, init_location="center"
     ),
 }
 
 
 def pixels(model: ImageClassifier | ImageEncoder, channels: int = 3) -> Tensor:
     random = torch.Generator().manual_seed(5)
-    return torch.randint(256, (2, channels, *model.size), dtype=torch.uint8, generator=random)
+    return torch.randint(256, (2, channels, *model.img_size), dtype=torch.uint8, generator=random)
 
 
 def by_hand(images: Tensor, model: ImageClassifier | ImageEncoder) -> Tensor:
@@ -82,7 +95,7 @@ def test_gray_networks_make_normalized_colors_gray() -> None:
     model = MODELS["gray glimpses"]()
     given = pixels(model, 3)
     torch.testing.assert_close(
-        model.normalized(by_hand(given, model)), model.normalized(given), rtol=1e-4, atol=1e-5
+        model.normalize(by_hand(given, model)), model.normalize(given), rtol=1e-4, atol=1e-5
     )
 
 
@@ -112,4 +125,4 @@ def test_the_product_of_both_sides_is_bounded(size: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):
         SmallEncoder(size)
     with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):
-        AttentionResNet(CLASSES, size=size)
+        AttentionResNet(CLASSES, img_size=size)

@@ -1,4 +1,4 @@
-"""Scans on the images of which they were made, and many of them together."""
+"""Figures and animations of scan paths."""
 
 import io
 from dataclasses import replace
@@ -22,73 +22,83 @@ RNG = np.random.default_rng(4)
 PHOTOS = [RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8) for _ in range(5)]
 
 
-def scans(glimpse: int = 5) -> list[ScanPath]:
+def make_scans(glimpse: int = 5) -> list[ScanPath]:
     torch.manual_seed(1)
     model = RecurrentAttentionModel(
-        ("cat", "dog"), (23, 31), (0.5,) * 3, (0.3,) * 3, glimpse=glimpse, glimpses=3, width=7
+        ("cat", "dog"),
+        (23, 31),
+        (0.5,) * 3,
+        (0.3,) * 3,
+        glimpse_size=glimpse,
+        num_glimpses=3,
+        hidden_size=7,
     )
     return glimpses(model, PHOTOS, policy="random")
 
 
-def test_panels_animations_and_walls_are_made_of_scans() -> None:
-    found = scans()
-    assert glimpse_panel(PHOTOS[0], found[0], name="a.png").shape[1] == 1200
+def test_panels_animations_and_walls_are_made_of_make_scans() -> None:
+    scans = make_scans()
+    assert glimpse_panel(PHOTOS[0], scans[0], name="a.png").shape[1] == 1200
     for moving, count in (
-        (glimpse_animation(PHOTOS[0], found[0], width=240), 5),
-        (glimpse_wall(PHOTOS, found, side=40, truths=["cat"] * 5), 5),
+        (glimpse_animation(PHOTOS[0], scans[0], width=240), 5),
+        (glimpse_wall(PHOTOS, scans, side=40, truths=["cat"] * 5), 5),
     ):
         with Image.open(io.BytesIO(moving)) as opened:
             assert getattr(opened, "n_frames", 1) == count
 
 
-def test_a_map_of_a_glimpse_is_an_overlay_like_all_others() -> None:
-    drawn = visattn.overlay(PHOTOS[0], scans()[0].maps[1])
+def test_overlay_draws_a_glimpse_map() -> None:
+    drawn = visattn.overlay(PHOTOS[0], make_scans()[0].maps[1])
     assert drawn.size == (53, 37)
 
 
-def test_coverage_is_the_mean_of_maps() -> None:
-    found, coverage = scans(), Coverage("random policy")
-    for one in found:
-        coverage.add(one)
+def test_coverage_sums_maps_locations_and_pixels() -> None:
+    scans, coverage = make_scans(), Coverage("random policy")
+    for scan in scans:
+        coverage.add(scan)
     assert coverage.count == 5
-    maps, whole, places, _, pixels = coverage._sums
+    maps, overall, locations, _, pixels = coverage._sums
     torch.testing.assert_close(
-        maps, torch.stack([one.maps.values for one in found]).sum(0).double()
+        maps, torch.stack([scan.maps.values for scan in scans]).sum(0).double()
     )
-    assert (whole <= 5).all()
+    assert (overall <= 5).all()
     torch.testing.assert_close(
-        whole / 5, torch.stack([o.maps.values.amax(0) for o in found]).mean(0).double()
+        overall / 5, torch.stack([scan.maps.values.amax(0) for scan in scans]).mean(0).double()
     )
-    torch.testing.assert_close(places, torch.stack([one.places for one in found]).double().sum(0))
-    torch.testing.assert_close(pixels, torch.stack([one.pixels for one in found]).double().sum(0))
+    torch.testing.assert_close(
+        locations, torch.stack([scan.locations for scan in scans]).double().sum(0)
+    )
+    torch.testing.assert_close(pixels, torch.stack([scan.pixels for scan in scans]).double().sum(0))
     assert coverage.panel().shape[1] == 1200
 
 
-def test_one_image_has_coverage_without_spread() -> None:
+def test_coverage_of_one_image() -> None:
     coverage = Coverage()
-    coverage.add(scans()[0])
+    coverage.add(make_scans()[0])
     assert coverage.panel().any()
 
 
 @pytest.mark.parametrize("size", [(36, 53), (37, 52)])
-def test_a_scan_belongs_to_its_image(size: tuple[int, int]) -> None:
-    one = scans()[0]
-    with pytest.raises(ValueError, match=r"made of an image of \(37, 53\) .* hand over"):
-        glimpse_panel(np.zeros((*size, 3), np.uint8), one)
-    with pytest.raises(ValueError, match="made of an image of None"):
-        glimpse_animation(PHOTOS[0], replace(one, maps=replace(one.maps, geometry=None)))
+def test_image_of_another_size_is_refused(size: tuple[int, int]) -> None:
+    scan = make_scans()[0]
+    with pytest.raises(ValueError, match=r"belongs to an image of \(37, 53\) .* pass the original"):
+        glimpse_panel(np.zeros((*size, 3), np.uint8), scan)
+    with pytest.raises(ValueError, match="belongs to an image of None"):
+        glimpse_animation(PHOTOS[0], replace(scan, maps=replace(scan.maps, geometry=None)))
 
 
-def test_walls_have_a_scan_for_each_image() -> None:
-    with pytest.raises(ValueError, match="got 4 images, 5 scans"):
-        glimpse_wall(PHOTOS[:4], scans())
+def test_number_of_scans_must_match_the_images() -> None:
+    with pytest.raises(ValueError, match="got 5 for 4 images"):
+        glimpse_wall(PHOTOS[:4], make_scans())
 
 
-def test_coverage_is_of_one_model_and_of_something() -> None:
+def test_coverage_needs_scans_of_one_model() -> None:
     coverage = Coverage()
-    with pytest.raises(ValueError, match="at least one scan"):
+    with pytest.raises(ValueError, match="at least one scan path"):
         coverage.panel()
-    coverage.add(scans()[0])
-    small = replace(scans()[1], maps=replace(scans()[1].maps, values=torch.zeros(3, 7, 7)))
-    with pytest.raises(ValueError, match=r"had \[3, 23, 31\] .* this one has \[3, 7, 7\]"):
+    coverage.add(make_scans()[0])
+    small = replace(
+        make_scans()[1], maps=replace(make_scans()[1].maps, values=torch.zeros(3, 7, 7))
+    )
+    with pytest.raises(ValueError, match=r"expected maps of shape \[3, 23, 31\], got \[3, 7, 7\]"):
         coverage.add(small)

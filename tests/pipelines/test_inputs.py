@@ -1,4 +1,4 @@
-"""Images on their way into models: where everything lies, and what the model sees."""
+"""Preprocessing of images for models, and its geometry."""
 
 import math
 from typing import Any
@@ -16,11 +16,11 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from visattn.data.images.reader import ImageError, read_image
-from visattn.data.images.resize import ResizeSpec, frame
+from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.pipelines.inputs import prepared
+from visattn.pipelines.inputs import prepare_images
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.model_info import ExplainedModel, ModelInfo, Source
+from visattn.recording.model_info import ExplainedModel, Library, ModelInfo
 
 PATCH = 8
 STORED = {  # EXIF code -> how an upright image comes to lie in the file
@@ -44,11 +44,11 @@ PIPELINES: dict[str, list[Any]] = {
 }
 
 
-def subject(**changes: Any) -> ExplainedModel:
-    card = ModelInfo("probe", "other", (224, 224), (0.0,) * 3, (1.0,) * 3, "none")
+def explained(**changes: Any) -> ExplainedModel:
+    info = ModelInfo("probe", "other", (224, 224), (0.0,) * 3, (1.0,) * 3, "none")
     known = {
         "model": nn.Identity(),
-        "card": card,
+        "info": info,
         "forward": lambda images: images.mean((2, 3)),
     }
     return ExplainedModel(**{**known, **changes})
@@ -82,7 +82,7 @@ def marked(size: tuple[int, int]) -> tuple[Image.Image, tuple[float, float]]:
 
 
 @pytest.mark.parametrize("size", [(480, 640), (640, 480), (1080, 1920), (517, 333)])
-def test_a_mark_comes_back_to_its_place(size: tuple[int, int]) -> None:
+def test_geometry_maps_positions_back_to_the_original(size: tuple[int, int]) -> None:
     """Through files of all orientations, four pipelines, mirrored and not."""
     upright, (x, y) = marked(size)
     transforms = [
@@ -96,108 +96,122 @@ def test_a_mark_comes_back_to_its_place(size: tuple[int, int]) -> None:
         read = read_image(stored)
         assert (read.size, read.orientation) == (size, code)
         for transform in transforms:
-            made = prepared(subject(), read, transform=transform)
-            placed = AttentionMap(probe(made.inputs), "probe", "gate", made.geometries[0])
-            found = centroid(placed.on_image((size[0] // 4, size[1] // 4)), size)
-            assert math.dist(found, (x, y)) < 0.5
+            batch = prepare_images(explained(), read, transform=transform)
+            placed = AttentionMap(probe(batch.inputs), "probe", "gate", batch.geometries[0])
+            position = centroid(placed.resize_to_image((size[0] // 4, size[1] // 4)), size)
+            assert math.dist(position, (x, y)) < 0.5
 
 
-@pytest.mark.parametrize("fit", ["crop", "squash", "pad"])
-def test_a_mark_comes_back_from_each_frame(fit: Any) -> None:
+@pytest.mark.parametrize("resize_mode", ["crop", "squash", "pad"])
+def test_geometry_of_resize_modes(resize_mode: Any) -> None:
     upright, place = marked((333, 517))
-    made = prepared(subject(), upright, fit=fit)
-    placed = AttentionMap(probe(made.inputs), "probe", "gate", made.geometries[0])
-    assert math.dist(centroid(placed.on_image(), (333, 517)), place) < 0.5
+    batch = prepare_images(explained(), upright, resize_mode=resize_mode)
+    placed = AttentionMap(probe(batch.inputs), "probe", "gate", batch.geometries[0])
+    assert math.dist(centroid(placed.resize_to_image(), (333, 517)), place) < 0.5
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def test_ours_gets_what_it_normalizes_itself() -> None:
-    model = AttentionResNet(("cat", "dog"), size=(32, 48))
-    card = ModelInfo("ours", "visattn", (32, 48), model.mean, model.std, "none")
+def test_visattn_models_normalize_themselves() -> None:
+    model = AttentionResNet(("cat", "dog"), img_size=(32, 48))
+    info = ModelInfo("ours", "visattn", (32, 48), model.mean, model.std, "none")
     images = [noise(61, 53), noise(40, 97, 1)]
-    made = prepared(subject(model=model, card=card, forward=model.classify), images)
-    framed = [frame(read_image(image), ResizeSpec((32, 48))) for image in images]
-    assert torch.equal(made.inputs, model.normalized(torch.stack([one for one, _ in framed])))
-    assert made.geometries == tuple(geometry for _, geometry in framed)
-    assert [one.size for one in made.read] == [(61, 53), (40, 97)]
+    batch = prepare_images(explained(model=model, info=info, forward=model.classify), images)
+    resized = [resize_to_input(read_image(image), ResizeSpec((32, 48))) for image in images]
+    assert torch.equal(
+        batch.inputs, model.normalize(torch.stack([pixels for pixels, _ in resized]))
+    )
+    assert batch.geometries == tuple(geometry for _, geometry in resized)
+    assert [image.size for image in batch.originals] == [(61, 53), (40, 97)]
 
 
 @pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])
-def test_timms_gets_timms_own(crop_mode: str) -> None:
+def test_timm_models_use_the_timm_transform(crop_mode: str) -> None:
     model: Any = timm.create_model("test_resnet")
     model.pretrained_cfg = {**model.pretrained_cfg, "crop_mode": crop_mode, "crop_pct": 0.9}
     config = resolve_model_data_config(model)
-    card = ModelInfo("t", "timm", config["input_size"][1:], config["mean"], config["std"], "none")
-    made = prepared(subject(model=model, card=card), noise(201, 177))
+    info = ModelInfo("t", "timm", config["input_size"][1:], config["mean"], config["std"], "none")
+    batch = prepare_images(explained(model=model, info=info), noise(201, 177))
     theirs: Any = create_transform(**config)
-    assert torch.equal(made.inputs[0], theirs(Image.fromarray(noise(201, 177))))
-    assert made.geometries[0].input_size == config["input_size"][1:]
+    assert torch.equal(batch.inputs[0], theirs(Image.fromarray(noise(201, 177))))
+    assert batch.geometries[0].input_size == config["input_size"][1:]
 
 
-def test_torchvisions_and_others_are_framed() -> None:
+def test_torchvision_and_other_models_are_center_cropped() -> None:
     colors = ((0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
-    sources: list[tuple[Source, int]] = [("torchvision", 64), ("other", 56)]
+    sources: list[tuple[Library, int]] = [("torchvision", 64), ("other", 56)]
     for source, shorter in sources:
-        card = ModelInfo("net", source, (56, 56), *colors, "none")
-        made = prepared(subject(card=card), noise(71, 83))
+        info = ModelInfo("net", source, (56, 56), *colors, "none")
+        batch = prepare_images(explained(info=info), noise(71, 83))
         steps = [v1.Resize(shorter), v1.CenterCrop(56), v1.ToTensor(), v1.Normalize(*colors)]
         torch.testing.assert_close(
-            made.inputs[0], v1.Compose(steps)(Image.fromarray(noise(71, 83))), atol=1e-5, rtol=0
+            batch.inputs[0], v1.Compose(steps)(Image.fromarray(noise(71, 83))), atol=1e-5, rtol=0
         )
-        assert made.geometries[0].seen() == pytest.approx(
-            prepared(subject(), noise(71, 83), transform=steps).geometries[0].seen()
+        assert batch.geometries[0].seen() == pytest.approx(
+            prepare_images(explained(), noise(71, 83), transform=steps).geometries[0].seen()
         )
 
 
-def test_a_gray_model_sees_gray() -> None:
-    card = ModelInfo("gray", "other", (17, 17), (0.5,), (0.25,), "none")
-    made = prepared(subject(card=card), noise(17, 17))
+def test_gray_models_get_gray_images() -> None:
+    info = ModelInfo("gray", "other", (17, 17), (0.5,), (0.25,), "none")
+    batch = prepare_images(explained(info=info), noise(17, 17))
     gray = np.array(Image.fromarray(noise(17, 17)).convert("L"))
-    torch.testing.assert_close(made.inputs, (torch.tensor(gray)[None, None] / 255 - 0.5) / 0.25)
+    torch.testing.assert_close(batch.inputs, (torch.tensor(gray)[None, None] / 255 - 0.5) / 0.25)
 
 
-def test_margins_are_what_a_model_takes_for_nothing() -> None:
-    card = ModelInfo("net", "other", (20, 40), (0.4, 0.5, 0.6), (0.2,) * 3, "none")
-    made = prepared(subject(card=card), noise(20, 20), fit="pad")
-    assert made.inputs[..., :10].abs().max() < 0.01
-    assert made.geometries[0].seen() == (0, 0, 20, 20)
+def test_padding_has_the_mean_color() -> None:
+    info = ModelInfo("net", "other", (20, 40), (0.4, 0.5, 0.6), (0.2,) * 3, "none")
+    batch = prepare_images(explained(info=info), noise(20, 20), resize_mode="pad")
+    assert batch.inputs[..., :10].abs().max() < 0.01
+    assert batch.geometries[0].seen() == (0, 0, 20, 20)
 
 
-def test_inputs_are_numbers_as_the_model_has_them() -> None:
-    made = prepared(subject(model=nn.Linear(2, 2).double()), noise(8, 8))
-    assert made.inputs.dtype == torch.float64
+def test_inputs_have_the_dtype_of_the_model() -> None:
+    batch = prepare_images(explained(model=nn.Linear(2, 2).double()), noise(8, 8))
+    assert batch.inputs.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
     ("images", "options", "reason"),
     [
         ([], {}, "at least one image, got none"),
-        (noise(9, 9), {"transform": v1.ToTensor(), "fit": "pad"}, "got fit='pad' too: drop one"),
+        (
+            noise(9, 9),
+            {"transform": v1.ToTensor(), "resize_mode": "pad"},
+            "got resize_mode=.pad. too",
+        ),
         (noise(9, 9), {"transform": v1.PILToTensor()}, r"got torch.uint8 Tensor; add ToTensor"),
-        (noise(9, 9), {"transform": v1.Resize(5)}, r"tensors of floats \[c, y, x\], got Image"),
-        (noise(9, 9), {"transform": v2.RandomAffine([-5, 5])}, "nobody knows where RandomAffine"),
+        (
+            noise(9, 9),
+            {"transform": v1.Resize(5)},
+            r"must return float tensors \[c, y, x\], got Image",
+        ),
+        (
+            noise(9, 9),
+            {"transform": v2.RandomAffine([-5, 5])},
+            "unsupported transform RandomAffine",
+        ),
         (
             [noise(9, 9), noise(9, 11)],
             {"transform": v1.ToTensor()},
-            r"one size for all, got \(3, 9, 9\) and \(3, 9, 11\) of image",
+            r"one size for all images, got \(3, 9, 9\) and \(3, 9, 11\) of image",
         ),
         ("nowhere.jpg", {}, "nowhere.jpg: no such file"),
     ],
 )
-def test_mistakes_end_with_a_sentence(images: Any, options: Any, reason: str) -> None:
+def test_invalid_inputs_are_refused(images: Any, options: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        prepared(subject(), images, **options)
+        prepare_images(explained(), images, **options)
 
 
-def test_a_image_that_cannot_be_read_says_so() -> None:
+def test_unreadable_images_are_refused() -> None:
     with pytest.raises(ImageError, match="not an image"):
-        prepared(subject(), [noise(9, 9), b"no image"])
+        prepare_images(explained(), [noise(9, 9), b"no image"])
 
 
-def test_channels_of_other_kinds_are_refused() -> None:
-    card = ModelInfo("satellite", "other", (8, 8), (0.5,) * 4, (0.5,) * 4, "none")
-    with pytest.raises(ValueError, match="satellite takes images of 4 channels"):
-        prepared(subject(card=card), noise(9, 9))
+def test_models_with_other_channel_counts_are_refused() -> None:
+    info = ModelInfo("satellite", "other", (8, 8), (0.5,) * 4, (0.5,) * 4, "none")
+    with pytest.raises(ValueError, match="satellite takes 4 channels"):
+        prepare_images(explained(info=info), noise(9, 9))

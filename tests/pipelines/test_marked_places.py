@@ -23,9 +23,9 @@ PHOTO = (123, 211)
 MARKS = ((37, 59), (83, 137))  # their middles, y and x on the photo
 HALF = 11
 QUICK: dict[str, dict[str, Any]] = {
-    "smoothgrad": {"samples": 2},
-    "integrated_gradients": {"steps": 3},
-    "occlusion": {"window": 12},
+    "smoothgrad": {"num_samples": 2},
+    "integrated_gradients": {"n_steps": 3},
+    "occlusion": {"sliding_window_size": 12},
 }
 
 
@@ -55,9 +55,9 @@ def models() -> dict[str, nn.Module]:
             window_size=5, depths=(2, 2), num_heads=(2, 3), embed_dim=12),
         "torchvision CNN": torchvision.models.ResNet(block, [1, 1, 1, 1], num_classes=5),
         "Hugging Face": of_hugging_face(),
-        "ours": VisionTransformer(CLASSES, size=SIZE, patch=8, width=24, depth=2, heads=2,
+        "ours": VisionTransformer(CLASSES, img_size=SIZE, patch_size=8, embed_dim=24, depth=2, num_heads=2,
             **BLACK),
-        "our CNN": AttentionResNet(CLASSES, depth=8, width=8, size=SIZE, block="cbam", **BLACK),
+        "our CNN": AttentionResNet(CLASSES, depth=8, stem_width=8, img_size=SIZE, block="cbam", **BLACK),
     }  # fmt: skip
     with torch.no_grad():
         for model in made.values():
@@ -109,13 +109,13 @@ def offsets(model: nn.Module, method: str) -> list[float]:
     """Return how far from each mark the map lies, in cells; the longer of both axes."""
     black, *others = explained(model, method, 0 if METHODS[method].needs_target else None)
     for target in range(1, 5):
-        if not any(one.made["empty"] for one in others):
+        if not any(one.metadata["empty"] for one in others):
             break
         black, *others = explained(model, method, target)
     found: list[float] = []
     for one, mark in zip(others, MARKS, strict=True):
         assert one.geometry is not None
-        y, x = middle(one.on_image() - black.on_image())
+        y, x = middle(one.resize_to_image() - black.resize_to_image())
         left, top, right, bottom = one.geometry.seen()
         rows, columns = one.values.shape
         down, along = (
@@ -148,7 +148,7 @@ class Window(nn.Module):
 
 def test_maps_of_layers_lie_on_the_place_that_is_unlike_the_rest() -> None:
     for name, model in models().items():
-        fitting = va.methods_for(model, size=size_of(model))
+        fitting = va.methods_for(model, img_size=size_of(model))
         layered = [one for one in fitting if METHODS[one].needs in ("tokens", "features")]
         assert set(layered) >= {"gradcam", "gradcam++", "layercam"}
         if "CNN" not in name:
@@ -177,6 +177,6 @@ def test_maps_of_pixels_lie_where_the_model_looks() -> None:
                 [one] = va.explain(
                     window, noise, method, target, transform=steps, **QUICK.get(method, {})
                 )
-                y, x = middle(one.on_image())
+                y, x = middle(one.resize_to_image())
                 off = max(abs(y - mark[0]), abs(x - mark[1])) / cell
                 assert off < 1.5, (name, method, mark, off)

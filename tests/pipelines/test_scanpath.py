@@ -1,4 +1,4 @@
-"""From a glimpse model and images to a path on the images: what was fed is what is told."""
+"""Scan paths of glimpse models on images."""
 
 import math
 from collections.abc import Callable
@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from visattn.data.images.reader import ImageError, LoadedImage
-from visattn.data.images.resize import ResizeSpec, frame
-from visattn.functional.glimpses.paths import raster_paths
+from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.functional.glimpses.paths import raster_scanpaths
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import ScanPath, glimpses
@@ -25,22 +25,25 @@ OTHER = RNG.integers(0, 256, (61, 29, 3), dtype=np.uint8)
 
 def small_model(channels: int = 3, **options: Any) -> RecurrentAttentionModel:
     torch.manual_seed(5)
-    given = {"glimpse": 5, "scales": 2, "glimpses": 4, "width": 13, "what": 7, "where": 11}
+    defaults = {
+        "glimpse_size": 5, "num_scales": 2, "num_glimpses": 4,
+        "hidden_size": 13, "what_dim": 7, "where_dim": 11,
+    }  # fmt: skip
     mean, std = (0.4,) * channels, (0.3,) * channels
-    model = RecurrentAttentionModel(CLASSES, (23, 31), mean, std, **{**given, **options})
+    model = RecurrentAttentionModel(CLASSES, (23, 31), mean, std, **{**defaults, **options})
     with torch.no_grad():
         for name, weights in model.named_parameters():
-            if weights.ndim > 1:  # opinions, so that other images get other paths
+            if weights.ndim > 1:  # so that paths differ between images
                 weights.mul_(9 if name.startswith("policy") else 2)
     return model.eval()
 
 
 def cut(
-    pixels: np.ndarray, left: int, top: int, side: int, cells: int, around: float
+    pixels: np.ndarray, left: int, top: int, side: int, cells: int, pad_value: float
 ) -> np.ndarray:
     """Return the means over cells of a window of `[c, y, x]`, one pixel after the other."""
     channels, height, width = pixels.shape
-    found = np.zeros((channels, cells, cells))
+    means = np.zeros((channels, cells, cells))
     wide = side // cells
     for channel in range(channels):
         for row in range(cells):
@@ -49,95 +52,95 @@ def cut(
                 for y in range(top + row * wide, top + (row + 1) * wide):
                     for x in range(left + column * wide, left + (column + 1) * wide):
                         inside = 0 <= y < height and 0 <= x < width
-                        total += float(pixels[channel, y, x]) if inside else around
-                found[channel, row, column] = total / wide**2
-    return found
+                        total += float(pixels[channel, y, x]) if inside else pad_value
+                means[channel, row, column] = total / wide**2
+    return means
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("policy", ["mean", "sampled", "random", "raster", "saliency"])
-def test_the_path_that_is_told_is_the_one_that_was_fed(
+@pytest.mark.parametrize("policy", ["greedy", "sampled", "random", "raster", "saliency"])
+def test_patches_and_locations_match_the_network_input(
     channels: int, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = small_model(channels, background=0.2)
+    model = small_model(channels, pad_value=0.2)
     fed: list[torch.Tensor] = []
-    model.glimpse_net.register_forward_pre_hook(lambda _, given: fed.append(given[0]))
-    [found] = glimpses(model, PHOTO, policy=policy, seed=3)
-    assert len(fed) == len(found.patches) == 4  # the first included, none after the last
-    for index, (x, y) in enumerate(found.places.tolist()):
+    model.glimpse_net.register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0]))
+    [scan] = glimpses(model, PHOTO, policy=policy, seed=3)
+    assert len(fed) == len(scan.patches) == 4  # the first included, none after the last
+    for index, (x, y) in enumerate(scan.locations.tolist()):
         for scale in range(2):
             side = 5 * 2**scale
             left = math.floor((np.float32(x) + 1) / 2 * 31 - side / 2 + 0.5)
             top = math.floor((np.float32(y) + 1) / 2 * 23 - side / 2 + 0.5)
-            window = cut(found.pixels.numpy(), left, top, side, 5, 0.2 * 255)
-            seen = (fed[index][0, scale] * model.scale + model.shift).numpy()
-            np.testing.assert_allclose(seen, window, atol=1e-3)
-            np.testing.assert_allclose(found.patches[index, scale].numpy(), window, atol=0.51)
+            window = cut(scan.pixels.numpy(), left, top, side, 5, 0.2 * 255)
+            actual = (fed[index][0, scale] * model.scale + model.shift).numpy()
+            np.testing.assert_allclose(actual, window, atol=1e-3)
+            np.testing.assert_allclose(scan.patches[index, scale].numpy(), window, atol=0.51)
 
 
-def test_the_network_input_is_the_framed_image() -> None:
-    framed, geometry = frame(LoadedImage(PHOTO), ResizeSpec((23, 31)))
+def test_network_input_is_the_resized_image() -> None:
+    resized, geometry = resize_to_input(LoadedImage(PHOTO), ResizeSpec((23, 31)))
     [color], [gray] = glimpses(small_model(), PHOTO), glimpses(small_model(1), PHOTO)
-    torch.testing.assert_close(color.pixels, framed)
-    by_pillow = np.array(Image.fromarray(framed.permute(1, 2, 0).numpy()).convert("L"))
+    torch.testing.assert_close(color.pixels, resized)
+    by_pillow = np.array(Image.fromarray(resized.permute(1, 2, 0).numpy()).convert("L"))
     np.testing.assert_array_equal(gray.pixels[0].numpy(), by_pillow)
     assert color.maps.geometry == gray.maps.geometry == geometry
 
 
-def test_a_gray_image_and_a_model_for_colors_and_the_other_way_round() -> None:
+def test_gray_images_and_gray_models() -> None:
     gray = PHOTO[..., 0]
-    [one] = glimpses(small_model(), gray)
-    [two] = glimpses(small_model(), np.repeat(gray[..., None], 3, 2))
-    torch.testing.assert_close(one.probabilities, two.probabilities)
-    [three] = glimpses(small_model(1), gray)
-    assert three.patches.shape == (4, 2, 1, 5, 5)
+    [from_gray] = glimpses(small_model(), gray)
+    [from_rgb] = glimpses(small_model(), np.repeat(gray[..., None], 3, 2))
+    torch.testing.assert_close(from_gray.probabilities, from_rgb.probabilities)
+    [gray_model] = glimpses(small_model(1), gray)
+    assert gray_model.patches.shape == (4, 2, 1, 5, 5)
 
 
-def test_boxes_lie_on_the_original_image() -> None:
-    image = RNG.integers(0, 256, (46, 86, 3), dtype=np.uint8)  # 46 x 62 of it are seen
+def test_boxes_are_placed_on_the_original() -> None:
+    image = RNG.integers(0, 256, (46, 86, 3), dtype=np.uint8)  # of which 46 x 62 are visible
     model = small_model()
-    [found] = glimpses(model, image, policy="raster")
-    windows = model.boxes(raster_paths(1, 4)[0])
+    [scan] = glimpses(model, image, policy="raster")
+    windows = model.boxes(raster_scanpaths(1, 4)[0])
     expected = windows.double() * 2 + torch.tensor([12, 0, 12, 0])
-    torch.testing.assert_close(found.boxes, expected)
+    torch.testing.assert_close(scan.boxes, expected)
 
 
-def test_maps_say_how_sharply_each_pixel_was_seen() -> None:
+def test_maps_hold_the_resolution_of_each_pixel() -> None:
     model = small_model()
-    [found] = glimpses(model, PHOTO, policy="random", seed=8)
-    assert found.maps.kind == "glimpse"
-    assert found.maps.labels == ("1", "2", "3", "4")
-    windows = model.boxes(found.places).long().tolist()
-    for value, (fine, wide) in zip(found.maps.values, windows, strict=True):
+    [scan] = glimpses(model, PHOTO, policy="random", seed=8)
+    assert scan.maps.kind == "glimpse"
+    assert scan.maps.labels == ("1", "2", "3", "4")
+    windows = model.boxes(scan.locations).long().tolist()
+    for value, (fine, wide) in zip(scan.maps.values, windows, strict=True):
         for y in range(23):
             for x in range(31):
                 within = [b[0] <= x < b[2] and b[1] <= y < b[3] for b in (fine, wide)]
                 assert value[y, x] == (1 if within[0] else 0.5 if within[1] else 0)
 
 
-def test_probabilities_are_those_of_the_model() -> None:
-    model = small_model(start="center")
-    [found] = glimpses(model, PHOTO)
-    framed, _ = frame(LoadedImage(PHOTO), ResizeSpec((23, 31)))
+def test_probabilities_match_the_model() -> None:
+    model = small_model(init_location="center")
+    [scan] = glimpses(model, PHOTO)
+    resized, _ = resize_to_input(LoadedImage(PHOTO), ResizeSpec((23, 31)))
     with torch.no_grad():
-        scores = model(framed[None])[0]
-        looks = model.look(framed[None])
-    torch.testing.assert_close(found.probabilities[-1], scores.double().softmax(-1))
-    torch.testing.assert_close(found.probabilities, looks.scores[0, 0].double().softmax(-1))
-    torch.testing.assert_close(found.places, looks.places[0, 0])
+        scores = model(resized[None])[0]
+        rollout = model.scanpath(resized[None])
+    torch.testing.assert_close(scan.probabilities[-1], scores.double().softmax(-1))
+    torch.testing.assert_close(scan.probabilities, rollout.logits[0, 0].double().softmax(-1))
+    torch.testing.assert_close(scan.locations, rollout.locations[0, 0])
     best = int(scores.argmax())
-    assert (found.answer, found.probability) == (
+    assert (scan.prediction, scan.probability) == (
         CLASSES[best],
-        float(found.probabilities[-1].max()),
+        float(scan.probabilities[-1].max()),
     )
 
 
-def paths(found: list[ScanPath]) -> list[list[list[float]]]:
-    return [one.places.tolist() for one in found]
+def paths(scans: list[ScanPath]) -> list[list[list[float]]]:
+    return [scan.locations.tolist() for scan in scans]
 
 
-@pytest.mark.parametrize("policy", ["mean", "sampled", "random"])
-def test_chance_belongs_to_the_seed_and_the_image(policy: Any) -> None:
+@pytest.mark.parametrize("policy", ["greedy", "sampled", "random"])
+def test_random_locations_depend_on_seed_and_image_only(policy: Any) -> None:
     model = small_model()
     both = paths(glimpses(model, [PHOTO, OTHER], policy=policy, seed=2))
     assert paths(glimpses(model, [OTHER, PHOTO], policy=policy, seed=2)) == both[::-1]
@@ -147,18 +150,18 @@ def test_chance_belongs_to_the_seed_and_the_image(policy: Any) -> None:
     assert again[0] != both[0]
 
 
-def test_policies_go_their_own_ways() -> None:
-    model = small_model(start="center")
-    found = {
+def test_policies_differ() -> None:
+    model = small_model(init_location="center")
+    by_policy = {
         policy: paths(glimpses(model, PHOTO, policy=policy))[0]
-        for policy in ("mean", "sampled", "random", "raster", "saliency")
+        for policy in ("greedy", "sampled", "random", "raster", "saliency")
     }
-    assert found["raster"] == raster_paths(1, 4)[0].tolist()
-    assert found["mean"][0] == found["sampled"][0] == [0, 0]
-    assert len({str(path) for path in found.values()}) == 5
+    assert by_policy["raster"] == raster_scanpaths(1, 4)[0].tolist()
+    assert by_policy["greedy"][0] == by_policy["sampled"][0] == [0, 0]
+    assert len({str(path) for path in by_policy.values()}) == 5
 
 
-def test_model_and_random_state_come_back_as_they_were() -> None:
+def test_training_mode_and_random_state_are_restored() -> None:
     model = small_model().train()
     model.glimpse_net.eval()
     before = torch.get_rng_state()
@@ -171,36 +174,36 @@ def test_model_and_random_state_come_back_as_they_were() -> None:
     assert model.training
 
 
-@pytest.mark.parametrize("fit", ["crop", "squash", "pad"])
+@pytest.mark.parametrize("resize_mode", ["crop", "squash", "pad"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 90), (90, 1), (300, 200), (23, 31)])
-def test_any_image_can_be_looked_at(size: tuple[int, int], fit: Any) -> None:
-    [found] = glimpses(small_model(), np.zeros((*size, 3), np.uint8), fit=fit)
-    assert found.maps.on_image().shape == (4, *size)
-    assert found.boxes.isfinite().all()
+def test_images_of_any_size(size: tuple[int, int], resize_mode: Any) -> None:
+    [scan] = glimpses(small_model(), np.zeros((*size, 3), np.uint8), resize_mode=resize_mode)
+    assert scan.maps.resize_to_image().shape == (4, *size)
+    assert scan.boxes.isfinite().all()
 
 
-def test_bars_beside_a_image_are_background() -> None:
+def test_padding_has_the_pad_value() -> None:
     white = np.full((23, 11, 3), 255, np.uint8)
-    [found] = glimpses(small_model(background=0.5), white, fit="pad")
-    assert set(found.pixels[0, 7].tolist()) == {128, 255}
+    [scan] = glimpses(small_model(pad_value=0.5), white, resize_mode="pad")
+    assert set(scan.pixels[0, 7].tolist()) == {128, 255}
 
 
-def test_a_glimpse_may_be_larger_than_the_image() -> None:
-    [found] = glimpses(small_model(glimpse=41, scales=1), PHOTO)
-    assert found.patches.shape == (4, 1, 3, 41, 41)
+def test_glimpses_may_exceed_the_image() -> None:
+    [scan] = glimpses(small_model(glimpse_size=41, num_scales=1), PHOTO)
+    assert scan.patches.shape == (4, 1, 3, 41, 41)
 
 
-def test_files_turned_by_their_camera_are_looked_at_upright(tmp_path: Path) -> None:
-    turned = Image.fromarray(PHOTO)
-    exif = turned.getexif()
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
+    rotated = Image.fromarray(PHOTO)
+    exif = rotated.getexif()
     exif[0x0112] = 6
-    turned.save(tmp_path / "a.png", exif=exif)
-    [found] = glimpses(small_model(), tmp_path / "a.png", policy="raster")
+    rotated.save(tmp_path / "a.png", exif=exif)
+    [scan] = glimpses(small_model(), tmp_path / "a.png", policy="raster")
     [upright] = glimpses(small_model(), np.rot90(PHOTO, -1).copy(), policy="raster")
-    torch.testing.assert_close(found.patches, upright.patches)
-    torch.testing.assert_close(found.boxes, upright.boxes)
-    assert found.maps.geometry is not None
-    assert found.maps.geometry.orientation == 6
+    torch.testing.assert_close(scan.patches, upright.patches)
+    torch.testing.assert_close(scan.boxes, upright.boxes)
+    assert scan.maps.geometry is not None
+    assert scan.maps.geometry.orientation == 6
 
 
 def broken(value: float) -> RecurrentAttentionModel:
@@ -214,17 +217,17 @@ def broken(value: float) -> RecurrentAttentionModel:
     ("call", "error", "reason"),
     [
         (lambda: glimpses(SmallEncoder((24, 24)), PHOTO), TypeError, "got SmallEncoder"),
-        (lambda: glimpses(broken(math.nan), PHOTO), ValueError, "gives NaN or infinity"),
-        (lambda: glimpses(broken(math.inf), PHOTO), ValueError, "gives NaN or infinity"),
+        (lambda: glimpses(broken(math.nan), PHOTO), ValueError, "outputs NaN or infinity"),
+        (lambda: glimpses(broken(math.inf), PHOTO), ValueError, "outputs NaN or infinity"),
     ],
     ids=["kind", "nan", "infinity"],
 )
-def test_what_cannot_look_is_refused(
+def test_invalid_models_are_refused(
     call: Callable[[], object], error: type[Exception], reason: str
 ) -> None:
     with pytest.raises(error, match=reason):
         call()
 
 
-def test_no_images_no_scans() -> None:
+def test_no_images_give_no_scan_paths() -> None:
     assert glimpses(small_model(), []) == []

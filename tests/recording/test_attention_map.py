@@ -1,4 +1,4 @@
-"""Maps on their images: each cell where it lies, and nothing where nothing was seen."""
+"""Attention maps resized to the image: exact positions, NaN outside of the input."""
 
 import math
 from typing import Any
@@ -17,16 +17,16 @@ GRIDS = st.tuples(st.integers(1, 11), st.integers(1, 11))
 SIZES = st.tuples(st.integers(1, 61), st.integers(1, 61))
 
 
-def drawn(shape: tuple[int, ...], seed: int = 7) -> Tensor:
+def random_values(shape: tuple[int, ...], seed: int = 7) -> Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def placed(values: Tensor, geometry: Geometry) -> AttentionMap:
+def map_of(values: Tensor, geometry: Geometry) -> AttentionMap:
     return AttentionMap(values, "site", "gate", geometry)
 
 
-def plainly(values: Tensor, geometry: Geometry, y: int, x: int) -> float:
-    """Return one pixel of a smooth map, the slow way: four cells around a point."""
+def bilinear_pixel(values: Tensor, geometry: Geometry, y: int, x: int) -> float:
+    """Return one pixel of an interpolated map, from the four cells around it."""
     point = torch.tensor([[x + 0.5, y + 0.5]], dtype=torch.float64)
     to_x, to_y = geometry.to_input(point)[0].tolist()
     left, top, right, bottom = geometry.seen()
@@ -59,128 +59,134 @@ GEOMETRIES = {
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_smooth_equals_the_four_cells_around_each_pixel(name: str) -> None:
-    geometry, values = GEOMETRIES[name], drawn((5, 3))
+def test_interpolation_equals_the_four_cells_around_each_pixel(name: str) -> None:
+    geometry, values = GEOMETRIES[name], random_values((5, 3))
     height, width = geometry.image_size
-    expected = [[plainly(values, geometry, y, x) for x in range(width)] for y in range(height)]
+    expected = [
+        [bilinear_pixel(values, geometry, y, x) for x in range(width)] for y in range(height)
+    ]
     torch.testing.assert_close(
-        placed(values, geometry).on_image(),
+        map_of(values, geometry).resize_to_image(),
         torch.tensor(expected, dtype=torch.float64),
         equal_nan=True,
     )
 
 
 @given(grid=GRIDS, size=SIZES)
-def test_smooth_equals_torch_where_all_is_seen(
+def test_interpolation_equals_torch_for_a_whole_image(
     grid: tuple[int, int], size: tuple[int, int]
 ) -> None:
-    values = drawn((2, *grid))
+    values = random_values((2, *grid))
     expected = interpolate(values[None], size, mode="bilinear", align_corners=False)[0]
     geometry = Geometry.identity(size).resized((224, 224))
-    torch.testing.assert_close(placed(values, geometry).on_image(), expected)
+    torch.testing.assert_close(map_of(values, geometry).resize_to_image(), expected)
 
 
 @given(grid=GRIDS, size=SIZES, smooth=st.booleans())
-def test_no_value_leaves_the_range_of_the_cells(
+def test_values_stay_in_the_range_of_the_cells(
     grid: tuple[int, int], size: tuple[int, int], *, smooth: bool
 ) -> None:
-    values = drawn(grid).float() * 3 - 1
-    seen = placed(values, Geometry.identity(size)).on_image(smooth=smooth)
-    assert seen.min() >= values.min()
-    assert seen.max() <= values.max()
+    values = random_values(grid).float() * 3 - 1
+    resized = map_of(values, Geometry.identity(size)).resize_to_image(smooth=smooth)
+    assert resized.min() >= values.min()
+    assert resized.max() <= values.max()
 
 
 def test_a_cell_keeps_its_center() -> None:
     values = torch.zeros(14, 14, dtype=torch.float64)
     values[3, 10] = 1
     for smooth in (True, False):
-        seen = placed(values, Geometry.identity((224, 224))).on_image(smooth=smooth)
-        mass, middle = seen / seen.sum(), torch.arange(224) + 0.5
+        resized = map_of(values, Geometry.identity((224, 224))).resize_to_image(smooth=smooth)
+        mass, middle = resized / resized.sum(), torch.arange(224) + 0.5
         assert (mass.sum(1) * middle).sum().item() == pytest.approx(56, abs=0.01)  # 55.5 from 0
         assert (mass.sum(0) * middle).sum().item() == pytest.approx(168, abs=0.01)
 
 
-def test_cells_lie_where_they_lie() -> None:
+def test_cells_of_a_crop_have_the_right_position() -> None:
     geometry = Geometry.identity((11, 17)).cropped(2, 4, (6, 9))
     values = torch.zeros(2, 3)
     values[1, 2] = 1
-    seen = placed(values, geometry).on_image(smooth=False)
-    hot = torch.zeros(11, 17, dtype=torch.bool)
-    hot[5:8, 10:13] = True
-    assert torch.equal(seen == 1, hot)
-    blind = torch.ones(11, 17, dtype=torch.bool)
-    blind[2:8, 4:13] = False
-    assert torch.equal(seen.isnan(), blind)
+    resized = map_of(values, geometry).resize_to_image(smooth=False)
+    expected_region = torch.zeros(11, 17, dtype=torch.bool)
+    expected_region[5:8, 10:13] = True
+    assert torch.equal(resized == 1, expected_region)
+    outside = torch.ones(11, 17, dtype=torch.bool)
+    outside[2:8, 4:13] = False
+    assert torch.equal(resized.isnan(), outside)
 
 
-def test_a_turned_file_shows_the_turned_map() -> None:
+def test_a_rotated_file_gets_the_rotated_map() -> None:
     upright = Geometry.identity((13, 17), orientation=6).resized((20, 30)).cropped(3, 4, (15, 19))
-    maps = drawn((2, 3, 5))
-    on_upright = placed(maps, upright).on_image()
-    on_file = placed(maps, upright.to_stored()).on_image()
+    maps = random_values((2, 3, 5))
+    on_upright = map_of(maps, upright).resize_to_image()
+    on_file = map_of(maps, upright.to_stored()).resize_to_image()
     torch.testing.assert_close(on_file, on_upright.rot90(1, (-2, -1)), equal_nan=True)
 
 
-def test_a_smaller_size_shows_the_same_image() -> None:
+def test_a_smaller_size_covers_the_same_region() -> None:
     geometry = Geometry.identity((40, 60)).cropped(0, 12, (40, 36))
-    small = placed(drawn((4, 6)), geometry).on_image((10, 15))
+    small = map_of(random_values((4, 6)), geometry).resize_to_image((10, 15))
     assert small.shape == (10, 15)
     assert small[:, :3].isnan().all()
     assert small[:, 12:].isnan().all()
     assert not small[:, 3:12].isnan().any()
 
 
-def test_an_unknown_cell_spoils_no_other() -> None:
+def test_nan_cells_do_not_affect_distant_pixels() -> None:
     values = torch.ones(4, 4)
     values[0, 0] = torch.nan
-    seen = placed(values, Geometry.identity((16, 16))).on_image(smooth=False)
-    assert seen.isnan().sum() == 16
-    assert placed(values, Geometry.identity((16, 16))).on_image()[8:].isnan().sum() == 0
+    resized = map_of(values, Geometry.identity((16, 16))).resize_to_image(smooth=False)
+    assert resized.isnan().sum() == 16
+    assert map_of(values, Geometry.identity((16, 16))).resize_to_image()[8:].isnan().sum() == 0
 
 
-def test_indexing_goes_over_the_first_axis_and_keeps_the_labels() -> None:
-    maps = AttentionMap(drawn((3, 5, 7)), "attend", "words", labels=("a", "red", "dog"))
+def test_indexing_uses_the_first_axis_and_keeps_the_labels() -> None:
+    maps = AttentionMap(random_values((3, 5, 7)), "attend", "words", labels=("a", "red", "dog"))
     assert len(maps) == 3
-    assert maps[1].made["label"] == "red"
+    assert maps[1].metadata["label"] == "red"
     assert torch.equal(maps[-1].values, maps.values[2])
     assert maps[1:].labels == ("red", "dog")
-    assert [one.made["label"] for one in maps] == ["a", "red", "dog"]
+    assert [item.metadata["label"] for item in maps] == ["a", "red", "dog"]
     assert maps[0].labels == ()
-    with pytest.raises(IndexError, match="there are 3 maps, got index 3"):
+    with pytest.raises(IndexError, match="below the number of maps, 3; got 3"):
         maps[3]
     with pytest.raises(TypeError, match="a single map"):
         len(maps[0])
 
 
-def test_what_has_no_place_is_refused() -> None:
+def test_maps_without_a_position_cannot_be_resized() -> None:
     channels = AttentionMap(torch.rand(11), "squeeze", "channel", Geometry.identity((5, 7)))
-    with pytest.raises(ValueError, match="squeeze is a gate per channel: it has no place"):
-        channels.on_image()
-    with pytest.raises(ValueError, match=r"does not know its image; call placed\(geometry\)"):
-        AttentionMap(torch.rand(2, 2), "gate", "gate").on_image()
+    with pytest.raises(ValueError, match="only spatial maps .* squeeze is a channel gate"):
+        channels.resize_to_image()
+    with pytest.raises(ValueError, match=r"must have a geometry .* call with_geometry\(geometry\)"):
+        AttentionMap(torch.rand(2, 2), "gate", "gate").resize_to_image()
 
 
 @pytest.mark.parametrize(
     ("shape", "rest", "reason"),
     [
         ((5, 7), {"kind": "heat"}, "got 'heat'|Expected type: .*Literal"),
-        ((5,), {"kind": "gate"}, r"of kind gate must be \[..., y, x\], got shape \(5,\)"),
-        ((2, 5, 7), {"kind": "words", "labels": ("a",)}, "one each, got 1 labels for"),
-        ((5, 7), {"kind": "words", "labels": ("a",) * 5}, "labels must name the maps"),
+        ((5,), {"kind": "gate"}, r"of kind 'gate' must be \[..., y, x\], got shape \(5,\)"),
+        (
+            (2, 5, 7),
+            {"kind": "words", "labels": ("a",)},
+            "one label for each map .*got 1 labels for",
+        ),
+        ((5, 7), {"kind": "words", "labels": ("a",) * 5}, "one label for each map"),
     ],
 )
-def test_a_map_that_cannot_be_is_refused(
+def test_invalid_maps_raise_an_error(
     shape: tuple[int, ...], rest: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises((ValueError, TypeError), match=reason):  # the shape checks speak first
+    with pytest.raises((ValueError, TypeError), match=reason):  # TypeError of the shape checks
         AttentionMap(torch.rand(shape), "site", **rest)
 
 
-def test_scales_suit_the_kind() -> None:
+def test_display_range_depends_on_the_kind() -> None:
     peaked = torch.zeros(3, 4, 4)
     peaked[0, 0, 0], peaked[1, 0, 0], peaked[2, 0, 0] = 0.9, 0.5, 0.3
-    assert AttentionMap(peaked, "s", "words").scale() == (0, 0.5)
-    assert AttentionMap(peaked, "s", "gate").scale() == (0, 1)
-    assert AttentionMap(peaked / 10, "s", "words").scale() == (0, 0.25)
-    assert AttentionMap(peaked / 10, "s", "gradient").scale() == (0, pytest.approx(0.05))
-    assert AttentionMap(torch.zeros(3, 3), "s", "gradient").scale() == (0, 1)
+    assert AttentionMap(peaked, "s", "words").display_range() == (0, 0.5)
+    assert AttentionMap(peaked, "s", "gate").display_range() == (0, 1)
+    assert AttentionMap(peaked / 10, "s", "words").display_range() == (0, 0.25)
+    assert AttentionMap(peaked / 10, "s", "gradient").display_range() == (0, pytest.approx(0.05))
+    assert AttentionMap(torch.zeros(3, 3), "s", "gradient").display_range() == (0, 1)

@@ -1,10 +1,10 @@
-"""A model that was asked comes back as it was."""
+"""Frozen models are restored afterwards."""
 
 import pytest
 import torch
 from torch import nn
 
-from visattn.recording.frozen_model import asked, frozen
+from visattn.recording.frozen_model import frozen, with_grad
 
 
 def mixed() -> nn.Module:
@@ -23,7 +23,7 @@ def state(model: nn.Module) -> tuple[list[bool], list[bool], list[int]]:
     )
 
 
-def test_modes_wishes_and_the_random_state_come_back_also_after_an_error() -> None:
+def test_modes_requires_grad_and_random_state_are_restored_also_after_an_error() -> None:
     model = mixed()
     before = state(model)
     with frozen(model):
@@ -31,18 +31,18 @@ def test_modes_wishes_and_the_random_state_come_back_also_after_an_error() -> No
         assert not any(module.training for module in model.modules())
         assert not any(weight.requires_grad for weight in model.parameters())
     assert state(model) == before
-    with pytest.raises(RuntimeError, match="by the way"), frozen(model):
-        raise RuntimeError("by the way")
+    with pytest.raises(RuntimeError, match="test error"), frozen(model):
+        raise RuntimeError("test error")
     assert state(model) == before
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_gradients_are_on_whatever_the_caller_had(mode: type) -> None:
+def test_gradients_are_enabled_inside_no_grad_and_inference_mode(mode: type) -> None:
     model = mixed()
     with mode():
         images = torch.zeros(5, 2)
         with frozen(model):
-            given = asked(images)
-            [found] = torch.autograd.grad(model(given).sum(), [given])
-    assert found.shape == (5, 2)
+            inputs = with_grad(images)
+            [gradient] = torch.autograd.grad(model(inputs).sum(), [inputs])
+    assert gradient.shape == (5, 2)
     assert all(weight.grad is None for weight in model.parameters())

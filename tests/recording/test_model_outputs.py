@@ -1,4 +1,4 @@
-"""Class scores are found wherever a model returns them, and nowhere else."""
+"""Class scores are found in all common kinds of model output."""
 
 from collections import namedtuple
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.recording.model_outputs import class_scores, described_output, output_layout
+from visattn.recording.model_outputs import class_scores, describe_output, detect_output_layout
 
 SCORES = torch.arange(15.0).view(3, 5)
 DENSE = torch.zeros(3, 7, 11, 13)
@@ -21,7 +21,7 @@ class Record:
     logits: Any
 
 
-def test_scores_are_found_in_the_usual_places() -> None:
+def test_class_scores_are_found_in_common_outputs() -> None:
     other = torch.zeros(3, 7)
     cases: list[tuple[Any, str]] = [
         (SCORES, ""),
@@ -33,31 +33,33 @@ def test_scores_are_found_in_the_usual_places() -> None:
         (Record(other, SCORES), "logits"),
         (Pair(other, SCORES), "prediction"),
     ]
-    for output, place in cases:
-        layout = output_layout(output, 3)
-        assert (layout.scores, layout.classes, layout.refusal) == (place, 5, "")
+    for output, key in cases:
+        layout = detect_output_layout(output, 3)
+        assert (layout.key, layout.num_classes, layout.error) == (key, 5, "")
         assert torch.equal(class_scores(output, 3), SCORES)
     single = class_scores(SCORES[:, 0], 3)
     assert torch.equal(single, SCORES[:, :1])
 
 
-def test_what_holds_no_scores_shows_the_function_to_pass() -> None:
+def test_outputs_without_scores_suggest_a_target_function() -> None:
     cases: list[tuple[Any, str]] = [
         (DENSE, "output[:, 3].mean((1, 2))"),
         ({"out": DENSE, "aux": SCORES}, "output['out'][:, 3].mean((1, 2))"),
         ([DENSE, DENSE], "output[1][:, 3].mean((1, 2))"),
         (Record(SCORES, torch.zeros(3, 9, 4)), "output.logits[:, 0, 3]"),
         ([{"boxes": SCORES, "scores": SCORES[:, 0]}] * 3,
-         "torch.stack([one['scores'].sum() for one in output])"),
+         "torch.stack([image['scores'].sum() for image in output])"),
         ({"pooler_output": SCORES}, "output['pooler_output'][:, 3]"),
         ({"counts": SCORES.long()}, "output['counts'][:, 3]"),
     ]  # fmt: skip
     for output, function in cases:
-        reason = output_layout(output, 3).refusal
-        assert reason.endswith(f"target=lambda output: {function}")
-        called = eval(f"lambda output: {function}", {"torch": torch})
-        assert called(output).shape == (3,)
-        with pytest.raises(ValueError, match="there is no class to explain: it returns no class"):
+        error = detect_output_layout(output, 3).error
+        assert error.endswith(f"target=lambda output: {function}")
+        target = eval(f"lambda output: {function}", {"torch": torch})
+        assert target(output).shape == (3,)
+        with pytest.raises(
+            ValueError, match="the model has no class to explain: its output has no class"
+        ):
             class_scores(output, 3)
-    assert output_layout(None, 3).refusal
-    assert described_output(None) == "a NoneType: empty"
+    assert detect_output_layout(None, 3).error
+    assert describe_output(None) == "a NoneType: empty"

@@ -1,15 +1,15 @@
-"""Listening: every map is kept, and the model comes back as it was."""
+"""Recording of maps: order, metadata, selected rows, errors, no leaks."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.tap import MapKind, Tap
+from visattn.blocks.tap import MapKind, RecordRequest, Tap
 from visattn.recording.recorder import record
 
 
-class Looking(nn.Module):
-    """A gate, and attention over a grid that is written in one row."""
+class GateAndWords(nn.Module):
+    """A spatial gate, and attention over a flattened grid."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,95 +26,191 @@ def hooks(model: nn.Module) -> int:
     return sum(len(module._forward_hooks) for module in model.modules())
 
 
-def test_every_map_is_kept_in_order_with_site_kind_and_call() -> None:
-    model, x = Looking(), torch.rand(2, 1, 3, 5, requires_grad=True)
-    with record(model) as seen:
+def test_maps_are_recorded_in_order_with_site_kind_and_call() -> None:
+    model, x = GateAndWords(), torch.rand(2, 1, 3, 5, requires_grad=True)
+    with record(model) as recording:
         expected = model(x)
         model(x)
-    assert [(one.site, one.kind, one.made["call"]) for one in seen.maps] == [
+    assert [(item.site, item.kind, item.metadata["call"]) for item in recording.maps] == [
         ("gate", "gate", 0),
         ("words", "words", 0),
         ("gate", "gate", 1),
         ("words", "words", 1),
     ]
-    assert all(one.values.shape == (2, 1, 3, 5) for one in seen.maps)
-    torch.testing.assert_close(seen.maps[0].values, x.detach().sigmoid())
-    torch.testing.assert_close(seen.maps[1].values.flatten(-2), x.detach().flatten(-2).softmax(-1))
-    assert not any(one.values.requires_grad for one in seen.maps)
+    assert all(item.values.shape == (2, 1, 3, 5) for item in recording.maps)
+    torch.testing.assert_close(recording.maps[0].values, x.detach().sigmoid())
+    torch.testing.assert_close(
+        recording.maps[1].values.flatten(-2), x.detach().flatten(-2).softmax(-1)
+    )
+    assert not any(item.values.requires_grad for item in recording.maps)
     torch.testing.assert_close(model(x), expected)
 
 
-def test_blocks_know_while_somebody_listens() -> None:
-    model = Looking()
+def test_taps_are_wanted_only_while_recording() -> None:
+    model = GateAndWords()
     with record(model):
         assert model.gate.wanted
         model(torch.rand(1, 1, 2, 2))
     assert not model.gate.wanted
 
 
-def test_nothing_is_left_behind_after_an_error_or_a_hundred_calls() -> None:
-    model = Looking()
-    with pytest.raises(RuntimeError, match="by the way"), record(model):
-        raise RuntimeError("by the way")
+def test_hooks_are_removed_after_an_error_and_a_hundred_calls() -> None:
+    model = GateAndWords()
+    with pytest.raises(RuntimeError, match="test error"), record(model):
+        raise RuntimeError("test error")
     assert hooks(model) == 0
     for _ in range(100):
-        with record(model) as seen:
+        with record(model) as recording:
             model(torch.zeros(1, 1, 1, 1))
-        assert len(seen.maps) == 2
+        assert len(recording.maps) == 2
     assert hooks(model) == 0
 
 
-def test_recordings_inside_each_other_hear_the_same() -> None:
-    model = Looking()
+def test_nested_recordings_record_the_same() -> None:
+    model = GateAndWords()
     with record(model) as outer:
         with record(model.gate) as inner:
             model(torch.rand(1, 1, 2, 2))
         assert hooks(model) == 2
-    assert [one.site for one in inner.maps] == [""]
+    assert [item.site for item in inner.maps] == [""]
     assert len(outer.maps) == 2
 
 
-def test_silence_is_an_error() -> None:
-    with pytest.raises(ValueError, match="ReLU holds no Tap"), record(nn.ReLU()):
+def test_no_maps_raise_an_error() -> None:
+    with pytest.raises(ValueError, match="but ReLU has no Tap"), record(nn.ReLU()):
         pass
-    model = Looking()
-    silence = pytest.raises(ValueError, match=r"Looking made no map .* uses its taps: gate, words")
-    with silence, record(model):
+    model = GateAndWords()
+    no_maps = pytest.raises(ValueError, match=r"GateAndWords must run .* its taps \(gate, words\)")
+    with no_maps, record(model):
         pass
     assert hooks(model) == 0
 
 
-def test_an_error_inside_is_not_hidden_by_silence() -> None:
-    with pytest.raises(KeyError, match="mine"), record(Looking()):
+def test_an_exception_inside_is_not_replaced_by_the_missing_map_error() -> None:
+    with pytest.raises(KeyError, match="mine"), record(GateAndWords()):
         raise KeyError("mine")
 
 
-def test_a_grid_that_does_not_fit_is_named() -> None:
+def test_weights_must_have_the_length_of_the_grid() -> None:
     model = nn.Sequential(Tap("words", grid=(2, 3)))
-    misfit = r"at 0 must run over its grid of 2 x 3 cells, got \(1, 5\)"
-    with pytest.raises(ValueError, match=misfit), record(model):
+    message = r"at 0 must have the length of the grid, 2 x 3, got shape \(1, 5\)"
+    with pytest.raises(ValueError, match=message), record(model):
         model(torch.rand(1, 5))
     assert hooks(model) == 0
 
 
 @pytest.mark.parametrize("kind", ["tokens", "words"])
-def test_tokens_without_a_grid_are_no_rows_and_columns(kind: MapKind) -> None:
+def test_tokens_without_a_grid_raise_an_error(kind: MapKind) -> None:
     model = nn.Sequential(Tap(kind))
-    gridless = r"at 0, \[2, 3, 5, 7\], run over a row of 7 tokens whose grid .*set tap\.grid"
-    with pytest.raises(ValueError, match=gridless), record(model):
+    message = r"over 7 tokens must have a grid .* at 0 has none .*2, 3, 5, 7.*set tap\.grid"
+    with pytest.raises(ValueError, match=message), record(model):
         model(torch.rand(2, 3, 5, 7).softmax(-1))
     assert hooks(model) == 0
     gate = nn.Sequential(Tap("gate"))
-    with record(gate) as seen:
+    with record(gate) as recording:
         gate(torch.rand(2, 3, 5, 7))
-    assert seen.maps[0].values.shape == (2, 3, 5, 7)
+    assert recording.maps[0].values.shape == (2, 3, 5, 7)
 
 
-def test_models_that_skip_hooks_are_refused() -> None:
-    compiled = torch.compile(Looking())
-    inside = nn.Sequential(Looking())
-    inside[0].compile()
-    for model in (compiled, inside):
+def test_compiled_models_raise_an_error() -> None:
+    compiled = torch.compile(GateAndWords())
+    nested = nn.Sequential(GateAndWords())
+    nested[0].compile()
+    for model in (compiled, nested):
         assert isinstance(model, nn.Module)
-        with pytest.raises(ValueError, match="is compiled or scripted"), record(model):
+        with pytest.raises(ValueError, match="neither compiled nor scripted"), record(model):
             pass
+
+
+class Attention(nn.Module):
+    """Attention with four heads, a class token and a grid, which computes the requested rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tap = Tap("tokens")
+        self.received: list[RecordRequest] = []
+
+    def forward(self, weights: Tensor) -> None:
+        if self.tap.wanted:
+            request = self.tap.request
+            self.received.append(request)
+            self.tap.grid, self.tap.roles, self.tap.fulfilled = (2, 3), ("class",), request
+            self.tap.notes = {"kind": "test"}
+            self.tap(
+                weights[:, request.head_indices(4)][:, :, request.query_indices(("class",), 7)]
+            )
+
+
+WEIGHTS = torch.rand(2, 4, 7, 7, generator=torch.Generator().manual_seed(3))
+
+
+def test_only_requested_rows_are_computed() -> None:
+    model = nn.Sequential(Attention())
+    with record(model, queries="class", heads=(3, 0)) as recording:
+        model(WEIGHTS)
+    assert torch.equal(recording.maps[0].values, WEIGHTS[:, [3, 0], :1, 1:].unflatten(-1, (2, 3)))
+    assert torch.equal(recording.weights[0], WEIGHTS[:, [3, 0], :1])
+    assert dict(recording.maps[0].metadata) == {
+        "call": 0, "layer": 0, "kind": "test", "prefix_tokens": ("class",),
+        "queries": "class", "heads": (3, 0),
+    }  # fmt: skip
+    rows = model[0]
+    assert isinstance(rows, Attention)
+    assert rows.received == [RecordRequest("class", (3, 0))]
+    assert rows.tap.requests == []
+    model(WEIGHTS)
+    assert len(rows.received) == 1
+
+
+def test_recordings_with_different_requests_get_their_own_rows() -> None:
+    model = Attention()
+    with record(model) as complete, record(model, queries=[6, -6], heads=[2]) as selected:
+        model(WEIGHTS)
+        with record(model, queries=[6, -6], heads=[2]) as again:
+            model(WEIGHTS)
+    assert torch.equal(complete.weights[1], WEIGHTS)
+    for recording in (selected, again):
+        assert torch.equal(recording.weights[0], WEIGHTS[:, [2]][:, :, [6, 1]])
+
+
+def test_layers_are_selected_by_index_and_name() -> None:
+    model = nn.ModuleDict({name: Attention() for name in ("first", "second", "last")})
+    selections = {
+        0: ["first"],
+        -1: ["last"],
+        "*s*t.tap": ["first", "last"],
+        (2, 1): ["last", "second"],
+    }
+    for layers, names in selections.items():
+        with record(model, layers=layers) as recording:
+            for rows in model.values():
+                rows(WEIGHTS)
+        assert sorted(item.site for item in recording.maps) == sorted(
+            f"{name}.tap" for name in names
+        )
+
+
+def test_unknown_layers_tokens_and_heads_raise_an_error() -> None:
+    model = Attention()
+    for layers, message in ((3, "indices below 1 or names of attention layers, got 3"),
+                         ("blocks*", "an attention layer, got 'blocks\\*'; the layers are tap")):  # fmt: skip
+        with pytest.raises(ValueError, match=message), record(model, layers=layers):
+            pass
+    no_register = "this layer has no register token; its prefix tokens are class: pass one"
+    with pytest.raises(ValueError, match=no_register), record(model, queries="register"):
+        model(WEIGHTS)
+    with pytest.raises(ValueError, match="there are 7 tokens"), record(model, queries=[7]):
+        model(WEIGHTS)
+    with pytest.raises(ValueError, match="there are 4 heads"), record(model, heads=[-5]):
+        model(WEIGHTS)
+    assert model.tap.requests == []
+
+
+def test_blocks_without_row_selection_raise_an_error() -> None:
+    tokens, gate = nn.Sequential(Tap("tokens", grid=(1, 5))), nn.Sequential(Tap("gate"))
+    message = r"attention at 0 can only be recorded with queries='all' and heads=None"
+    with pytest.raises(ValueError, match=message), record(tokens, queries="class"):
+        tokens(torch.rand(2, 5, 5))
+    with record(gate, queries="class", heads=[0]) as recording:
+        gate(torch.rand(2, 1, 3, 5))
+    assert recording.maps[0].values.shape == (2, 1, 3, 5)

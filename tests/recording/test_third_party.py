@@ -1,4 +1,4 @@
-"""Attention of other people's models: exact, in its place, and nothing else is changed."""
+"""Recording of timm and torchvision models: exact weights, positions, unchanged output."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
-from visattn.attribution.explained_model import subject_of
+from visattn.attribution.explained_model import analyze_model
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.recording import attention_call as attention_calls
+from visattn.recording import attention_call
 from visattn.recording.recorder import record
 
 
-def made(name: str, **options: Any) -> Any:
+def create(name: str, **options: Any) -> Any:
     torch.manual_seed(7)
     model: Any = timm.create_model(name, num_classes=5, **options).eval()
-    for part, weight in model.named_parameters():
-        if "relative_position_bias" in part:  # which begin with zeros
+    for parameter, weight in model.named_parameters():
+        if "relative_position_bias" in parameter:  # initialized with zeros
             nn.init.normal_(weight)
     return model
 
@@ -56,170 +56,184 @@ MODELS: dict[str, tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]] 
 
 
 def images(model: nn.Module, count: int = 3) -> Tensor:
-    card = subject_of(model).card
+    info = analyze_model(model).info
     generator = torch.Generator().manual_seed(11)
-    return torch.randn(count, len(card.mean), *card.size, generator=generator)
+    return torch.randn(count, len(info.mean), *info.input_size, generator=generator)
 
 
 @contextmanager
 def unfused(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Let timm compute its weights itself, and catch what it is about to drop some of."""
-    caught: list[Tensor] = []
+    """Disable fused attention of timm, and yield the inputs of attention dropout."""
+    eager_weights: list[Tensor] = []
     layers: list[Any] = [part for part in model.modules() if hasattr(part, "fused_attn")]
-    kept = [layer.fused_attn for layer in layers]
+    previous = [layer.fused_attn for layer in layers]
     handles = []
     for layer in layers:
         layer.fused_attn = False
-        handles.append(layer.attn_drop.register_forward_hook(lambda _, __, out: caught.append(out)))
+        handles.append(
+            layer.attn_drop.register_forward_hook(lambda _, __, out: eager_weights.append(out))
+        )
     try:
-        yield caught
+        yield eager_weights
     finally:
-        for layer, fused in zip(layers, kept, strict=True):
+        for layer, fused in zip(layers, previous, strict=True):
             layer.fused_attn = fused
         for handle in handles:
             handle.remove()
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_maps_are_exact_and_the_output_stays(name: str) -> None:
-    timm_name, options, grid, roles = MODELS[name]
-    model = made(timm_name, **options)
+def test_maps_are_exact_and_the_output_does_not_change(name: str) -> None:
+    timm_name, options, grid, prefix_tokens = MODELS[name]
+    model = create(timm_name, **options)
     x = images(model)
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
             before = model(x)
-            with record(model) as seen:
+            with record(model) as recording:
                 assert torch.equal(model(x), before)
-    first = seen.maps[0]
-    tokens = len(roles) + grid[0] * grid[1]
+    first = recording.maps[0]
+    tokens = len(prefix_tokens) + grid[0] * grid[1]
     assert first.values.shape == (3, 2, tokens, *grid)
-    assert first.made["before"] == roles
-    assert (first.made["layer"], first.made["call"], first.kind) == (0, 0, "tokens")
-    assert len(seen.maps) == len(subject_of(model).card.layers) == (3 if "swin" in name else 2)
-    assert not seen.refused
-    for one, weights in zip(seen.maps, seen.weights, strict=True):
+    assert first.metadata["prefix_tokens"] == prefix_tokens
+    assert (first.metadata["layer"], first.metadata["call"], first.kind) == (0, 0, "tokens")
+    assert (
+        len(recording.maps)
+        == len(analyze_model(model).info.attention_layers)
+        == (3 if "swin" in name else 2)
+    )
+    assert not recording.unsupported
+    for item, weights in zip(recording.maps, recording.weights, strict=True):
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        torch.testing.assert_close(one.values.flatten(-2), weights[..., len(roles) :])
+        torch.testing.assert_close(item.values.flatten(-2), weights[..., len(prefix_tokens) :])
         assert not weights.requires_grad
-        assert one.made["deviation"] is None or one.made["deviation"] <= 2e-6
+        deviation = item.metadata["deviation"]
+        assert deviation is None or deviation <= 2e-6
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "swin" not in name])
-def test_fused_attention_shows_what_timm_computes_without_it(name: str) -> None:
+def test_fused_weights_equal_eager_weights(name: str) -> None:
     timm_name, options, *_ = MODELS[name]
-    model = made(timm_name, **options)
+    model = create(timm_name, **options)
     x = images(model)
     with record(model) as fused:
         model(x)
-    with unfused(model) as caught, record(model) as eager:
+    with unfused(model) as eager_weights, record(model) as eager:
         model(x)
-    assert len(caught) == len(fused.weights) == len(eager.weights)
-    for a, b, c in zip(caught, fused.weights, eager.weights, strict=True):
-        torch.testing.assert_close(b, a, atol=1e-6, rtol=0)
-        assert torch.equal(c, a)
+    assert len(eager_weights) == len(fused.weights) == len(eager.weights)
+    for computed, fused_map, eager_map in zip(
+        eager_weights, fused.weights, eager.weights, strict=True
+    ):
+        torch.testing.assert_close(fused_map, computed, atol=1e-6, rtol=0)
+        assert torch.equal(eager_map, computed)
 
 
 @pytest.mark.parametrize("options", [WINDOWS, PADDED], ids=["whole", "padded"])
 @pytest.mark.parametrize("kind", ["timm", "timm fused", "torchvision"])
-def test_unrolled_windows_times_the_values_are_what_the_layer_puts_out(
+def test_dense_window_weights_times_values_equal_the_output(
     kind: str, options: dict[str, Any]
 ) -> None:
     if kind == "torchvision":
         model, size = torchvision_swin(), options["img_size"]
         blocks = [block for part in (1, 3) for block in model.features[part]]
     else:
-        model = made("swin_tiny_patch4_window7_224", **options)
+        model = create("swin_tiny_patch4_window7_224", **options)
         size = options["img_size"]
         blocks = [block for stage in model.layers for block in stage.blocks]
         for block in blocks:
             block.attn.fused_attn = kind == "timm fused"
-    given: list[Tensor] = []
-    put_out: list[Tensor] = []
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
     for block in blocks:
-        block.norm1.register_forward_hook(lambda _, __, out: given.append(out))
+        block.norm1.register_forward_hook(lambda _, __, out: inputs.append(out))
         if kind == "torchvision":
-            block.attn.register_forward_hook(lambda _, __, out: put_out.append(out))
+            block.attn.register_forward_hook(lambda _, __, out: outputs.append(out))
         else:
-            nn.init.zeros_(block.mlp.fc2.weight)  # so that a block adds its attention and no more
+            nn.init.zeros_(block.mlp.fc2.weight)  # so that a block only adds its attention
             nn.init.zeros_(block.mlp.fc2.bias)
-            block.register_forward_hook(lambda _, args, out: put_out.append(out - args[0]))
+            block.register_forward_hook(lambda _, args, out: outputs.append(out - args[0]))
         nn.init.normal_(block.attn.qkv.bias)
         nn.init.normal_(block.attn.relative_position_bias_table)
-    subject_of(model, size)
-    given.clear()
-    put_out.clear()
-    with torch.no_grad(), record(model) as seen:
+    analyze_model(model, size)
+    inputs.clear()
+    outputs.clear()
+    with torch.no_grad(), record(model) as recording:
         model(torch.randn(2, 3, *size))
-    assert len(seen.weights) == len(blocks)
-    for block, x, out, weights in zip(blocks, given, put_out, seen.weights, strict=True):
+    assert len(recording.weights) == len(blocks)
+    for block, x, out, weights in zip(blocks, inputs, outputs, recording.weights, strict=True):
         heads = weights.shape[1]
         values = block.attn.qkv(x.flatten(1, 2)).unflatten(-1, (3, heads, -1))[:, :, 2]
         empty = block.attn.qkv.bias.unflatten(0, (3, heads, -1))[2]  # the value of an empty slot
         missing = 1 - weights.sum(-1, keepdim=True)
-        taken = weights @ values.transpose(1, 2) + missing * empty[:, None]
-        expected = block.attn.proj(taken.transpose(1, 2).flatten(2))
+        result = weights @ values.transpose(1, 2) + missing * empty[:, None]
+        expected = block.attn.proj(result.transpose(1, 2).flatten(2))
         torch.testing.assert_close(expected, out.flatten(1, 2), atol=2e-6, rtol=1e-5)
 
 
-def test_cards_know_windows_and_shifts() -> None:
-    card = subject_of(made("swin_tiny_patch4_window7_224", **WINDOWS)).card
-    assert [(one.grid, one.window, one.shift) for one in card.layers] == [
+def test_model_info_has_windows_and_shifts() -> None:
+    info = analyze_model(create("swin_tiny_patch4_window7_224", **WINDOWS)).info
+    assert [(layer.grid, layer.window_size, layer.shift_size) for layer in info.attention_layers] == [
         ((6, 10), (3, 5), (0, 0)), ((6, 10), (3, 5), (1, 2)), ((3, 5), None, (0, 0))
     ]  # fmt: skip
 
 
-def test_only_wanted_rows_layers_and_heads_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made("deit_tiny_distilled_patch16_224", **SIZED)
+def test_only_selected_rows_layers_and_heads_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create("deit_tiny_distilled_patch16_224", **SIZED)
     x = images(model)
-    with record(model) as seen:
+    with record(model) as recording:
         model(x)
     shapes: list[torch.Size] = []
-    computed = attention_calls.attention_weights
+    computed = attention_call.dot_product_attention_weights
 
-    def spied(*args: Any, **options: Any) -> Tensor:
-        shapes.append((found := computed(*args, **options)).shape)
-        return found
+    def spy(*args: Any, **options: Any) -> Tensor:
+        shapes.append((weights := computed(*args, **options)).shape)
+        return weights
 
-    monkeypatch.setattr(attention_calls, "attention_weights", spied)
+    monkeypatch.setattr(attention_call, "dot_product_attention_weights", spy)
     for queries, rows in {"class": [0], "distillation": [1], "patches": range(2, 17)}.items():
-        with record(model, queries=queries, layers=-1, heads=[1]) as some:
+        with record(model, queries=queries, layers=-1, heads=[1]) as selected:
             model(x)
-        expected = seen.weights[1][:, [1]][:, :, list(rows)]
-        torch.testing.assert_close(some.weights[0], expected, atol=1e-7, rtol=0)
-        assert [one.site for one in some.maps] == ["blocks.1.attn"]
+        expected = recording.weights[1][:, [1]][:, :, list(rows)]
+        torch.testing.assert_close(selected.weights[0], expected, atol=1e-7, rtol=0)
+        assert [item.site for item in selected.maps] == ["blocks.1.attn"]
     assert [shape[1:3] for shape in shapes] == [(1, 1), (1, 1), (1, 15)]
     for layers in ("blocks.0*", ["blocks.0.attn"], [0]):
-        with record(model, layers=layers) as some:
+        with record(model, layers=layers) as selected:
             model(x)
-        assert [one.made["layer"] for one in some.maps] == [0]
-    for wrong, said in ((2, "there are 2 sites"), ("head*", "no site is called")):
-        with pytest.raises(ValueError, match=said), record(model, layers=wrong):
+        assert [item.metadata["layer"] for item in selected.maps] == [0]
+    for layers, message in ((2, "indices below 2"), ("head*", "must match the name")):
+        with pytest.raises(ValueError, match=message), record(model, layers=layers):
             model(x)
     with (
-        pytest.raises(ValueError, match="no register token here"),
+        pytest.raises(ValueError, match="this layer has no register token"),
         record(model, queries="register"),
     ):
         model(x)
 
 
-def test_parts_of_a_model_may_be_called_one_by_one() -> None:
-    model = made("vit_tiny_patch16_224", **SIZED)
+def test_modules_of_a_model_can_be_called_separately() -> None:
+    model = create("vit_tiny_patch16_224", **SIZED)
     x = images(model)
     with record(model) as whole:
         model(x)
     with record(model) as parts:
         model.forward_features(x)
     assert all(map(torch.equal, whole.weights, parts.weights))
-    with pytest.raises(ValueError, match="no image came in before it ran"), record(model.blocks):
+    with (
+        pytest.raises(ValueError, match="no image was passed in before it ran"),
+        record(model.blocks),
+    ):
         model.blocks(torch.randn(1, 16, 24))
 
 
-def test_taps_are_not_heard_twice() -> None:
+def test_taps_are_not_recorded_twice() -> None:
     torch.manual_seed(5)
-    ours = VisionTransformer(("a", "b"), size=(24, 40), patch=8, width=12, depth=2, heads=2)
-    with record(ours) as seen:
-        ours(torch.zeros(1, 3, 24, 40, dtype=torch.uint8))
-    assert [one.site for one in seen.maps] == ["blocks.0.attn.tap", "blocks.1.attn.tap"]
+    model = VisionTransformer(
+        ("a", "b"), img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=2
+    )
+    with record(model) as recording:
+        model(torch.zeros(1, 3, 24, 40, dtype=torch.uint8))
+    assert [item.site for item in recording.maps] == ["blocks.0.attn.tap", "blocks.1.attn.tap"]
 
 
 COAT: dict[str, Any] = {
@@ -234,30 +248,30 @@ HIERA: dict[str, Any] = {
     "stages": (1, 1, 1, 1),
     "img_size": (64, 64),
 }
-REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
+UNSUPPORTED: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "xcit": ("xcit_nano_12_p16_224", {**SIZED, "depth": 1, "cls_attn_layers": 1},
         "blocks.0.attn", "among channels"),
     "coat": ("coat_lite_tiny", COAT, "serial_blocks1.0.factoratt_crpe", "runs over axis 2"),
-    "hiera": ("hiera_tiny_224", HIERA, "blocks.3.attn", "out of the order of their grid"),
+    "hiera": ("hiera_tiny_224", HIERA, "blocks.3.attn", "not in the order of their grid"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_map_is_refused_with_its_reason(name: str) -> None:
-    timm_name, options, site, reason = REFUSED[name]
-    model = made(timm_name, **options)
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_attention_raises_an_error_with_the_reason(name: str) -> None:
+    timm_name, options, site, reason = UNSUPPORTED[name]
+    model = create(timm_name, **options)
     size = options["img_size"]
     size = (size, size) if isinstance(size, int) else size
     x = torch.randn(1, 3, *size)
-    assert reason in dict(subject_of(model, size).card.refused)[site]
+    assert reason in dict(analyze_model(model, size).info.unsupported_layers)[site]
     with pytest.raises(ValueError, match=f"{site}.*{reason}"), record(model, layers=f"{site}*"):
         model(x)
 
 
-def test_a_network_without_attention_says_so() -> None:
-    model = made("test_resnet")
+def test_a_model_without_attention_raises_an_error() -> None:
+    model = create("test_resnet")
     x = images(model, 1)
     with pytest.raises(ValueError, match="neither scaled_dot_product_attention"), record(model):
         model(x)
-    with pytest.raises(ValueError, match="run it inside the with block"), record(model):
+    with pytest.raises(ValueError, match="must run inside the with block"), record(model):
         pass

@@ -1,4 +1,4 @@
-"""Following a softmax to the product with the values, whatever lies between the two."""
+"""Softmax outputs are tracked up to the product with the values."""
 
 from typing import Any
 
@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import subject_of
+from visattn.attribution.explained_model import analyze_model
 from visattn.recording.recorder import record
 
 GRID = (3, 5)
 
 
 class Eager(nn.Module):
-    """Attention that is written out, over the cells of a grid, in one of several ways."""
+    """Eager attention over a grid, in one of several variants."""
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, variant: str) -> None:
         super().__init__()
-        self.way = way
+        self.variant = variant
         self.stem = nn.Conv2d(3, 14, 4, 4)
         self.qkv = nn.Linear(14, 42)
         self.mix = nn.Linear(2, 2, bias=False)
@@ -26,7 +26,7 @@ class Eager(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.stem(x).flatten(2).mT
         q, k, v = self.qkv(tokens).unflatten(-1, (3, 2, 7)).permute(2, 0, 3, 1, 4).unbind(0)
-        return getattr(self, f"_{self.way}")(q, k, v).transpose(1, 2).flatten(2).mean(1)
+        return getattr(self, f"_{self.variant}")(q, k, v).transpose(1, 2).flatten(2).mean(1)
 
     def _left(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.used = nn.functional.softmax(q @ k.mT, dim=-1, dtype=torch.float64)
@@ -68,52 +68,52 @@ class Eager(nn.Module):
 
     def _folded(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (part.unflatten(2, (3, 5)).transpose(1, 2).flatten(0, 1) for part in (q, k, v))
-        seen = nn.functional.scaled_dot_product_attention(q, k, v)
-        return seen.unflatten(0, (-1, 3)).transpose(1, 2).flatten(2, 3)
+        output = nn.functional.scaled_dot_product_attention(q, k, v)
+        return output.unflatten(0, (-1, 3)).transpose(1, 2).flatten(2, 3)
 
 
-def model(way: str) -> Eager:
+def model(variant: str) -> Eager:
     torch.manual_seed(3)
-    return Eager(way).eval()
+    return Eager(variant).eval()
 
 
 X = torch.randn(2, 3, 12, 20, generator=torch.Generator().manual_seed(5))
 
 
-@pytest.mark.parametrize("way", ["left", "right", "batched", "blended", "talking"])
-def test_what_is_shown_is_what_the_values_are_multiplied_by(way: str) -> None:
-    eager = model(way)
+@pytest.mark.parametrize("variant", ["left", "right", "batched", "blended", "talking"])
+def test_recorded_weights_are_those_multiplied_with_the_values(variant: str) -> None:
+    eager = model(variant)
     expected = eager(X)
-    with record(eager) as seen:
+    with record(eager) as recording:
         assert torch.equal(eager(X), expected)
     assert eager.used is not None
-    torch.testing.assert_close(seen.weights[0], eager.used.to(seen.weights[0].dtype))
-    assert seen.maps[0].values.shape[-2:] == GRID
-    assert ("mixed" in seen.maps[0].made) == (way == "talking")
-    with record(eager, differentiable=True) as woven:
+    torch.testing.assert_close(recording.weights[0], eager.used.to(recording.weights[0].dtype))
+    assert recording.maps[0].values.shape[-2:] == GRID
+    assert ("mixed" in recording.maps[0].metadata) == (variant == "talking")
+    with record(eager, differentiable=True) as differentiable:
         after = eager(X)
     torch.testing.assert_close(after, expected)
-    [gradient] = torch.autograd.grad(after.sum(), woven.weights)
+    [gradient] = torch.autograd.grad(after.sum(), differentiable.weights)
     assert float(gradient.abs().max()) > 0
 
 
-@pytest.mark.parametrize(("way", "reason"), [
+@pytest.mark.parametrize(("variant", "reason"), [
     ("gated", "do not sum to 1"),
     ("difference", "combines several softmaxes"),
     ("sums", "runs over axis -2"),
-    ("channels", "7 tokens are no grid of the image"),
-    ("grouped", "groups that are laid out along axes of their own"),
-    ("folded", "could not be followed"),
+    ("channels", "7 tokens form no grid of the image"),
+    ("grouped", "do not have the axes"),
+    ("folded", "could not be traced"),
 ])  # fmt: skip
-def test_what_is_no_attention_among_places_is_refused(way: str, reason: str) -> None:
-    eager = model(way)
-    assert reason in subject_of(eager, (12, 20)).card.refusal
+def test_unsupported_attention_raises_an_error(variant: str, reason: str) -> None:
+    eager = model(variant)
+    assert reason in analyze_model(eager, (12, 20)).info.attention_error
     with pytest.raises(ValueError, match=f"the model: .*{reason}"), record(eager):
         eager(X)
 
 
 class Wide(nn.Module):
-    """Attention among channels, of which there are as many as a coarser grid has cells."""
+    """Attention among channels, as many as the cells of a coarser grid."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,12 +124,12 @@ class Wide(nn.Module):
         return ((tokens @ tokens.mT).softmax(-1) @ tokens).squeeze(1).mT
 
 
-def test_channels_that_could_be_cells_are_told_by_what_comes_out() -> None:
-    assert "does not lie on the places" in subject_of(Wide(), (12, 20)).card.refusal
+def test_channel_attention_is_detected_by_its_output() -> None:
+    assert "does not lie on the positions" in analyze_model(Wide(), (12, 20)).info.attention_error
 
 
-class Wrong(nn.Module):
-    """Fused attention whose output somebody exchanges on the way."""
+class Fused(nn.Module):
+    """Fused attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,17 +140,19 @@ class Wrong(nn.Module):
         return nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)[:, 0]
 
 
-def test_weights_that_do_not_give_the_output_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_reproduce_the_output_raise_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(3)
-    broken = Wrong()
+    model = Fused()
     fused = nn.functional.scaled_dot_product_attention
-    with record(broken) as seen:
-        broken(X)
-    assert seen.maps[0].made["deviation"] < 2e-6
+    with record(model) as recording:
+        model(X)
+    assert recording.maps[0].metadata["deviation"] < 2e-6
     monkeypatch.setattr(
-        "visattn.recording.attention_call.attention_weights",
+        "visattn.recording.attention_call.dot_product_attention_weights",
         lambda queries, keys, **_: torch.eye(15).expand(len(queries), 1, 15, 15),
     )
-    with pytest.raises(ValueError, match="miss what it put out"), record(broken):
-        broken(X)
+    with pytest.raises(ValueError, match="must equal its output"), record(model):
+        model(X)
     assert nn.functional.scaled_dot_product_attention is fused

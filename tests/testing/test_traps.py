@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.testing.candidate import BlockUnderTest
-from visattn.testing.suite import CHECKS, examine, examine_all, listed, tabled
+from visattn.testing.block_under_test import BlockUnderTest
+from visattn.testing.suite import CHECKS, format_results, format_table, run_check, run_checks
 
 Make = Callable[[int], nn.Module]
 TRACED = ("export", "fx", "compile")
@@ -97,46 +97,46 @@ def unpicklable(_: int) -> nn.Module:
 
 
 TRAPS: list[tuple[str, Make, str]] = [
-    ("size", lambda c: nn.Conv2d(c, c, 3), r"32x32, in use: gives \[3, 32, 30, 30\] for \[3, 3"),
-    ("size", gated(lambda x: torch.ones(32, 32)), r"20x33, in use: RuntimeError: The size of te"),
-    ("size", of(energies), r"1x1, in use: 100% of it is not finite"),
-    ("size", of(lambda _, x: (x, x)), r"32x32, in use: gives a tuple and no tensor"),
-    ("width", lambda c: nn.GroupNorm(8, c), r"C=1: ValueError: num_channels"),
+    ("shape", lambda c: nn.Conv2d(c, c, 3), r"32x32, eval mode: returns \[3, 32, 30, 30\] for \[3, 3"),
+    ("shape", gated(lambda x: torch.ones(32, 32)), r"20x33, eval mode: RuntimeError: The size of te"),
+    ("shape", of(energies), r"1x1, eval mode: 100% of it is not finite"),
+    ("shape", of(lambda _, x: (x, x)), r"32x32, eval mode: returns a tuple instead of a tensor"),
+    ("channels", lambda c: nn.GroupNorm(8, c), r"C=1: ValueError: num_channels"),
     ("batch 1", nn.BatchNorm2d, r"1x1: ValueError: Expected more than 1 value per channel"),
     ("batch 1", of(lambda b, x: x + b.part0(x.mean((2, 3)))[..., None, None], nn.BatchNorm1d),
      r"11x13: ValueError: Expected more than 1"),
-    ("half", of(energies), r"float16, 40x48, loud: off by 0\.\d+ of the largest value"),
-    ("half", of(lambda _, x: x + torch.ones(1)), r"float16, 11x13: gives torch.float32 for torch"),
-    ("scale", gated(lambda x: x.exp()), r"x100, in use: \d+% of it is not finite"),
-    ("scale", gated(lambda x: (x - x).square().sum().sqrt() + 1), r"x0.0001, in use: a gradient"),
-    ("alone", gated(lambda x: x.softmax(0)), r"alone and in a batch differ by 0\.\d+ of the"),
-    ("again", of(lambda _, x: nn.functional.dropout(x)), r"in use, the same features differ by"),
-    ("again", of(counted, counter), r"in use, part0\.seen changes"),
-    ("input", of(written_over), r"in use, 100% of rows of the input are written over"),
-    ("layout", of(lambda _, x: x.view(len(x), -1).view(x.shape)), r"channels last: RuntimeError"),
-    ("layout", of(lambda _, x: x + x.stride(1)), r"channels last: differs by"),
-    ("learns", of(lambda b, x: x * b.part0, weight, weight), r"no gradient in two steps for part1"),
-    ("learns", of(grown), r"late is made or lost while it runs"),
-    ("slopes", of(lambda _, x: Half.apply(x)), r"differs from finite differences in float64"),
-    ("gate", gated(lambda x: torch.tensor(0.5, dtype=x.dtype)), r"C=1: the gate stays.*; C=24: "),
-    ("gate", lambda c: Function(lambda b, x: x * b.part0(x), narrowed(c)), r"C=1: the gate .*C=8"),
+    ("half", of(energies), r"float16, 40x48, large: off by 0\.\d+ of the largest value"),
+    ("half", of(lambda _, x: x + torch.ones(1)), r"float16, 11x13: returns torch.float32 for torch"),
+    ("scale", gated(lambda x: x.exp()), r"x100, eval mode: \d+% of it is not finite"),
+    ("scale", gated(lambda x: (x - x).square().sum().sqrt() + 1), r"x0.0001, eval mode: a gradient"),
+    ("batch", gated(lambda x: x.softmax(0)), r"alone and in a batch differ by 0\.\d+ of the"),
+    ("deterministic", of(lambda _, x: nn.functional.dropout(x)), r"eval mode, the same features differ by"),
+    ("deterministic", of(counted, counter), r"eval mode, part0\.seen changes"),
+    ("in-place", of(written_over), r"eval mode, 100% of the input rows are overwritten"),
+    ("memory format", of(lambda _, x: x.view(len(x), -1).view(x.shape)), r"channels last: RuntimeError"),
+    ("memory format", of(lambda _, x: x + x.stride(1)), r"channels last: differs by"),
+    ("gradients", of(lambda b, x: x * b.part0, weight, weight), r"no gradient in two steps for part1"),
+    ("gradients", of(grown), r"late is added or removed in the forward pass"),
+    ("gradcheck", of(lambda _, x: Half.apply(x)), r"differs from finite differences in float64"),
+    ("depends", gated(lambda x: torch.tensor(0.5, dtype=x.dtype)), r"C=1: the gate is constant.*; C=24: "),
+    ("depends", lambda c: Function(lambda b, x: x * b.part0(x), narrowed(c)), r"C=1: the gate .*C=8"),
     ("copy", of(lambda _, x: x * 1, unpicklable), r"deepcopy: TypeError: cannot pickle"),
-    ("device", gated(lambda x: torch.ones(x.shape[2:])), r"on meta, in use: RuntimeError: .*cpu"),
+    ("device", gated(lambda x: torch.ones(x.shape[2:])), r"on meta, eval mode: RuntimeError: .*cpu"),
 ]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # a hidden layer of none
 @pytest.mark.parametrize(("check", "make", "said"), TRAPS)
 def test_a_trap_is_caught(check: str, make: Make, said: str) -> None:
-    finding = examine(BlockUnderTest("trap", make), check)
-    assert not finding.passed, finding.said
-    assert re.match(said, finding.said), finding.said
+    finding = run_check(BlockUnderTest("trap", make), check)
+    assert not finding.passed, finding.details
+    assert re.match(said, finding.details), finding.details
 
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check not in TRACED])
 def test_what_does_nothing_wrong_passes(check: str) -> None:
-    finding = examine(BlockUnderTest("sigmoid", lambda _: nn.SiLU()), check)
-    assert finding.passed, finding.said
+    finding = run_check(BlockUnderTest("sigmoid", lambda _: nn.SiLU()), check)
+    assert finding.passed, finding.details
 
 
 @pytest.mark.compile
@@ -145,7 +145,7 @@ def test_what_cannot_be_traced_is_caught(check: str) -> None:
     def branching(_: nn.Module, x: Tensor) -> Tensor:
         return x * 2 if x.sum() > 1 else x
 
-    caught = not examine(BlockUnderTest("branching", of(branching)), check).passed
+    caught = not run_check(BlockUnderTest("branching", of(branching)), check).passed
     assert caught == (check != "fx")  # to fx an inserted block is one node
 
 
@@ -155,12 +155,15 @@ def test_a_refusal_in_words_is_no_failure() -> None:
             raise ValueError("needs a batch of at least 2 to train, got 1")
         return x * 1
 
-    finding = examine(BlockUnderTest("refusing", of(refusing)), "batch 1")
-    assert (finding.passed, finding.said) == (True, "refuses 11x13, 7x7, 1x1, in words")
-    assert tabled({"one": {"batch 1": finding}}).splitlines()[2:] == [
+    finding = run_check(BlockUnderTest("refusing", of(refusing)), "batch 1")
+    assert (finding.passed, finding.details) == (
+        True,
+        "refuses 11x13, 7x7, 1x1 with an informative error",
+    )
+    assert format_table({"one": {"batch 1": finding}}).splitlines()[2:] == [
         "| one | refuses |",
         "",
-        "- one, batch 1: refuses 11x13, 7x7, 1x1, in words",
+        "- one, batch 1: refuses 11x13, 7x7, 1x1 with an informative error",
     ]
 
 
@@ -175,11 +178,13 @@ def test_a_layer_norm_over_two_channels_is_no_gate() -> None:
         return Function(lambda block, x: x * block.part0(x), gate)
 
     two, four = (
-        examine(BlockUnderTest("norm", lambda c, many=many: normed(c, many), widths=(24,)), "gate")
+        run_check(
+            BlockUnderTest("norm", lambda c, many=many: normed(c, many), widths=(24,)), "depends"
+        )
         for many in (2, 4)
     )
     assert not two.passed
-    assert two.said.startswith("C=24: the gate stays")
+    assert two.details.startswith("C=24: the gate is constant")
     assert four.passed
 
 
@@ -190,23 +195,23 @@ def test_sizes_can_be_those_that_a_block_takes() -> None:
         return x * x.sigmoid()
 
     subject = BlockUnderTest("eighths", of(eighths), size=(8, 16))
-    found = examine_all(subject, [check for check in CHECKS if check not in TRACED])
+    found = run_checks(subject, [check for check in CHECKS if check not in TRACED])
     failed = {check for check, finding in found.items() if not finding.passed}
-    assert failed == {"size"}
+    assert failed == {"shape"}
 
 
 def test_tables_can_be_read() -> None:
-    found = examine_all(
-        BlockUnderTest("norm", nn.BatchNorm2d, widths=(4,)), ["size", "batch 1", "gate"]
+    found = run_checks(
+        BlockUnderTest("norm", nn.BatchNorm2d, widths=(4,)), ["shape", "batch 1", "depends"]
     )
-    assert listed(found).splitlines()[0] == "size    ok    32x32 20x33 7x7 5x3 1x9 1x1"
-    assert [line[:12] for line in listed(found).splitlines()[1:]] == [
+    assert format_results(found).splitlines()[0] == "shape   ok    32x32 20x33 7x7 5x3 1x9 1x1"
+    assert [line[:12] for line in format_results(found).splitlines()[1:]] == [
         "batch 1 FAIL",
-        "gate    FAIL",
+        "depends FAIL",
     ]
-    table = tabled({"norm": found, "other": {"size": found["size"]}})
+    table = format_table({"norm": found, "other": {"shape": found["shape"]}})
     assert table.splitlines()[:4] == [
-        "| block | size | batch 1 | gate |",
+        "| block | shape | batch 1 | depends |",
         "|---|---|---|---|",
         "| norm | ok | **no** | **no** |",
         "| other | ok |  |  |",

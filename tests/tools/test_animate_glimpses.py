@@ -1,4 +1,4 @@
-"""Eyes that move together, from a checkout, from the command line."""
+"""Animations of scan paths, from the command line of a checkout."""
 
 import io
 import subprocess
@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from class_miniatures import write_digits
+from classification_data import write_digits
 from PIL import Image
 from tool_modules import tool_module
 
@@ -29,7 +29,7 @@ def tool() -> ModuleType:
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(4)
     model = RecurrentAttentionModel(
-        tuple("0123456789"), (31, 41), (0.1,), (0.3,), glimpses=3, width=11
+        tuple("0123456789"), (31, 41), (0.1,), (0.3,), num_glimpses=3, hidden_size=11
     )
     path = tmp_path_factory.mktemp("weights") / "model.safetensors"
     visattn.save(model, path)
@@ -50,46 +50,57 @@ def frames(path: Path) -> int:
         return getattr(opened, "n_frames", 1)
 
 
-def test_images_move_together_or_each_by_itself(
+def test_one_animation_for_all_images_or_one_for_each(
     tool: ModuleType,
     weights: Path,
     photos: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wall, words = tmp_path / "all.gif", ["--weights", str(weights), "--side", "40"]
-    assert tool.main([str(photos), *words, "--out", str(wall), "--columns", "2"]) == 0
+    wall, arguments = tmp_path / "all.gif", ["--weights", str(weights), "--side", "40"]
+    assert tool.main([str(photos), *arguments, "--out", str(wall), "--columns", "2"]) == 0
     assert frames(wall) == 5
     with Image.open(wall) as opened:
         assert opened.width == 2 * 14 + 2 * 52 - 12
-    assert tool.main([str(photos), *words, "--out", str(tmp_path / "each"), "--count", "2"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == [str(wall), *(str(tmp_path / "each" / f"0{number}.gif") for number in (1, 2))]
-    assert all(frames(Path(line)) == 5 for line in said)
+    assert (
+        tool.main([str(photos), *arguments, "--out", str(tmp_path / "each"), "--count", "2"]) == 0
+    )
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [str(wall), *(str(tmp_path / "each" / f"0{number}.gif") for number in (1, 2))]
+    assert all(frames(Path(line)) == 5 for line in printed)
 
 
-def test_digits_of_the_test_set_move(tool: ModuleType, weights: Path, tmp_path: Path) -> None:
+def test_animates_digits_of_the_test_set(tool: ModuleType, weights: Path, tmp_path: Path) -> None:
     write_digits(tmp_path, train=5003)  # of which 5000 are for validation
-    words = ["--digits", str(tmp_path), "--weights", str(weights), "--side", "40", "--count", "4"]
-    assert tool.main([*words, "--pieces", "2", "--out", str(tmp_path / "a.gif")]) == 0
+    arguments = [
+        "--digits",
+        str(tmp_path),
+        "--weights",
+        str(weights),
+        "--side",
+        "40",
+        "--count",
+        "4",
+    ]
+    assert tool.main([*arguments, "--num-distractors", "2", "--out", str(tmp_path / "a.gif")]) == 0
     assert frames(tmp_path / "a.gif") == 5
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("arguments", "message"),
     [
         (["--weights", "none.safetensors"], "either images or --digits"),
         (["in", "--digits", "x", "--weights", "none.safetensors"], "either images or --digits"),
         (["in", "--weights", "none.safetensors"], "no model at none.safetensors"),
-        (["in", "--weights", "other.safetensors"], "holds a SmallEncoder"),
+        (["in", "--weights", "other.safetensors"], "contains a SmallEncoder"),
         (["in", "--weights", "W", "--count", "0"], "must be at least 1"),
         (["none", "--weights", "W"], "none does not exist"),
         (["in", "--weights", "W", "--out", "a.mp4"], "must be a .gif file or a folder"),
     ],
 )
-def test_mistakes_end_with_a_sentence(
-    words: list[str],
-    reason: str,
+def test_usage_errors_are_reported(
+    arguments: list[str],
+    message: str,
     tool: ModuleType,
     weights: Path,
     photos: Path,
@@ -98,15 +109,15 @@ def test_mistakes_end_with_a_sentence(
 ) -> None:
     monkeypatch.chdir(photos.parent)
     visattn.save(SmallEncoder((24, 24)), "other.safetensors")
-    given = [str(weights) if word == "W" else word for word in words]
+    paths = [str(weights) if word == "W" else word for word in arguments]
     with pytest.raises(SystemExit, match="2"):
-        tool.main(["--out", "out.gif", *given])
-    assert reason in capsys.readouterr().err
+        tool.main(["--out", "out.gif", *paths])
+    assert message in capsys.readouterr().err
 
 
-def test_it_runs_from_anywhere(tmp_path: Path) -> None:
-    ran = subprocess.run(
+def test_runs_from_any_folder(tmp_path: Path) -> None:
+    result = subprocess.run(
         [sys.executable, str(SCRIPT), "--help"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert ran.returncode == 0
-    assert "--digits" in ran.stdout
+    assert result.returncode == 0
+    assert "--digits" in result.stdout

@@ -1,4 +1,4 @@
-"""Blocks compared: what is trained, what is remembered, what the table says."""
+"""Comparison of blocks: training runs, their records and the tables."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from class_miniatures import write_digits
+from classification_data import write_digits
 
 from tools import compare_blocks
 from tools.compare_blocks import count, epochs, interval, row_of, spread, table
@@ -20,10 +20,10 @@ model:
   init_args:
     classifier:
       class_path: AttentionResNet
-      init_args: {depth: 8, width: 4, size: [28, 28], mean: [0.1], std: [0.3]}
+      init_args: {depth: 8, stem_width: 4, img_size: [28, 28], mean: [0.1], std: [0.3]}
 data:
   class_path: TorchvisionDataModule
-  init_args: {source: MNIST, root: DIGITS, validation: 5, batch: 9}
+  init_args: {dataset: MNIST, root: DIGITS, val: 5, batch_size: 9}
 """
 
 
@@ -40,52 +40,54 @@ def cifar() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "configs" / "cifar10_resnet20_none.yaml").read_text())
 
 
-def test_rows_are_blocks_with_options() -> None:
-    assert row_of("none", {}).changes == {"block": "none", "options": {}}
+def test_rows_are_blocks_with_arguments() -> None:
+    assert row_of("none", {}).changes == {"block": "none", "block_kwargs": {}}
     assert row_of("se:reduction=4,bias=false,init=paper", {}).changes == {
         "block": "se",
-        "options": {"reduction": 4, "bias": False},
+        "block_kwargs": {"reduction": 4, "bias": False},
         "init": "paper",
     }
 
 
-def test_rows_are_arguments_of_a_classifier_that_takes_no_blocks() -> None:
+def test_rows_are_arguments_of_classifiers_without_blocks() -> None:
     assert row_of("as-is", {}).changes == {}
-    assert row_of("with:attend=[window,shifted],extent=4,stem_options={layers: 1}", {}).changes == {
-        "attend": ["window", "shifted"],
-        "extent": 4,
+    assert row_of(
+        "with:attn_type=[window,shifted],window_size=4,stem_options={layers: 1}", {}
+    ).changes == {
+        "attn_type": ["window", "shifted"],
+        "window_size": 4,
         "stem_options": {"layers": 1},
     }
 
 
 @pytest.mark.parametrize("block", ["se", "cbam", "coordinate", "scse"])
-def test_the_wider_network_has_as_many_parameters(block: str) -> None:
+def test_wider_network_has_as_many_parameters(block: str) -> None:
     changes = row_of(f"wider:{block}", cifar()).changes
     assert changes["block"] == "none"
-    plain, wide = count({"depth": 20}), count({"depth": 20}, inner=changes["inner"])
-    wanted = count({"depth": 20}, block=block)
+    plain, wide = count({"depth": 20}), count({"depth": 20}, stage_widths=changes["stage_widths"])
+    target = count({"depth": 20}, block=block)
     assert plain < wide
-    assert abs(wide - wanted) < 0.002 * wanted
+    assert abs(wide - target) < 0.002 * target
 
 
-def test_only_our_own_network_is_made_wider() -> None:
+def test_only_attention_resnet_is_made_wider() -> None:
     config = yaml.safe_load((ROOT / "configs" / "flowers_mobilenetv2_cbam.yaml").read_text())
     with pytest.raises(ValueError, match="only an AttentionResNet can be made wider"):
         row_of("wider:cbam", config)
 
 
-def told(row: str, seed: int, accuracy: float, validation: list[float]) -> dict[str, Any]:
-    test = {"test/accuracy": accuracy, "test/calibration": 0.02}
-    more = {"parameters": 1234, "seconds": 90.0}
-    return {"row": row, "seed": seed, "test": test, "validation": validation, **more}
+def record(row: str, seed: int, accuracy: float, validation: list[float]) -> dict[str, Any]:
+    test = {"test/accuracy": accuracy, "test/calibration_error": 0.02}
+    others = {"parameters": 1234, "seconds": 90.0}
+    return {"row": row, "seed": seed, "test": test, "validation": validation, **others}
 
 
-def test_the_table_by_hand() -> None:
+def test_table_matches_hand_computation() -> None:
     lines = [
-        told("none", 0, 0.90, [0.5, 0.9]),
-        told("none", 1, 0.92, [0.7, 0.9]),
-        told("se", 0, 0.91, [0.6]),
-        told("se", 1, 0.95, [0.6]),
+        record("none", 0, 0.90, [0.5, 0.9]),
+        record("none", 1, 0.92, [0.7, 0.9]),
+        record("se", 0, 0.91, [0.6]),
+        record("se", 1, 0.95, [0.6]),
     ]
     *_, plain, se = table(lines).splitlines()
     assert plain == "| none | 1,234 | 2 | 91.00 ± 1.41 |  | 2.00 ± 0.00 | 1.5 |"
@@ -93,35 +95,35 @@ def test_the_table_by_hand() -> None:
     assert epochs(lines).splitlines()[2:] == ["| none | 60.0 | 90.0 |", "| se | 60.0 |"]
 
 
-def test_one_seed_has_no_spread() -> None:
+def test_one_seed_has_no_deviation() -> None:
     assert spread([93.0]) == "93.00"
     assert interval([2.0]) == "+2.00"
     assert interval([]) == "no seed in common"
 
 
-def test_what_is_there_is_not_trained_again(
+def test_finished_runs_are_not_repeated(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, asked = tmp_path / "out" / "runs.jsonl", []
+    out, trained = tmp_path / "out" / "runs.jsonl", []
 
     def train(config: Path, row: Any, seed: int, **_: Any) -> dict[str, Any]:
-        asked.append((row.name, seed))
-        if len(asked) == 3:
+        trained.append((row.name, seed))
+        if len(trained) == 3:
             raise RuntimeError("cut off")
         recipe = compare_blocks.recipe(config, [])
-        return {**told(row.name, seed, 0.9, [0.9]), "recipe": recipe}
+        return {**record(row.name, seed, 0.9, [0.9]), "recipe": recipe}
 
-    words = ["--config", str(config), "--rows", "none", "se", "--seeds", "0", "1"]
-    words += ["--out", str(out)]
+    arguments = ["--config", str(config), "--rows", "none", "se", "--seeds", "0", "1"]
+    arguments += ["--out", str(out)]
     with pytest.raises(RuntimeError, match="cut off"):
-        compare_blocks.main(words, train)
-    assert asked == [("none", 0), ("se", 0), ("none", 1)]
-    assert compare_blocks.main(words, train) == 0
-    assert asked[3:] == [("none", 1), ("se", 1)]
+        compare_blocks.main(arguments, train)
+    assert trained == [("none", 0), ("se", 0), ("none", 1)]
+    assert compare_blocks.main(arguments, train) == 0
+    assert trained[3:] == [("none", 1), ("se", 1)]
     assert "| se | 1,234 | 2 |" in capsys.readouterr().out
     config.write_text(config.read_text() + "# another recipe\n")
-    assert compare_blocks.main([*words, "--table"], train) == 0
-    assert len(asked) == 5
+    assert compare_blocks.main([*arguments, "--table"], train) == 0
+    assert len(trained) == 5
     assert "| se |" not in capsys.readouterr().out
 
 
@@ -129,12 +131,12 @@ def test_a_comparison_from_end_to_end(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "runs.jsonl"
-    words = ["--config", str(config), "--rows", "wider:se:reduction=2", "se:reduction=2"]
-    words += ["--seeds", "3", "--out", str(out), "--", "--data.batch", "6"]
-    assert compare_blocks.main(words) == 0
+    arguments = ["--config", str(config), "--rows", "wider:se:reduction=2", "se:reduction=2"]
+    arguments += ["--seeds", "3", "--out", str(out), "--", "--data.batch_size", "6"]
+    assert compare_blocks.main(arguments) == 0
     wide, se = map(json.loads, out.read_text().splitlines())
     assert (wide["row"], se["row"], se["seed"]) == ("wider:se:reduction=2", "se:reduction=2", 3)
-    assert se["changes"]["options"] == {"reduction": 2}
+    assert se["changes"]["block_kwargs"] == {"reduction": 2}
     assert 0 <= se["test"]["test/accuracy"] <= 1
     assert len(se["validation"]) == 1
     assert abs(wide["parameters"] - se["parameters"]) < 0.02 * se["parameters"]
@@ -146,21 +148,21 @@ def test_transformers_compared_from_end_to_end(config: Path, tmp_path: Path) -> 
     recipe["model"]["init_args"]["classifier"] = {
         "class_path": "VisionTransformer",
         "init_args": {
-            "size": [28, 28],
-            "patch": 7,
-            "width": 8,
+            "img_size": [28, 28],
+            "patch_size": 7,
+            "embed_dim": 8,
             "depth": 2,
-            "heads": 2,
+            "num_heads": 2,
             "mean": [0.1],
             "std": [0.3],
         },
     }
     config.write_text(yaml.safe_dump(recipe))
     out = tmp_path / "runs.jsonl"
-    windowed = "with:attend=[window,shifted],extent=2,positions=relative"
-    words = ["--config", str(config), "--rows", "as-is", windowed, "--seeds", "3"]
-    assert compare_blocks.main([*words, "--out", str(out)]) == 0
+    windowed = "with:attn_type=[window,shifted],window_size=2,pos_embed=relative"
+    arguments = ["--config", str(config), "--rows", "as-is", windowed, "--seeds", "3"]
+    assert compare_blocks.main([*arguments, "--out", str(out)]) == 0
     plain, changed = map(json.loads, out.read_text().splitlines())
-    assert changed["changes"]["attend"] == ["window", "shifted"]
+    assert changed["changes"]["attn_type"] == ["window", "shifted"]
     assert plain["parameters"] != changed["parameters"]
     assert Path(changed["run"]).is_dir()

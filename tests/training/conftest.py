@@ -24,13 +24,13 @@ model:
     captioner:
       class_path: ShowAttendTell
       init_args:
-        encoder: {class_path: SmallEncoder, init_args: {size: [24, 24], channels: 8}}
-        word_width: 7
-        hidden: 11
-        attention: 5
+        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
+        embed_dim: 7
+        hidden_size: 11
+        attention_dim: 5
 data:
   class_path: ScenesDataModule
-  init_args: {size: 24, train: 3, validation: 3, test: 11, batch: 7, workers: 0}
+  init_args: {image_size: 24, train: 3, val: 3, test: 11, batch_size: 7, num_workers: 0}
 """
 
 

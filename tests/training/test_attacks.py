@@ -1,4 +1,4 @@
-"""What hostile configs and checkpoints try, row by row; none of it may work."""
+"""Attacks by hostile configs and checkpoints: each is refused, and no code of theirs runs."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from class_miniatures import believe_miniatures, write_digits
+from classification_data import accept_test_cifar_files, write_digits
 from yaml_bombs import BOMB
 
 from visattn.cli import main
@@ -22,31 +22,31 @@ Refused = Callable[..., str]
 
 
 class Spy(ThreadingHTTPServer):
-    """A server on this machine that counts what it is asked for."""
+    """A local server that records requests."""
 
-    asked: list[str]
+    requests: list[str]
 
 
-class Answer(BaseHTTPRequestHandler):
-    """Says yes to everything, as an attacker's server would."""
+class AcceptAll(BaseHTTPRequestHandler):
+    """Answers every request with a config, as an attacker's server would."""
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self.server.requests.append(self.path)  # type: ignore[attr-defined]
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"class_path: evilmod.Evil\n")
 
-    do_HEAD = do_CONNECT = do_POST = do_GET  # noqa: N815 (their names)
+    do_HEAD = do_CONNECT = do_POST = do_GET  # noqa: N815 (names of the base class)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (theirs)
-        """Say nothing."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (of the base class)
+        """Log nothing."""
 
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spy]:
-    """A server that also sees whatever is asked of any other one."""
-    server = Spy(("127.0.0.1", 0), Answer)
-    server.asked = []
+    """A server that also receives the requests to all other hosts, as their proxy."""
+    server = Spy(("127.0.0.1", 0), AcceptAll)
+    server.requests = []
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     here = f"http://127.0.0.1:{server.server_port}"
@@ -62,7 +62,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spy]:
 
 @pytest.fixture
 def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module that leaves a mark when it is imported."""
+    """The file that a hostile module creates when it is imported."""
     mark = tmp_path / "imported"
     (tmp_path / "evilmod.py").write_text(
         f"""\
@@ -80,26 +80,26 @@ def function(*_): pass
 
 @pytest.fixture
 def refused(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Run the tiny config with a hostile one over it; return what is said of it."""
+    """Return a function that runs the tiny config with a hostile one over it and returns stderr."""
 
-    def run(over: Any = None, *words: str, code: int = 2) -> str:
+    def run(over: Any = None, *arguments: str, code: int = 2) -> str:
         more: list[str] = []
         if over is not None:
             file = tmp_path / "hostile.yaml"
             file.write_text(over if isinstance(over, str) else yaml.safe_dump(over))
             more = ["--config", str(file)]
-        assert main(["fit", "--config", str(tiny), *more, *words]) == code, (over, words)
-        said = capsys.readouterr()
-        told = [line for line in said.err.splitlines() if line.startswith("visattn: ")]
-        assert len(told) == 1  # and no traceback
-        assert said.out == ""
+        assert main(["fit", "--config", str(tiny), *more, *arguments]) == code, (over, arguments)
+        output = capsys.readouterr()
+        lines = [line for line in output.err.splitlines() if line.startswith("visattn: ")]
+        assert len(lines) == 1  # and no traceback
+        assert output.out == ""
         assert code != 2 or not Path("runs").exists()
-        return said.err[said.err.index("visattn: ") :]
+        return output.err[output.err.index("visattn: ") :]
 
     return run
 
 
-def test_row_1_and_2_classes_of_others(refused: Refused, evil: Path) -> None:
+def test_untrusted_classes_are_not_imported(refused: Refused, evil: Path) -> None:
     captioner = {"class_path": "evilmod.Evil"}
     for over in (
         {"model": {"class_path": "evilmod.Evil"}},
@@ -107,10 +107,10 @@ def test_row_1_and_2_classes_of_others(refused: Refused, evil: Path) -> None:
         {"model": {"init_args": {"captioner": captioner}}},
         {"trainer": {"plugins": ["evilmod.Evil"]}},
     ):
-        said = refused(over)
-        assert "evilmod.Evil may not be imported" in said
-        assert "says so by VISATTN_TRUST_MODULES=evilmod\n" in said
-        assert len(said.splitlines()) == 1
+        message = refused(over)
+        assert "evilmod.Evil may not be imported" in message
+        assert "set VISATTN_TRUST_MODULES=evilmod\n" in message
+        assert len(message.splitlines()) == 1
     assert not evil.exists()
 
 
@@ -121,30 +121,29 @@ model:
   init_args:
     classifier:
       class_path: AttentionResNet
-      init_args: {depth: 8, width: 4, size: [28, 28], mean: [0.1], std: [0.3]}
+      init_args: {depth: 8, stem_width: 4, img_size: [28, 28], mean: [0.1], std: [0.3]}
 data:
   class_path: TorchvisionDataModule
-  init_args: {source: MNIST, root: DIGITS, validation: 5, batch: 6}
+  init_args: {dataset: MNIST, root: DIGITS, val: 5, batch_size: 6}
 """
 
 
-def test_row_2_blocks_of_others(
+def test_untrusted_blocks_are_not_imported(
     evil: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    believe_miniatures(monkeypatch)
+    accept_test_cifar_files(monkeypatch)
     write_digits(tmp_path)
     (tmp_path / "blocks.yaml").write_text(BLOCKS.replace("DIGITS", str(tmp_path)))
     words = ["fit", "--config", "blocks.yaml", "--run", "run"]
     place = "--model.classifier.init_args"
     for key, block in (
-        *(("block", "evilmod.Evil"), ("first", "evilmod.Evil"), ("block", "os.system")),
+        *(("block", "evilmod.Evil"), ("stem_block", "evilmod.Evil"), ("block", "os.system")),
         ("block", "visattn.blocks.external.ModuleType"),
     ):
         assert main([*words, f"{place}.{key}", block]) == 1
-        told = [
-            line for line in capsys.readouterr().err.splitlines() if line.startswith("visattn:")
-        ]
-        assert f"{block} may not be imported because a text names it" in told[-1]
+        lines = capsys.readouterr().err.splitlines()
+        errors = [line for line in lines if line.startswith("visattn:")]
+        assert f"{block} may not be imported because a text names it" in errors[-1]
     assert not evil.exists()
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "evilmod")
     assert main([*words, f"{place}.block", "evilmod.Evil"]) == 1
@@ -162,20 +161,18 @@ def test_row_2_blocks_of_others(
         "visattn.models.serialization.safetensors_file.os.system",
     ],
 )
-def test_row_3_functions_of_others(name: str, refused: Refused, evil: Path) -> None:
+def test_untrusted_functions_are_not_imported(name: str, refused: Refused, evil: Path) -> None:
     assert name.split(".")[-1] in refused({"model": {"init_args": {"optimizer": name}}})
     assert not evil.exists()
 
 
-def test_row_4_a_class_where_anything_may_stand_stays_a_mapping(
-    refused: Refused, evil: Path
-) -> None:
+def test_a_class_path_in_an_untyped_value_stays_a_mapping(refused: Refused, evil: Path) -> None:
     encoder = {
         "class_path": "TimmEncoder",
         "init_args": {
             "name": "test_resnet",
-            "size": [96, 64],
-            "arguments": {"drop_rate": {"class_path": "evilmod.Evil"}},
+            "img_size": [96, 64],
+            "timm_kwargs": {"drop_rate": {"class_path": "evilmod.Evil"}},
         },
     }
     over = {"model": {"init_args": {"captioner": {"init_args": {"encoder": encoder}}}}}
@@ -183,40 +180,40 @@ def test_row_4_a_class_where_anything_may_stand_stays_a_mapping(
     assert not evil.exists()
 
 
-def test_row_5_tags_of_python(refused: Refused, tmp_path: Path) -> None:
+def test_python_tags_are_refused(refused: Refused, tmp_path: Path) -> None:
     for tag in ("object/apply:os.mkdir", "module:evilmod"):
-        said = refused(f"seed_everything: !!python/{tag} ['{tmp_path}/made']\n")
-        assert "hostile.yaml, line 1: the tag" in said
+        message = refused(f"seed_everything: !!python/{tag} ['{tmp_path}/made']\n")
+        assert "hostile.yaml, line 1: the tag" in message
     assert not (tmp_path / "made").exists()
 
 
-def test_row_6_nothing_is_fetched(refused: Refused, spy: Spy, tmp_path: Path) -> None:
+def test_nothing_is_downloaded(refused: Refused, spy: Spy, tmp_path: Path) -> None:
     here = f"http://127.0.0.1:{spy.server_port}/x.yaml"
     for address in (here, "s3://bucket/x.yaml"):
-        assert "lies on another machine" in refused(None, "--config", address)
-        said = refused(None, "--ckpt_path", address, code=1)
-        assert f"{address} lies on another machine" in said
+        assert "is on another machine" in refused(None, "--config", address)
+        message = refused(None, "--ckpt_path", address, code=1)
+        assert f"{address} lies on another machine" in message
     for address in (here, "memory://x.yaml"):
-        assert "download it first" in refused(None, "--model", address)
-        assert "download it first" in refused({"model": address})
-    encoder = {"class_path": "TimmEncoder", "init_args": {"size": [96, 64]}}
+        assert f"there is no class {address}" in refused(None, "--model", address)
+        assert f"there is no class {address}" in refused({"model": address})
+    encoder = {"class_path": "TimmEncoder", "init_args": {"img_size": [96, 64]}}
     over = {"model": {"init_args": {"captioner": {"init_args": {"encoder": encoder}}}}}
     encoder["init_args"] |= {"name": "test_resnet", "weights": here}  # type: ignore[operator]
     assert "lies on another machine" in refused(over, code=1)
     for name in ("hf-hub:evil/model", f"local-dir:{tmp_path}", here):
         encoder["init_args"] |= {"name": name, "weights": None}  # type: ignore[operator]
-        assert "timm knows no model" in refused(over, code=1)
-    assert spy.asked == []
+        assert "unknown timm model" in refused(over, code=1)
+    assert spy.requests == []
 
 
-def test_the_spy_sees_what_is_fetched(spy: Spy) -> None:
+def test_the_spy_receives_requests(spy: Spy) -> None:
     from urllib.request import urlopen
 
     urlopen(f"http://127.0.0.1:{spy.server_port}/seen").read()
-    assert spy.asked != []
+    assert spy.requests != []
 
 
-def test_row_7_an_error_shows_nothing_of_a_file(refused: Refused, tmp_path: Path) -> None:
+def test_no_error_shows_the_content_of_a_file(refused: Refused, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     contents = (
         f"root:{SECRET}:0:0:root:/root:/bin/bash\ndaemon:x:1:1:{SECRET}\n",
@@ -236,25 +233,28 @@ def test_row_7_an_error_shows_nothing_of_a_file(refused: Refused, tmp_path: Path
     ]
     for turn, content in enumerate(contents):
         secret.write_text(content)
-        said = refused(places[turn])
-        assert SECRET not in said, content
-        assert f"{secret} is no config" in said
+        message = refused(places[turn])
+        assert SECRET not in message, content
+        assert len(message.splitlines()) <= 5
     assert SECRET not in refused(None, "--model", str(secret))
     secret.write_text(contents[0])
     assert SECRET not in refused({"trainer": str(secret)})
-    assert "names /dev/zero, a pipe or a device" in refused({"model": "/dev/zero"})
+    secret.with_suffix(".yaml").write_text(f"{SECRET}: 3\n")
+    for over in ({"config": "secret.yaml"}, {"fit": {"config": "secret.yaml"}}):
+        assert "hostile.yaml includes another config" in refused(over)
+    assert "there is no class /dev/zero" in refused({"model": "/dev/zero"})
 
 
-def test_row_9_bombs_and_keys_that_stand_twice(refused: Refused, tmp_path: Path) -> None:
+def test_alias_bombs_and_duplicate_keys_are_refused(refused: Refused, tmp_path: Path) -> None:
     start = time.process_time()
-    assert "hostile.yaml, line 6: unfolds to more than 100,000" in refused(BOMB)
+    assert "hostile.yaml, line 6: expands to more than 100,000" in refused(BOMB)
     (tmp_path / "inner.yaml").write_text(BOMB)
-    assert "inner.yaml, line 6: unfolds to more than" in refused({"model": "inner.yaml"})
-    (tmp_path / "bomb.txt").write_text(BOMB)
-    assert "bomb.txt is no config" in refused({"model": "bomb.txt"})
-    said = refused("seed_everything: 1\ntrainer:\n  max_steps: 3\n  max_steps: 5\n")
-    assert "hostile.yaml, line 4: the key max_steps stands there again, after line 3" in said
-    assert time.process_time() - start < 5  # most of it is spent on making the parsers
+    assert "inner.yaml may not be imported" in refused({"model": "inner.yaml"})  # it is not read
+    for place in ({"model": BOMB}, {"data": {"init_args": {"batch_size": BOMB}}}):
+        assert "a config value, line 6: expands to more than" in refused(place)
+    message = refused("seed_everything: 1\ntrainer:\n  max_steps: 3\n  max_steps: 5\n")
+    assert "hostile.yaml, line 4: duplicate key 'max_steps', first defined on line 3" in message
+    assert time.process_time() - start < 5  # most of it to build the parsers
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_row_10_settings_in_a_checkpoint_are_not_read(
+def test_hyperparameters_of_a_checkpoint_are_ignored(
     tiny: Path, copy: Path, evil: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = torch.load(copy, weights_only=True)
@@ -277,18 +277,18 @@ def test_row_10_settings_in_a_checkpoint_are_not_read(
     capsys.readouterr()
 
 
-def test_nobody_can_ask_for_more_than_weights(refused: Refused, copy: Path) -> None:
+def test_weights_only_cannot_be_disabled(refused: Refused, copy: Path) -> None:
     words = ("--ckpt_path", str(copy))
     assert "weights_only" in refused({"weights_only": False}, *words)
     assert "weights_only" in refused(None, *words, "--weights_only=false")
 
 
-def test_one_clear_line_for_a_misspelt_name(refused: Refused) -> None:
-    for words, said in (
+def test_a_misspelled_name_is_one_line_with_a_suggestion(refused: Refused) -> None:
+    for words, expected in (
         (["--model", "CaptionTsk"], "there is no class CaptionTsk; did you mean CaptioningTask?"),
-        (["--data.sise", "13"], "Option 'sise' is not accepted; did you mean size?"),
+        (["--data.image_sise", "13"], "'image_sise' is not accepted; did you mean image_size?"),
         (["--model", "Zzz"], "there is no class Zzz; there are "),
     ):
-        told = refused(None, *words)
-        assert said in told
-        assert len(told.splitlines()) == 1
+        message = refused(None, *words)
+        assert expected in message
+        assert len(message.splitlines()) == 1

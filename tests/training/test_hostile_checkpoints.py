@@ -1,4 +1,4 @@
-"""Checkpoints that would run, take all memory, read beyond their end, or build something else."""
+"""Hostile checkpoints: pickled code, memory exhaustion, reads out of bounds, wrong content."""
 
 import io
 import os
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from made_checkpoints import MODEL, checkpoint
+from checkpoint_files import MODEL, checkpoint
 
 from visattn.cli import main
-from visattn.models.serialization.config import describe
-from visattn.training.checkpoint.reader import read_checkpoint, read_model
+from visattn.models.serialization.checkpoint import read_checkpoint, read_model
+from visattn.models.serialization.config import model_config
 
 NAME = next(name for name, _ in MODEL.named_parameters())
 HUGE = 10**12
@@ -132,7 +132,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
                 visattn={"model": {"class": "SmallEncoder", "arguments": {"channels": 2**20}}}
             )
         ),
-        "a tensor of .* would take",
+        "a tensor of .* would need",
     ),
     "a huge image": (
         lambda: saved(
@@ -140,7 +140,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
                 visattn={
                     "model": {
                         "class": "TimmEncoder",
-                        "arguments": {"name": "test_resnet", "size": [2**19, 2**19]},
+                        "arguments": {"name": "test_resnet", "img_size": [2**19, 2**19]},
                     }
                 }
             )
@@ -153,7 +153,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
                 visattn={"model": {"class": "SmallEncoder", "arguments": {"channels": 10**400}}}
             )
         ),
-        "no number that a model is built with may be above 1,048,576, got 10000",
+        "numbers in a config must be at most 1,048,576, got 10000",
     ),
     "very many layers": (
         lambda: saved(
@@ -161,16 +161,16 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
                 visattn={
                     "model": {
                         "class": "VisionTransformer",
-                        "arguments": {"classes": ["a", "b"], "depth": 2**20},
+                        "arguments": {"class_names": ["a", "b"], "depth": 2**20},
                     }
                 }
             )
         ),
-        "many more layers than weights",
+        "far more layers than weights",
     ),
     "weights of another model": (
         lambda: saved(checkpoint(state_dict={"model.x": torch.zeros(3)})),
-        "its weights do not fit the model it describes",
+        "its weights do not fit its model config",
     ),
     "weights that are none": (
         lambda: saved(checkpoint(state_dict={"model.x": "text"})), "its weights are no tensors",
@@ -206,12 +206,12 @@ def test_it_is_refused_in_a_line_before_memory_is_taken(name: str, tmp_path: Pat
 def test_an_honest_checkpoint_is_read(tmp_path: Path) -> None:
     shared = torch.rand(5)
     torch.save(checkpoint(tied=[shared, shared[:3]]), tmp_path / "good.ckpt")
-    held = read_checkpoint(tmp_path / "good.ckpt")
-    assert torch.equal(held["tied"][0], shared)
-    held["tied"][0][0] = 7  # what shares its memory still does, and the file is left alone
-    assert held["tied"][1][0] == 7
+    content = read_checkpoint(tmp_path / "good.ckpt")
+    assert torch.equal(content["tied"][0], shared)
+    content["tied"][0][0] = 7  # what shares its memory still does, and the file is left alone
+    assert content["tied"][1][0] == 7
     assert torch.equal(read_checkpoint(tmp_path / "good.ckpt")["tied"][1], shared[:3])
-    assert describe(read_model(tmp_path / "good.ckpt")) == describe(MODEL)
+    assert model_config(read_model(tmp_path / "good.ckpt")) == model_config(MODEL)
 
 
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
@@ -257,7 +257,7 @@ def test_the_pickles_of_torch_name_what_is_looked_for() -> None:
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "callback": (
         {"callbacks": {"SkipNonFiniteSteps": {"x": 3}}},
-        "cannot be restored.*KeyError: 'row'",
+        "cannot be restored.*KeyError: 'consecutive'",
     ),
     "callbacks": ({"callbacks": 3}, "callbacks must be of type dict, got int"),
     "no schedule": ({"lr_schedulers": []}, "it has 0 of them, the config 1; resume with"),

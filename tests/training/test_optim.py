@@ -1,4 +1,4 @@
-"""Up, level, down."""
+"""Learning-rate schedules: trapezoid and cosine."""
 
 import pytest
 from hypothesis import given
@@ -6,47 +6,77 @@ from hypothesis import strategies as st
 
 from visattn.training.optim import cosine, trapezoid
 
-SHAPES = {
-    "total": st.integers(1, 997),
-    "warm": st.integers(0, 97),
-    "hold": st.floats(0, 0.9),
-    "last": st.floats(0, 1),
+SCHEDULES = {
+    "total_steps": st.integers(1, 997),
+    "warmup_steps": st.integers(0, 97),
+    "decay_start": st.floats(0, 0.9),
+    "final_fraction": st.floats(0, 1),
 }
 
 
-@given(**SHAPES)
-def test_it_rises_stays_and_falls_within_zero_and_one(
-    total: int, warm: int, hold: float, last: float
+@given(**SCHEDULES)
+def test_trapezoid_rises_and_falls_between_zero_and_one(
+    total_steps: int, warmup_steps: int, decay_start: float, final_fraction: float
 ) -> None:
-    shares = [trapezoid(s, total, warm=warm, hold=hold, last=last) for s in range(total + 3)]
-    assert all(0 <= share <= 1 for share in shares)
-    peak = shares.index(max(shares))
-    assert shares[: peak + 1] == sorted(shares[: peak + 1])
-    assert shares[peak:] == sorted(shares[peak:], reverse=True)
-    if warm <= total:
-        assert shares[-1] == pytest.approx(last)
+    factors = [
+        trapezoid(
+            step,
+            total_steps,
+            warmup_steps=warmup_steps,
+            decay_start=decay_start,
+            final_fraction=final_fraction,
+        )
+        for step in range(total_steps + 3)
+    ]
+    assert all(0 <= factor <= 1 for factor in factors)
+    peak = factors.index(max(factors))
+    assert factors[: peak + 1] == sorted(factors[: peak + 1])
+    assert factors[peak:] == sorted(factors[peak:], reverse=True)
+    if warmup_steps <= total_steps:
+        assert factors[-1] == pytest.approx(final_fraction)
 
 
-@given(**SHAPES)
-def test_the_level_is_full(total: int, warm: int, hold: float, last: float) -> None:
-    for step in range(warm, int(hold * total) + 1):
-        assert trapezoid(step, total, warm=warm, hold=hold, last=last) == pytest.approx(1)
+@given(**SCHEDULES)
+def test_trapezoid_is_one_between_warmup_and_decay(
+    total_steps: int, warmup_steps: int, decay_start: float, final_fraction: float
+) -> None:
+    for step in range(warmup_steps, int(decay_start * total_steps) + 1):
+        factor = trapezoid(
+            step,
+            total_steps,
+            warmup_steps=warmup_steps,
+            decay_start=decay_start,
+            final_fraction=final_fraction,
+        )
+        assert factor == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
-    ("step", "share"), [(0, 0.25), (3, 1.0), (50, 1.0), (75, 0.55), (100, 0.1), (101, 0.1)]
+    ("step", "factor"), [(0, 0.25), (3, 1.0), (50, 1.0), (75, 0.55), (100, 0.1), (101, 0.1)]
 )
-def test_by_hand(step: int, share: float) -> None:
-    assert trapezoid(step, 100, warm=4, hold=0.5, last=0.1) == pytest.approx(share)
+def test_trapezoid_matches_values_by_hand(step: int, factor: float) -> None:
+    assert trapezoid(
+        step, 100, warmup_steps=4, decay_start=0.5, final_fraction=0.1
+    ) == pytest.approx(factor)
 
 
-@given(total=st.integers(1, 997), warm=st.integers(0, 97), last=st.floats(0, 1))
-def test_a_cosine_rises_to_one_and_falls_to_its_last(total: int, warm: int, last: float) -> None:
-    shares = [cosine(step, total, warm=warm, last=last) for step in range(total + 3)]
-    peak = min(warm, total)
-    assert all(0 <= share <= 1 for share in shares)
-    assert shares[:peak] == sorted(shares[:peak])
-    assert shares[warm : total + 1] == sorted(shares[warm : total + 1], reverse=True)
-    if warm < total:
-        assert shares[warm] == pytest.approx(1)
-        assert shares[-1] == pytest.approx(last)
+@given(
+    total_steps=st.integers(1, 997),
+    warmup_steps=st.integers(0, 97),
+    final_fraction=st.floats(0, 1),
+)
+def test_cosine_rises_to_one_and_falls_to_its_final_fraction(
+    total_steps: int, warmup_steps: int, final_fraction: float
+) -> None:
+    factors = [
+        cosine(step, total_steps, warmup_steps=warmup_steps, final_fraction=final_fraction)
+        for step in range(total_steps + 3)
+    ]
+    peak = min(warmup_steps, total_steps)
+    assert all(0 <= factor <= 1 for factor in factors)
+    assert factors[:peak] == sorted(factors[:peak])
+    decay = factors[warmup_steps : total_steps + 1]
+    assert decay == sorted(decay, reverse=True)
+    if warmup_steps < total_steps:
+        assert factors[warmup_steps] == pytest.approx(1)
+        assert factors[-1] == pytest.approx(final_fraction)

@@ -124,12 +124,12 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """Return what a line of JavaScript gives on the page."""
-        found = self.call(
+        actual = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in found:
-            raise RuntimeError(found["exceptionDetails"])
-        return found["result"].get("value")
+        if "exceptionDetails" in actual:
+            raise RuntimeError(actual["exceptionDetails"])
+        return actual["result"].get("value")
 
     def wait(self, expression: str) -> None:
         """Wait until a line of JavaScript is true."""
@@ -141,11 +141,11 @@ class Browser:
 
     def place(self, selector: str, index: int = 0) -> tuple[float, float]:
         """Return the middle of an element, in view; a script may still be making it."""
-        found = f"document.querySelectorAll({json.dumps(selector)})[{index}]"
-        self.wait(f"{found} !== undefined")
+        actual = f"document.querySelectorAll({json.dumps(selector)})[{index}]"
+        self.wait(f"{actual} !== undefined")
         x, y = self.value(
             f"(e => {{ e.scrollIntoView({{block: 'nearest'}}); const r = e.getBoundingClientRect();"
-            f"return [r.x + r.width / 2, r.y + r.height / 2] }})({found})"
+            f"return [r.x + r.width / 2, r.y + r.height / 2] }})({actual})"
         )
         return x, y
 
@@ -188,19 +188,19 @@ class Browser:
         ]
 
     def requests(self) -> list[str]:
-        """Return the addresses that were asked for since the page was opened.
+        """Return the addresses that were requested since the page was opened.
 
         Left out are data: and what the page's own policy stopped.
         """
         stopped, sent = set(), {}
         for event in self.events:
-            told = event.get("params", {})
+            page_data = event.get("params", {})
             if event.get("method") == "Network.requestWillBeSent":
-                sent[told["requestId"]] = told["request"]["url"]
-            if told.get("blockedReason") == "csp":
-                stopped.add(told["requestId"])
-        asked = (url for identity, url in sent.items() if identity not in stopped)
-        return [url for url in asked if not url.startswith(("data:", "about:"))]
+                sent[page_data["requestId"]] = page_data["request"]["url"]
+            if page_data.get("blockedReason") == "csp":
+                stopped.add(page_data["requestId"])
+        urls = (url for identity, url in sent.items() if identity not in stopped)
+        return [url for url in urls if not url.startswith(("data:", "about:"))]
 
 
 @pytest.fixture(scope="session")

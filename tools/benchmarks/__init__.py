@@ -1,1 +1,1 @@
-"""What benchmark.py times beside captioners: the blocks."""
+"""Benchmarks that `tools/benchmark.py` runs."""

@@ -1,4 +1,4 @@
-"""How the cost of attention grows with the number of tokens."""
+"""Scaling of the cost of attention with the number of tokens."""
 
 import math
 import platform
@@ -10,70 +10,72 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.clocks import in_turn
-from visattn.blocks.transformer.attention import Kind, TokenAttention
+from visattn.blocks.transformer.attention import AttentionType, TokenAttention
 from visattn.blocks.transformer.token_layout import TokenLayout
 
-KINDS: dict[Kind, tuple[str, str]] = {
-    "full": ("#444444", "2 in the long run"),
-    "window": ("#0072b2", "at most 1.15 is meant"),
-    "neighborhood": ("#d55e00", "at most 1.15 is meant"),
-    "linear": ("#009e73", "at most 1.15 is meant"),
+KINDS: dict[AttentionType, tuple[str, str]] = {
+    "full": ("#444444", "target: 2 asymptotically"),
+    "window": ("#0072b2", "target: at most 1.15"),
+    "neighborhood": ("#d55e00", "target: at most 1.15"),
+    "linear": ("#009e73", "target: at most 1.15"),
 }
-SECONDS = 2.0  # at least, of each size
+SECONDS = 2.0  # minimum, per size
 SIDES = (14, 28, 42, 56, 84, 112)
 WIDTH, HEADS, EXTENT = 192, 3, 7
 
 
 class Growth(NamedTuple):
-    """What one kind of attention takes.
+    """Timings of one type of attention.
 
     Args:
-        kind: As models name it.
-        tokens: How many there were.
-        seconds: Medians.
+        kind: Type of attention.
+        tokens: Numbers of tokens.
+        seconds: Median times.
     """
 
-    kind: Kind
+    kind: AttentionType
     tokens: tuple[int, ...]
     seconds: tuple[float, ...]
 
     @property
     def slope(self) -> float:
-        """By which power of the number of tokens seconds grow: least squares of logarithms."""
+        """Exponent of time as a power of the number of tokens, by least squares."""
         points = [list(map(math.log, values)) for values in (self.tokens, self.seconds)]
         return statistics.linear_regression(points[0], points[1]).slope
 
     @property
     def last(self) -> float:
-        """The same between the last two."""
-        (some, more), (before, after) = self.tokens[-2:], self.seconds[-2:]
-        return math.log(after / before) / math.log(more / some)
+        """Exponent between the last two sizes."""
+        (few, many), (before, after) = self.tokens[-2:], self.seconds[-2:]
+        return math.log(after / before) / math.log(many / few)
 
     @property
-    def meant(self) -> str:
-        """What the slope is to be."""
+    def target(self) -> str:
+        """Target of the slope."""
         return KINDS[self.kind][1]
 
 
-def growths(rounds: int) -> list[Growth]:
+def time_attention(rounds: int) -> list[Growth]:
     """Time a layer of each kind, forward, at each size of a square grid, in turn."""
     layers = {
-        kind: TokenAttention(WIDTH, heads=HEADS, kind=kind, extent=(EXTENT, EXTENT)).eval()
+        kind: TokenAttention(
+            WIDTH, num_heads=HEADS, attn_type=kind, window_size=(EXTENT, EXTENT)
+        ).eval()
         for kind in KINDS
     }
-    spent: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
+    seconds_by_kind: dict[AttentionType, list[float]] = {kind: [] for kind in KINDS}
     for side in SIDES:
-        ways = {kind: runner(layer, side) for kind, layer in layers.items()}
-        named = {"ours" if kind == "full" else kind: way for kind, way in ways.items()}
+        runs = {kind: runner(layer, side) for kind, layer in layers.items()}
+        named = {"ours" if kind == "full" else kind: way for kind, way in runs.items()}
         timings = in_turn(named, rounds, seconds_at_least=SECONDS)
-        for kind, seconds in spent.items():
+        for kind, seconds in seconds_by_kind.items():
             seconds.append(timings["ours" if kind == "full" else kind].seconds)
     tokens = tuple(side * side for side in SIDES)
-    return [Growth(kind, tokens, tuple(seconds)) for kind, seconds in spent.items()]
+    return [Growth(kind, tokens, tuple(seconds)) for kind, seconds in seconds_by_kind.items()]
 
 
 def runner(layer: TokenAttention, side: int) -> Callable[[], object]:
-    """Return what runs a layer once, on one image."""
+    """Return a function that runs a layer once, on one image."""
     tokens, layout = torch.randn(1, side * side, WIDTH), TokenLayout((side, side))
 
     @torch.no_grad()
@@ -86,17 +88,17 @@ def runner(layer: TokenAttention, side: int) -> Callable[[], object]:
 # ------------------------------------------------------------------ the page
 
 
-def write_page(page: Path, found: Sequence[Growth], *, rounds: int) -> None:
+def write_page(page: Path, growths: Sequence[Growth], *, rounds: int) -> None:
     """Write a page of Markdown and, beside it, its image."""
     image = page.with_suffix(".png")
-    draw(image, found)
-    page.write_text(markdown(found, rounds=rounds, image=image.name), encoding="utf-8")
+    draw(image, growths)
+    page.write_text(markdown(growths, rounds=rounds, image=image.name), encoding="utf-8")
 
 
-def markdown(found: Sequence[Growth], *, rounds: int, image: str) -> str:
-    """Return the page."""
+def markdown(growths: Sequence[Growth], *, rounds: int, image: str) -> str:
+    """Return the page in Markdown."""
     lines = [
-        "# How the cost of attention grows",
+        "# Scaling of attention with the number of tokens",
         "",
         f"Milliseconds of one attention layer on one image, projections included: width {WIDTH}, "
         f"{HEADS} heads, windows and neighborhoods of {EXTENT} x {EXTENT}. Forward, evaluation "
@@ -107,13 +109,13 @@ def markdown(found: Sequence[Growth], *, rounds: int, image: str) -> str:
         "",
         f"![Milliseconds over tokens, both by powers of ten]({image})",
         "",
-        f"| tokens | {' | '.join(growth.kind for growth in found)} |",
-        "|---|" + "---|" * len(found),
+        f"| tokens | {' | '.join(growth.kind for growth in growths)} |",
+        "|---|" + "---|" * len(growths),
     ]
-    for row, tokens in enumerate(found[0].tokens):
-        lines.append(_row(f"{tokens:,}", [growth.seconds[row] * 1000 for growth in found], 1))
-    lines.append(_row("slope", [growth.slope for growth in found], 2))
-    lines.append(_row("slope, last two", [growth.last for growth in found], 2))
+    for row, tokens in enumerate(growths[0].tokens):
+        lines.append(_row(f"{tokens:,}", [growth.seconds[row] * 1000 for growth in growths], 1))
+    lines.append(_row("slope", [growth.slope for growth in growths], 2))
+    lines.append(_row("slope, last two", [growth.last for growth in growths], 2))
     command = (
         "`python tools/benchmark.py transformers --only growth --table docs/attention_growth.md`"
     )
@@ -124,27 +126,27 @@ def _row(name: str, numbers: Sequence[float], digits: int) -> str:
     return f"| {name} | {' | '.join(f'{number:.{digits}f}' for number in numbers)} |"
 
 
-def draw(image: Path, found: Sequence[Growth]) -> None:
-    """Draw a line for each kind, its name and slope at the end of it."""
+def draw(image: Path, growths: Sequence[Growth]) -> None:
+    """Plot time over tokens, one labeled line per type of attention."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.4), dpi=120, layout="constrained")
     axes = figure.subplots()
-    for growth in found:
+    for growth in growths:
         color = KINDS[growth.kind][0]
         times = [second * 1000 for second in growth.seconds]
         axes.loglog(growth.tokens, times, "o-", color=color, markersize=4, linewidth=1.6)
-    for growth, place in zip(found, label_places(found), strict=True):
+    for growth, position in zip(growths, label_positions(growths), strict=True):
         axes.annotate(
             f"{growth.kind}, slope {growth.slope:.2f}",
-            (growth.tokens[-1], place),
+            (growth.tokens[-1], position),
             (8, 0),
             textcoords="offset points",
             color=KINDS[growth.kind][0],
             va="center",
             annotation_clip=False,
         )
-    ticks = found[0].tokens
+    ticks = growths[0].tokens
     axes.set_xticks(ticks, [f"{tokens:,}" for tokens in ticks])
     axes.minorticks_off()
     axes.set_xlabel("tokens")
@@ -154,17 +156,17 @@ def draw(image: Path, found: Sequence[Growth]) -> None:
     figure.savefig(image)
 
 
-def label_places(found: Sequence[Growth], apart: float = 0.055) -> list[float]:
-    """Return at which millisecond each label stands: near the end of its line, none on another.
+def label_positions(growths: Sequence[Growth], min_distance: float = 0.055) -> list[float]:
+    """Return the y position of each label: near the end of its line, without overlaps.
 
     Args:
-        found: One line each.
-        apart: How far labels stay from each other, as a share of the height, on logarithms.
+        growths: Timings, one per line.
+        min_distance: Minimum distance of labels, as a fraction of the logarithmic axis.
     """
-    every = [math.log(second * 1000) for growth in found for second in growth.seconds]
-    step = apart * max(max(every) - min(every), 1e-9)
-    ends = [math.log(growth.seconds[-1] * 1000) for growth in found]
-    places, least = list(ends), -math.inf
+    every = [math.log(second * 1000) for growth in growths for second in growth.seconds]
+    step = min_distance * max(max(every) - min(every), 1e-9)
+    ends = [math.log(growth.seconds[-1] * 1000) for growth in growths]
+    positions, lowest = list(ends), -math.inf
     for number in sorted(range(len(ends)), key=ends.__getitem__):
-        places[number] = least = max(ends[number], least + step)
-    return [math.exp(place) for place in places]
+        positions[number] = lowest = max(ends[number], lowest + step)
+    return [math.exp(position) for position in positions]

@@ -1,4 +1,4 @@
-"""Blocks timed against timm's and against plain ones, and the table of it."""
+"""Speed of blocks compared with timm and plain implementations, with a table."""
 
 import copy
 import platform
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.registry import create, names
-from visattn.testing.behavior import awakened
-from visattn.testing.candidate import catalogd
+from visattn.blocks.registry import create_block, list_blocks
+from visattn.testing.behavior import perturbed_block
+from visattn.testing.block_under_test import registered_block
 
 from .clocks import Timing, in_turn
 from .plain_gates import GATES
@@ -18,11 +18,11 @@ from .plain_mixers import MIXERS
 from .rivals import RIVALS
 
 SHAPES = ((32, 256, 56, 56), (8, 64, 112, 112))
-SECONDS = 6.0  # at least, of each comparison
+SECONDS = 6.0  # minimum, per comparison
 PASSES = ("forward", "forward + backward")
 PLAIN = {**GATES, **MIXERS}
 
-# Numbers that a way holds at once for each pair of places, where it lays them out, and head.
+# Floats that an implementation stores per pair of positions and head.
 PAIRS: dict[str, dict[str, int]] = {
     "nonlocal": {"plain": 2, "timm": 2},
     "danet": {"plain": 2},
@@ -32,14 +32,14 @@ PAIRS: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Speed:
-    """One block at one shape, one way of running it.
+    """Timings of one block at one shape, forward or with backward.
 
     Args:
-        block: Its name.
+        block: Name of the block.
         shape: Batch, channels, height, width.
         passed: One of `PASSES`.
-        timings: By `ours`, `timm`, `plain`.
-        left_out: Why a way was not timed.
+        timings: Timings of `ours`, `timm` and `plain`.
+        left_out: Reasons for implementations that were not timed.
     """
 
     block: str
@@ -49,90 +49,93 @@ class Speed:
     left_out: dict[str, str]
 
     def __str__(self) -> str:
-        """Return it in a line."""
-        said = [f"{name} {_ratio(self.timings.get(name))}" for name in ("timm", "plain")]
+        """Return a summary line."""
+        others = [f"{name} {_ratio(self.timings.get(name))}" for name in ("timm", "plain")]
         ours = self.timings.get("ours")
         first = f"{ours.seconds * 1000:.1f} ms" if ours else self.left_out["ours"]
-        return f"{self.block} {_shape(self.shape)} {self.passed}: ours {first}, {', '.join(said)}"
+        return f"{self.block} {_shape(self.shape)} {self.passed}: ours {first}, {', '.join(others)}"
 
 
-def speeds(
-    blocks: Sequence[str], shapes: Sequence[tuple[int, ...]], *, rounds: int, gigabytes: float
+def time_blocks(
+    blocks: Sequence[str], shapes: Sequence[tuple[int, ...]], *, rounds: int, max_gigabytes: float
 ) -> Iterator[Speed]:
     """Time blocks, one shape and pass after another.
 
     Raises:
-        ValueError: If a block and its plain version do not give the same.
+        ValueError: If there is no such block, or if a block and its plain version disagree.
     """
-    if wrong := sorted(set(blocks) - set(names())):
-        raise ValueError(f"no block {', '.join(wrong)}; there are {', '.join(names())}")
+    if unknown := sorted(set(blocks) - set(list_blocks())):
+        raise ValueError(
+            f"there is no block {', '.join(unknown)}; choose from {', '.join(list_blocks())}"
+        )
     for block in blocks:
         check_same(block)
         for shape in shapes:
             for passed in PASSES:
-                yield speed(block, shape, passed, rounds=rounds, gigabytes=gigabytes)
+                yield time_block(block, shape, passed, rounds=rounds, max_gigabytes=max_gigabytes)
 
 
-def speed(
-    block: str, shape: tuple[int, ...], passed: str, *, rounds: int, gigabytes: float
+def time_block(
+    block: str, shape: tuple[int, ...], passed: str, *, rounds: int, max_gigabytes: float
 ) -> Speed:
-    """Time one block and what it is compared with, except for what would need too much memory."""
+    """Time one block, timm's and the plain one, unless one needs too much memory."""
     torch.manual_seed(0)
     _, channels, height, width = shape
-    x, slope = torch.randn(shape), torch.randn(shape)
-    ours = create(block, channels)
+    x, grad = torch.randn(shape), torch.randn(shape)
+    ours = create_block(block, channels)
     modules: dict[str, Callable[[], nn.Module]] = {
         "ours": lambda: ours,
-        "plain": lambda: _Plainly(block, copy.deepcopy(ours)),
+        "plain": lambda: PlainBlock(block, copy.deepcopy(ours)),
     }
     if block in RIVALS:
         modules["timm"] = lambda: RIVALS[block](channels, (height, width))
-    ways, left_out = {}, {}
+    runs, left_out = {}, {}
     for name, make in modules.items():
-        if (needed := gigabytes_of_pairs(block, name, shape)) > gigabytes:
-            left_out[name] = f"would take {needed:.0f} GB"
+        if (needed := gigabytes_of_pairs(block, name, shape)) > max_gigabytes:
+            left_out[name] = f"needs {needed:.0f} GB"
         else:
-            ways[name] = _runner(make(), x, slope, learning=passed == PASSES[1])
-    timings = in_turn(ways, rounds, seconds_at_least=SECONDS) if "ours" in ways else {}
+            runs[name] = _runner(make(), x, grad, training=passed == PASSES[1])
+    timings = in_turn(runs, rounds, seconds_at_least=SECONDS) if "ours" in runs else {}
     return Speed(block, shape, passed, timings, left_out)
 
 
-def gigabytes_of_pairs(block: str, way: str, shape: tuple[int, ...]) -> float:
-    """Return what the weights of all pairs of places take."""
+def gigabytes_of_pairs(block: str, implementation: str, shape: tuple[int, ...]) -> float:
+    """Return the memory of pairwise attention weights."""
     batch, _, height, width = shape
-    return PAIRS.get(block, {}).get(way, 0) * batch * (height * width) ** 2 * 4 / 10**9
+    return PAIRS.get(block, {}).get(implementation, 0) * batch * (height * width) ** 2 * 4 / 10**9
 
 
 def check_same(block: str) -> None:
-    """Raise unless a block and its plain version agree, in what they give and in slopes."""
-    subject = replace(catalogd(block), channels=64)
-    ours = awakened(subject).eval()
-    plain = _Plainly(block, copy.deepcopy(ours)).eval()
-    given: list[list[Tensor]] = []
+    """Raise unless a block and its plain version agree in output and input gradient."""
+    under_test = replace(registered_block(block), channels=64)
+    ours = perturbed_block(under_test).eval()
+    plain = PlainBlock(block, copy.deepcopy(ours)).eval()
+    results: list[list[Tensor]] = []
     for module in (ours, plain):
-        x = subject.features().requires_grad_()
+        x = under_test.features().requires_grad_()
         y = module(x)
-        given.append([y.detach(), *torch.autograd.grad(y.square().mean(), x)])
-    for one, other in zip(*given, strict=True):
-        off = float((one - other).abs().max() / other.abs().max())
-        if not off < 1e-4:
-            raise ValueError(f"{block}: ours and the plain one differ by {off:.2g}")
+        results.append([y.detach(), *torch.autograd.grad(y.square().mean(), x)])
+    for ours_result, plain_result in zip(*results, strict=True):
+        difference = (ours_result - plain_result).abs().max()
+        error = float(difference / plain_result.abs().max())
+        if not error < 1e-4:
+            raise ValueError(f"{block}: ours and the plain one differ by {error:.2g}")
 
 
-class _Plainly(nn.Module):
-    """A plain function around the weights of a block."""
+class PlainBlock(nn.Module):
+    """Plain implementation with the weights of a block."""
 
     def __init__(self, name: str, block: nn.Module) -> None:
         super().__init__()
         self.name, self.block = name, block
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features under plain attention."""
+        """Apply the plain implementation."""
         return PLAIN[self.name](self.block, x)
 
 
-def _runner(module: nn.Module, x: Tensor, slope: Tensor, *, learning: bool) -> Callable[[], object]:
-    module.train(learning)
+def _runner(module: nn.Module, x: Tensor, grad: Tensor, *, training: bool) -> Callable[[], object]:
+    module.train(training)
 
     def forward() -> None:
         with torch.no_grad():
@@ -140,43 +143,44 @@ def _runner(module: nn.Module, x: Tensor, slope: Tensor, *, learning: bool) -> C
 
     def both() -> None:
         module.zero_grad()
-        given = x.detach().requires_grad_()
-        torch.autograd.backward(module(given), slope)
+        features = x.detach().requires_grad_()
+        torch.autograd.backward(module(features), grad)
 
-    return both if learning else forward
+    return both if training else forward
 
 
 # ------------------------------------------------------------------ the table
 
 
-def markdown(found: Sequence[Speed], *, rounds: int) -> str:
+def markdown(speeds: Sequence[Speed], *, rounds: int) -> str:
     """Return a page with a table for each shape and pass."""
-    timed = list(dict.fromkeys(one.block for one in found))
-    only = "" if timed == list(names()) else f" --only {' '.join(timed)}"
+    timed = list(dict.fromkeys(speed.block for speed in speeds))
+    only = "" if timed == list(list_blocks()) else f" --only {' '.join(timed)}"
     lines = [
-        "# How fast the blocks are",
+        "# Speed of the blocks",
         "",
-        "How many times as long others take for the same: above 1, visattn is faster. Medians over "
-        f"{rounds} or more interleaved rounds, smallest and largest in brackets; "
+        "Time of other implementations divided by the time of visattn: above 1, visattn is faster. "
+        "Medians over "
+        f"{rounds} or more interleaved rounds, minimum and maximum in parentheses; "
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}, "
         "float32. Features are batch x channels x height x width. Forward: evaluation mode, no "
-        "gradient. Plain: the equation as one writes it first, with the same weights and the same "
-        "result. timm: its block set to the same widths.",
+        "gradient. Plain: a direct implementation of the equation with the same weights and the "
+        "same result. timm: its block of the same widths.",
         "",
         f"`python tools/benchmark.py blocks --rounds {rounds}{only} --table docs/blocks_speed.md`",
     ]
-    for shape, passed in dict.fromkeys((one.shape, one.passed) for one in found):
+    for shape, passed in dict.fromkeys((speed.shape, speed.passed) for speed in speeds):
         lines += ["", f"## {passed.capitalize()}, {_shape(shape)}", ""]
         lines += ["| block | ours, ms | timm / ours | plain / ours |", "|---|---|---|---|"]
-        lines += [_row(one) for one in found if (one.shape, one.passed) == (shape, passed)]
+        lines += [_row(speed) for speed in speeds if (speed.shape, speed.passed) == (shape, passed)]
     return "\n".join([*lines, ""])
 
 
-def _row(one: Speed) -> str:
-    ours = one.timings.get("ours")
-    cells = [one.block, f"{ours.seconds * 1000:.1f}" if ours else one.left_out["ours"]]
+def _row(speed: Speed) -> str:
+    ours = speed.timings.get("ours")
+    cells = [speed.block, f"{ours.seconds * 1000:.1f}" if ours else speed.left_out["ours"]]
     others = ("timm", "plain")
-    cells += [one.left_out.get(name) or _ratio(one.timings.get(name)) for name in others]
+    cells += [speed.left_out.get(name) or _ratio(speed.timings.get(name)) for name in others]
     return f"| {' | '.join(cells)} |"
 
 

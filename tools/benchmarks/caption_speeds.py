@@ -1,4 +1,4 @@
-"""Captioners: ours beside the loop that one writes first, on made-up features."""
+"""Captioner speed compared with a plain loop over steps, on random features."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from torch.nn.functional import cross_entropy
 
 from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
 from visattn.functional.captioning.losses import caption_loss
-from visattn.models.captioner import END, PAD, SPECIALS, START, UNKNOWN
+from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import ImageEncoder
 
 
 class Comparison(NamedTuple):
-    """Two ways to the same result, and how much faster ours is meant to be."""
+    """Two implementations of one computation, and the target speedup of ours."""
 
     title: str
     plain: Callable[[], object]
@@ -23,23 +23,26 @@ class Comparison(NamedTuple):
     floor: float
 
 
-class GivenFeatures(ImageEncoder):
-    """Stands where an encoder would: the features themselves are made up."""
+class FeatureEncoder(ImageEncoder):
+    """Encoder placeholder: the features are random tensors."""
 
     def __init__(self, channels: int, grid: tuple[int, int]) -> None:
         super().__init__((32, 32), (0.5,) * 3, (0.5,) * 3)
-        self.channels, self.grid = channels, grid
+        self.channels, self.grid_size = channels, grid
 
-    def features(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Refuse: nobody asks."""
-        raise NotImplementedError("features are given, not computed")
+    def forward_features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Raise: the benchmark passes features."""
+        raise NotImplementedError("the benchmark passes features; nothing is encoded")
 
 
 def captioner(channels: int, side: int, vocabulary: int) -> ShowAttendTell:
-    """Return a captioner of the usual size over side x side regions."""
-    words = [*SPECIALS, *(f"word{index}" for index in range(vocabulary - len(SPECIALS)))]
-    encoder = GivenFeatures(channels, (side, side))
-    return ShowAttendTell(words, encoder, word_width=512, hidden=512, attention=512, dropout=0.0)
+    """Return a Show, Attend and Tell captioner over side x side regions."""
+    count = vocabulary - len(SPECIAL_TOKENS)
+    words = [*SPECIAL_TOKENS, *(f"word{index}" for index in range(count))]
+    encoder = FeatureEncoder(channels, (side, side))
+    return ShowAttendTell(
+        words, encoder, embed_dim=512, hidden_size=512, attention_dim=512, dropout=0.0
+    )
 
 
 # ------------------------------------------------------------------ one training step
@@ -52,14 +55,14 @@ def training() -> Comparison:
     features = torch.randn(16, 2048, 14, 14)
     lengths = torch.randint(10, 21, (16,)).sort(descending=True).values
     lengths[0] = 20
-    captions = torch.randint(len(SPECIALS), 8000, (16, 21))
+    captions = torch.randint(len(SPECIAL_TOKENS), 8000, (16, 21))
     captions[:, 0] = START
 
     def ours() -> Tensor:
         model.zero_grad()
-        read = model.unroll(features, captions[:, :-1], lengths)
-        targets = captions[read.rows, read.steps + 1]
-        loss = caption_loss(read.logits, targets, len(lengths), reduction="mean")
+        output = model.teacher_force(features, captions[:, :-1], lengths)
+        targets = captions[output.rows, output.steps + 1]
+        loss = caption_loss(output.logits, targets, len(lengths), reduction="mean")
         loss.backward()
         return loss.detach()
 
@@ -76,23 +79,26 @@ def training() -> Comparison:
 def stepwise_loss(
     model: ShowAttendTell, features: Tensor, captions: Tensor, lengths: Tensor
 ) -> Tensor:
-    """The loop that one writes first: everything anew at each step, on rows of full length."""
+    """Plain loop over steps, which recomputes all and keeps finished captions."""
     annotations = features.flatten(2).transpose(1, 2).contiguous()
     mean = annotations.mean(1)
-    hidden, cell = model.first_hidden(mean), model.first_cell(mean)
+    decoder = model.decoder
+    scorer = decoder.attention.scorer  # pyright: ignore[reportAttributeAccessIssue]
+    hidden, cell = decoder.init_hidden(mean), decoder.init_cell(mean)
     logits = []
     for step in range(int(lengths.max())):
-        keys = model.look.key(annotations)
-        scores = torch.tanh(keys + model.look.query(hidden)[:, None]) @ model.look.vector
+        keys = scorer.key(annotations)
+        scores = torch.tanh(keys + scorer.query(hidden)[:, None]) @ scorer.vector
         weights = scores.softmax(1)
-        seen = torch.sigmoid(model.gate(hidden)) * (weights[..., None] * annotations).sum(1)
-        word = model.embed(captions[:, step])
-        hidden, cell = model.cell(torch.cat((word, seen), 1), (hidden, cell))
-        told = torch.tanh(model.tell_hidden(hidden) + word + model.tell_seen(seen))
-        logits.append(model.tell(told))
-    said = torch.stack(logits, 1)
-    inside = torch.arange(said.shape[1]) < lengths[:, None]
-    return cross_entropy(said[inside], captions[:, 1 : said.shape[1] + 1][inside])
+        context = (weights[..., None] * annotations).sum(1)
+        context = torch.sigmoid(decoder.attention.gate(hidden)) * context
+        word = decoder.embedding(captions[:, step])
+        hidden, cell = decoder.lstm(torch.cat((word, context), 1), (hidden, cell))
+        output = decoder.output_hidden(hidden) + word + decoder.output_context(context)
+        logits.append(decoder.output(torch.tanh(output)))
+    stacked = torch.stack(logits, 1)
+    inside = torch.arange(stacked.shape[1]) < lengths[:, None]
+    return cross_entropy(stacked[inside], captions[:, 1 : stacked.shape[1] + 1][inside])
 
 
 # ------------------------------------------------------------------ beam search
@@ -104,26 +110,31 @@ def search() -> Comparison:
     model = captioner(1280, 7, 8000).eval()
     features = torch.randn(64, 1280, 7, 7)
     with torch.no_grad():
-        model.tell.bias[END] += 6.0  # an untrained model would hardly ever stop
-        model.tell.weight.mul_(4.0)
-    rules = DecodingConstraints(END, 20, 5, 0.0, (PAD, START, UNKNOWN))
+        model.decoder.output.bias[END] += 6.0  # so that captions end
+        model.decoder.output.weight.mul_(4.0)
+    constraints = DecodingConstraints(END, 20, 5, 0.0, (PAD, START, UNKNOWN))
 
     @torch.no_grad()
-    def found(some: Tensor) -> list[list[int]]:
-        best = beam_search(
-            model.step, model.start(some), images=len(some), start=START, rules=rules, beam=5
+    def best_captions(features: Tensor) -> list[list[int]]:
+        output = beam_search(
+            model.step,
+            model.start(features),
+            num_images=len(features),
+            start_token=START,
+            constraints=constraints,
+            beam_size=5,
         )
-        pairs = zip(best.tokens[:, 0], best.lengths[:, 0], strict=True)
+        pairs = zip(output.tokens[:, 0], output.lengths[:, 0], strict=True)
         return [tokens[:length].tolist() for tokens, length in pairs]
 
     def ours() -> list[list[int]]:
-        return found(features)
+        return best_captions(features)
 
     def plain() -> list[list[int]]:
-        return [found(one[None])[0] for one in features]
+        return [best_captions(image[None])[0] for image in features]
 
     if ours() != plain():
-        raise SystemExit("search: the batch and the single images give different captions")
+        raise SystemExit("search: batched and single images give different captions")
     return Comparison("beam search, 64 x 49 x 1280, beam 5", plain, ours, 3.0)
 
 

@@ -1,4 +1,4 @@
-"""Several ways timed in turn, so that a noisy hour is noisy for all of them."""
+"""Timing of several implementations in interleaved rounds, so that load affects all alike."""
 
 import statistics
 import time
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Timing(NamedTuple):
-    """How long one way took, beside ours.
+    """Time of one implementation, compared with ours.
 
     Args:
         seconds: Median over the rounds.
-        ratio: Median over the rounds of its seconds to ours: above 1, ours is faster.
+        ratio: Median over the rounds of its time divided by ours; above 1, ours is faster.
         least: Smallest of these ratios.
         most: Largest.
     """
@@ -23,38 +23,37 @@ class Timing(NamedTuple):
 
 
 def in_turn(
-    ways: Mapping[str, Callable[[], object]],
+    runs: Mapping[str, Callable[[], object]],
     rounds: int,
     *,
     seconds_at_least: float = 0.0,
     seconds_a_turn: float = 0.02,
 ) -> dict[str, Timing]:
-    """Run each way twice to warm up, then all of them in each round; one is called `ours`.
+    """Run each implementation twice to warm up, then all in each round; one is named `ours`.
 
-    Short ways get more rounds, up to ten times as many, until the seconds are spent: a median
-    over few runs of some milliseconds says more about the machine than about the way. In each
-    turn the fastest is called so often that it has its seconds, and the others as often.
+    Short runs get up to ten times as many rounds, until `seconds_at_least` have passed. In each
+    round the fastest is called often enough to take `seconds_a_turn`, and the others as often.
     """
-    fastest = min([_spent(run, 1) for _ in range(2) for run in ways.values()])
+    fastest = min([_time_calls(run, 1) for _ in range(2) for run in runs.values()])
     calls = max(1, round(seconds_a_turn / max(fastest, 1e-6)))
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     started = time.perf_counter()
     for turn in range(10 * rounds):
         if turn >= rounds and time.perf_counter() - started >= seconds_at_least:
             break
-        names = list(ways) if turn % 2 else list(ways)[::-1]  # nobody is always the first
+        names = list(runs) if turn % 2 else list(runs)[::-1]  # alternate the order
         for name in names:
-            seconds[name].append(_spent(ways[name], calls))
+            seconds[name].append(_time_calls(runs[name], calls))
     timings = {}
-    for name, spent in seconds.items():
-        ratios = [one / ours for one, ours in zip(spent, seconds["ours"], strict=True)]
-        middle, ratio = statistics.median(spent), statistics.median(ratios)
+    for name, times in seconds.items():
+        ratios = [theirs / ours for theirs, ours in zip(times, seconds["ours"], strict=True)]
+        middle, ratio = statistics.median(times), statistics.median(ratios)
         timings[name] = Timing(middle, ratio, min(ratios), max(ratios))
     return timings
 
 
-def _spent(run: Callable[[], object], calls: int) -> float:
-    """Return the seconds of one call, by some in a row."""
+def _time_calls(run: Callable[[], object], calls: int) -> float:
+    """Return the mean seconds of a call over several in a row."""
     begin = time.perf_counter()
     for _ in range(calls):
         run()

@@ -1,6 +1,6 @@
-"""What reading photos with captions holds at most, in a process of its own.
+"""Peak memory of reading photos with captions, measured in a separate process.
 
-python -m benchmarks.data_memories shards FOLDER      how, and where `data_speeds` put the photos
+python -m benchmarks.data_memories shards FOLDER     source and folder written by `data_speeds`
 """
 
 import sys
@@ -16,39 +16,39 @@ from visattn.data.images.resize import ResizeSpec
 from visattn.data.shards.datasets import ShardedPhotos
 from visattn.data.shards.reader import ShardSamples
 
-FRAMING = ResizeSpec((224, 224))
-WAYS = ("shards", "loose", "features")
+RESIZE = ResizeSpec((224, 224))
+SOURCES = ("shards", "loose", "features")
 INDEX = "index"
 
 
-def told_photos(way: str, folder: Path) -> CaptionDataset:
-    """Return the photos of a folder, read in a way of `WAYS`."""
-    sharded = ShardedPhotos(ShardSamples(folder / "shards", "train"), FRAMING)
-    if way == "shards":
+def open_photos(source: str, folder: Path) -> CaptionDataset:
+    """Return the photos of a folder, read from one of `SOURCES`."""
+    sharded = ShardedPhotos(ShardSamples(folder / "shards", "train"), RESIZE)
+    if source == "shards":
         return CaptionDataset(sharded)
-    if way == "features":
-        return CaptionDataset(sharded, cache=FeatureCache(folder / "features"))
+    if source == "features":
+        return CaptionDataset(sharded, feature_cache=FeatureCache(folder / "features"))
     entries = read_captions(folder / "captions.jsonl")
-    return CaptionDataset(CaptionedPhotos(entries, folder / "photos", FRAMING))
+    return CaptionDataset(CaptionedPhotos(entries, folder / "photos", RESIZE))
 
 
-def data_memory(way: str, folder: Path) -> float | None:
-    """Return the megabytes that an epoch, or opening an index, adds; None where nobody counts.
+def data_memory(source: str, folder: Path) -> float | None:
+    """Return the megabytes that an epoch, or opening an index, adds; None if not measurable.
 
     Raises:
         RuntimeError: If the process failed.
     """
-    return printed_memory("benchmarks.data_memories", [way, str(folder)])
+    return printed_memory("benchmarks.data_memories", [source, str(folder)])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what reading all photos once holds, or what opening an index does."""
-    way, folder = argv[0], Path(argv[1])
+    """Print the memory of reading all photos once, or of opening an index."""
+    source, folder = argv[0], Path(argv[1])
     before = megabytes("VmRSS")
-    if way == INDEX:
+    if source == INDEX:
         _ = ShardSamples(folder, "train").labels
     else:
-        for _ in told_photos(way, folder):
+        for _ in open_photos(source, folder):
             pass
     print(megabytes("VmHWM") - before)
     return 0

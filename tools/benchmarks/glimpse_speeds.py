@@ -1,4 +1,4 @@
-"""How fast the retina is, and an epoch of training, beside looking at image after image."""
+"""Speed of glimpse extraction and of a training epoch, compared with a loop over images."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -10,19 +10,19 @@ from torch import Tensor
 
 from benchmarks.clocks import in_turn
 from benchmarks.plain_glimpses import plain_epoch, plain_loss, plain_retina
-from visattn.data.classification.datasets import HeldImages
-from visattn.functional.glimpses.retina import cropped_glimpses, glimpse_pyramid
+from visattn.data.classification.datasets import InMemoryImages
+from visattn.functional.glimpses.retina import crop_glimpses, glimpse_pyramid
 from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.training.cli.lightning_cli import quieten
+from visattn.training.cli.lightning_cli import silence_lightning
 from visattn.training.data.classification import ClassificationDataModule, Split
 from visattn.training.tasks.glimpse import GlimpseTask
 
-SECONDS = 3.0  # at least, of each comparison
+SECONDS = 3.0  # minimum, per comparison
 BATCH = 128
 
 
 class RetinaCase(NamedTuple):
-    """What is looked at, and how many times as fast as the plain way it is meant to be."""
+    """Sizes of a glimpse extraction, and the target speedup."""
 
     side: int
     glimpse: int
@@ -40,17 +40,17 @@ RETINAS = (
 
 
 class GlimpseSpeed(NamedTuple):
-    """What was found.
+    """Result of a comparison.
 
     Args:
         title: What was timed.
-        plain_s: Seconds of the plain way, the median.
-        ours_s: Seconds of ours, the median.
-        ratio: The median over the rounds of how many times as fast ours is.
-        least: The smallest.
-        most: The largest.
-        floor: What the ratio is meant to be at least.
-        ceiling: What our seconds are meant to be at most.
+        plain_s: Median seconds of the plain implementation.
+        ours_s: Median seconds of ours.
+        ratio: Median speedup over the rounds.
+        least: Minimum speedup.
+        most: Maximum speedup.
+        floor: Target: minimum of the speedup.
+        ceiling: Target: maximum of our seconds.
     """
 
     title: str
@@ -63,20 +63,21 @@ class GlimpseSpeed(NamedTuple):
     ceiling: float | None
 
     def __str__(self) -> str:
-        meant = [f"at least {self.floor:g} is meant"] if self.floor else []
-        meant += [f"ours at most {self.ceiling:g} s is meant"] if self.ceiling else []
-        spread = "; ".join([f"{self.least:.2f} to {self.most:.2f}", *meant])
+        targets = [f"target: {self.floor:g} or more"] if self.floor else []
+        targets += [f"target: ours {self.ceiling:g} s or less"] if self.ceiling else []
+        spread = "; ".join([f"{self.least:.2f} to {self.most:.2f}", *targets])
         return (
-            f"{self.title}: plain {_spent(self.plain_s)}, ours {_spent(self.ours_s)}, "
+            f"{self.title}: plain {_format_seconds(self.plain_s)}, "
+            f"ours {_format_seconds(self.ours_s)}, "
             f"{self.ratio:.2f} times as fast ({spread})"
         )
 
 
-class MadeUpDigits(ClassificationDataModule):
-    """Noise of the size of MNIST's digits, read as those are."""
+class RandomDigits(ClassificationDataModule):
+    """Random images of the size of MNIST digits."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(None, batch=BATCH, workers=0, seed=0)
+        super().__init__(None, batch_size=BATCH, num_workers=0, seed=0)
         random = torch.Generator().manual_seed(0)
         self.digits = torch.randint(256, (count, 1, 28, 28), dtype=torch.uint8, generator=random)
         self.labels = torch.randint(10, (count,), generator=random)
@@ -86,45 +87,47 @@ class MadeUpDigits(ClassificationDataModule):
         """Names of the classes."""
         return {"classes": list("0123456789")}
 
-    def part(self, split: Split) -> HeldImages:
-        """Return all digits for training, and a batch of them for the rest."""
+    def open_dataset(self, split: Split) -> InMemoryImages:
+        """Return all digits for training, and one batch for validation and test."""
         labels = self.labels if split == "train" else self.labels[:BATCH]
-        return HeldImages(self.digits[: len(labels)], labels)
+        return InMemoryImages(self.digits[: len(labels)], labels)
 
 
-def timed_glimpses(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpeed]:
-    """Time the retina at three sizes, then an epoch of so many digits; of none if 0."""
+def time_glimpses(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpeed]:
+    """Time glimpse extraction at three sizes, then an epoch of `digits` digits, if any."""
     for case in RETINAS:
-        plain, ours = retina_ways(case)
+        plain, ours = retina_runs(case)
         title = (
             f"retina, {case.rollouts} x {BATCH} images of {case.side} px, {case.glimpses} "
             f"glimpses of {case.glimpse} px at {case.scales} scales"
         )
-        yield _timed(title, plain, ours, rounds, floor=case.floor)
+        yield _time_runs(title, plain, ours, rounds, floor=case.floor)
     if digits:
-        plain, ours = epoch_ways(digits)
+        plain, ours = epoch_runs(digits)
         title = f"training epoch of {digits} digits, 6 glimpses of 8 px, 1 rollout"
         ceiling = 12.0 if digits == 60_000 else None
-        yield _timed(title, plain, ours, max(1, rounds // 3), ceiling=ceiling)
+        yield _time_runs(title, plain, ours, max(1, rounds // 3), ceiling=ceiling)
 
 
-def retina_ways(
+def retina_runs(
     case: RetinaCase, batch: int = BATCH
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return the plain way and ours to see all glimpses of a batch, which see the same.
+    """Return the plain extraction of all glimpses of a batch, and ours.
 
     Raises:
-        AssertionError: If they do not.
+        AssertionError: If their glimpses differ.
     """
     images = torch.rand(batch, 1, case.side, case.side)
     path = torch.rand(batch * case.rollouts, case.glimpses, 2) * 2 - 1
-    which = torch.arange(batch).repeat_interleave(case.rollouts)
+    image_indices = torch.arange(batch).repeat_interleave(case.rollouts)
 
     def ours() -> list[Tensor]:
-        shown = glimpse_pyramid(images, scales=case.scales)
+        pyramid = glimpse_pyramid(images, num_scales=case.scales)
         return [
-            cropped_glimpses(shown, places, glimpse=case.glimpse, which=which)
-            for places in path.unbind(1)
+            crop_glimpses(
+                pyramid, locations, glimpse_size=case.glimpse, image_indices=image_indices
+            )
+            for locations in path.unbind(1)
         ]
 
     def plain() -> list[Tensor]:
@@ -136,16 +139,16 @@ def retina_ways(
     return plain, ours
 
 
-def epoch_ways(digits: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return the plain way and ours to train for an epoch, data included, with the same loss.
+def epoch_runs(digits: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return the plain training epoch and ours, with data loading and the same loss.
 
     Raises:
         AssertionError: If the losses differ.
     """
-    data = MadeUpDigits(digits)
-    tasks = [made_task(data), made_task(data)]
+    data = RandomDigits(digits)
+    tasks = [build_task(data), build_task(data)]
     check_same_loss(tasks[0], data.digits[:BATCH], data.labels[:BATCH])
-    quieten()
+    silence_lightning()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
     def ours() -> None:
@@ -160,47 +163,51 @@ def epoch_ways(digits: int) -> tuple[Callable[[], object], Callable[[], object]]
         ).fit(tasks[0], data)
 
     def plain() -> None:
-        plain_epoch(tasks[1].model, baseline_of(tasks[1]), data.digits, data.labels, BATCH)
+        plain_epoch(tasks[1].model, baseline_layer(tasks[1]), data.digits, data.labels, BATCH)
 
     return plain, ours
 
 
-def made_task(data: MadeUpDigits) -> GlimpseTask:
-    """Return the paper's model, to be trained with one rollout and a learned baseline."""
+def build_task(data: RandomDigits) -> GlimpseTask:
+    """Return a task with the model of the paper, one rollout and a learned baseline."""
 
     def model(classes: list[str]) -> RecurrentAttentionModel:
-        return RecurrentAttentionModel(classes, (28, 28), [0.1307], [0.3081], core="rnn")
+        return RecurrentAttentionModel(classes, (28, 28), [0.1307], [0.3081], rnn_type="rnn")
 
     return GlimpseTask(model, data.data_info, baseline="learned")
 
 
-def baseline_of(task: GlimpseTask) -> torch.nn.Module:
-    """Return the layer that reads what reward is to be expected."""
-    if task.critic is None:
-        raise ValueError("a task with a learned baseline has a critic; this one has none")
-    return task.critic.reading
+def baseline_layer(task: GlimpseTask) -> torch.nn.Module:
+    """Return the layer that predicts the expected reward.
+
+    Raises:
+        ValueError: If the task has no learned baseline.
+    """
+    if task.value_baseline is None:
+        raise ValueError("the task must have a learned baseline, got none")
+    return task.value_baseline.output
 
 
 def check_same_loss(task: GlimpseTask, digits: Tensor, labels: Tensor) -> None:
-    """Compare the loss and its gradient in the policy.
+    """Compare the loss and the gradients of the policy.
 
     Raises:
         AssertionError: If they differ.
     """
     model = task.model
-    images = model.normalized(digits)
+    images = model.normalize(digits)
     start = torch.rand(len(digits), 2) * 2 - 1
-    noise = torch.randn(len(digits), model.glimpses, 2)
-    looks = model.roll_out(images, sampled=True, start=start, noise=noise[:, None])
-    ours = task.losses(looks, labels).total
-    plain = plain_loss(model, baseline_of(task), images, labels, start, noise)
-    slopes = [
+    noise = torch.randn(len(digits), model.num_glimpses, 2)
+    rollout = model.rollout(images, sample=True, init_locations=start, noise=noise[:, None])
+    ours = task.losses(rollout, labels).total
+    plain = plain_loss(model, baseline_layer(task), images, labels, start, noise)
+    gradients = [
         torch.autograd.grad(loss, [*model.policy.mean.parameters()]) for loss in (ours, plain)
     ]
-    torch.testing.assert_close((ours, slopes[0]), (plain, slopes[1]), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close((ours, gradients[0]), (plain, gradients[1]), atol=1e-5, rtol=1e-4)
 
 
-def _timed(
+def _time_runs(
     title: str,
     plain: Callable[[], object],
     ours: Callable[[], object],
@@ -211,9 +218,9 @@ def _timed(
 ) -> GlimpseSpeed:
     timings = in_turn({"ours": ours, "plain": plain}, rounds, seconds_at_least=SECONDS)
     _, ratio, least, most = timings["plain"]
-    spent = timings["plain"].seconds, timings["ours"].seconds
-    return GlimpseSpeed(title, *spent, ratio, least, most, floor, ceiling)
+    seconds = timings["plain"].seconds, timings["ours"].seconds
+    return GlimpseSpeed(title, *seconds, ratio, least, most, floor, ceiling)
 
 
-def _spent(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"

@@ -1,6 +1,6 @@
-"""What attention maps hold at most while a model looks, in a process of its own.
+"""Peak memory of attention maps in a forward pass, measured in a separate process.
 
-python -m benchmarks.map_memories recorded vit_base_patch16_224 8 2   how, whose, images, threads
+python -m benchmarks.map_memories recorded vit_base_patch16_224 8 2   method, model, images, threads
 """
 
 import sys
@@ -15,36 +15,36 @@ from torch import Tensor, nn
 from benchmarks.peak_memories import megabytes, printed_memory
 from visattn.recording.recorder import record
 
-Way = Callable[[Tensor], Sequence[Tensor]]
-WAYS = ("plain", "recorded", "extracted")
+MapFunction = Callable[[Tensor], Sequence[Tensor]]
+METHODS = ("plain", "recorded", "extracted")
 
 
-def map_memory(way: str, name: str, images: int) -> float | None:
-    """Return the megabytes that a look adds to a process at most; None where nobody counts.
+def map_memory(method: str, name: str, images: int) -> float | None:
+    """Return the peak megabytes that a forward pass adds; None if not measurable.
 
     Raises:
         RuntimeError: If the process failed.
     """
-    words = [way, name, str(images), str(torch.get_num_threads())]
+    words = [method, name, str(images), str(torch.get_num_threads())]
     return printed_memory("benchmarks.map_memories", words)
 
 
-def look_of(way: str, model: nn.Module) -> Way:
-    """Return what looks at images and gives the weights of all layers, in their order.
+def forward_with_maps(method: str, model: nn.Module) -> MapFunction:
+    """Return a function from images to the attention weights of all layers.
 
     Args:
-        way: `plain`, which gives none; `recorded`, the rows of the class token by ours; or
-            `extracted`, all rows by timm's, for which the model gives up fused attention.
-        model: Of timm's.
+        method: `plain`, without weights; `recorded`, the rows of the class token by visattn; or
+            `extracted`, all rows by timm, for which fused attention is disabled.
+        model: A timm model.
     """
-    if way == "plain":
+    if method == "plain":
         return lambda images: (model(images), ())[1]
-    if way == "recorded":
+    if method == "recorded":
 
         def recorded(images: Tensor) -> Sequence[Tensor]:
-            with record(model, queries="class") as seen:
+            with record(model, queries="class") as records:
                 model(images)
-            return seen.weights
+            return records.weights
 
         return recorded
     for module in model.modules():
@@ -56,18 +56,18 @@ def look_of(way: str, model: nn.Module) -> Way:
 
 @torch.no_grad()
 def main(argv: Sequence[str]) -> int:
-    """Print what one look holds."""
-    way, name, images, threads = argv
+    """Print the peak memory of one forward pass."""
+    method, name, images, threads = argv
     torch.set_num_threads(int(threads))
     torch.manual_seed(0)
     model: Any = timm.create_model(name).eval()
-    look = look_of(way, model)
-    given = torch.randn(int(images), *model.pretrained_cfg["input_size"])
-    look(given[:1])  # so that what is set up once does not count
+    run = forward_with_maps(method, model)
+    batch = torch.randn(int(images), *model.pretrained_cfg["input_size"])
+    run(batch[:1])  # warm-up: excludes one-time allocations
     before = megabytes("VmRSS")
-    kept = look(given)
+    weights = run(batch)
     print(megabytes("VmHWM") - before)
-    return 0 if all(weights.isfinite().all() for weights in kept) else 1
+    return 0 if all(layer.isfinite().all() for layer in weights) else 1
 
 
 if __name__ == "__main__":

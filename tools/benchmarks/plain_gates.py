@@ -1,4 +1,4 @@
-"""Gates as one writes them first, after the equation, with the weights of a block of ours."""
+"""Plain implementations of gates, after the equations, with the weights of a visattn block."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Plain = Callable[[Any, Tensor], Tensor]
 
 
 def _dense(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Pass a vector per image, [b c 1 1], through a linear layer, as a 1 x 1 convolution."""
+    """Apply a linear layer to vectors [b c 1 1], as a 1 x 1 convolution."""
     return F.conv2d(x, layer.weight[:, :, None, None], layer.bias)
 
 
@@ -78,13 +78,13 @@ def sse(block: Any, x: Tensor) -> Tensor:
 
 
 def gate(block: Any, x: Tensor) -> Tensor:
-    """Attention gate, by the features themselves."""
+    """Attention gate with its input as the gating signal."""
     return x * torch.sigmoid(block.psi(F.relu(block.theta(x) + block.phi(x))))
 
 
 def stn(block: Any, x: Tensor) -> Tensor:
     """Spatial transformer, with torch's own grid."""
-    grid = F.affine_grid(block.locate(x), list(x.shape), align_corners=False)
+    grid = F.affine_grid(block.localization(x), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, align_corners=False)
 
 
@@ -118,10 +118,10 @@ def coordinate(block: Any, x: Tensor) -> Tensor:
 
 
 def triplet(block: Any, x: Tensor) -> Tensor:
-    """Triplet attention, which turns the features and turns them back."""
+    """Triplet attention, by permuting the features."""
 
-    def gated(part: Any, turned: Tensor) -> Tensor:
-        return turned * torch.sigmoid(part.norm(part.conv(_pools(turned))))
+    def gated(part: Any, permuted: Tensor) -> Tensor:
+        return permuted * torch.sigmoid(part.norm(part.conv(_pools(permuted))))
 
     by_row = gated(block.rows, x.permute(0, 3, 2, 1).contiguous()).permute(0, 3, 2, 1)
     by_column = gated(block.columns, x.permute(0, 2, 1, 3).contiguous()).permute(0, 2, 1, 3)
@@ -131,8 +131,8 @@ def triplet(block: Any, x: Tensor) -> Tensor:
 def simam(_: Any, x: Tensor) -> Tensor:
     """SimAM."""
     squares = (x - x.mean((2, 3), keepdim=True)).pow(2)
-    spread = squares.sum((2, 3), keepdim=True) / (x.shape[2] * x.shape[3] - 1)
-    return x * torch.sigmoid(squares / (4 * (spread + 1e-4)) + 0.5)
+    variance = squares.sum((2, 3), keepdim=True) / (x.shape[2] * x.shape[3] - 1)
+    return x * torch.sigmoid(squares / (4 * (variance + 1e-4)) + 0.5)
 
 
 GATES: dict[str, Plain] = {

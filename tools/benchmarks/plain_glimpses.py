@@ -1,4 +1,4 @@
-"""A glimpse model as one writes it first: image after image, all of it anew at each step."""
+"""Plain recurrent attention model: a loop over images, without precomputation."""
 
 import math
 from collections.abc import Iterator
@@ -13,30 +13,31 @@ from visattn.models.ram.ram import RecurrentAttentionModel
 
 
 def looped_glimpses(
-    images: Tensor, places: Tensor, *, glimpse: int, scales: int, background: float = 0.0
+    images: Tensor, locations: Tensor, *, glimpse: int, scales: int, pad_value: float = 0.0
 ) -> Tensor:
-    """Return what is seen at one place of each image, [b s c g g]."""
+    """Return the glimpse at one location of each image, [b s c g g]."""
     size = torch.tensor([images.shape[3], images.shape[2]])
-    seen = []
+    levels = []
     for scale in range(scales):
-        wide = glimpse * 2**scale
-        around = pad(images, (wide,) * 4, value=background)
-        starts = ((places + 1) / 2 * size - wide / 2 + 0.5).floor().long() + wide
+        window = glimpse * 2**scale
+        padded = pad(images, (window,) * 4, value=pad_value)
+        starts = ((locations + 1) / 2 * size - window / 2 + 0.5).floor().long() + window
         crops = []
         for index in range(len(images)):
             left, top = starts[index, 0].item(), starts[index, 1].item()
-            crops.append(around[index, :, top : top + wide, left : left + wide])
-        seen.append(avg_pool2d(torch.stack(crops), 2**scale))
-    return torch.stack(seen, 1)
+            crops.append(padded[index, :, top : top + window, left : left + window])
+        levels.append(avg_pool2d(torch.stack(crops), 2**scale))
+    return torch.stack(levels, 1)
 
 
 def plain_retina(
     images: Tensor, path: Tensor, *, glimpse: int, scales: int, rollouts: int
 ) -> list[Tensor]:
-    """Return what is seen along a path, [b·m t 2], the images copied for each rollout."""
+    """Return the glimpses along a path, [b·m t 2], with images copied for each rollout."""
     copies = images.repeat_interleave(rollouts, 0)
     return [
-        looped_glimpses(copies, places, glimpse=glimpse, scales=scales) for places in path.unbind(1)
+        looped_glimpses(copies, locations, glimpse=glimpse, scales=scales)
+        for locations in path.unbind(1)
     ]
 
 
@@ -45,60 +46,64 @@ def plain_loss(
     baseline: nn.Module,
     images: Tensor,
     labels: Tensor,
-    start: Tensor,
+    init_location: Tensor,
     noise: Tensor,
 ) -> Tensor:
-    """Return the loss of one rollout of each image: answer, REINFORCE, and learned baseline.
+    """Return the loss of one rollout per image: classification, REINFORCE and learned baseline.
 
-    The layers are the model's own; what stands between them is plain.
+    The layers are those of the model; the operations between them are plain.
     """
-    background = float((model.background - model.mean[0]) / model.std[0])
-    place, state = start, images.new_zeros(len(images), model.width)
-    chances: list[Tensor] = []
-    expected: list[Tensor] = []
-    for step in range(model.glimpses):
+    pad_value = float((model.pad_value - model.mean[0]) / model.std[0])
+    location, state = init_location, images.new_zeros(len(images), model.hidden_size)
+    log_probs: list[Tensor] = []
+    expected_rewards: list[Tensor] = []
+    for step in range(model.num_glimpses):
         if step:
             mean = model.policy.mean(state.detach())
-            expected.append(baseline(state.detach()).squeeze(1))
-            sample = (mean + model.policy.spread * noise[:, step]).detach()
-            away = (sample - mean) / model.policy.spread
-            density = -away.square() / 2 - model.policy.spread.log() - math.log(2 * math.pi) / 2
-            chances.append(density.sum(1))
-            place = sample.clamp(-1, 1)
-        seen = looped_glimpses(
-            images, place, glimpse=model.glimpse, scales=model.scales, background=background
+            expected_rewards.append(baseline(state.detach()).squeeze(1))
+            sample = (mean + model.policy.std * noise[:, step]).detach()
+            deviation = (sample - mean) / model.policy.std
+            density = -deviation.square() / 2 - model.policy.std.log() - math.log(2 * math.pi) / 2
+            log_probs.append(density.sum(1))
+            location = sample.clamp(-1, 1)
+        glimpse = looped_glimpses(
+            images,
+            location,
+            glimpse=model.glimpse_size,
+            scales=model.num_scales,
+            pad_value=pad_value,
         )
-        (state,) = model.memory(model.glimpse_net(seen, place), (state,))
+        (state,) = model.rnn(model.glimpse_net(glimpse, location), (state,))
     scores = model.classifier(state)
-    right = (scores.argmax(1) == labels).float()
+    reward = (scores.argmax(1) == labels).float()
     loss = cross_entropy(scores, labels)
-    for chance, hope in zip(chances, expected, strict=True):
-        loss = loss - (chance * (right - hope.detach())).mean()
-        loss = loss + mse_loss(hope, right) / len(chances)
+    for log_prob, expected_reward in zip(log_probs, expected_rewards, strict=True):
+        loss = loss - (log_prob * (reward - expected_reward.detach())).mean()
+        loss = loss + mse_loss(expected_reward, reward) / len(log_probs)
     return loss
 
 
 def plain_batches(
     digits: Tensor, labels: Tensor, batch: int, mean: float, std: float
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give all digits once in random order, read one by one as torchvision's data sets do."""
-    for chosen in torch.randperm(len(digits)).split(batch):
-        read = [
+    """Yield all digits in random order, read one by one as by torchvision's data sets."""
+    for indices in torch.randperm(len(digits)).split(batch):
+        inputs = [
             normalize(to_tensor(Image.fromarray(digits[index, 0].numpy())), [mean], [std])
-            for index in chosen.tolist()
+            for index in indices.tolist()
         ]
-        yield torch.stack(read), labels[chosen]
+        yield torch.stack(inputs), labels[indices]
 
 
 def plain_epoch(
     model: RecurrentAttentionModel, baseline: nn.Module, digits: Tensor, labels: Tensor, batch: int
 ) -> None:
     """Train for an epoch."""
-    learning = [*model.parameters(), *baseline.parameters()]
-    optimizer = torch.optim.Adam([one for one in learning if one.requires_grad], lr=1e-3)
+    parameters = [*model.parameters(), *baseline.parameters()]
+    optimizer = torch.optim.Adam([p for p in parameters if p.requires_grad], lr=1e-3)
     for images, classes in plain_batches(digits, labels, batch, model.mean[0], model.std[0]):
-        start = torch.rand(len(images), 2) * 2 - 1
-        noise = torch.randn(len(images), model.glimpses, 2)
+        init_location = torch.rand(len(images), 2) * 2 - 1
+        noise = torch.randn(len(images), model.num_glimpses, 2)
         optimizer.zero_grad()
-        plain_loss(model, baseline, images, classes, start, noise).backward()
+        plain_loss(model, baseline, images, classes, init_location, noise).backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""What timm has in place of our blocks, set to the same widths."""
+"""Blocks of timm that correspond to those of visattn, with the same widths."""
 
 from collections.abc import Callable
 
@@ -32,4 +32,4 @@ RIVALS: dict[str, Rival] = {
     "nonlocal": lambda c, _: NonLocalAttn(c, use_scale=False, rd_channels=c // 2),
     "botnet": lambda c, size: BottleneckAttn(c, feat_size=size, scale_pos_embed=True),
 }
-"""By the name of ours; made for a number of channels and a size."""
+"""Factories by the name of our block, called with channels and (height, width)."""

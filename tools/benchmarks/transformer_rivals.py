@@ -1,4 +1,4 @@
-"""The same Vision Transformer from several hands."""
+"""The same Vision Transformer from several libraries."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from visattn.models.vit.presets import vit
+from visattn.models.vit.presets import create_vit
 from visattn.models.vit.vision_transformer import VisionTransformer
 
 CLASSES = tuple(map(str, range(1000)))
@@ -16,13 +16,13 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class TransformerCase(NamedTuple):
-    """Which model, on how many images at once; it has the same name as in papers.
+    """Model and batch size.
 
     Args:
-        title: Its size and patch.
-        preset: Our name.
-        timm: Timm's name.
-        batch: Images.
+        title: Size and patch, as in the papers.
+        preset: Name in visattn.
+        timm: Name in timm.
+        batch: Number of images.
     """
 
     title: str
@@ -35,68 +35,70 @@ CASES = (
     TransformerCase("S/16", "small", "vit_small_patch16_224", 8),
     TransformerCase("Ti/16", "tiny", "vit_tiny_patch16_224", 32),
 )
-WATCHED = TransformerCase("B/16", "base", "vit_base_patch16_224", 8)
+RECORDED = TransformerCase("B/16", "base", "vit_base_patch16_224", 8)
 
 
-def hands() -> tuple[str, ...]:
-    """Return whose models there are: `ours`, `timm`, and `vit-pytorch` where it is installed."""
+def libraries() -> tuple[str, ...]:
+    """Return the libraries: `ours`, `timm`, and `vit-pytorch` if installed."""
     others = ("vit-pytorch",) if importlib.util.find_spec("vit_pytorch") else ()
     return ("ours", "timm", *others)
 
 
-def made(hand: str, case: TransformerCase) -> nn.Module:
-    """Return one hand's model with random weights; ours takes what `forward_of` says."""
-    if hand == "ours":
-        return vit(case.preset, CLASSES)
-    if hand == "timm":
+def build_model(library: str, case: TransformerCase) -> nn.Module:
+    """Return the model of a library with random weights."""
+    if library == "ours":
+        return create_vit(case.preset, CLASSES)
+    if library == "timm":
         return timm.create_model(case.timm)
-    return foreign(vit(case.preset, CLASSES))
+    return vit_pytorch_model(create_vit(case.preset, CLASSES))
 
 
-def foreign(ours: VisionTransformer) -> nn.Module:
-    """Return the model of vit-pytorch with the same sizes; its weights are its own."""
-    kind: Any = importlib.import_module("vit_pytorch.vit").ViT
-    return kind(
-        image_size=ours.size[0],
-        patch_size=ours.patch[0],
-        num_classes=len(ours.classes),
-        dim=ours.width,
+def vit_pytorch_model(ours: VisionTransformer) -> nn.Module:
+    """Return the model of vit-pytorch with the same sizes and random weights."""
+    vit_class: Any = importlib.import_module("vit_pytorch.vit").ViT
+    return vit_class(
+        image_size=ours.img_size[0],
+        patch_size=ours.patch_size[0],
+        num_classes=len(ours.class_names),
+        dim=ours.embed_dim,
         depth=ours.depth,
-        heads=ours.heads,
-        mlp_dim=round(ours.width * ours.ratio),
+        heads=ours.num_heads,
+        mlp_dim=round(ours.embed_dim * ours.mlp_ratio),
     )
 
 
-def alike(case: TransformerCase) -> Mapping[str, nn.Module]:
-    """Return the models of all hands, ours with timm's weights.
+def matching_models(case: TransformerCase) -> Mapping[str, nn.Module]:
+    """Return the models of all libraries, ours with the weights of timm.
 
     Raises:
-        AssertionError: If ours and timm's do not give the same scores, or not the same slopes.
+        AssertionError: If ours and that of timm differ in logits or gradients.
     """
     theirs = timm.create_model(case.timm)
-    ours = VisionTransformer.from_timm(theirs, classes=CLASSES[: cast("Any", theirs).num_classes])
-    found: dict[str, nn.Module] = {"ours": ours, "timm": theirs}
+    ours = VisionTransformer.from_timm(
+        theirs, class_names=CLASSES[: cast("Any", theirs).num_classes]
+    )
+    models: dict[str, nn.Module] = {"ours": ours, "timm": theirs}
     check_same(ours, theirs)
-    if "vit-pytorch" in hands():
-        found["vit-pytorch"] = foreign(ours)
-    return found
+    if "vit-pytorch" in libraries():
+        models["vit-pytorch"] = vit_pytorch_model(ours)
+    return models
 
 
 def check_same(ours: VisionTransformer, theirs: nn.Module) -> None:
-    """Compare the scores of two images and the slopes of the first weights.
+    """Compare the logits of two images and the gradients of the patch embedding.
 
     Raises:
         AssertionError: If they differ.
     """
-    images = torch.randn(2, 3, *ours.size)
-    told: list[tuple[Tensor, Tensor]] = []
+    images = torch.randn(2, 3, *ours.img_size)
+    results: list[tuple[Tensor, Tensor]] = []
     for model in (ours, theirs):
-        scores = forward_of(model.eval())(images)
+        logits = forward_function(model.eval())(images)
         first = cast("Any", model).patch_embed.proj.weight
-        told.append((scores, *torch.autograd.grad(scores.square().mean(), first)))
-    torch.testing.assert_close(told[0], told[1], atol=1e-5, rtol=1e-4)
+        results.append((logits, *torch.autograd.grad(logits.square().mean(), first)))
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
 
 
-def forward_of(model: nn.Module) -> Forward:
-    """Return what takes normalized images and gives scores."""
+def forward_function(model: nn.Module) -> Forward:
+    """Return the function from normalized images to logits."""
     return model.classify if isinstance(model, VisionTransformer) else model

@@ -1,4 +1,4 @@
-"""Vision Transformers timed beside those of others, what they hold, and what looking costs."""
+"""Speed and memory of Vision Transformers compared with other libraries; cost of recording."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,10 +7,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.attention_growth import growths, write_page
+from benchmarks.attention_growth import time_attention, write_page
 from benchmarks.clocks import in_turn
 from benchmarks.peak_memories import peak_memory
-from benchmarks.transformer_rivals import CASES, WATCHED, alike, forward_of, hands, made
+from benchmarks.transformer_rivals import (
+    CASES,
+    RECORDED,
+    build_model,
+    forward_function,
+    libraries,
+    matching_models,
+)
 from visattn.recording.recorder import record
 
 PARTS = ("speed", "memory", "rows", "growth")
@@ -20,15 +27,15 @@ SECONDS = 6.0
 
 
 class Figure(NamedTuple):
-    """One thing that was measured.
+    """One measurement.
 
     Args:
-        title: What it is.
-        amounts: By whose it is, or how it was done: seconds, or megabytes.
-        ratio: What it comes to.
-        least: The smallest in any round; the ratio itself where there was but one.
-        most: The largest.
-        meant: What the ratio is to be.
+        title: What was measured.
+        amounts: Seconds or megabytes by library or method.
+        ratio: Ratio of two amounts.
+        least: Minimum of the ratio over the rounds; the ratio itself for a single round.
+        most: Maximum.
+        target: Target of the ratio.
     """
 
     title: str
@@ -36,20 +43,20 @@ class Figure(NamedTuple):
     ratio: float
     least: float
     most: float
-    meant: str
+    target: str
 
     def __str__(self) -> str:
-        """Return it in a line."""
-        told = ", ".join(f"{name} {amount:.3f}" for name, amount in self.amounts.items())
-        spread = f"{self.least:.2f} to {self.most:.2f}; {self.meant}"
-        return f"{self.title}: {told}; {self.ratio:.3f} ({spread})"
+        """Return a summary line."""
+        amounts = ", ".join(f"{name} {amount:.3f}" for name, amount in self.amounts.items())
+        spread = f"{self.least:.2f} to {self.most:.2f}; {self.target}"
+        return f"{self.title}: {amounts}; {self.ratio:.3f} ({spread})"
 
 
 def figures(parts: Sequence[str], *, rounds: int, page: Path | None) -> Iterator[Figure]:
-    """Measure one part after the other; the page is that of the growth.
+    """Run the parts in order; `page` is the file for the scaling of attention.
 
     Raises:
-        AssertionError: If our model and timm's do not give the same.
+        AssertionError: If our model and that of timm disagree.
     """
     torch.manual_seed(0)
     if "speed" in parts:
@@ -57,41 +64,41 @@ def figures(parts: Sequence[str], *, rounds: int, page: Path | None) -> Iterator
     if "memory" in parts:
         yield from memories()
     if "rows" in parts:
-        yield watched_rows(rounds)
+        yield recording_speed(rounds)
     if "growth" in parts:
-        found = growths(rounds)
+        growths = time_attention(rounds)
         if page:
-            write_page(page, found, rounds=rounds)
-        for growth in found:
-            spent = dict(zip(map(str, growth.tokens), growth.seconds, strict=True))
+            write_page(page, growths, rounds=rounds)
+        for growth in growths:
+            seconds = dict(zip(map(str, growth.tokens), growth.seconds, strict=True))
             title = f"seconds by tokens, {growth.kind} attention; slope"
             slope = growth.slope
-            yield Figure(title, spent, slope, slope, slope, growth.meant)
+            yield Figure(title, seconds, slope, slope, slope, growth.target)
 
 
 def speeds(rounds: int) -> Iterator[Figure]:
-    """Time each size, forward and backward; the ratio is theirs to ours."""
+    """Time each model size, forward and backward; the ratio is theirs to ours."""
     for case in CASES:
-        models = alike(case)
+        models = matching_models(case)
         images = torch.randn(case.batch, 3, 224, 224)
         for passed in PASSES:
-            ways = {
-                hand: runner(model, images, learning=passed == PASSES[1])
-                for hand, model in models.items()
+            runs = {
+                library: runner(model, images, training=passed == PASSES[1])
+                for library, model in models.items()
             }
-            timings = in_turn(ways, rounds, seconds_at_least=SECONDS)
-            for hand in list(ways)[1:]:
-                seconds = {name: timings[name].seconds for name in ("ours", hand)}
-                title = f"{case.title}, {case.batch} images, {passed}, s; {hand} / ours"
+            timings = in_turn(runs, rounds, seconds_at_least=SECONDS)
+            for library in list(runs)[1:]:
+                seconds = {name: timings[name].seconds for name in ("ours", library)}
+                title = f"{case.title}, {case.batch} images, {passed}, s; {library} / ours"
                 yield Figure(
-                    title, seconds, *timings[hand][1:], f"at least {FLOORS[hand]} is meant"
+                    title, seconds, *timings[library][1:], f"target: at least {FLOORS[library]}"
                 )
 
 
-def runner(model: nn.Module, images: Tensor, *, learning: bool) -> Callable[[], object]:
-    """Return what runs a model once, for scores alone or for slopes too."""
-    model.train(learning)
-    forward = forward_of(model)
+def runner(model: nn.Module, images: Tensor, *, training: bool) -> Callable[[], object]:
+    """Return a function that runs a model once, with or without a backward pass."""
+    model.train(training)
+    forward = forward_function(model)
 
     def score() -> None:
         model.eval()
@@ -103,46 +110,48 @@ def runner(model: nn.Module, images: Tensor, *, learning: bool) -> Callable[[], 
         model.zero_grad()
         forward(images).square().mean().backward()
 
-    return learn if learning else score
+    return learn if training else score
 
 
 def memories() -> Iterator[Figure]:
-    """Measure what a step holds, each in a process of its own; the ratio is ours to theirs."""
+    """Measure the peak memory of a step in separate processes; the ratio is ours to theirs."""
     for case in CASES:
-        held: Mapping[str, float | None] = {hand: peak_memory(hand, case) for hand in hands()}
-        known = {hand: amount for hand, amount in held.items() if amount is not None}
-        for hand in list(known)[1:]:
-            ratio = known["ours"] / known[hand]
-            amounts = {name: known[name] for name in ("ours", hand)}
-            title = f"{case.title}, {case.batch} images, forward + backward, MB; ours / {hand}"
-            yield Figure(title, amounts, ratio, ratio, ratio, "at most 1 is meant")
+        peaks: Mapping[str, float | None] = {
+            library: peak_memory(library, case) for library in libraries()
+        }
+        measured = {library: amount for library, amount in peaks.items() if amount is not None}
+        for library in list(measured)[1:]:
+            ratio = measured["ours"] / measured[library]
+            amounts = {name: measured[name] for name in ("ours", library)}
+            title = f"{case.title}, {case.batch} images, forward + backward, MB; ours / {library}"
+            yield Figure(title, amounts, ratio, ratio, ratio, "target: at most 1")
 
 
-def watched_rows(rounds: int) -> Figure:
-    """Time a forward pass while the rows of the class token are recorded in all layers."""
-    model = made("ours", WATCHED).eval()
-    forward, images = forward_of(model), torch.randn(WATCHED.batch, 3, 224, 224)
-    kept: list[int] = []
+def recording_speed(rounds: int) -> Figure:
+    """Time a forward pass that records the class-token rows of all layers."""
+    model = build_model("ours", RECORDED).eval()
+    forward, images = forward_function(model), torch.randn(RECORDED.batch, 3, 224, 224)
+    num_bytes: list[int] = []
 
     @torch.no_grad()
     def plain() -> None:
         forward(images)
 
     @torch.no_grad()
-    def watched() -> None:
-        with record(model, queries="class") as seen:
+    def recorded() -> None:
+        with record(model, queries="class") as records:
             forward(images)
-        kept.append(sum(weights.nbytes for weights in seen.weights))
+        num_bytes.append(sum(weights.nbytes for weights in records.weights))
 
-    timings = in_turn({"ours": plain, "recorded": watched}, rounds, seconds_at_least=SECONDS)
+    timings = in_turn({"ours": plain, "recorded": recorded}, rounds, seconds_at_least=SECONDS)
     _, ratio, least, most = timings["recorded"]
-    size = kept[-1] / WATCHED.batch / 2**20
+    size = num_bytes[-1] / RECORDED.batch / 2**20
     return Figure(
-        f"{WATCHED.title}, {WATCHED.batch} images, forward, s; class rows of all layers recorded "
+        f"{RECORDED.title}, {RECORDED.batch} images, forward, s; class rows of all layers recorded "
         f"({size:.2f} MiB an image) / not",
         {name: timing.seconds for name, timing in timings.items()},
         ratio,
         least,
         most,
-        "at most 1.1 is meant, and 1 MiB",
+        "target: at most 1.1, and 1 MiB",
     )

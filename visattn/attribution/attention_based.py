@@ -1,4 +1,4 @@
-"""Attention among tokens as one map: of a layer, through all layers, weighed by gradients."""
+"""Attention-based methods: single layers, rollout, gradient rollout, relevance propagation."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,32 +8,32 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from visattn.attribution.attention_rows import (
+from visattn.attribution.layer_weights import (
     LayerWeights,
-    asking_rows,
-    chosen_layer,
-    one_grid_refusal,
+    pooled_queries,
     pooled_rows,
+    record_weights,
+    resolve_attention_layer,
+    single_grid_error,
     weights_and_gradients,
-    weights_of,
 )
 from visattn.attribution.targets import Target
 from visattn.functional.attribution.rollout import (
-    Fusion,
-    fused_heads,
-    relevance_rows,
-    rising_means,
-    rising_weights,
-    rollout_rows,
-    without_weakest,
+    HeadFusion,
+    attention_rollout,
+    discard_lowest,
+    fuse_heads,
+    gradient_rollout_weights,
+    positive_grad_times_attention,
+    propagate_relevance,
 )
 from visattn.recording.model_info import ExplainedModel
 
-Heads = Fusion | int | Sequence[int]
+Heads = HeadFusion | int | Sequence[int]
 
 
 def attention(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -41,206 +41,227 @@ def attention(
     heads: Heads = "mean",
     queries: str | Sequence[int] | None = None,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return the attention of one layer, of those tokens that the scores are made of.
+    """Attention weights of one layer, from the tokens that the model pools.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: Only noted: attention knows no class.
-        layer: Which of the card's layers, by number or by the path of the module.
-        heads: The `mean`, `max` or `min` of all heads, or the mean of some, by number.
-        queries: Whose rows, as `record` takes them; by default those that the model pools: of the
-            class token, of it and the distillation token, or of the patches.
+        target: Only noted in the metadata; attention does not depend on a class.
+        layer: Index into `info.attention_layers`, or the name of the module.
+        heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
+        queries: Selected queries, as `record` takes them; by default those that the model pools:
+            the class token, class and distillation token, or the patches.
 
     Raises:
         ValueError: If there is no such layer, head or token.
     """
-    number = chosen_layer(subject.card, layer)
-    wanted = asking_rows(subject.card, number) if queries is None else queries
-    [shown] = weights_of(subject, images, target, [number], queries=wanted)
-    rows = _fused(shown.weights, heads).mean(1)
-    return shown.on_grid(rows)
+    index = resolve_attention_layer(explained.info, layer)
+    selected = pooled_queries(explained.info, index) if queries is None else queries
+    [recorded] = record_weights(explained, images, target, [index], queries=selected)
+    return recorded.to_grid(_fuse_or_select_heads(recorded.weights, heads).mean(1))
 
 
 def rollout(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
     heads: Heads = "mean",
-    discard: float = 0.0,
+    discard_ratio: float = 0.0,
     start_layer: int = 0,
     residual: float = 0.5,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return the attention through all layers of those tokens that the scores are made of.
+    """Attention rollout: attention multiplied through all layers, from the pooled tokens.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: Only noted: attention knows no class.
-        heads: The `mean`, `max` or `min` of all heads, or the mean of some, by number.
-        discard: Share of each layer's weights, the weakest, that are left out.
-        start_layer: The first layer that counts.
-        residual: Share of the skip connection in each layer.
+        target: Only noted in the metadata; attention does not depend on a class.
+        heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
+        discard_ratio: Share of the lowest weights of each layer that is set to 0.
+        start_layer: First layer that is included.
+        residual: Weight of the residual connection in each layer, in [0, 1].
 
     Raises:
-        ValueError: If the model's tokens do not keep one grid, or a number is out of range.
+        ValueError: If the tokens of all layers do not share one grid, or an option is out of range.
 
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928.
     """
-    numbers = _layers_from(subject, start_layer, "rollout")
-    shown = weights_of(subject, images, target, numbers, queries="all")
-    carried = [
-        without_weakest(_fused(one.weights, heads), discard, kept=len(one.roles)) for one in shown
+    indices = _layers_from(explained, start_layer, "rollout")
+    layers = record_weights(explained, images, target, indices, queries="all")
+    matrices = [
+        discard_lowest(
+            _fuse_or_select_heads(layer.weights, heads),
+            discard_ratio,
+            num_kept_columns=len(layer.prefix_tokens),
+        )
+        for layer in layers
     ]
-    return _through(subject, shown, carried, partial(rollout_rows, residual=residual))
+    return _combine(explained, layers, matrices, partial(attention_rollout, residual=residual))
 
 
 def gradient_attention(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
     layer: int | str = -1,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return the attention of one layer times its gradient, where that is positive, over all heads.
+    """Attention of one layer times its gradient, clipped at 0 and averaged over heads.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        layer: Which of the card's layers, by number or by the path of the module.
+        target: Target to explain.
+        layer: Index into `info.attention_layers`, or the name of the module.
 
     Raises:
         ValueError: If there is no such layer, or the target does not depend on it.
 
     Source:
-        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, of one layer.
+        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for one layer.
     """
-    number = chosen_layer(subject.card, layer)
-    [(shown, gradients)] = weights_and_gradients(subject, images, target, [number])
-    weighed = rising_weights(shown.weights, gradients)
-    return shown.on_grid(pooled_rows(subject.card, shown, weighed).mean(1))
+    index = resolve_attention_layer(explained.info, layer)
+    [(recorded, gradients)] = weights_and_gradients(explained, images, target, [index])
+    weighted = positive_grad_times_attention(recorded.weights, gradients)
+    return recorded.to_grid(pooled_rows(explained.info, recorded, weighted).mean(1))
 
 
 def gradient_rollout(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    discard: float = 0.0,
+    discard_ratio: float = 0.0,
     start_layer: int = 0,
     residual: float = 0.5,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return rollout of attention times gradient, each layer's weights with its own gradient.
+    """Gradient attention rollout: rollout of attention times gradient of each layer.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        discard: Share of each layer's products, the weakest, that are left out.
-        start_layer: The first layer that counts.
-        residual: Share of the skip connection in each layer.
+        target: Target to explain.
+        discard_ratio: Share of the lowest products of each layer that is set to 0.
+        start_layer: First layer that is included.
+        residual: Weight of the residual connection in each layer, in [0, 1].
 
     Raises:
-        ValueError: If the model's tokens do not keep one grid, or a number is out of range.
+        ValueError: If the tokens of all layers do not share one grid, or an option is out of range.
 
     Source:
-        Gildenblat 2020, "Exploring Explainability for Vision Transformers", with the layers paired.
+        Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
+        attention multiplied by its own gradient.
     """
-    numbers = _layers_from(subject, start_layer, "gradient_rollout")
-    found = weights_and_gradients(subject, images, target, numbers)
-    carried = [
-        without_weakest(rising_means(one.weights, gradients), discard, kept=len(one.roles))
-        for one, gradients in found
+    indices = _layers_from(explained, start_layer, "gradient_rollout")
+    recorded = weights_and_gradients(explained, images, target, indices)
+    layers = [layer for layer, _ in recorded]
+    matrices = [
+        discard_lowest(
+            gradient_rollout_weights(layer.weights, gradients),
+            discard_ratio,
+            num_kept_columns=len(layer.prefix_tokens),
+        )
+        for layer, gradients in recorded
     ]
-    shown = [one for one, _ in found]
-    return _through(subject, shown, carried, partial(rollout_rows, residual=residual))
+    return _combine(explained, layers, matrices, partial(attention_rollout, residual=residual))
 
 
 def relevance(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
     start_layer: int = 0,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return how much each patch counts, through all layers, by attention times gradient.
+    """Relevance propagation (Chefer et al.): attention times gradient through all layers.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        start_layer: The first layer that counts; later ones give sharper maps.
+        target: Target to explain.
+        start_layer: First layer that is included; later ones give sharper maps.
 
     Raises:
-        ValueError: If the model's tokens do not keep one grid, or there is no such layer.
+        ValueError: If the tokens of all layers do not share one grid, or there is no such layer.
 
     Source:
-        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: what tokens are
-        to themselves, the identity to begin with, is left out: it is the same for all patches.
+        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
+        relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
     """
-    numbers = _layers_from(subject, start_layer, "relevance")
-    found = weights_and_gradients(subject, images, target, numbers)
-    shown = [one for one, _ in found]
+    indices = _layers_from(explained, start_layer, "relevance")
+    recorded = weights_and_gradients(explained, images, target, indices)
+    layers = [layer for layer, _ in recorded]
 
-    def added(layers: list[Tensor], rows: Tensor) -> Tensor:
-        return relevance_rows(layers, rows) - (0 if shown[-1].lone else rows)
+    def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:
+        return propagate_relevance(matrices, rows) - (0 if layers[-1].single_query else rows)
 
-    carried = [rising_weights(one.weights, gradients) for one, gradients in found]
-    return _through(subject, shown, carried, added)
+    matrices = [
+        positive_grad_times_attention(layer.weights, gradients) for layer, gradients in recorded
+    ]
+    return _combine(explained, layers, matrices, propagate)
 
 
-def _layers_from(subject: ExplainedModel, start: int, method: str) -> list[int]:
-    """Return the numbers of the layers that count, of a model through which one can go."""
-    count = len(subject.card.layers)
-    if reason := one_grid_refusal(subject.card):
-        raise ValueError(f"{method} does not fit {subject.card.name}: {reason}")
-    if not -count <= start < count:
+def _layers_from(explained: ExplainedModel, start_layer: int, method: str) -> list[int]:
+    """Return the indices of the included layers, of a model whose layers share one grid."""
+    count = len(explained.info.attention_layers)
+    if reason := single_grid_error(explained.info):
         raise ValueError(
-            f"start_layer counts the {count} layers of {subject.card.name} from 0, got {start}"
+            f"{method} requires one token grid for all layers; {explained.info.name} does not "
+            f"support it: {reason}"
         )
-    return list(range(start % count, count))
+    if not -count <= start_layer < count:
+        raise ValueError(
+            f"start_layer must be an index below the number of attention layers of "
+            f"{explained.info.name}, {count}; got {start_layer}"
+        )
+    return list(range(start_layer % count, count))
 
 
-def _through(
-    subject: ExplainedModel,
-    shown: Sequence[LayerWeights],
-    carried: Sequence[Tensor],
-    combined: Callable[[list[Tensor], Tensor], Tensor],
+def _combine(
+    explained: ExplainedModel,
+    layers: Sequence[LayerWeights],
+    matrices: Sequence[Tensor],
+    propagate: Callable[[list[Tensor], Tensor], Tensor],
 ) -> Float[Tensor, "b gy gx"]:
-    """Return what reaches the input from what the scores are made of.
+    """Return a map of the input tokens from the matrices of all layers.
 
     Args:
-        subject: The model.
-        shown: Its layers.
-        carried: The matrix of each.
-        combined: The rows that all matrices make of those to begin with.
+        explained: The model.
+        layers: Recorded weights.
+        matrices: One for each layer.
+        propagate: Propagates rows of the pooled tokens through matrices.
     """
-    first, last, layers = shown[0], shown[-1], list(carried)
-    most = max(len(one.roles) for one in shown if not one.lone or one is first)
-    if last.lone:
-        # below 0 where the pool has a token of its own
-        missing = most - len(last.roles)
-        rows = pad(layers.pop(), (missing, 0))
+    first, last, remaining = layers[0], layers[-1], list(matrices)
+    most = max(
+        len(layer.prefix_tokens) for layer in layers if not layer.single_query or layer is first
+    )
+    if last.single_query:
+        # negative padding removes a token of the pool itself
+        missing = most - len(last.prefix_tokens)
+        rows = pad(remaining.pop(), (missing, 0))
     else:
-        identity = torch.eye(layers[-1].shape[1]).to(layers[-1]).expand_as(layers[-1])
-        rows = pooled_rows(subject.card, last, identity).mean(1, keepdim=True)
-    # tokens that join later, such as a class token, take nothing from anywhere before that
-    joined = [most - len(one.roles) for one in shown]
-    layers = [
-        pad(layer, (count, 0, count, 0)) for layer, count in zip(layers, joined, strict=False)
+        matrix = remaining[-1]
+        identity = torch.eye(matrix.shape[1]).to(matrix).expand_as(matrix)
+        rows = pooled_rows(explained.info, last, identity).mean(1, keepdim=True)
+    # prefix tokens that are added by a later layer get no attention in earlier ones
+    missing_tokens = [most - len(layer.prefix_tokens) for layer in layers]
+    remaining = [
+        pad(matrix, (count, 0, count, 0))
+        for matrix, count in zip(remaining, missing_tokens, strict=False)
     ]
-    return first.on_grid(combined(layers, rows).mean(1)[:, joined[0] :])
+    return first.to_grid(propagate(remaining, rows).mean(1)[:, missing_tokens[0] :])
 
 
-def _fused(weights: Float[Tensor, "b h n m"], heads: Heads) -> Float[Tensor, "b n m"]:
+def _fuse_or_select_heads(
+    weights: Float[Tensor, "b h n m"], heads: Heads
+) -> Float[Tensor, "b n m"]:
     if isinstance(heads, str):
-        return fused_heads(weights, heads)
-    numbers, count = [heads] if isinstance(heads, int) else list(heads), weights.shape[1]
-    if not numbers or any(not -count <= number < count for number in numbers):
+        return fuse_heads(weights, heads)
+    indices, count = [heads] if isinstance(heads, int) else list(heads), weights.shape[1]
+    if not indices or any(not -count <= index < count for index in indices):
         raise ValueError(
-            f"heads are mean, max, min or numbers; there are {count}, counted from 0, got {heads}"
+            f"heads must be 'mean', 'max', 'min' or indices below {count}, got {heads}"
         )
-    return weights[:, numbers].mean(1)
+    return weights[:, indices].mean(1)

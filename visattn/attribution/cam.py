@@ -1,4 +1,4 @@
-"""Class activation maps of a model: which places of a layer a score rests on."""
+"""Class activation maps: Grad-CAM, Grad-CAM++ and LayerCAM."""
 
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -7,31 +7,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.target_scores import target_values
-from visattn.attribution.targets import Target
+from visattn.attribution.targets import Target, target_values
 from visattn.functional.attribution.cam import grad_cam, grad_cam_plus_plus, layer_cam
-from visattn.recording.feature_layers import Layer, feature_site
+from visattn.recording.feature_layers import (
+    Layer,
+    first_tensor,
+    has_layout,
+    resolve_feature_layer,
+    to_grid,
+)
 from visattn.recording.frozen_model import frozen
-from visattn.recording.layer_place import first_tensor, lies_on_grid, on_grid
-from visattn.recording.model_info import ExplainedModel, FeatureSite
+from visattn.recording.model_info import ExplainedModel, FeatureLayer
 
-Arithmetic = Callable[[Tensor, Tensor], Tensor]
+CamFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def gradcam(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
     layer: Layer = -1,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return the channels of a layer, each weighed by its mean gradient, where they speak for it.
+    """Grad-CAM: channels of a layer weighted by their mean gradient, clipped at 0.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        layer: A number of the card's features, or any module, as `feature_site` takes it.
+        target: Target to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
 
     Raises:
         ValueError: If there is no such layer.
@@ -39,23 +44,24 @@ def gradcam(
     Source:
         Selvaraju et al. 2017, arXiv:1610.02391.
     """
-    return _class_activation(grad_cam, subject, images, target, layer)
+    return _class_activation_map(grad_cam, explained, images, target, layer)
 
 
 def gradcam_plus_plus(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
     layer: Layer = -1,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return as `gradcam` does, but small things count as much as large ones.
+    """Grad-CAM++: as Grad-CAM, with pixel weights that favor small and multiple objects.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        layer: A number of the card's features, or any module, as `feature_site` takes it.
+        target: Target to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
 
     Raises:
         ValueError: If there is no such layer.
@@ -63,23 +69,24 @@ def gradcam_plus_plus(
     Source:
         Chattopadhyay et al. 2018, arXiv:1710.11063.
     """
-    return _class_activation(grad_cam_plus_plus, subject, images, target, layer)
+    return _class_activation_map(grad_cam_plus_plus, explained, images, target, layer)
 
 
 def layercam(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
     layer: Layer = -1,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return the channels of a layer, each place weighed by its own gradient if that is positive.
+    """LayerCAM: channels of a layer weighted at each position by their positive gradient.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        layer: A number of the card's features, or any module, as `feature_site` takes it.
+        target: Target to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
 
     Raises:
         ValueError: If there is no such layer.
@@ -87,65 +94,76 @@ def layercam(
     Source:
         Jiang et al. 2021, "LayerCAM".
     """
-    return _class_activation(layer_cam, subject, images, target, layer)
+    return _class_activation_map(layer_cam, explained, images, target, layer)
 
 
 def activations_and_gradients(
-    subject: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target, site: FeatureSite
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    layer: FeatureLayer,
 ) -> tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]:
-    """Return what a layer gave, and the gradient of the target with respect to it.
+    """Return the activations of a layer, and the gradient of the target with respect to them.
 
-    Only what lies above the layer is gone back through, and no parameter gets a gradient. Of a
-    layer that runs several times the last run counts, or the one that the site names.
+    The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
+    several times the last call counts, or `layer.call`.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        site: The layer.
+        target: Target to explain.
+        layer: The layer.
 
     Raises:
-        ValueError: If the layer does not run, or the scores do not depend on it.
+        ValueError: If the layer does not run, or the target does not depend on it.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
         >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
-        >>> site = FeatureSite("0", "b c y x", (2, 3))
-        >>> card = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none", features=(site,))
-        >>> found = activations_and_gradients(
-        ...     ExplainedModel(model, card, model), torch.zeros(1, 1, 2, 3), lambda scores:
-        scores[:, 4], ...     site)
-        >>> torch.equal(found[1].flatten(), model[2].weight[4])
+        >>> layer = FeatureLayer("0", "b c y x", (2, 3))
+        >>> info = ModelInfo(
+        ...     "tiny", "other", (2, 3), (0.5,), (0.5,), "none", feature_layers=(layer,)
+        ... )
+        >>> activations, gradients = activations_and_gradients(
+        ...     ExplainedModel(model, info, model),
+        ...     torch.zeros(1, 1, 2, 3),
+        ...     lambda scores: scores[:, 4],
+        ...     layer,
+        ... )
+        >>> torch.equal(gradients.flatten(), model[2].weight[4])
         True
     """
     leaves: list[Tensor] = []
-    wrong: list[Tensor] = []
-    runs = 0
+    other_layouts: list[Tensor] = []
+    calls = 0
 
-    def cut(_: nn.Module, __: Any, output: Any) -> Any:
-        """Begin the graph here; the copy may be overwritten by what follows."""
-        nonlocal runs
-        runs += 1
-        if site.run not in (None, runs) or (first := first_tensor(output)) is None:
+    def replace_by_leaf(_: nn.Module, __: Any, output: Any) -> Any:
+        """Start the graph here; the clone may be overwritten by in-place operations."""
+        nonlocal calls
+        calls += 1
+        if layer.call not in (None, calls) or (first := first_tensor(output)) is None:
             return output
-        if site.run is None and not lies_on_grid(first[1], site):
-            wrong.append(first[1])  # a run on another grid, as of an activation that is shared
+        if layer.call is None and not has_layout(first[1], layer):
+            other_layouts.append(first[1])  # a call on another grid, as of a shared activation
             return output
         leaves.append(first[1].detach().requires_grad_())
-        return _replaced(output, first[0], leaves[-1].clone())
+        return _replace_part(output, first[0], leaves[-1].clone())
 
-    with frozen(subject.model):
-        handle = subject.model.get_submodule(site.site).register_forward_hook(cut)
+    title = f"{layer.site} of {explained.info.name}"
+    with frozen(explained.model):
+        module = explained.model.get_submodule(layer.site)
+        handle = module.register_forward_hook(replace_by_leaf)
         try:
-            values = target_values(subject, images, target)
+            values = target_values(explained, images, target)
         finally:
             handle.remove()
-        if wrong and not leaves:
-            on_grid(wrong[-1], site)  # says what is wrong
+        if other_layouts and not leaves:
+            to_grid(other_layouts[-1], layer)  # raises an error about the layout
         if not leaves:
+            got = f"ran {calls} times" if calls else "did not run"
             raise ValueError(
-                f"{site.site} of {subject.card.name} must run to have a gradient map, but "
-                f"{f'it ran {runs} times' if runs else 'it did not run'}; choose another layer"
+                f"the layer must run to get a class activation map, but {title} {got}; choose "
+                "another layer"
             )
         leaf = leaves[-1]
         gradients = None
@@ -153,14 +171,14 @@ def activations_and_gradients(
             [gradients] = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
         if gradients is None:
             raise ValueError(
-                f"{site.site} of {subject.card.name} must be on the way to the scores to have a "
-                "gradient map, but no score rests on it; choose another layer"
+                "the target must depend on the layer of a class activation map, but it does not "
+                f"depend on {title}; choose another layer"
             )
-    return on_grid(leaf.detach(), site), on_grid(gradients, site)
+    return to_grid(leaf.detach(), layer), to_grid(gradients, layer)
 
 
-def _replaced(output: Any, key: Any, tensor: Tensor) -> Any:
-    """Return what a module puts out with other activations in their place."""
+def _replace_part(output: Any, key: Any, tensor: Tensor) -> Any:
+    """Return the output of a module with another tensor at a key; None is the output itself."""
     if key is None:
         return tensor
     if isinstance(output, MutableMapping):
@@ -168,16 +186,16 @@ def _replaced(output: Any, key: Any, tensor: Tensor) -> Any:
         return output
     parts = list(output)
     parts[key] = tensor
-    kind = type(output)
-    return kind(*parts) if hasattr(output, "_fields") else kind(parts)
+    output_type = type(output)
+    return output_type(*parts) if hasattr(output, "_fields") else output_type(parts)
 
 
-def _class_activation(
-    arithmetic: Arithmetic,
-    subject: ExplainedModel,
+def _class_activation_map(
+    cam_function: CamFunction,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layer: Layer,
 ) -> Float[Tensor, "b gy gx"]:
-    site = feature_site(subject, layer)
-    return arithmetic(*activations_and_gradients(subject, images, target, site))
+    feature_layer = resolve_feature_layer(explained, layer)
+    return cam_function(*activations_and_gradients(explained, images, target, feature_layer))

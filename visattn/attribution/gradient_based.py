@@ -1,165 +1,172 @@
-"""What a score makes of each pixel: its gradient, as it is, averaged under noise, or summed up."""
+"""Gradient methods with respect to the input: saliency, SmoothGrad, Integrated Gradients."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.attribution.perturbation import Fill, filled
-from visattn.attribution.target_scores import answers, variants_at_once
-from visattn.attribution.targets import Target
+from visattn.attribution.perturbation import Baseline, baseline_image
+from visattn.attribution.targets import Target, evaluate_target, variants_per_batch
 from visattn.functional.numerics import gauss_legendre
-from visattn.recording.frozen_model import asked, frozen
+from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
 
 
 def input_gradient(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
     signed: bool = False,
 ) -> Float[Tensor, "b y x"]:
-    """Return how much the target would change with each pixel.
+    """Saliency: the gradient of the target with respect to each pixel.
 
-    It asks nothing of the model but a gradient, and so shows also where a model looks that has no
-    map of its own.
+    It only requires a differentiable model, and therefore applies to models without attention and
+    feature layers too.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        signed: Return the sum over colors, instead of the largest without its sign.
+        target: Target to explain.
+        signed: Return the sum over channels, instead of the maximum absolute value.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
-        >>> card = ModelInfo("tiny", "other", (1, 2), (0.5,), (0.5,), "none")
+        >>> info = ModelInfo("tiny", "other", (1, 2), (0.5,), (0.5,), "none")
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 3))
-        >>> found = input_gradient(
-        ...     ExplainedModel(model, card, model), torch.zeros(1, 1, 1, 2), lambda scores:
-        scores[:, 1])
-        >>> torch.equal(found[0, 0], model[1].weight[1].abs())
+        >>> explained = ExplainedModel(model, info, model)
+        >>> image = torch.zeros(1, 1, 1, 2)
+        >>> saliency = input_gradient(explained, image, lambda scores: scores[:, 1])
+        >>> torch.equal(saliency[0, 0], model[1].weight[1].abs())
         True
 
     Source:
         Simonyan, Vedaldi and Zisserman 2013, arXiv:1312.6034, section 3.1.
     """
-    with frozen(subject.model):
-        return _of_colors(_gradients(subject, asked(images[None]), target)[0], signed=signed)
+    with frozen(explained.model):
+        gradients = _input_gradients(explained, with_grad(images[None]), target)
+    return _reduce_channels(gradients[0], signed=signed)
 
 
 def smoothgrad(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    samples: int = 25,
-    noise: float = 0.15,
+    num_samples: int = 25,
+    stdev_spread: float = 0.15,
     signed: bool = False,
     seed: int = 0,
-    chunk: int = 32,
+    internal_batch_size: int = 32,
 ) -> Float[Tensor, "b y x"]:
-    """Return the mean of the gradient over noisy copies of each image.
+    """SmoothGrad: the mean gradient over noisy copies of each image.
 
-    All images get the same noise, so that none depends on the others.
+    All images get the same noise, so that the map of an image does not depend on its batch.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        samples: Noisy copies.
-        noise: Its standard deviation, as a share of what lies between the lowest and the highest
-            number of the image.
-        signed: Return the sum over colors, instead of the largest without its sign.
+        target: Target to explain.
+        num_samples: Noisy copies of each image.
+        stdev_spread: Standard deviation of the noise, relative to the range (max - min) of the
+            image.
+        signed: Return the sum over channels, instead of the maximum absolute value.
         seed: Of the noise.
-        chunk: Images that the model sees at once.
+        internal_batch_size: Images in one forward pass.
 
     Raises:
-        ValueError: If there are no samples, the noise is negative, or the target has no gradient.
+        ValueError: If there are no samples, the noise is negative, or the target is not
+            differentiable.
 
     Source:
         Smilkov et al. 2017, arXiv:1706.03825, section 3.
     """
-    if samples < 1 or not noise >= 0:
+    if num_samples < 1 or not stdev_spread >= 0:
         raise ValueError(
-            f"samples must be at least 1 and noise at least 0, got {samples=}, {noise=}"
+            "num_samples must be at least 1 and stdev_spread at least 0, got "
+            f"{num_samples=}, {stdev_spread=}"
         )
-    drawn = torch.Generator().manual_seed(seed)
-    span = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
+    random = torch.Generator().manual_seed(seed)
+    spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
     total = torch.zeros_like(images)
-    with frozen(subject.model):
-        _settle(subject, images, target)
-        for count in _counts(samples, chunk, images):
-            off = [torch.randn(images.shape[1:], generator=drawn) for _ in range(count)]
-            noisy = images + noise * span * torch.stack(off)[:, None].to(images)
-            total += _gradients(subject, asked(noisy), target).sum(0)
-    return _of_colors(total / samples, signed=signed)
+    with frozen(explained.model):
+        _call_target(explained, images, target)
+        for count in _chunk_sizes(num_samples, internal_batch_size, images):
+            noise = [torch.randn(images.shape[1:], generator=random) for _ in range(count)]
+            noisy = images + stdev_spread * spread * torch.stack(noise)[:, None].to(images)
+            total += _input_gradients(explained, with_grad(noisy), target).sum(0)
+    return _reduce_channels(total / num_samples, signed=signed)
 
 
 def integrated_gradients(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    steps: int = 50,
-    fill: Fill = "mean",
+    n_steps: int = 50,
+    baselines: Baseline = "mean",
     signed: bool = True,
-    chunk: int = 32,
+    internal_batch_size: int = 32,
 ) -> Float[Tensor, "b y x"]:
-    """Return what each pixel adds to the target on the straight way from an empty image.
+    """Integrated Gradients: gradients integrated along the straight path from a baseline.
 
-    With signs, all pixels together sum to what the target differs from that of the empty image.
+    Signed attributions sum to the difference of the target between image and baseline
+    (completeness).
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        steps: Places on the way, those of Gauss and Legendre.
-        fill: The color of the empty image: `mean`, `black` or `white`.
-        signed: Whether to sum over colors; otherwise the largest without its sign is returned.
-        chunk: Images that the model sees at once.
+        target: Target to explain.
+        n_steps: Points of the Gauss-Legendre quadrature.
+        baselines: Color of the baseline image: `mean`, `black` or `white`.
+        signed: Return the sum over channels, instead of the maximum absolute value.
+        internal_batch_size: Images in one forward pass.
 
     Raises:
-        ValueError: If there are no steps, no such color, or the target has no gradient.
+        ValueError: If there are no steps, the baseline is unknown, or the target is not
+            differentiable.
 
     Source:
         Sundararajan, Taly and Yan 2017, arXiv:1703.01365, equation 1.
     """
-    empty = filled(images, subject.card, fill)
-    way = images - empty
-    nodes = [one.to(images).view(-1, 1, 1, 1, 1) for one in gauss_legendre(steps)]
+    baseline = baseline_image(images, explained.info, baselines)
+    difference = images - baseline
+    alphas, weights = (values.to(images).view(-1, 1, 1, 1, 1) for values in gauss_legendre(n_steps))
     total = torch.zeros_like(images)
-    with frozen(subject.model):
-        _settle(subject, images, target)
-        counts = _counts(steps, chunk, images)
-        for place, weight in zip(*(one.split(counts) for one in nodes), strict=True):
-            found = _gradients(subject, asked(empty + place * way), target)
-            total += (weight * found).sum(0)
-    return _of_colors(way * total, signed=signed)
+    with frozen(explained.model):
+        _call_target(explained, images, target)
+        sizes = _chunk_sizes(n_steps, internal_batch_size, images)
+        for alpha, weight in zip(alphas.split(sizes), weights.split(sizes), strict=True):
+            points = with_grad(baseline + alpha * difference)
+            total += (weight * _input_gradients(explained, points, target)).sum(0)
+    return _reduce_channels(difference * total, signed=signed)
 
 
-def _settle(subject: ExplainedModel, images: Tensor, target: Target) -> None:
-    """Let the target see the images as they are, before what is made of them."""
+def _call_target(explained: ExplainedModel, images: Tensor, target: Target) -> None:
+    """Call the target with the original images first, which fixes the predicted class."""
     with torch.no_grad():
-        answers(subject, images[None], target)
+        evaluate_target(explained, images[None], target)
 
 
-def _counts(count: int, chunk: int, images: Tensor) -> list[int]:
-    """Return how many variants of all images the model sees at once, one time after the other."""
-    most = variants_at_once(chunk, images)
-    return [min(most, count - done) for done in range(0, count, most)]
+def _chunk_sizes(count: int, internal_batch_size: int, images: Tensor) -> list[int]:
+    """Return how many variants of all images each forward pass takes."""
+    chunk = variants_per_batch(internal_batch_size, images)
+    return [min(chunk, count - start) for start in range(0, count, chunk)]
 
 
-def _gradients(
-    subject: ExplainedModel, variants: Float[Tensor, "m b c y x"], target: Target
+def _input_gradients(
+    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"], target: Target
 ) -> Float[Tensor, "m b c y x"]:
-    values = answers(subject, variants, target)
+    values = evaluate_target(explained, variants, target)
     if not values.requires_grad:
         raise ValueError(
-            f"the target of {subject.card.name} has no gradient with respect to the images; "
-            "is something in the model or the target detached? RISE and occlusion need none"
+            f"the target must be differentiable with respect to the images, but that of "
+            f"{explained.info.name} has no gradient; is a tensor in the model or in the target "
+            "function detached? rise and occlusion need no gradient"
         )
     return torch.autograd.grad(values.sum(), variants)[0]
 
 
-def _of_colors(values: Float[Tensor, "b c y x"], *, signed: bool) -> Float[Tensor, "b y x"]:
-    return values.sum(1) if signed else values.abs().amax(1)
+def _reduce_channels(
+    attributions: Float[Tensor, "b c y x"], *, signed: bool
+) -> Float[Tensor, "b y x"]:
+    return attributions.sum(1) if signed else attributions.abs().amax(1)

@@ -1,9 +1,8 @@
-"""The ways to make a map of a model and images, on one screen."""
+"""Table of attribution methods."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from torch import Tensor
@@ -15,12 +14,13 @@ from visattn.attribution.attention_based import (
     relevance,
     rollout,
 )
-from visattn.attribution.attention_rows import one_grid_refusal
-from visattn.attribution.bottom_up import itti_koch, unexpected_spectrum
 from visattn.attribution.cam import gradcam, gradcam_plus_plus, layercam
 from visattn.attribution.gradient_based import input_gradient, integrated_gradients, smoothgrad
+from visattn.attribution.layer_weights import NO_ATTENTION, single_grid_error
+from visattn.attribution.model_free import itti_koch, spectral_residual_map
 from visattn.attribution.perturbation import occlusion, rise
 from visattn.blocks.tap import MapKind
+from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ModelInfo
 
 Needs = Literal["tokens", "features", "gradient", "scores", "pixels"]
@@ -28,19 +28,19 @@ Needs = Literal["tokens", "features", "gradient", "scores", "pixels"]
 
 @dataclass(frozen=True)
 class Method:
-    """A way to make maps.
+    """An attribution method.
 
     Args:
-        name: By which it is asked for.
-        title: By which people know it.
-        paper: Where it comes from.
-        needs: What it needs of a model: attention among `tokens`, `features` on a grid, a
-            `gradient` down to the image, `scores` alone, or no more than the `pixels`.
-        function: From a subject, normalized images, a target and options to maps.
-        kind: Of the maps.
-        signed: Whether they have places below 0 too, which speak against the target; an option
-            `signed` says otherwise.
-        one_grid: Whether it goes through all layers, so that their tokens must keep one grid.
+        name: Identifier in Python and on the command line.
+        title: Name in the literature.
+        paper: Reference.
+        needs: Requirement of the model: attention among `tokens`, `features` on a grid, a
+            `gradient` down to the image, only `scores`, or only the `pixels` of the image.
+        function: From an `ExplainedModel`, normalized images, a target and options to maps.
+        kind: Kind of the maps.
+        signed: Whether maps also have negative values, for evidence against the target; an option
+            `signed` overrides it.
+        single_grid: Whether it combines all layers, so that their tokens must share one grid.
     """
 
     name: str
@@ -50,24 +50,28 @@ class Method:
     function: Callable[..., Tensor]
     kind: MapKind
     signed: bool = False
-    one_grid: bool = False
+    single_grid: bool = False
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What the function takes by name, and what it takes it to be if nobody says."""
-        found = inspect.signature(self.function).parameters.values()
-        return {one.name: one.default for one in found if one.kind is one.KEYWORD_ONLY}
+    def default_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of the function and their defaults."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {
+            parameter.name: parameter.default
+            for parameter in parameters
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
 
     @property
     def needs_target(self) -> bool:
-        """Whether it explains a number, such as the score of a class."""
+        """Whether it explains a target, such as the score of a class."""
         return self.kind == "gradient"
 
 
 _GAE, _ROLLOUT = "arXiv:2103.15679", "arXiv:2005.00928"
 _ALL = (
     Method("attention", "Attention", "arXiv:2010.11929", "tokens", attention, "tokens"),
-    Method("rollout", "Attention rollout", _ROLLOUT, "tokens", rollout, "tokens", one_grid=True),
+    Method("rollout", "Attention rollout", _ROLLOUT, "tokens", rollout, "tokens", single_grid=True),
     Method(
         "gradient_attention", "Gradient × attention", _GAE, "tokens", gradient_attention, "gradient"
     ),
@@ -78,14 +82,14 @@ _ALL = (
         "tokens",
         gradient_rollout,
         "gradient",
-        one_grid=True,
+        single_grid=True,
     ),
-    Method("relevance", "Relevance", _GAE, "tokens", relevance, "gradient", one_grid=True),
+    Method("relevance", "Relevance", _GAE, "tokens", relevance, "gradient", single_grid=True),
     Method("gradcam", "Grad-CAM", "arXiv:1610.02391", "features", gradcam, "gradient"),
     Method(
         "gradcam++", "Grad-CAM++", "arXiv:1710.11063", "features", gradcam_plus_plus, "gradient"
     ),
-    Method("layercam", "Layer-CAM", "Jiang et al. 2021", "features", layercam, "gradient"),
+    Method("layercam", "LayerCAM", "Jiang et al. 2021", "features", layercam, "gradient"),
     Method(
         "input_gradient",
         "Input gradient",
@@ -114,85 +118,74 @@ _ALL = (
         "Spectral residual",
         "Hou and Zhang 2007",
         "pixels",
-        unexpected_spectrum,
+        spectral_residual_map,
         "saliency",
     ),
 )
 METHODS = {method.name: method for method in _ALL}
 
 
-def method_of(name: str) -> Method:
-    """Return a method by its name.
+def get_method(name: str) -> Method:
+    """Return a method by name.
 
     Raises:
-        ValueError: If there is none; the message lists close matches.
+        ValueError: If the name is unknown; the message suggests similar names.
 
     Example:
-        >>> method_of("gradcam").title
+        >>> get_method("gradcam").title
         'Grad-CAM'
-        >>> method_of("grad-cam")
+        >>> get_method("grad-cam")
         Traceback (most recent call last):
-        ValueError: there is no method 'grad-cam'; did you mean gradcam or gradcam++?
+        ValueError: method must be one of the attribution methods, got 'grad-cam'; did you mean \
+gradcam or gradcam++?
     """
     if name in METHODS:
         return METHODS[name]
-    raise ValueError(f"there is no method {name!r}; {close_names(name, list(METHODS))}")
+    raise ValueError(
+        f"method must be one of the attribution methods, got {name!r}; "
+        f"{did_you_mean(name, METHODS)}"
+    )
 
 
-def close_names(name: str, known: list[str]) -> str:
-    """Return a hint at names that look like one, or at all of them.
-
-    Args:
-        name: That is none of them.
-        known: Those that there are.
-
-    Example:
-        >>> close_names("rise1", ["rise", "rollout"]), close_names("x", ["rise", "rollout"])
-        ('did you mean rise?', 'there are rise, rollout')
-    """
-    *others, last = get_close_matches(name, known, n=3) or [""]
-    if last:
-        return f"did you mean {' or '.join(filter(None, [', '.join(others), last]))}?"
-    return f"there are {', '.join(known)}"
-
-
-def refusal_of(method: Method, card: ModelInfo, *, function: bool = False) -> str:
-    """Return why a method does not fit a model; "" if it does.
+def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool = False) -> str:
+    """Return why a model does not support a method; "" if it does.
 
     Args:
-        method: To be asked.
-        card: Of the model.
-        function: Whether the target is a function of what the model returns, so that the model
+        method: The method.
+        info: Metadata of the model.
+        callable_target: Whether the target is a function of the model's output, so that the model
             needs no class scores.
 
     Example:
-        >>> card = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
-        >>> refusal_of(METHODS["gradcam"], card)
+        >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
+        >>> unsupported_reason(METHODS["gradcam"], info)
         'it has no layer whose features lie on a grid'
     """
-    if method.needs_target and not function and card.output.refusal:
-        return card.output.refusal
+    if method.needs_target and not callable_target and info.output.error:
+        return info.output.error
     if method.needs == "features":
-        reason = card.no_features or "it has no layer whose features lie on a grid"
-        return "" if card.features else reason
+        reason = info.features_error or "it has no layer whose features lie on a grid"
+        return "" if info.feature_layers else reason
     if method.needs != "tokens":
         return ""
-    if method.one_grid:
-        return one_grid_refusal(card)
-    return card.refusal or ("" if card.layers else "it has no attention among tokens")
+    if method.single_grid:
+        return single_grid_error(info)
+    return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)
 
 
-def fitting(card: ModelInfo, *, function: bool = False) -> list[str]:
-    """Return the names of the methods that fit a model.
+def supported_methods(info: ModelInfo, *, callable_target: bool = False) -> list[str]:
+    """Return the names of the methods that a model supports.
 
     Args:
-        card: Of the model.
-        function: Whether the target is a function of what the model returns.
+        info: Metadata of the model.
+        callable_target: Whether the target is a function of the model's output.
 
     Example:
-        >>> fitting(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
+        >>> supported_methods(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
         ['input_gradient', 'smoothgrad', 'integrated_gradients']
     """
     return [
-        name for name, method in METHODS.items() if not refusal_of(method, card, function=function)
+        name
+        for name, method in METHODS.items()
+        if not unsupported_reason(method, info, callable_target=callable_target)
     ]

@@ -1,4 +1,4 @@
-"""What stands for nothing in an image: the color of what is hidden."""
+"""Perturbation methods: occlusion and RISE."""
 
 from typing import Literal, get_args
 
@@ -6,165 +6,171 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.attribution.target_scores import Of, answers, variants_at_once
-from visattn.attribution.targets import Target
+from visattn.attribution.targets import ScoreType, Target, evaluate_target, variants_per_batch
 from visattn.functional.attribution.masks import (
     occlusion_windows,
-    random_grids,
-    soft_masks,
+    rise_grids,
+    rise_masks,
     window_masks,
 )
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 
-Fill = Literal["mean", "black", "white"]
+Baseline = Literal["mean", "black", "white"]
 
 
-def filled(images: Float[Tensor, "b c y x"], card: ModelInfo, fill: Fill) -> Tensor:
-    """Return normalized images of one color, of one pixel each, which goes with all sizes.
+def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: Baseline) -> Tensor:
+    """Return a normalized image of one color and one pixel, which broadcasts to any size.
 
     Args:
-        images: Normalized; they say the channels, the precision and the device.
-        card: With mean and spread of the colors.
-        fill: The mean color, which is 0 when normalized; black or white.
+        images: Normalized; give number of channels, dtype and device.
+        info: Metadata with mean and std.
+        baseline: The mean color (0 when normalized), black or white.
 
     Raises:
-        ValueError: If there is no such color.
+        ValueError: If the baseline is unknown.
 
     Example:
         >>> import torch
-        >>> card = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
-        >>> filled(torch.zeros(3, 1, 2, 2), card, "black").flatten()
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
+        >>> baseline_image(torch.zeros(3, 1, 2, 2), info, "black").flatten()
         tensor([-2.])
     """
-    if fill not in get_args(Fill):
-        raise ValueError(f"what is hidden is {', '.join(get_args(Fill))}, got {fill!r}")
-    mean, std = (images.new_tensor(given).view(-1, 1, 1) for given in (card.mean, card.std))
-    if fill == "mean":
+    if baseline not in get_args(Baseline):
+        raise ValueError(
+            f"baselines must be one of {', '.join(get_args(Baseline))}; got {baseline!r}"
+        )
+    mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
+    if baseline == "mean":
         return images.new_zeros(1, *images.shape[1:2], 1, 1)
-    color = (float(fill == "white") - mean) / std
+    color = (float(baseline == "white") - mean) / std
     return color.expand(images.shape[1], 1, 1)[None]
 
 
-def colored(images: Float[Tensor, "b c y x"], card: ModelInfo) -> Float[Tensor, "b c y x"]:
-    """Return normalized images as colors in 0 to 1 again.
+def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tensor, "b c y x"]:
+    """Return normalized images as colors in [0, 1].
 
     Args:
         images: Normalized.
-        card: With mean and spread of the colors.
+        info: Metadata with mean and std.
 
     Example:
         >>> import torch
-        >>> card = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
-        >>> colored(torch.tensor([[[[-2.0, 1.0]]]]), card)
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
+        >>> denormalize(torch.tensor([[[[-2.0, 1.0]]]]), info)
         tensor([[[[0.0000, 0.7500]]]])
     """
-    mean, std = (images.new_tensor(given).view(-1, 1, 1) for given in (card.mean, card.std))
+    mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     return (images * std + mean).clamp(0, 1)
 
 
 def occlusion(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    window: int | None = None,
+    sliding_window_size: int | None = None,
     stride: int | None = None,
-    fill: Fill = "mean",
-    of: Of = "probabilities",
-    chunk: int = 32,
+    baselines: Baseline = "mean",
+    score_type: ScoreType = "probabilities",
+    internal_batch_size: int = 32,
 ) -> Float[Tensor, "b y x"]:
-    """Return by how much the target falls, on average, when a window hides a pixel.
+    """Occlusion: the mean decrease of the target over all windows that hide a pixel.
 
-    Where it rises the map is negative.
+    Where the target increases the map is negative.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        window: Side of the window in pixels; a seventh of the shorter side if None.
-        stride: By how many pixels it moves; half a window if None.
-        fill: Its color: `mean`, `black` or `white`.
-        of: Whether the target gets probabilities, as in the paper, or scores.
-        chunk: Images that the model sees at once.
+        target: Target to explain.
+        sliding_window_size: Side of the window in pixels; 1/7 of the shorter side if None.
+        stride: Step of the window in pixels; half of the window if None.
+        baselines: Color of the window: `mean`, `black` or `white`.
+        score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
+        internal_batch_size: Images in one forward pass.
 
     Raises:
-        ValueError: If windows are empty or leave gaps, or there is no such color.
+        ValueError: If the window is empty, windows leave gaps, or the baseline is unknown.
 
     Source:
-        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2. Deviation: a pixel takes the mean of
-        all windows over it, instead of the one around it.
+        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2. Deviation: a pixel gets the mean of
+        all windows over it, instead of the value of the one centered on it.
     """
     size = (images.shape[2], images.shape[3])
-    side = window or max(1, min(size) // 7)
+    side = sliding_window_size or max(1, min(size) // 7)
     step = stride or max(1, side // 2)
-    windows = occlusion_windows(size, window=(side, side), stride=(step, step))
-    hidden = filled(images, subject.card, fill)
+    windows = occlusion_windows(size, window_size=(side, side), stride=(step, step))
+    baseline = baseline_image(images, explained.info, baselines)
     total = torch.zeros_like(images[:, 0])
     counts = torch.zeros_like(images[0, 0])
-    with frozen(subject.model), torch.no_grad():
-        whole = answers(subject, images[None], target, of=of)
-        for some in windows.to(images.device).split(variants_at_once(chunk, images)):
-            masks = window_masks(some, size)
-            variants = _under(images, masks.to(images), hidden)
-            falls = whole - answers(subject, variants, target, of=of)
-            total += torch.einsum("mb,myx->byx", falls, masks.to(falls))
+    chunk = variants_per_batch(internal_batch_size, images)
+    with frozen(explained.model), torch.no_grad():
+        original = evaluate_target(explained, images[None], target, score_type=score_type)
+        for window_chunk in windows.to(images.device).split(chunk):
+            masks = window_masks(window_chunk, size)
+            variants = _masked_variants(images, masks.to(images), baseline)
+            values = evaluate_target(explained, variants, target, score_type=score_type)
+            decrease = original - values
+            total += torch.einsum("mb,myx->byx", decrease, masks.to(decrease))
             counts += masks.sum(0)
     return total / counts
 
 
 def rise(
-    subject: ExplainedModel,
+    explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    masks: int = 1000,
-    cells: int = 7,
-    kept: float = 0.5,
-    fill: Fill = "mean",
-    of: Of = "probabilities",
+    num_masks: int = 1000,
+    grid_size: int = 7,
+    keep_probability: float = 0.5,
+    baselines: Baseline = "mean",
+    score_type: ScoreType = "probabilities",
     seed: int = 0,
-    chunk: int = 32,
+    internal_batch_size: int = 32,
 ) -> Float[Tensor, "b y x"]:
-    """Return the mean of the target over random masks that leave a pixel visible.
+    """RISE: the mean of the target over random masks, weighted by the visibility of each pixel.
 
-    All images get the same masks, so that none depends on the others.
+    All images get the same masks, so that the map of an image does not depend on its batch.
 
     Args:
-        subject: The model.
+        explained: The model.
         images: Normalized.
-        target: What is to be explained.
-        masks: How many are tried; the paper takes 4000 to 8000.
-        cells: Along a side of a mask.
-        kept: How likely a cell stays visible.
-        fill: The color of what is hidden: `mean`, `black` or `white`.
-        of: Whether the target gets probabilities, as in the paper, or scores.
+        target: Target to explain.
+        num_masks: Number of masks; the paper uses 4000 to 8000.
+        grid_size: Cells along a side of a mask.
+        keep_probability: Probability that a cell stays visible.
+        baselines: Color of hidden pixels: `mean`, `black` or `white`.
+        score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
         seed: Of the masks.
-        chunk: Images that the model sees at once.
+        internal_batch_size: Images in one forward pass.
 
     Raises:
-        ValueError: If there are no masks or cells, kept is not between 0 and 1, or there is no such
-            color.
+        ValueError: If there are no masks or cells, keep_probability is not between 0 and 1, or the
+            baseline is unknown.
 
     Source:
         Petsiuk, Das and Saenko 2018, arXiv:1806.07421, equation 6.
     """
     size = (images.shape[2], images.shape[3])
-    drawn = random_grids(masks, cells=cells, kept=kept, seed=seed)
-    hidden = filled(images, subject.card, fill)
+    grids, shifts = rise_grids(
+        num_masks, num_cells=grid_size, keep_probability=keep_probability, seed=seed
+    )
+    baseline = baseline_image(images, explained.info, baselines)
     total = torch.zeros_like(images[:, 0])
-    with frozen(subject.model), torch.no_grad():
-        answers(subject, images[None], target, of=of)
-        at_once = variants_at_once(chunk, images)
-        for grids, shifts in zip(*(one.split(at_once) for one in drawn), strict=True):
-            seen = soft_masks(grids, shifts, size).to(images)
-            values = answers(subject, _under(images, 1 - seen, hidden), target, of=of)
-            total += torch.einsum("mb,myx->byx", values, seen)
-    return total / (masks * kept)
+    with frozen(explained.model), torch.no_grad():
+        evaluate_target(explained, images[None], target, score_type=score_type)
+        chunk = variants_per_batch(internal_batch_size, images)
+        for chunk_grids, chunk_shifts in zip(grids.split(chunk), shifts.split(chunk), strict=True):
+            visible = rise_masks(chunk_grids, chunk_shifts, size).to(images)
+            variants = _masked_variants(images, 1 - visible, baseline)
+            values = evaluate_target(explained, variants, target, score_type=score_type)
+            total += torch.einsum("mb,myx->byx", values, visible)
+    return total / (num_masks * keep_probability)
 
 
-def _under(
-    images: Float[Tensor, "b c y x"], masks: Float[Tensor, "m y x"], hidden: Tensor
+def _masked_variants(
+    images: Float[Tensor, "b c y x"], masks: Float[Tensor, "m y x"], baseline: Tensor
 ) -> Float[Tensor, "m b c y x"]:
-    """Return each image under each mask, hidden where that is 1."""
-    return torch.lerp(images, hidden.expand_as(images), masks[:, None, None])
+    """Return each image with each mask, replaced by the baseline where the mask is 1."""
+    return torch.lerp(images, baseline.expand_as(images), masks[:, None, None])

@@ -1,233 +1,333 @@
-"""What a map explains: the score of a class, or any number made of what a model returns."""
+"""Attribution targets: the score of a class, or any function of the output of a model."""
 
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ExplainedModel
-from visattn.recording.model_outputs import class_scores, described_output
+from visattn.recording.model_outputs import class_scores, describe_output
 
 Target = Callable[[Any], Float[Tensor, " b"]]
-"""From what a model returns to one number for each image, differentiably."""
-Wanted = int | str | Sequence[int | str] | Target | None
+"""A differentiable function from the output of a model to one number for each image."""
+TargetLike = int | str | Sequence[int | str] | Target | None
+ScoreType = Literal["probabilities", "logits"]
 
 
 @runtime_checkable
-class KnownTarget(Protocol):
-    """A target that can say what it explains; whatever pixels, boxes or queries need is one too."""
+class DescribedTarget(Protocol):
+    """A target that describes itself in the metadata of maps.
 
-    first: tuple[float, ...]
-    """The numbers of the first call, one for each image."""
+    Targets of your own, such as for pixels, boxes or queries, may implement it.
+    """
+
+    initial_values: tuple[float, ...]
+    """Values of the first call, one for each image."""
 
     def __call__(self, output: Any, /) -> Float[Tensor, " b"]:
-        """Return one number for each image of what a model returned."""
+        """Return one number for each image from the output of a model."""
         ...
 
-    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:
-        """Return what is explained of an image, as `made` of a map says it."""
+    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:
+        """Return metadata for the map of one image."""
         ...
 
 
 class ClassTarget:
-    """The score of a class of each image.
+    """The score (logit) of one class for each image.
 
-    Where no class is given, the best one of each image is taken, and that of the first call
-    stays: methods call it first with the images as they are, and then with what they made of
-    them.
+    Without class indices, the predicted class of each image in the first call is used for all
+    calls: methods first call the target with the original images, and then with variants.
 
     Args:
-        numbers: Of the classes, one for each image, or a single one for all; None for the best.
+        class_indices: One for each image, or a single one for all; None for the predicted class.
 
     Example:
         >>> import torch
-        >>> best = ClassTarget()
-        >>> best(torch.tensor([[0.0, 3.0, 1.0]])), best(torch.tensor([[9.0, 2.0, 1.0]]))
+        >>> target = ClassTarget()
+        >>> target(torch.tensor([[0.0, 3.0, 1.0]])), target(torch.tensor([[9.0, 2.0, 1.0]]))
         (tensor([3.]), tensor([2.]))
-        >>> best.numbers, best.first
+        >>> target.class_indices, target.initial_values
         ((1,), (3.0,))
     """
 
-    def __init__(self, numbers: Sequence[int] | None = None) -> None:
-        self.numbers = None if numbers is None else tuple(numbers)
-        self.first: tuple[float, ...] = ()
-        """The scores of the first call."""
+    def __init__(self, class_indices: Sequence[int] | None = None) -> None:
+        self.class_indices = None if class_indices is None else tuple(class_indices)
+        self.initial_values: tuple[float, ...] = ()
+        """Scores of the first call."""
 
     def __call__(self, output: Any) -> Float[Tensor, " b"]:
         """Return the score of the class of each image.
 
         Args:
-            output: What the model returned.
+            output: Output of the model.
 
         Raises:
-            ValueError: If it holds no class scores, there is no such class, or there is not one
-                for each image.
+            ValueError: If it has no class scores, or there is no such class, or not one class for
+                each image.
         """
         scores = class_scores(output)
-        if self.numbers is None:
-            self.numbers = tuple(scores.argmax(1).tolist())
-        numbers = self.numbers * len(scores) if len(self.numbers) == 1 else self.numbers
-        if len(numbers) != len(scores):
+        if self.class_indices is None:
+            self.class_indices = tuple(scores.argmax(1).tolist())
+        indices = self.class_indices
+        indices = indices * len(scores) if len(indices) == 1 else indices
+        if len(indices) != len(scores):
             raise ValueError(
-                f"there must be one target for each image, or one for all; got {len(numbers)} "
-                f"for {len(scores)} images"
+                f"there must be one target for each of {len(scores)} images, or one for all; got "
+                f"{len(indices)} targets"
             )
-        _check_numbers(numbers, scores.shape[1])
-        found = scores.gather(1, scores.new_tensor(numbers).long()[:, None])[:, 0]
-        self.first = self.first or tuple(found.detach().tolist())
-        return found
+        _check_class_indices(indices, scores.shape[1])
+        selected = scores.gather(1, scores.new_tensor(indices).long()[:, None])[:, 0]
+        self.initial_values = self.initial_values or tuple(selected.detach().tolist())
+        return selected
 
-    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:
-        """Return number, name and score of the class that is explained of an image."""
-        numbers = self.numbers or ()
-        number = numbers[at if len(numbers) > 1 else 0] if numbers else None
-        known = number is not None and number < len(classes)
+    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:
+        """Return index, name and score of the class that is explained for an image."""
+        indices = self.class_indices or ()
+        target = indices[index if len(indices) > 1 else 0] if indices else None
+        named = target is not None and target < len(class_names)
         return {
-            "target": number,
-            "class": classes[number] if known and number is not None else "",
-            "score": self.first[at] if self.first else None,
+            "target": target,
+            "class": class_names[target] if named and target is not None else "",
+            "score": self.initial_values[index] if self.initial_values else None,
         }
 
 
 class CallableTarget:
-    """Any number made of what the model returns, after a look whether it is one for each image.
+    """A function of the output of a model; its result is checked.
 
     Args:
-        called: From what the model returns for a batch to one number for each image.
+        function: From the output for a batch to one number for each image.
 
     Example:
         >>> import torch
         >>> mean = CallableTarget(lambda output: output["out"][:, 3].mean((1, 2)))
-        >>> mean({"out": torch.ones(2, 5, 7, 7)}), mean.first
+        >>> mean({"out": torch.ones(2, 5, 7, 7)}), mean.initial_values
         (tensor([1., 1.]), (1.0, 1.0))
     """
 
-    def __init__(self, called: Target) -> None:
-        self.called = called
-        self.first: tuple[float, ...] = ()
-        """The numbers of the first call."""
+    def __init__(self, function: Target) -> None:
+        self.function = function
+        self.initial_values: tuple[float, ...] = ()
+        """Values of the first call."""
 
     def __call__(self, output: Any) -> Float[Tensor, " b"]:
-        """Return what was called.
+        """Return the value of the function.
 
         Args:
-            output: What the model returned.
+            output: Output of the model.
 
         Raises:
-            ValueError: If it gives anything but one number for each image.
+            ValueError: If the function returns anything but one number for each image.
         """
         try:
-            found = self.called(output)
+            values = self.function(output)
         except Exception as error:
-            error.add_note(f"the target function was given {described_output(output)}")
+            error.add_note(f"the target function was called with {describe_output(output)}")
             raise
-        if not isinstance(found, Tensor) or found.ndim != 1 or not found.is_floating_point():
-            given = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():
+            got = type(values).__name__
+            if isinstance(values, Tensor):
+                got = f"a tensor of shape {list(values.shape)} and {values.dtype}"
             raise ValueError(
-                "a target function must return one number for each image, as a tensor of floats "
-                f"[b]; of {described_output(output)} it returned {given}; write it as "
+                "a target function must return one number for each image, a float tensor [b]; got "
+                f"{got} from {describe_output(output)}; write it as "
                 "lambda output: output[:, 3] - output[:, 5]"
             )
-        self.first = self.first or tuple(found.detach().tolist())
-        return found
+        self.initial_values = self.initial_values or tuple(values.detach().tolist())
+        return values
 
-    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the number that was made of an image, and the name of the function."""
-        name = getattr(self.called, "__name__", type(self.called).__name__)
+    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the value for an image and the name of the function."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
         return {
             "target": None,
             "class": "",
             "function": name,
-            "score": self.first[at] if self.first else None,
+            "score": self.initial_values[index] if self.initial_values else None,
         }
 
 
 class NoTarget:
-    """Nothing that is explained: for methods that ask no scores, of models that have none.
+    """No target, for methods that use no scores with models that have none.
 
     Example:
-        >>> NoTarget().about(0, ())
+        >>> NoTarget().describe(0, ())
         {'target': None, 'class': '', 'score': None}
     """
 
     def __init__(self) -> None:
-        self.first: tuple[float, ...] = ()
+        self.initial_values: tuple[float, ...] = ()
 
     def __call__(self, output: Any) -> Float[Tensor, " b"]:  # noqa: ARG002
-        """Return no number."""
+        """Return an empty tensor."""
         return torch.zeros(0)
 
-    def about(self, at: int, classes: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
-        """Return that nothing is explained."""
+    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
+        """Return metadata without a target."""
         return {"target": None, "class": "", "score": None}
 
 
-def target_of(target: Wanted, subject: ExplainedModel) -> KnownTarget:
-    """Return what makes one number for each image of what a model returns.
+def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTarget:
+    """Return the target function for a class, a list of classes or a function.
 
     Args:
-        target: A class by its number or its name, or one for each image; a function of what the
-            model returns to one number for each image, differentiably; or None for the best
-            class of each image.
-        subject: The model.
+        target: A class index or name, or one for each image; a differentiable function from the
+            output of the model to one number for each image; or None for the predicted class of
+            each image.
+        explained: The model.
 
     Raises:
         ValueError: If there is no such class.
-        TypeError: If the target is of another kind.
+        TypeError: If the target is of another type.
 
     Example:
         >>> import torch
         >>> from visattn.recording.model_info import ModelInfo
-        >>> card = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
-        >>> subject = ExplainedModel(torch.nn.Flatten(), card, torch.nn.Flatten(), ("cat", "dog"))
-        >>> target_of("dog", subject)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
+        >>> model = torch.nn.Flatten()
+        >>> explained = ExplainedModel(model, info, model, ("cat", "dog"))
+        >>> resolve_target("dog", explained)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         tensor([2., 4.])
     """
-    if isinstance(target, KnownTarget):
+    if isinstance(target, DescribedTarget):
         return target
-    if not callable(target) and (refusal := subject.card.output.refusal):
+    if not callable(target) and (error := explained.info.output.error):
         if target is None:
             return NoTarget()
-        raise ValueError(f"{subject.card.name} has no class {target!r}: {refusal}")
+        raise ValueError(f"{explained.info.name} has no class {target!r}: {error}")
     if target is None:
         return ClassTarget()
     if isinstance(target, (int, str)):
-        return ClassTarget([_number(target, subject)])
+        return ClassTarget([_class_index(target, explained)])
     if isinstance(target, Sequence):
-        return ClassTarget([_number(one, subject) for one in target])
+        return ClassTarget([_class_index(item, explained) for item in target])
     if not callable(target):
         raise TypeError(
-            "a target is a class by number or name, a list of such, or a function of what the "
-            f"model returns; got {type(target).__name__}"
+            "target must be a class index or name, a list of them, or a function of the model's "
+            f"output; got {type(target).__name__}"
         )
     return CallableTarget(target)
 
 
-def _number(target: int | str, subject: ExplainedModel) -> int:
-    """Return the number of a class."""
+def _class_index(target: int | str, explained: ExplainedModel) -> int:
     if isinstance(target, int):
-        _check_numbers([target], len(subject.classes) or None)
+        _check_class_indices([target], len(explained.class_names) or None)
         return target
-    if not subject.classes:
+    names = explained.class_names
+    if not names:
         raise ValueError(
-            f"{subject.card.name} does not know the names of its classes, so {target!r} is none; "
-            "give the number of the class"
+            f"the class names of {explained.info.name} are unknown, got target {target!r}; give "
+            "the index of the class, or the names by class_names="
         )
-    if target not in subject.classes:
-        close = get_close_matches(target, subject.classes, n=3)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see its classes"
+    if target not in names:
         raise ValueError(
-            f"{subject.card.name} has no class {target!r} among its {len(subject.classes)}; {hint}"
+            f"target must be one of the {len(names)} classes of {explained.info.name}, got "
+            f"{target!r}; {did_you_mean(target, names)}"
         )
-    return subject.classes.index(target)
+    return names.index(target)
 
 
-def _check_numbers(numbers: Sequence[int], count: int | None) -> None:
-    wrong = [number for number in numbers if number < 0 or (count and number >= count)]
-    if wrong:
-        of = f"the {count} classes are" if count else "classes are"
-        last = f" to {count - 1}" if count else ""
-        raise ValueError(f"{of} counted from 0{last}, got target {wrong[0]}")
+def _check_class_indices(indices: Sequence[int], num_classes: int | None) -> None:
+    invalid = [index for index in indices if index < 0 or (num_classes and index >= num_classes)]
+    if invalid:
+        limit = f"0 to {num_classes - 1}" if num_classes else "at least 0"
+        raise ValueError(f"target must be a class index, {limit}; got {invalid[0]}")
+
+
+def target_values(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+) -> Float[Tensor, " b"]:
+    """Return the value of the target for each image.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Function of the model's output.
+
+    Raises:
+        ValueError: If the target does not return one number for each image.
+    """
+    return _check_one_per_image(target(explained.forward(images)), len(images))
+
+
+def _check_one_per_image(values: Float[Tensor, " b"], count: int) -> Float[Tensor, " b"]:
+    if len(values) != count:
+        raise ValueError(
+            f"a target must return one number for each of {count} images, got {len(values)}"
+        )
+    return values
+
+
+def evaluate_target(
+    explained: ExplainedModel,
+    variants: Float[Tensor, "m b c y x"],
+    target: Target,
+    *,
+    score_type: ScoreType = "logits",
+) -> Float[Tensor, "m b"]:
+    """Return the value of the target for each variant of each image, in one forward pass.
+
+    Args:
+        explained: The model.
+        variants: Of b images, normalized.
+        target: Function of the model's output.
+        score_type: Whether a class target selects `probabilities` or `logits`; functions always
+            get the output of the model.
+
+    Raises:
+        ValueError: If the score type is unknown.
+    """
+    if score_type not in ("probabilities", "logits"):
+        raise ValueError(f"score_type must be 'probabilities' or 'logits', got {score_type!r}")
+    if not isinstance(target, ClassTarget):
+        count = variants.shape[1]
+        outputs = _variant_outputs(explained, variants)
+        return torch.stack([_check_one_per_image(target(output), count) for output in outputs])
+    scores = explained.scores(variants.flatten(0, 1))
+    scores = probabilities(scores) if score_type == "probabilities" else scores
+    return torch.stack([target(batch) for batch in scores.unflatten(0, variants.shape[:2])])
+
+
+def _variant_outputs(
+    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"]
+) -> Iterator[Any]:
+    """Yield the output of the model for each variant; in one forward pass if it is a tensor."""
+    if explained.info.output.key or explained.info.output.error:
+        yield from map(explained.forward, variants)
+        return
+    output = explained.forward(variants.flatten(0, 1))
+    yield from output.unflatten(0, variants.shape[:2])
+
+
+def probabilities(scores: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+    """Return class probabilities: softmax, or sigmoid for a single class.
+
+    Example:
+        >>> probabilities(torch.zeros(1, 4)), probabilities(torch.zeros(1, 1))
+        (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), tensor([[0.5000]]))
+    """
+    return scores.softmax(1) if scores.shape[1] > 1 else scores.sigmoid()
+
+
+def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:
+    """Return how many variants of all images fit into one forward pass, at least one.
+
+    Args:
+        internal_batch_size: Images in one forward pass.
+        images: Each of which has variants.
+
+    Raises:
+        ValueError: If the batch size is below 1.
+
+    Example:
+        >>> import torch
+        >>> variants_per_batch(32, torch.zeros(3, 1, 2, 2))
+        10
+    """
+    if internal_batch_size < 1:
+        raise ValueError(f"internal_batch_size must be at least 1, got {internal_batch_size}")
+    return max(1, internal_batch_size // len(images))

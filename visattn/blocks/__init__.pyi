@@ -1,26 +1,14 @@
 from .base import (
     Block as Block,
-)
-from .base import (
     BlockInfo as BlockInfo,
-)
-from .base import (
+    apply_gate as apply_gate,
     check_choice as check_choice,
-)
-from .base import (
     check_odd as check_odd,
-)
-from .base import (
-    hidden_width as hidden_width,
-)
-from .base import (
-    scaled as scaled,
+    reduced_channels as reduced_channels,
 )
 from .branch.selective_kernel import (
     SelectiveKernel as SelectiveKernel,
-)
-from .branch.selective_kernel import (
-    dividing_groups as dividing_groups,
+    resolve_groups as resolve_groups,
 )
 from .branch.split_attention import (
     SplitAttention as SplitAttention,
@@ -36,8 +24,6 @@ from .channel.global_context import (
 )
 from .channel.squeeze_excite import (
     EffectiveSE as EffectiveSE,
-)
-from .channel.squeeze_excite import (
     SqueezeExcite as SqueezeExcite,
 )
 from .channel.srm import (
@@ -59,31 +45,19 @@ from .combined.simam import (
     SimAM as SimAM,
 )
 from .combined.triplet import (
-    PairGate as PairGate,
-)
-from .combined.triplet import (
+    AxisPairGate as AxisPairGate,
     TripletAttention as TripletAttention,
 )
 from .external import (
-    check_class as check_class,
-)
-from .external import (
-    imported as imported,
-)
-from .external import (
-    imported_module as imported_module,
-)
-from .external import (
-    path_of as path_of,
-)
-from .external import (
-    plain_card as plain_card,
+    check_block_class as check_block_class,
+    default_info as default_info,
+    import_block as import_block,
+    import_module as import_module,
+    import_path as import_path,
 )
 from .norm import (
-    MapNorm as MapNorm,
-)
-from .norm import (
-    VectorNorm as VectorNorm,
+    CheckedBatchNorm1d as CheckedBatchNorm1d,
+    CheckedBatchNorm2d as CheckedBatchNorm2d,
 )
 from .recurrent.additive import (
     AdditiveAttention as AdditiveAttention,
@@ -92,25 +66,14 @@ from .recurrent.luong import (
     LuongAttention as LuongAttention,
 )
 from .registry import (
+    BLOCKS as BLOCKS,
     block_class as block_class,
-)
-from .registry import (
-    create as create,
-)
-from .registry import (
-    info as info,
-)
-from .registry import (
-    is_known as is_known,
-)
-from .registry import (
-    name_of as name_of,
-)
-from .registry import (
-    names as names,
-)
-from .registry import (
-    register as register,
+    block_info as block_info,
+    block_name as block_name,
+    create_block as create_block,
+    is_registered as is_registered,
+    list_blocks as list_blocks,
+    register_block as register_block,
 )
 from .self_attention.botnet import (
     BoTNetAttention as BoTNetAttention,
@@ -132,20 +95,14 @@ from .spatial.attention_gate import (
 )
 from .spatial.spatial_gate import (
     SpatialGate as SpatialGate,
-)
-from .spatial.spatial_gate import (
     SpatialSE as SpatialSE,
 )
 from .spatial.spatial_transformer import (
-    PoseRegression as PoseRegression,
-)
-from .spatial.spatial_transformer import (
+    LocalizationNetwork as LocalizationNetwork,
     SpatialTransformer as SpatialTransformer,
 )
 from .tap import (
     RecordRequest as RecordRequest,
-)
-from .tap import (
     Tap as Tap,
 )
 from .transformer.attention import (
@@ -153,23 +110,15 @@ from .transformer.attention import (
 )
 from .transformer.drop import (
     DropPath as DropPath,
-)
-from .transformer.drop import (
     LayerScale as LayerScale,
-)
-from .transformer.drop import (
     PatchDropout as PatchDropout,
 )
 from .transformer.layer import (
     EncoderLayer as EncoderLayer,
-)
-from .transformer.layer import (
-    through_layers as through_layers,
+    run_layers as run_layers,
 )
 from .transformer.mlp import (
     FeedForward as FeedForward,
-)
-from .transformer.mlp import (
     SwiGLU as SwiGLU,
 )
 from .transformer.multi_head import (
@@ -177,30 +126,18 @@ from .transformer.multi_head import (
 )
 from .transformer.pooling import (
     AttentionPool as AttentionPool,
-)
-from .transformer.pooling import (
     SequencePool as SequencePool,
 )
 from .transformer.stems import (
     ConvStem as ConvStem,
-)
-from .transformer.stems import (
     ConvTokenizer as ConvTokenizer,
-)
-from .transformer.stems import (
     PatchEmbedding as PatchEmbedding,
-)
-from .transformer.stems import (
     ShiftedPatchEmbedding as ShiftedPatchEmbedding,
 )
 from .transformer.swin_stage import (
     PatchMerging as PatchMerging,
-)
-from .transformer.swin_stage import (
-    WindowStage as WindowStage,
-)
-from .transformer.swin_stage import (
-    fitted_window as fitted_window,
+    SwinStage as SwinStage,
+    fit_window as fit_window,
 )
 from .transformer.token_layout import (
     TokenLayout as TokenLayout,

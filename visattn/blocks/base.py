@@ -1,4 +1,4 @@
-"""Options that are one of a few words."""
+"""Base class of attention blocks, their metadata, and validation of their arguments."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,97 +9,107 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.numerics import may_overwrite
+from visattn.functional.numerics import can_write_inplace
 
 
-def check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
-    """Let one of the choices pass.
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise unless the value is one of the choices.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Value to check.
+        choices: Allowed values.
 
     Raises:
-        ValueError: If it is none of them.
+        ValueError: If the value is not one of the choices.
 
     Example:
         >>> check_choice("combine", "add", ("add", "mul"))
     """
-    if given not in choices:
-        raise ValueError(f"{option} must be one of {', '.join(choices)}, got {given!r}")
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def check_odd(option: str, given: int) -> None:
-    """Let a size pass that has a middle.
+def check_odd(name: str, value: int) -> None:
+    """Raise unless a kernel size is odd and positive.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Value to check.
 
     Raises:
-        ValueError: If it is even or below 1.
+        ValueError: If the value is even or below 1.
 
     Example:
-        >>> check_odd("kernel", 7)
+        >>> check_odd("kernel_size", 7)
     """
-    if given < 1 or given % 2 == 0:
-        raise ValueError(f"{option} must be odd, so that the map keeps its size, got {given}")
+    if value < 1 or value % 2 == 0:
+        raise ValueError(f"{name} must be odd, so that the map keeps its size, got {value}")
 
 
-def scaled(
+def apply_gate(
     x: Float[Tensor, "b c y x"], gate: Float[Tensor, "b c y x"], tap: Tap
 ) -> Float[Tensor, "b c y x"]:
-    """Return the features, each scaled by its own gate, which passes the tap.
+    """Return the features multiplied by a gate of the same shape, which passes through the tap.
 
-    The gate is used up: where no slope is to come and nobody listens, its memory holds the result.
-    Of a gate that is as large as the features, this saves the time to fetch as much memory again.
+    The product is written into the memory of the gate if no gradient is needed and no recorder
+    listens: for a gate as large as the features this avoids a second allocation.
 
     Args:
         x: Features.
-        gate: Made for this use, and not needed after it.
-        tap: Where the gate can be seen.
+        gate: Gate; it must not be used afterwards.
+        tap: Tap through which the gate passes.
 
     Example:
-        >>> scaled(torch.full((1, 1, 1, 1), 3.0), torch.full((1, 1, 1, 1), 0.5), Tap("gate"))
+        >>> apply_gate(torch.full((1, 1, 1, 1), 3.0), torch.full((1, 1, 1, 1), 0.5), Tap("gate"))
         tensor([[[[1.5000]]]])
     """
     gate = tap(gate)
-    needed = tap.wanted or not may_overwrite(x, gate)
-    if needed or torch.compiler.is_compiling() or gate.stride() != x.stride():
+    keep_gate = tap.wanted or not can_write_inplace(x, gate)
+    if keep_gate or torch.compiler.is_compiling() or gate.stride() != x.stride():
         return x * gate
     return gate.mul_(x)
 
 
-Kind = Literal["channel", "spatial", "both", "branches", "grid", "other"]
+BlockKind = Literal["channel", "spatial", "combined", "branch", "self_attention", "other"]
 
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """What somebody wants to know of a block before using it.
+    """Metadata of an attention block.
 
     Args:
-        name: In the catalog.
-        kind: What it weighs: each `channel`, each place (`spatial`), `both`, the `branches` of
-            several convolutions, or, on a `grid`, what each place takes from the others; `other`
-            for a registered block that does not say.
-        title: Its name in the literature.
-        paper: Authors, year, and where to find it.
-        equation: What it computes, in a line or a few; x is the input, y the output, s the sigmoid.
-        parameters: How many there are at C channels, in closed form.
-        deviations: Where it differs from the paper or from code that people know, a line each.
-        weights: Whose weights fit as they are or by a converter, a line each.
-        aliases: Other names under which it is known. Case, spaces, hyphens and underscores do not
-            matter, and the name of its class is known anyway.
+        name: Name in the registry.
+        kind: What the attention weights: each `channel`, each position (`spatial`), both
+            (`combined`), the `branch` outputs of several convolutions, or pairs of positions
+            (`self_attention`); `other` for a registered block without metadata.
+        title: Name in the literature.
+        paper: Authors, year and reference.
+        equation: Computation in a few lines; x is the input, y the output, s the sigmoid.
+        parameters: Number of parameters in closed form, for C channels.
+        deviations: Differences from the paper or from common implementations, one per entry.
+        compatible_weights: Implementations whose weights load directly or by conversion, one per
+            entry.
+        aliases: Other names of the block. Case, spaces, hyphens and underscores are ignored; the
+            class name is always an alias.
     """
 
     name: str
-    kind: Kind
+    kind: BlockKind
     title: str
     paper: str
     equation: str
     parameters: str
     deviations: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
+    compatible_weights: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
 
 class Block(nn.Module, ABC):
-    """Attention that takes a grid of features and gives one of the same shape, whatever its size.
+    """Base class of attention blocks: maps features to features of the same shape, for any size.
 
     Args:
-        channels: Width of a feature.
+        channels: Number of input channels.
 
     Example:
         >>> import torch
@@ -110,8 +120,8 @@ class Block(nn.Module, ABC):
         tensor(15.)
     """
 
-    card: ClassVar[BlockInfo]
-    """Paper, equation, and where we deviate."""
+    info: ClassVar[BlockInfo]
+    """Metadata: paper, equation, number of parameters, deviations."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -120,45 +130,51 @@ class Block(nn.Module, ABC):
         self.channels = channels
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features under attention.
+        """Apply attention to the features.
 
         Raises:
-            ValueError: If they are not of the width that the block is made for.
+            ValueError: If the features are not [batch, channels, height, width] with the number of
+                channels that the block was created for.
         """
-        self._check(x)
+        self._check_features(x)
         return self.attend(x)
 
     @abstractmethod
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features under attention; their width is right."""
+        """Apply attention to features whose shape has been checked."""
 
-    def _check(self, x: Float[Tensor, "b c y x"]) -> None:
+    def _check_features(self, x: Float[Tensor, "b c y x"]) -> None:
         if x.ndim != 4 or x.shape[1] != self.channels:
             raise ValueError(
                 f"{type(self).__name__} takes [batch, {self.channels}, height, width], "
-                f"got {list(x.shape)}; say channels={x.shape[1]} when it is made, or permute "
+                f"got {list(x.shape)}; create the block with channels={x.shape[1]}, or permute "
                 "channels-last features"
                 if x.ndim == 4
-                else f"{type(self).__name__} takes four axes, got {list(x.shape)}"
+                else f"{type(self).__name__} takes 4-D features, got {list(x.shape)}"
             )
 
     def extra_repr(self) -> str:
-        """Return what is printed of it beside its parts."""
+        """Return the arguments shown by `repr`."""
         return f"{self.channels}"
 
 
-def hidden_width(channels: int, reduction: int, *, least: int = 1) -> int:
-    """Return the width of a bottleneck, which never falls below `least`.
+def reduced_channels(channels: int, reduction: int, *, minimum: int = 1) -> int:
+    """Return the number of hidden channels of a bottleneck.
+
+    Args:
+        channels: Number of input channels.
+        reduction: Reduction ratio.
+        minimum: Smallest number of hidden channels.
 
     Raises:
         ValueError: If channels or reduction are below 1.
 
     Example:
-        >>> hidden_width(256, 16), hidden_width(8, 16)
+        >>> reduced_channels(256, 16), reduced_channels(8, 16)
         (16, 1)
     """
     if channels < 1 or reduction < 1:
         raise ValueError(
             f"channels and reduction must be at least 1, got {channels} and {reduction}"
         )
-    return max(least, channels // reduction)
+    return max(minimum, channels // reduction)

@@ -1,4 +1,4 @@
-"""All blocks by name."""
+"""Registry of attention blocks: create, list, describe and register blocks by name."""
 
 import difflib
 import inspect
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, overload
 
 from torch import nn
 
-from visattn.blocks.base import Block, BlockInfo, Kind
+from visattn.blocks.base import Block, BlockInfo, BlockKind
 from visattn.blocks.branch.selective_kernel import SelectiveKernel
 from visattn.blocks.branch.split_attention import SplitAttention
 from visattn.blocks.channel.eca import ECA
@@ -23,7 +23,7 @@ from visattn.blocks.combined.coordinate import CoordinateAttention
 from visattn.blocks.combined.scse import SCSE
 from visattn.blocks.combined.simam import SimAM
 from visattn.blocks.combined.triplet import TripletAttention
-from visattn.blocks.external import check_class, imported, path_of, plain_card
+from visattn.blocks.external import check_block_class, default_info, import_block, import_path
 from visattn.blocks.self_attention.botnet import BoTNetAttention
 from visattn.blocks.self_attention.criss_cross import CrissCrossAttention
 from visattn.blocks.self_attention.danet import DANet
@@ -36,7 +36,7 @@ from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
 BlockClass = TypeVar("BlockClass", bound=type[nn.Module])
 
 BLOCKS: dict[str, type[Block]] = {
-    block.card.name: block
+    block.info.name: block
     for block in (
         SqueezeExcite,
         EffectiveSE,
@@ -67,32 +67,32 @@ BLOCKS: dict[str, type[Block]] = {
 
 class _Entry(NamedTuple):
     block: type[nn.Module]
-    card: BlockInfo
+    info: BlockInfo
 
 
 _registered: dict[str, _Entry] = {}
 _imported: dict[str, _Entry] = {}
-"""Classes that were named by their path, by that path."""
+"""Blocks that were created by import path, by that path."""
 
 
-def create(name: str, channels: int, **options: Any) -> nn.Module:
-    """Return a block by its name in the catalog.
+def create_block(name: str, channels: int, **options: Any) -> nn.Module:
+    """Create a block by name.
 
     Args:
-        name: One of `names()`, or another name that the block goes by: "SE", "squeeze_excite",
-            "non-local"; case, hyphens and underscores do not matter. Or the class of a block as
-            `package.module.Class`, of a module that configs may import.
-        channels: Width of the features that it is to take.
-        options: What the block takes besides, as `reduction` or `kernel`.
+        name: A name from `list_blocks()` or an alias such as "SE", "squeeze_excite" or "non-local";
+            case, hyphens and underscores are ignored. Or the import path `package.module.Class` of
+            a block class in a trusted module.
+        channels: Number of input channels.
+        options: Further arguments of the block, such as `reduction` or `kernel_size`.
 
     Raises:
-        ValueError: If there is no such block, if it takes no such option, or if its module may not
-            be imported.
-        TypeError: If the class that is named cannot be a block.
+        ValueError: If there is no such block, if it has no such argument, or if its module is not
+            trusted.
+        TypeError: If the class cannot be used as a block.
 
     Example:
         >>> import torch
-        >>> create("SE", 32, reduction=8)(torch.zeros(1, 32, 5, 7)).shape
+        >>> create_block("SE", 32, reduction=8)(torch.zeros(1, 32, 5, 7)).shape
         torch.Size([1, 32, 5, 7])
     """
     block = block_class(name)
@@ -101,184 +101,198 @@ def create(name: str, channels: int, **options: Any) -> nn.Module:
     wrong = sorted(set(options) - set(known))
     if wrong and len(known) == len(parameters):
         raise ValueError(
-            f"{name} takes no {', '.join(wrong)}; it takes {', '.join(known) or 'no options'}"
+            f"{name} has no argument {', '.join(wrong)}; "
+            f"its arguments are {', '.join(known) or 'none'}"
         )
     return block(channels, **options)
 
 
-def names(kind: Kind | None = None) -> list[str]:
-    """Return the names of all blocks, or of those of a kind.
+def list_blocks(kind: BlockKind | None = None) -> list[str]:
+    """Return the names of all blocks, or of the blocks of one kind.
+
+    Args:
+        kind: `channel`, `spatial`, `combined`, `branch`, `self_attention` or `other`.
 
     Raises:
         ValueError: If there is no such kind.
 
     Example:
-        >>> "se" in names(kind="channel")
+        >>> "se" in list_blocks(kind="channel")
         True
     """
-    if kind is not None and kind not in get_args(Kind):
-        raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
-    return [name for name, entry in _entries().items() if kind in (None, entry.card.kind)]
+    if kind is not None and kind not in get_args(BlockKind):
+        raise ValueError(f"kind must be one of {', '.join(get_args(BlockKind))}, got {kind!r}")
+    return [name for name, entry in _all_entries().items() if kind in (None, entry.info.kind)]
 
 
-def info(name: str) -> BlockInfo:
-    """Return the card of a block: paper, equation, parameters, and where we deviate.
+def block_info(name: str) -> BlockInfo:
+    """Return the metadata of a block: paper, equation, number of parameters, deviations.
 
     Args:
-        name: As `create` takes it.
+        name: Name, alias or import path, as for `create_block`.
 
     Raises:
-        ValueError: If there is no such block, or if its module may not be imported.
-        TypeError: If the class that is named cannot be a block.
+        ValueError: If there is no such block, or if its module is not trusted.
+        TypeError: If the class cannot be used as a block.
 
     Example:
-        >>> info("SE").equation
+        >>> block_info("SE").equation
         'y = x * s(W2 relu(W1 mean(x) + b1) + b2)'
     """
-    return _entry(name).card
+    return _get_entry(name).info
 
 
 @overload
-def register(block: BlockClass, *, name: str | None = None) -> BlockClass: ...
+def register_block(block: BlockClass, *, name: str | None = None) -> BlockClass: ...
 
 
 @overload
-def register(
+def register_block(
     block: None = None, *, name: str | None = None
 ) -> Callable[[BlockClass], BlockClass]: ...
 
 
-def register(
+def register_block(
     block: BlockClass | None = None, *, name: str | None = None
 ) -> BlockClass | Callable[[BlockClass], BlockClass]:
-    """Add a block of your own to the catalog, for this process; also as a decorator.
+    """Register a block class for this process; also usable as a decorator.
 
-    `create`, `insert`, `names`, `info`, the networks, the conformance suite and `visattn blocks`
-    know it from then on, by its name or as `package.module.Class`.
+    From then on `create_block`, `insert`, `list_blocks`, `block_info`, the models, the conformance
+    suite and `visattn blocks` accept it by name or as `package.module.Class`.
 
     Args:
-        block: A class of `torch.nn.Module` that takes features [batch, channels, height, width] and
-            returns features of the same shape. Its constructor takes the channels first, and all
-            its other arguments have defaults. A class attribute `card` says what `info` returns.
-        name: In the catalog; the name of the class in lower case if None.
+        block: Subclass of `torch.nn.Module` that maps features [batch, channels, height, width] to
+            features of the same shape. The first argument of its constructor is `channels`; all
+            others have defaults. A class attribute `info` of type `BlockInfo` holds its metadata.
+        name: Name in the registry; the lowercase class name if None.
 
     Returns:
-        The class as it is.
+        The class, unchanged.
 
     Raises:
-        TypeError: If it is no such class.
-        ValueError: If the name is taken by another block, or is no plain word.
+        TypeError: If the class cannot be used as a block.
+        ValueError: If the name belongs to another block or is not an identifier.
 
     Example:
         >>> from visattn.blocks import registry
         >>> getfixture("monkeypatch").setattr(registry, "_registered", {})
-        >>> @register
+        >>> @register_block
         ... class Halved(nn.Module):
         ...     def __init__(self, channels):
         ...         super().__init__()
         ...     def forward(self, x):
         ...         return x / 2
-        >>> create("halved", 64)
+        >>> create_block("halved", 64)
         Halved()
     """
     if block is None:
-        return lambda given: register(given, name=name)
-    made = check_class(block)
-    card = getattr(made, "card", None)
-    card = card if isinstance(card, BlockInfo) else None
-    word = name or (card.name if card else made.__name__.lower())
-    if not re.fullmatch(r"[A-Za-z](\w|-)*", word) or word.lower() == "none":
-        raise ValueError(f"a block is named by a word such as my_block, got {word!r}")
-    other = _spellings().get(_key(word))
-    taken = _entries()[other].block if other else None
-    if taken is not None and path_of(taken) != path_of(made):  # a cell that ran again is the same
+        return lambda decorated: register_block(decorated, name=name)
+    cls = check_block_class(block)
+    info = getattr(cls, "info", None)
+    info = info if isinstance(info, BlockInfo) else None
+    new_name = name or (info.name if info else cls.__name__.lower())
+    if not re.fullmatch(r"[A-Za-z](\w|-)*", new_name) or new_name.lower() == "none":
+        raise ValueError(f"the name of a block must be an identifier, got {new_name!r}")
+    names = _canonical_names()
+    existing = names.get(_normalize(new_name))
+    registered = _all_entries()[existing].block if existing else None
+    # A notebook cell that runs again defines the same class anew.
+    if registered is not None and import_path(registered) != import_path(cls):
         raise ValueError(
-            f"the name {word!r} is taken by the block {other} ({path_of(taken)}); "
-            f"give another: va.register({made.__name__}, name=...)"
+            f"the name {new_name!r} is taken by the block {existing} ({import_path(registered)}); "
+            f"choose another: va.register_block({cls.__name__}, name=...)"
         )
-    if other in BLOCKS:
+    if existing in BLOCKS:
         return block
-    aliases = tuple(a for a in card.aliases if _key(a) not in _spellings()) if card else ()
-    told = replace(card, name=word, aliases=aliases) if card else plain_card(made, word)
-    _registered[other or word] = _Entry(made, told)
+    aliases = (
+        tuple(alias for alias in info.aliases if _normalize(alias) not in names) if info else ()
+    )
+    new_info = (
+        replace(info, name=new_name, aliases=aliases) if info else default_info(cls, new_name)
+    )
+    _registered[existing or new_name] = _Entry(cls, new_info)
     return block
 
 
 def block_class(name: str) -> type[nn.Module]:
-    """Return the class of a block, by a name as `create` takes it.
+    """Return the class of a block by name, alias or import path.
 
     Raises:
-        ValueError: If there is no such block, or if its module may not be imported.
-        TypeError: If the class that is named cannot be a block.
+        ValueError: If there is no such block, or if its module is not trusted.
+        TypeError: If the class cannot be used as a block.
 
     Example:
         >>> block_class("CBAM").__name__
         'CBAM'
     """
-    return _entry(name).block
+    return _get_entry(name).block
 
 
-def is_known(name: str) -> bool:
-    """Return whether a block can be made by a name without anything being imported for it.
+def is_registered(name: str) -> bool:
+    """Return whether a name belongs to a registered block; imports nothing.
 
     Example:
-        >>> is_known("CBAM"), is_known("my_package.MyBlock")
+        >>> is_registered("CBAM"), is_registered("my_package.MyBlock")
         (True, False)
     """
-    return _known(name) is not None
+    return _find_entry(name) is not None
 
 
-def name_of(module: nn.Module) -> str | None:
-    """Return the name of a block in the catalog; None of what is no block.
+def block_name(module: nn.Module) -> str | None:
+    """Return the registered name of a block; None if the module is not a block.
 
     Example:
-        >>> name_of(create("CBAM", 32)), name_of(nn.ReLU())
+        >>> block_name(create_block("CBAM", 32)), block_name(nn.ReLU())
         ('cbam', None)
     """
-    for name, entry in {**_entries(), **_imported}.items():
+    for name, entry in {**_all_entries(), **_imported}.items():
         if type(module) is entry.block:
             return name
     return type(module).__name__ if isinstance(module, Block) else None
 
 
-def _entries() -> dict[str, _Entry]:
-    """Return all blocks by name, ours first."""
-    return {name: _Entry(block, block.card) for name, block in BLOCKS.items()} | _registered
+def _all_entries() -> dict[str, _Entry]:
+    """Return all blocks by name, built-in blocks first."""
+    return {name: _Entry(block, block.info) for name, block in BLOCKS.items()} | _registered
 
 
-def _key(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.lower())
 
 
-def _spellings() -> dict[str, str]:
-    """Return the names of blocks by all that they are called; what they are named as comes last."""
-    entries = _entries()
-    by_class = {_key(entry.block.__name__): name for name, entry in entries.items()}
-    by_alias = {_key(a): name for name, entry in entries.items() for a in entry.card.aliases}
-    return {**by_class, **by_alias, **{_key(name): name for name in entries}}
+def _canonical_names() -> dict[str, str]:
+    """Return the block name for every normalized name, alias and class name; names win."""
+    entries = _all_entries()
+    by_class = {_normalize(entry.block.__name__): name for name, entry in entries.items()}
+    by_alias = {_normalize(a): name for name, entry in entries.items() for a in entry.info.aliases}
+    return {**by_class, **by_alias, **{_normalize(name): name for name in entries}}
 
 
-def _known(name: str) -> _Entry | None:
-    entries = _entries()
+def _find_entry(name: str) -> _Entry | None:
+    entries = _all_entries()
     if "." not in name:
-        spelt = _spellings().get(_key(name))
-        return entries[spelt] if spelt else None
-    paths = {path_of(entry.block): entry for entry in entries.values()}
+        canonical = _canonical_names().get(_normalize(name))
+        return entries[canonical] if canonical else None
+    paths = {import_path(entry.block): entry for entry in entries.values()}
     return paths.get(name) or _imported.get(name)
 
 
-def _entry(name: str) -> _Entry:
-    if known := _known(name):
-        return known
+def _get_entry(name: str) -> _Entry:
+    if entry := _find_entry(name):
+        return entry
     if "." in name:
-        block = imported(name)
-        _imported[name] = _Entry(block, plain_card(block, name))
+        block = import_block(name)
+        _imported[name] = _Entry(block, default_info(block, name))
         return _imported[name]
-    spellings = _spellings()
-    close = difflib.get_close_matches(_key(name), spellings, n=5, cutoff=0.6)
-    near = list(dict.fromkeys(spellings[key] for key in close))[:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names())}"
+    names = _canonical_names()
+    matches = difflib.get_close_matches(_normalize(name), names, n=5, cutoff=0.6)
+    close = list(dict.fromkeys(names[match] for match in matches))[:3]
+    hint = (
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else f"choose from {', '.join(list_blocks())}"
+    )
     raise ValueError(
-        f"there is no block {name!r}; {hint} (a block of your own: call va.register(MyBlock) "
-        "first, or name it as package.module.Class)"
+        f"there is no block {name!r}; {hint} (a block of your own: call "
+        "va.register_block(MyBlock) first, or pass package.module.Class)"
     )

@@ -1,4 +1,4 @@
-"""The one place where an attention block's map can be seen."""
+"""Tap: identity module through which a block passes its attention weights to recorders."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
@@ -12,83 +12,82 @@ MapKind = Literal["gate", "tokens", "words", "glimpse", "gradient", "saliency", 
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What somebody wants to see of attention among tokens.
+    """Rows and heads of an attention matrix that a recorder asks a block for.
 
     Args:
-        queries: Whose rows: of `all` tokens, of the `patches`, of the tokens before them that have
-            some role (`class`, `distillation`, `register`), or of those with these numbers, the
-            tokens before the patches counted first.
-        heads: Numbers of the heads; None for all.
-        woven: Whether the block is to compute with the weights that it shows, so that gradients
-            with respect to them can be taken; all rows and heads are shown then.
+        queries: Query rows: `all` tokens, the `patches`, the prefix tokens of one role (`class`,
+            `distillation`, `register`), or token indices, where prefix tokens come first.
+        heads: Head indices; None for all.
+        differentiable: Whether the block computes its output from the recorded weights, so that
+            gradients with respect to them exist; all rows and heads are recorded then.
 
     Example:
-        >>> RecordRequest("register").rows(("class", "register", "register"), 9)
+        >>> RecordRequest("register").query_indices(("class", "register", "register"), 9)
         slice(1, 3, None)
     """
 
     queries: str | tuple[int, ...] = "all"
     heads: tuple[int, ...] | None = None
-    woven: bool = False
+    differentiable: bool = False
 
     @property
-    def whole(self) -> bool:
-        """Whether all rows of all heads are wanted."""
+    def is_complete(self) -> bool:
+        """Whether all rows of all heads are requested."""
         return self.queries == "all" and self.heads is None
 
-    def rows(self, roles: Sequence[str], count: int) -> slice | list[int]:
-        """Return which of the tokens are meant.
+    def query_indices(self, roles: Sequence[str], count: int) -> slice | list[int]:
+        """Return the indices of the requested query tokens.
 
         Args:
-            roles: Of the tokens before the patches.
-            count: Tokens in all.
+            roles: Roles of the prefix tokens.
+            count: Number of tokens.
 
         Raises:
             ValueError: If there is no such token.
         """
         if isinstance(self.queries, tuple):
-            return _numbered(self.queries, count, "tokens")
+            return _check_indices(self.queries, count, "tokens")
         if self.queries == "all":
             return slice(None)
         if self.queries == "patches":
             return slice(len(roles), count)
         if self.queries not in roles:
             raise ValueError(
-                f"there is no {self.queries} token here, whose row could be a map; the tokens "
-                f"before the patches are {', '.join(roles) or 'none'}: ask for queries='patches' "
-                "or 'all', or for one of these"
+                f"this layer has no {self.queries} token; its prefix tokens are "
+                f"{', '.join(roles) or 'none'}: pass one of these, or queries='patches' or 'all'"
             )
         first = list(roles).index(self.queries)
         return slice(first, first + list(roles).count(self.queries))
 
-    def chosen_heads(self, count: int) -> slice | list[int]:
-        """Return which of the heads are meant.
+    def head_indices(self, count: int) -> slice | list[int]:
+        """Return the indices of the requested heads.
 
         Raises:
             ValueError: If there is no such head.
         """
-        return slice(None) if self.heads is None else _numbered(self.heads, count, "heads")
+        return slice(None) if self.heads is None else _check_indices(self.heads, count, "heads")
 
 
-def _numbered(numbers: tuple[int, ...], count: int, of: str) -> list[int]:
-    if wrong := [number for number in numbers if not -count <= number < count]:
-        raise ValueError(f"there are {count} {of}, counted from 0, got number {wrong[0]}")
-    return [number % count for number in numbers]
+def _check_indices(indices: tuple[int, ...], count: int, noun: str) -> list[int]:
+    if wrong := [index for index in indices if not -count <= index < count]:
+        raise ValueError(f"there are {count} {noun}, numbered from 0, got index {wrong[0]}")
+    return [index % count for index in indices]
 
 
 class Tap(nn.Module):
-    """Pass attention weights through unchanged, so that a recorder can listen to them.
+    """Identity module that passes attention weights, so that forward hooks can record them.
 
-    A block that can also run without computing its weights asks `wanted` first. One that can
-    compute single rows or heads follows `wish`, and says so in `shown`. If the tap is `woven`, the
-    block goes on with the weights that the tap gives back, all of them.
+    A block that can run without computing its weights first checks `wanted`. A block that can
+    compute single rows or heads follows `request` and stores it in `fulfilled`. If the tap is
+    `differentiable`, the block computes its output from the weights that the tap returns.
 
     Args:
-        kind: What the weights are: a `gate` per pixel, a row of `tokens`, one map per word, ...
-        grid: Height and width of the grid that the last axis runs over, row by row. A block whose
-            grid changes sets it before each use. None when the weights already end in `y x`, or
-            in `c`; `tokens` and `words` always run over one axis, and are no maps without a grid.
-        lone: Whether there is one row of tokens only, as in pooling, from which no wish picks.
+        kind: Kind of map: a `gate` per pixel, a row of `tokens`, one map per word, ...
+        grid: Height and width of the grid that the last axis flattens in row-major order; a block
+            whose grid varies sets it before each use. None if the weights end in `y x` or `c`.
+            `tokens` and `words` have one flat axis and are no maps without a grid.
+        single_query: Whether there is only one query row, as in pooling, so that `queries` of a
+            request does not apply.
 
     Example:
         >>> Tap("gate")(torch.tensor([0.25, 0.75]))
@@ -96,37 +95,41 @@ class Tap(nn.Module):
     """
 
     def __init__(
-        self, kind: MapKind, *, grid: tuple[int, int] | None = None, lone: bool = False
+        self, kind: MapKind, *, grid: tuple[int, int] | None = None, single_query: bool = False
     ) -> None:
         super().__init__()
         self.kind: MapKind = kind
         self.grid = grid
-        self.lone = lone
+        self.single_query = single_query
         self.roles: tuple[str, ...] = ()
-        """Of the tokens that stand before the grid in the last axis; the block sets it."""
+        """Roles of the prefix tokens before the grid in the last axis; set by the block."""
         self.notes: dict[str, Any] = {}
-        """How the weights were made, in plain values; the block sets it."""
-        self.shown: RecordRequest | None = None
-        """The wish that the block followed; None for one that knows no wishes and shows all."""
-        self.wishes: list[RecordRequest] = []
-        """Of those who listen."""
+        """Metadata of the weights, in plain values; set by the block."""
+        self.fulfilled: RecordRequest | None = None
+        """The request that the block followed; None if the block always records everything."""
+        self.requests: list[RecordRequest] = []
+        """Requests of all listening recorders."""
 
     @property
-    def wish(self) -> RecordRequest:
-        """What to show: what all listeners want, or everything if they want different things."""
-        wanted = set(self.wishes)
-        return wanted.pop() if len(wanted) == 1 else RecordRequest(woven=self.woven)
+    def request(self) -> RecordRequest:
+        """What to record: the request of all listeners, or everything if they differ."""
+        requests = set(self.requests)
+        return (
+            requests.pop()
+            if len(requests) == 1
+            else RecordRequest(differentiable=self.differentiable)
+        )
 
     @property
-    def woven(self) -> bool:
-        """Whether the block is to compute with what the tap gives back."""
-        return any(wish.woven for wish in self.wishes)
+    def differentiable(self) -> bool:
+        """Whether the block must compute its output from the weights the tap returns."""
+        return any(request.differentiable for request in self.requests)
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody is listening."""
+        """Whether a recorder listens."""
         return len(cast("Sized", self._forward_hooks)) > 0
 
     def forward(self, weights: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-        """Return the weights as they are."""
+        """Return the weights unchanged."""
         return weights

@@ -1,4 +1,4 @@
-"""`visattn blocks`: what there is to put into a network, and what each block is."""
+"""`visattn blocks`: list the attention blocks, or describe one."""
 
 import argparse
 import inspect
@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.parser import CommandParser
+from visattn.commands.options.arguments import CommandParser
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from torch import nn
@@ -17,91 +17,88 @@ if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
 CHANNELS = 256
 SIDE = 56
 PAPER = 37
-"""Columns that authors, year and address of a paper take."""
+"""Width of the column with authors, year and reference of a paper."""
 
 _DESCRIPTION = f"""\
-List the attention blocks that can be put into a network, with what each costs at {CHANNELS}
-channels, or tell all that is known of one: equation, options, where it differs from the paper,
-whose weights it takes."""
+List the attention blocks with their cost at {CHANNELS} channels, or describe one block: equation,
+arguments, deviations from the paper, compatible weights."""
 
 _EPILOG = """\
-A block is made by va.create(NAME, channels, ...) and put into a network by
-va.insert(model, NAME, at=..., example=...). NAME may be a class of your own, as
-package.module.Class, and what modules of yours register is listed too, if
-VISATTN_TRUST_MODULES names these modules."""
+va.create_block(NAME, channels, ...) creates a block, va.insert(model, NAME, position=..., example=...) inserts
+it into a network. NAME can also be your own class, package.module.Class. Blocks that your modules
+register are listed, too, if VISATTN_TRUST_MODULES names these modules."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command."""
-    made = CommandParser(
-        prog="visattn blocks",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(prog="visattn blocks", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="block to describe (default: list all blocks)"
     )
-    made.add_argument("name", nargs="?", metavar="NAME", help="of one block (all)")
-    return made
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the table of all blocks, or the card of one; return 0."""
-    options = parser()
-    asked = options.parse_args(argv)
-    from visattn.blocks.registry import info
+    """Print the table of all blocks, or the description of one; return 0."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    from visattn.blocks.registry import block_info
 
     columns = shutil.get_terminal_size((120, 24)).columns
     try:
-        _import_users_modules()
-        if asked.name is None:
+        _import_trusted_modules()
+        if args.name is None:
             print("\n".join(_table(columns)))
             return 0
-        info(asked.name)
-        lines = _card(asked.name, min(columns, 100))
+        block_info(args.name)
+        lines = _describe(args.name, min(columns, 100))
     except (ValueError, TypeError) as error:
-        options.error(str(error))
+        parser.error(str(error))
     print("\n".join(lines))
     return 0
 
 
-def _import_users_modules() -> None:
-    """Import what the user trusts, so that the blocks that are registered there are known.
+def _import_trusted_modules() -> None:
+    """Import the modules of VISATTN_TRUST_MODULES, which may register blocks.
 
-    A module that cannot be imported is named on stderr; the other blocks are shown all the same.
+    A module that cannot be imported is reported on stderr; the other blocks are shown.
     """
-    from visattn.blocks.external import imported_module
-    from visattn.io.trusted_modules import users_modules
+    from visattn.blocks.external import import_module
+    from visattn.io.trusted_modules import user_trusted_modules
 
-    for module in users_modules():
+    for module in user_trusted_modules():
         try:
-            imported_module(module)
+            import_module(module)
         except ValueError as error:
-            print(f"visattn blocks: {error}; what it registers is not shown", file=sys.stderr)
+            print(f"visattn blocks: {error}; its blocks are not shown", file=sys.stderr)
 
 
 # ------------------------------------------------------------------ all blocks
 
 
 def _table(columns: int) -> list[str]:
-    """Return a row for each block; its title too, where there is room."""
-    from visattn.blocks.registry import info, names
+    """Return a row per block, with its title if the terminal is wide enough."""
+    from visattn.blocks.registry import block_info, list_blocks
 
     rows = [("block", "kind", "parameters", "MACs", "title", "paper")]
-    for name in names():
-        card = info(name)
+    for name in list_blocks():
+        info = block_info(name)
         try:
             parameters, macs = _costs(name)
-            count, products = f"{parameters:,}", _short(macs)
-        except ValueError:  # a registered block; its card says why
-            count, products = "-", "-"
-        rows.append((name, card.kind, count, products, card.title, card.paper))
+            count, operations = f"{parameters:,}", _short(macs)
+        except ValueError:  # a user's block; its description gives the reason
+            count, operations = "-", "-"
+        rows.append((name, info.kind, count, operations, info.title, info.paper))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     room = columns - sum(widths) - 2 * len(widths)
-    lines = [f"{_aligned(row[:4], widths)}  {_told(*row[4:], room)}".rstrip() for row in rows]
-    below = (
-        f"parameters at {CHANNELS} channels; MACs of one image of {SIDE} x {SIDE} cells, gates "
-        "and attention products included. visattn blocks NAME tells more of one."
+    lines = [
+        f"{_aligned(row[:4], widths)}  {_title_and_paper(*row[4:], room)}".rstrip() for row in rows
+    ]
+    legend = (
+        f"parameters at {CHANNELS} channels; MACs for one feature map of {SIDE} x {SIDE}, gates "
+        "and attention products included. visattn blocks NAME describes a block."
     )
-    return [*lines, "", *textwrap.wrap(below, min(columns, 100))]
+    return [*lines, "", *textwrap.wrap(legend, min(columns, 100))]
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -111,13 +108,13 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     )
 
 
-def _told(title: str, paper: str, room: int) -> str:
-    """Return title and paper in so many columns; the paper alone if there are too few.
+def _title_and_paper(title: str, paper: str, room: int) -> str:
+    """Return title and paper in `room` columns; the paper alone if they are too few.
 
     Example:
-        >>> _told("Energies (SimAM)", "Yang et al. 2021, ICML, a.long/address", 72)
+        >>> _title_and_paper("Energies (SimAM)", "Yang et al. 2021, ICML, a.long/address", 72)
         'Energies                           Yang et al. 2021, ICML'
-        >>> _told("Energies (SimAM)", "Yang et al. 2021, ICML, a.long/address", 24)
+        >>> _title_and_paper("Energies (SimAM)", "Yang et al. 2021, ICML, a.long/address", 24)
         'Yang et al. 2021, ICML'
     """
     width = min(room - PAPER - 2, 50)
@@ -131,28 +128,28 @@ def _told(title: str, paper: str, room: int) -> str:
 
 
 def _costs(name: str) -> tuple[int, int]:
-    """Return parameters and MACs of a block; nothing is computed for it.
+    """Return parameters and MACs of a block, counted on the meta device.
 
     Raises:
-        ValueError: If it fails.
+        ValueError: If the block raises an error.
     """
     import torch
 
-    from visattn.blocks.registry import create
-    from visattn.insertion.summary import table
+    from visattn.blocks.registry import create_block
+    from visattn.insertion.cost import summary
 
     try:
         with torch.device("meta"):
-            model = torch.nn.Sequential(create(name, CHANNELS))
-            costs = table(model, torch.empty(1, CHANNELS, SIDE, SIDE))
-    except Exception as error:  # whatever a user's block raises
+            model = torch.nn.Sequential(create_block(name, CHANNELS))
+            costs = summary(model, torch.empty(1, CHANNELS, SIDE, SIDE))
+    except Exception as error:  # a user's block may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"not counted: {type(error).__name__}: {reason}") from error
-    return costs.parameters, costs.work.macs
+    return costs.num_parameters, costs.macs.total
 
 
 def _short(count: int) -> str:
-    """Return a count with three digits.
+    """Return a count with three significant digits.
 
     Example:
         >>> [_short(count) for count in (0, 812, 8_464, 1_605_632, 12_300_000_000)]
@@ -167,44 +164,44 @@ def _short(count: int) -> str:
 # ------------------------------------------------------------------ one block
 
 
-def _card(name: str, columns: int) -> list[str]:
-    """Return all that is known of a block, under one margin."""
-    from visattn.blocks.registry import block_class, info
+def _describe(name: str, columns: int) -> list[str]:
+    """Return the description of a block."""
+    from visattn.blocks.registry import block_class, block_info
 
-    block, card = block_class(name), info(name)
+    block, info = block_class(name), block_info(name)
     try:
         parameters, macs = _costs(name)
-        costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE} cells"
+        costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE}"
     except ValueError as error:
         costs = str(error)
-    name = card.name
-    lines = [f"{name}: {card.title}"]
-    lines += _wrapped(f"{card.paper}; {_weighs(card.kind)}", "", columns)
-    lines += ["", *_wrapped(card.equation, "  ", columns)]
+    name = info.name
+    lines = [f"{name}: {info.title}"]
+    lines += _wrapped(f"{info.paper}; {_attended(info.kind)}", "", columns)
+    lines += ["", *_wrapped(info.equation, "  ", columns)]
     lines += ["  (x: input, y: output, s: sigmoid)", ""]
-    lines += _entry("parameters", [card.parameters, costs], columns)
-    lines += _entry("options", _options(block) or ["none"], columns)
-    if card.aliases:
-        lines += _entry("also called", [", ".join(card.aliases)], columns)
-    lines += _entry("deviations", card.deviations or ["none known"], columns)
-    lines += _entry("weights", card.weights or ["of this block only"], columns)
-    lines += ["", f'va.create("{name}", {CHANNELS})']
+    lines += _entry("parameters", [info.parameters, costs], columns)
+    lines += _entry("arguments", _arguments(block) or ["none"], columns)
+    if info.aliases:
+        lines += _entry("aliases", [", ".join(info.aliases)], columns)
+    lines += _entry("deviations", info.deviations or ["none known"], columns)
+    lines += _entry("weights", info.compatible_weights or ["none but its own"], columns)
+    lines += ["", f'va.create_block("{name}", {CHANNELS})']
     return [*lines, f'va.insert(model, "{name}", at="residual", example=x)']
 
 
-def _weighs(kind: str) -> str:
+def _attended(kind: str) -> str:
     return {
-        "channel": "weighs channels",
-        "spatial": "weighs places",
-        "both": "weighs channels and places",
-        "branches": "weighs branches of convolutions",
-        "grid": "each place takes from others",
-        "other": "a block from outside",
+        "channel": "attends over channels",
+        "spatial": "attends over positions",
+        "combined": "attends over channels and positions",
+        "branch": "attends over convolution branches",
+        "self_attention": "attends among positions",
+        "other": "user-defined block",
     }[kind]
 
 
 def _entry(title: str, texts: Iterable[str], columns: int) -> list[str]:
-    """Return texts in a column beside their title."""
+    """Return texts in a column next to their title."""
     margin = 12
     lines: list[str] = []
     for text in texts:
@@ -227,18 +224,18 @@ def _wrapped(text: str, margin: str, columns: int, *, hanging: str = "") -> list
     ]
 
 
-def _options(block: "type[nn.Module]") -> list[str]:
-    """Return the options of a block with their defaults and what its docstring says of them."""
-    told = _arguments(inspect.getdoc(block) or "")
+def _arguments(block: "type[nn.Module]") -> list[str]:
+    """Return the arguments of a block with their defaults and descriptions."""
+    descriptions = _documented_arguments(inspect.getdoc(block) or "")
     return [
-        f"{name}={option.default!r}: {told.get(name, '')}".removesuffix(": ")
-        for name, option in list(inspect.signature(block).parameters.items())[1:]
-        if option.default is not option.empty
+        f"{name}={argument.default!r}: {descriptions.get(name, '')}".removesuffix(": ")
+        for name, argument in list(inspect.signature(block).parameters.items())[1:]
+        if argument.default is not argument.empty
     ]
 
 
-def _arguments(docstring: str) -> dict[str, str]:
-    """Return what a docstring says of each argument."""
+def _documented_arguments(docstring: str) -> dict[str, str]:
+    """Return the descriptions of the arguments in a docstring."""
     section = re.search(r"^Args:\n((?:[ ].*\n?|\n(?=[ ]))*)", docstring, re.MULTILINE)
     body = section.group(1) if section else ""
     entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", body, re.MULTILINE)

@@ -1,62 +1,63 @@
-"""`visattn export`: from a training checkpoint to the one file that is passed on."""
+"""`visattn export`: convert a training checkpoint to a safetensors file."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.options.folders import prepare_folder
+from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.folders import create_folder
+from visattn.commands.options.models import add_run
 from visattn.commands.options.output_streams import print_row
-from visattn.commands.options.parser import CommandParser
-from visattn.commands.options.runs import add_run
+from visattn.io.run_directory import find_run, run_checkpoint
 
 _DESCRIPTION = """\
-Turn a training checkpoint into one safetensors file: the weights, how to build the model, how to
-feed it. The file executes nothing when it is loaded; training is resumed from the checkpoint."""
+Convert a training checkpoint to one safetensors file with the weights, the model's configuration
+and its preprocessing. Loading this file executes no code. Training is resumed from the checkpoint,
+not from this file."""
 
-_NOTHING = """\
-say what is exported: --run FOLDER, for the best checkpoint of a run, or a checkpoint:
+_NO_SOURCE = """\
+name what to export: --run FOLDER, for the best checkpoint of a run, or a checkpoint:
   visattn export --run runs/scenes_demo/1
   visattn export runs/scenes_demo/1/checkpoints/last.ckpt --out last.safetensors"""
 _NAME = "model.safetensors"
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command."""
-    made = CommandParser(
-        prog="visattn export",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(prog="visattn export", description=_DESCRIPTION)
+    parser.add_argument(
+        "checkpoint", nargs="?", type=Path, metavar="CHECKPOINT", help=".ckpt file of visattn fit"
     )
-    made.add_argument(
-        "checkpoint", nargs="?", type=Path, metavar="CHECKPOINT", help=".ckpt of visattn fit"
+    add_run(parser, "run directory of visattn fit, instead of CHECKPOINT: its best checkpoint")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"output file, FILE.safetensors (default with --run: {_NAME} in the run directory)",
     )
-    add_run(made, "a run of visattn fit, in place of CHECKPOINT: its best one")
-    made.add_argument(
-        "--out", type=Path, metavar="FILE", help=f"FILE.safetensors (with --run, {_NAME} in it)"
-    )
-    return made
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the model of a checkpoint; return 0.
+    """Export the model of a checkpoint; return 0.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is not a checkpoint of ours, or several runs lie where one was named.
+        FileNotFoundError: If the checkpoint does not exist.
+        ValueError: If the file is not a visattn checkpoint, or the folder holds several runs.
         OSError: If the file cannot be written.
     """
-    options = parser()
-    asked = options.parse_args(argv)
-    if (asked.checkpoint is None) == (asked.run is None):
-        options.error(_NOTHING)
-    if asked.out is None and asked.run is None:
-        options.error("--out FILE.safetensors is missing")
-    if asked.out is not None and asked.out.suffix != ".safetensors":
-        options.error(f"--out must end in .safetensors, got {asked.out}")
-    checkpoint, out = _files(asked)
-    prepare_folder(out.parent)
-    from visattn.pipelines.save_load import save
-    from visattn.training.checkpoint.reader import read_model
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if (args.checkpoint is None) == (args.run is None):
+        parser.error(_NO_SOURCE)
+    if args.out is None and args.run is None:
+        parser.error("--out FILE.safetensors is missing")
+    if args.out is not None and args.out.suffix != ".safetensors":
+        parser.error(f"--out must end in .safetensors, got {args.out}")
+    checkpoint, out = _input_and_output(args)
+    create_folder(out.parent)
+    from visattn.models.serialization.checkpoint import read_model
+    from visattn.pipelines.model_io import save
 
     model = read_model(checkpoint)
     save(model, out)
@@ -65,19 +66,17 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _files(asked: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the checkpoint that is read, and the file that is written."""
-    if asked.run is None:
-        if asked.checkpoint.is_dir():
-            raise ValueError(f"{asked.checkpoint} is a folder; if it is a run's, say --run")
-        if asked.checkpoint.suffix == ".safetensors":
-            raise ValueError(f"{asked.checkpoint} is exported already; a checkpoint ends in .ckpt")
-        if not asked.checkpoint.is_file():
-            raise FileNotFoundError(
-                f"{asked.checkpoint} does not exist; visattn fit says where it saves"
-            )
-        return asked.checkpoint, asked.out
-    from visattn.training.run_dir.find import finished_run, run_checkpoint
-
-    run = finished_run(asked.run)
-    return run_checkpoint(run), asked.out or run / _NAME
+def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path]:
+    """Return the checkpoint and the output file."""
+    if args.run is not None:
+        run = find_run(args.run)
+        return run_checkpoint(run), args.out or run / _NAME
+    if args.checkpoint.is_dir():
+        raise ValueError(f"{args.checkpoint} is a folder; export the folder of a run with --run")
+    if args.checkpoint.suffix == ".safetensors":
+        raise ValueError(f"{args.checkpoint} is exported already; a checkpoint ends in .ckpt")
+    if not args.checkpoint.is_file():
+        raise FileNotFoundError(
+            f"{args.checkpoint} does not exist; visattn fit prints where it saves checkpoints"
+        )
+    return args.checkpoint, args.out

@@ -1,4 +1,4 @@
-"""`visattn glimpse`: what images show, and the way the eye took to find out."""
+"""`visattn glimpse`: classify images with a glimpse model, and draw its scan paths."""
 
 import argparse
 import json
@@ -7,205 +7,208 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.caption.gallery import INDEX, ImageIndex, earlier_entries
-from visattn.commands.options.devices import move_to_device
-from visattn.commands.options.dry_run import add_dry_run, foresee, told_images, told_model
-from visattn.commands.options.folders import (
-    file_names,
-    png,
-    prepare_folder,
-    spare_images,
-    write_whole,
+from visattn.commands.options.arguments import (
+    CommandParser,
+    add_images,
+    add_resize_mode,
+    whole_number,
 )
-from visattn.commands.options.images import input_images, readable, report, telling_how_far
-from visattn.commands.options.output_streams import print_row
-from visattn.commands.options.parser import CommandParser
-from visattn.commands.options.progress import progress_bar
-from visattn.commands.options.runs import add_model_source, model_file, trained_model
-from visattn.commands.options.values import whole_number
+from visattn.commands.options.dry_run import (
+    add_dry_run,
+    describe_images,
+    describe_model,
+    print_dry_run,
+)
+from visattn.commands.options.folders import (
+    check_no_overwrite,
+    create_folder,
+    encode_png,
+    unique_names,
+)
+from visattn.commands.options.image_index import INDEX, ImageIndex, read_index_entries
+from visattn.commands.options.images import (
+    count_on_interrupt,
+    find_input_images,
+    read_images,
+    report_failures,
+)
+from visattn.commands.options.models import add_weights, check_weights, load_trained_model
+from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.io.atomic import atomic_write
 
-if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.images.reader import LoadedImage
     from visattn.models.ram.ram import RecurrentAttentionModel
     from visattn.pipelines.draw_scanpaths import Coverage
     from visattn.pipelines.scanpath import ScanPath
 
 _NO_WEIGHTS = """\
---weights is missing: glimpses come from a trained model. Make one:
+--weights is missing: glimpses need a trained model. Train one:
   in a few minutes    visattn fit --config configs/ram_scenes.yaml
-  then                --run FOLDER, where it lies, or visattn export --run FOLDER"""
+  then pass           --run FOLDER with its run directory, or visattn export --run FOLDER"""
 
 _EPILOG = """\
-An image gives a line on stdout: its name, a tab, its class, a tab, the probability. With --out it
-also gives
-  DIR/NAME.png    the path of the eye on the image, what was seen, and what was thought
-  DIR/NAME.gif    the same as it went on
-  DIR/NAME.json   places, boxes in pixels of the image, and probabilities after each glimpse
-and several images give DIR/coverage.png: where the eye was on all of them together, and
-DIR/index.html, which leads to all of them. The boxes
-show what the network really saw, the first glimpse included.
-Images that cannot be read are passed over and listed at the end; the exit code is then 1."""
+Prints a line per image: its name, a tab, its class, a tab, the probability. With --out it also
+writes
+  DIR/NAME.png    the scan path on the image, the glimpses, and the class probabilities
+  DIR/NAME.gif    the same as an animation
+  DIR/NAME.json   locations, boxes in pixels of the image, and probabilities after each glimpse
+and for several images DIR/coverage.png, the fixation density over all of them, and DIR/index.html,
+an index of all files. Boxes show what the network received, the first glimpse included.
+Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 _SUFFIXES = (".png", ".gif", ".json")
 _COVERAGE = "coverage"
 _LARGEST_SEED = 2**31 - 1
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command."""
-    made = CommandParser(
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(
         prog="visattn glimpse",
-        description="Say what images show, and show where a glimpse model looked to find out.",
+        description="Classify images with a glimpse model, and show where it looked.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
-        "images", nargs="+", type=Path, metavar="IMAGE_OR_FOLDER", help="folders are searched"
+    add_images(parser)
+    add_weights(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="output folder for images, animations and JSON"
     )
-    add_model_source(made)
-    made.add_argument("--out", type=Path, metavar="DIR", help="folder for images and numbers")
-    made.add_argument(
+    parser.add_argument(
         "--policy",
-        choices=("mean", "sampled", "random", "raster", "saliency"),
-        default="mean",
-        help="who leads the eye: the model at its mean or sampled, or, to compare, nobody, a grid, "
-        "what stands out (mean)",
+        choices=("greedy", "sampled", "random", "raster", "saliency"),
+        default="greedy",
+        help="glimpse locations: mean of the learned policy or samples of it; as baselines random "
+        "locations, a grid, or the peaks of an Itti-Koch saliency map (default: greedy)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--seed",
         type=whole_number(0, _LARGEST_SEED),
         default=0,
-        help="of a random start and of what is sampled (0)",
+        help="seed of random locations and samples (default: 0)",
     )
-    made.add_argument(
-        "--fit",
-        choices=("crop", "squash", "pad"),
-        default="crop",
-        help="what the network sees of a long image: its middle, all of it out of shape, "
-        "all of it with margins (crop)",
-    )
-    made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
-    made.add_argument("--strict", action="store_true", help="stop at the first unreadable image")
-    add_dry_run(made)
-    return made
+    add_resize_mode(parser)
+    add_dry_run(parser)
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look at images; return 0, or 1 if some of them could not be read or written.
+    """Classify images; return 0, or 1 if some could not be read or some files not be written.
 
     Raises:
         FileNotFoundError: If an image, a folder, the weights or the run do not exist.
-        ValueError: If the weights are no glimpse model of ours, the device is not there, a file
-            would overwrite an image, or, with `--strict`, an image cannot be read.
+        ValueError: If the weights are not a visattn glimpse model, the device is not available, an
+            output file would overwrite an image, or an image cannot be read with `--strict`.
         OSError: If the output folder cannot be written.
     """
-    options = parser()
-    asked = options.parse_args(argv)
-    if asked.weights is None and asked.run is None:
-        options.error(_NO_WEIGHTS)
-    model_file(asked)  # or says at once that there is no such run
-    bad: list[str] = []
-    names = file_names(input_images(asked.images, asked.out, bad), taken=_COVERAGE)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.weights is None and args.run is None:
+        parser.error(_NO_WEIGHTS)
+    check_weights(args)  # reports a missing run before torch is imported
+    skipped: list[str] = []
+    names = unique_names(find_input_images(args.images, args.out, skipped), reserved=_COVERAGE)
     files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
     files += [f"{_COVERAGE}.png", INDEX] if len(names) > 1 else []
-    if asked.out is not None:
-        spare_images(asked.out, files, names)
+    if args.out is not None:
+        check_no_overwrite(args.out, files, names)
         if len(names) > 1:
-            earlier_entries(asked.out / INDEX)
-    if asked.dry_run:
-        model = _glimpse_model(asked)
-        reads = [told_images([*names]), told_model(model, model_file(asked))]
-        return foresee(reads, asked.out, files)
-    if asked.out is not None:
-        prepare_folder(asked.out)
-    return _look_at_all(_glimpse_model(asked), asked, names, bad)
+            read_index_entries(args.out / INDEX)
+    if args.dry_run:
+        model, source = _load_glimpse_model(args)
+        reads = [describe_images([*names]), describe_model(model, source)]
+        return print_dry_run(reads, args.out, files)
+    if args.out is not None:
+        create_folder(args.out)
+    return _classify_images(_load_glimpse_model(args)[0], args, names, skipped)
 
 
-def _look_at_all(
+def _classify_images(
     model: "RecurrentAttentionModel",
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
     names: Mapping[Path, str],
-    bad: list[str],
+    skipped: list[str],
 ) -> int:
-    """Look at one image after the other; return the exit code."""
+    """Classify one image after the other; return the exit code."""
     from visattn.pipelines.draw_scanpaths import Coverage
 
-    coverage = Coverage(f"{asked.policy} policy")
+    coverage = Coverage(f"{args.policy} policy")
     index = None
-    if asked.out is not None and len(names) > 1:
-        index = ImageIndex(asked.out, "Glimpses")
-    lost: list[str] = []
+    if args.out is not None and len(names) > 1:
+        index = ImageIndex(args.out, "Glimpses")
+    not_written: list[str] = []
     done: list[Path] = []
     with (
-        telling_how_far(done, len(names)),
+        count_on_interrupt(done, len(names)),
         index or nullcontext(),
         progress_bar(len(names)) as progress,
     ):
-        shown = progress.track(names) if progress else names
-        for path, image in readable(shown, bad, strict=asked.strict):
-            lost += _look(model, names[path], image, asked, coverage, index)
+        paths = progress.track(names) if progress else names
+        for path, image in read_images(paths, skipped, strict=args.strict):
+            not_written += _classify_image(model, names[path], image, args, coverage, index)
             done.append(path)
-    if asked.out is not None and coverage.count > 1:
-        write_whole(asked.out / f"{_COVERAGE}.png", png(coverage.panel()))
-    return report(bad, lost, len(names))
+    if args.out is not None and coverage.count > 1:
+        atomic_write(args.out / f"{_COVERAGE}.png", encode_png(coverage.panel()))
+    return report_failures(skipped, not_written, len(names))
 
 
-def _glimpse_model(asked: argparse.Namespace) -> "RecurrentAttentionModel":
-    """Return the model that is asked for, ready to look, on its device."""
+def _load_glimpse_model(args: argparse.Namespace) -> "tuple[RecurrentAttentionModel, str]":
+    """Return the selected model on its device, and its file."""
     from visattn.models.ram.ram import RecurrentAttentionModel
 
-    model, file = trained_model(asked)
-    if not isinstance(model, RecurrentAttentionModel):
-        kind = type(model).__name__
-        raise ValueError(f"{file} holds a {kind}, which takes no glimpses")  # noqa: TRY004 (a file's fault)
-    move_to_device(model, asked.device)
-    return model
+    loaded = load_trained_model(args)
+    if not isinstance(loaded.model, RecurrentAttentionModel):
+        kind = type(loaded.model).__name__
+        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a glimpse model")  # noqa: TRY004 (the file is wrong)
+    return loaded.model, loaded.weights
 
 
-def _look(
+def _classify_image(
     model: "RecurrentAttentionModel",
     name: str,
     image: "LoadedImage",
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
     coverage: "Coverage",
     index: ImageIndex | None,
 ) -> list[str]:
-    """Look at one image, print its line and write its files; return what was not written."""
+    """Classify an image, print its row and write its files; return reasons for missing files."""
     from visattn.pipelines.draw_scanpaths import glimpse_animation, glimpse_overlay, glimpse_panel
     from visattn.pipelines.scanpath import glimpses
 
-    [scan] = glimpses(model, image, policy=asked.policy, seed=asked.seed, fit=asked.fit)
-    print_row(name, scan.answer, f"{scan.probability:.3f}")
-    if asked.out is None:
+    [scan] = glimpses(
+        model, image, policy=args.policy, seed=args.seed, resize_mode=args.resize_mode
+    )
+    print_row(name, scan.prediction, f"{scan.probability:.3f}")
+    if args.out is None:
         return []
     coverage.add(scan)
-    panel = png(glimpse_panel(image, scan, name=Path(image.name).name))
+    panel = encode_png(glimpse_panel(image, scan, name=Path(image.name).name))
     try:
-        write_whole(asked.out / f"{name}.png", panel)
-        write_whole(asked.out / f"{name}.gif", glimpse_animation(image, scan))
-        write_whole(asked.out / f"{name}.json", _json(image, scan))
+        atomic_write(args.out / f"{name}.png", panel)
+        atomic_write(args.out / f"{name}.gif", glimpse_animation(image, scan))
+        atomic_write(args.out / f"{name}.json", _json_record(image, scan))
         if index is not None:
-            said = f"{scan.answer}, {100 * scan.probability:.0f} %"
-            index.add(name, f"{name}.png", said, [glimpse_overlay(image, scan)])
+            text = f"{scan.prediction}, {100 * scan.probability:.0f} %"
+            index.add(name, f"{name}.png", text, [glimpse_overlay(image, scan)])
     except OSError as error:
         return [f"{image.name}: {error}"]
     return []
 
 
-def _json(image: "LoadedImage", scan: "ScanPath") -> bytes:
-    """Return a scan as JSON: all that is needed to draw it again."""
+def _json_record(image: "LoadedImage", scan: "ScanPath") -> bytes:
+    """Return a scan path as JSON, complete enough to draw it again."""
     geometry = scan.maps.geometry
-    told = {
+    record = {
         "image": image.name,
-        "class": scan.answer,
+        "class": scan.prediction,
         "probability": scan.probability,
-        "classes": list(scan.classes),
-        **scan.maps.made,
-        "glimpse": scan.patches.shape[-1],
-        "scales": scan.patches.shape[1],
-        "places": scan.places.tolist(),
+        "class_names": list(scan.class_names),
+        **scan.maps.metadata,
+        "glimpse_size": scan.patches.shape[-1],
+        "num_scales": scan.patches.shape[1],
+        "locations": scan.locations.tolist(),
         "boxes": scan.boxes.tolist(),
         "probabilities": scan.probabilities.tolist(),
         "geometry": None if geometry is None else geometry.to_dict(),
     }
-    return json.dumps(told, allow_nan=False).encode() + b"\n"
+    return json.dumps(record, allow_nan=False).encode() + b"\n"

@@ -1,507 +1,247 @@
 from .captions.batch import (
     CaptionBatch as CaptionBatch,
-)
-from .captions.batch import (
     CaptionSample as CaptionSample,
-)
-from .captions.batch import (
-    caption_batch as caption_batch,
+    collate_captions as collate_captions,
 )
 from .captions.dataset import (
     CaptionDataset as CaptionDataset,
-)
-from .captions.dataset import (
-    mirrored_words as mirrored_words,
+    hflip_sample as hflip_sample,
 )
 from .captions.files import (
     CaptionEntry as CaptionEntry,
-)
-from .captions.files import (
     CaptionSplit as CaptionSplit,
-)
-from .captions.files import (
-    check_disjoint as check_disjoint,
-)
-from .captions.files import (
-    check_ids as check_ids,
-)
-from .captions.files import (
-    in_split as in_split,
-)
-from .captions.files import (
-    of_split as of_split,
-)
-from .captions.files import (
-    per_split as per_split,
-)
-from .captions.files import (
+    check_disjoint_splits as check_disjoint_splits,
+    check_unique_ids as check_unique_ids,
+    entries_of_split as entries_of_split,
+    read_caption_splits as read_caption_splits,
     read_captions as read_captions,
-)
-from .captions.files import (
-    read_split as read_split,
-)
-from .captions.files import (
-    split_entries as split_entries,
+    read_split_file as read_split_file,
+    select_listed as select_listed,
+    select_split as select_split,
 )
 from .captions.formats import (
-    Remark as Remark,
-)
-from .captions.formats import (
-    recognized as recognized,
-)
-from .captions.formats import (
-    remarks as remarks,
+    CaptionRecord as CaptionRecord,
+    detect_format as detect_format,
+    parse_captions as parse_captions,
 )
 from .captions.images import (
     CaptionedImages as CaptionedImages,
-)
-from .captions.images import (
     CaptionedPhotos as CaptionedPhotos,
-)
-from .captions.images import (
     missing_photos as missing_photos,
 )
 from .captions.predictions import (
-    Results as Results,
-)
-from .captions.predictions import (
-    read_results as read_results,
+    CaptionResults as CaptionResults,
+    read_caption_results as read_caption_results,
 )
 from .captions.vocabulary import (
     Vocabulary as Vocabulary,
-)
-from .captions.vocabulary import (
     split_words as split_words,
 )
 from .classification.cluttered_mnist import (
-    ClutteredMNIST as ClutteredMNIST,
-)
-from .classification.cluttered_mnist import (
     ClutterSpec as ClutterSpec,
-)
-from .classification.cluttered_mnist import (
+    ClutteredMNIST as ClutteredMNIST,
     Placements as Placements,
-)
-from .classification.cluttered_mnist import (
-    lay as lay,
+    paste as paste,
 )
 from .classification.datasets import (
-    FramedPhotos as FramedPhotos,
-)
-from .classification.datasets import (
-    HeldImages as HeldImages,
-)
-from .classification.datasets import (
+    ImageFiles as ImageFiles,
+    InMemoryImages as InMemoryImages,
     LabeledBatch as LabeledBatch,
-)
-from .classification.datasets import (
     LabeledImages as LabeledImages,
-)
-from .classification.datasets import (
-    class_folders as class_folders,
-)
-from .classification.datasets import (
-    labeled_files as labeled_files,
+    find_classes as find_classes,
+    list_labeled_files as list_labeled_files,
 )
 from .classification.torchvision_sets import (
-    check_digits as check_digits,
-)
-from .classification.torchvision_sets import (
-    idx_shape as idx_shape,
-)
-from .classification.torchvision_sets import (
-    read_torchvision as read_torchvision,
-)
-from .feature_cache.cache import (
-    CachePlan as CachePlan,
+    check_mnist_files as check_mnist_files,
+    load_torchvision as load_torchvision,
+    read_idx_shape as read_idx_shape,
 )
 from .feature_cache.cache import (
     FeatureCache as FeatureCache,
+    request_header as request_header,
 )
-from .feature_cache.cache import (
-    cache_plan as cache_plan,
+from .feature_cache.compute import (
+    check_features as check_features,
+    compute_features as compute_features,
+    write_features as write_features,
 )
 from .feature_cache.format import (
     FeatureHeader as FeatureHeader,
-)
-from .feature_cache.format import (
-    alone as alone,
-)
-from .feature_cache.format import (
-    differences as differences,
-)
-from .feature_cache.format import (
-    packed as packed,
-)
-from .feature_cache.format import (
+    lock_folder as lock_folder,
+    map_records as map_records,
+    pack_records as pack_records,
     read_record as read_record,
-)
-from .feature_cache.format import (
-    some as some,
-)
-from .feature_cache.format import (
-    unpacked as unpacked,
-)
-from .feature_cache.request import (
-    Images as Images,
-)
-from .feature_cache.request import (
-    check_given as check_given,
-)
-from .feature_cache.request import (
-    check_size as check_size,
-)
-from .feature_cache.request import (
-    check_there as check_there,
-)
-from .feature_cache.request import (
-    found as found,
-)
-from .feature_cache.request import (
-    requested as requested,
-)
-from .feature_cache.writer import (
-    check_alike as check_alike,
-)
-from .feature_cache.writer import (
-    features_of as features_of,
-)
-from .feature_cache.writer import (
-    placed as placed,
-)
-from .feature_cache.writer import (
-    write_features as write_features,
+    unpack_record as unpack_record,
 )
 from .images.augment import (
     Affine as Affine,
-)
-from .images.augment import (
     Augmentation as Augmentation,
-)
-from .images.augment import (
-    EachAlone as EachAlone,
-)
-from .images.augment import (
+    PerImageTransform as PerImageTransform,
     RandomHorizontalFlip as RandomHorizontalFlip,
-)
-from .images.augment import (
     RandomTranslate as RandomTranslate,
-)
-from .images.augment import (
-    augmentation as augmentation,
+    build_augmentation as build_augmentation,
 )
 from .images.integrity import (
-    rows_missing as rows_missing,
-)
-from .images.integrity import (
-    scan_count as scan_count,
+    count_jpeg_scans as count_jpeg_scans,
+    png_rows_missing as png_rows_missing,
 )
 from .images.reader import (
     ImageError as ImageError,
-)
-from .images.reader import (
+    ImageLike as ImageLike,
     LoadedImage as LoadedImage,
-)
-from .images.reader import (
     find_images as find_images,
-)
-from .images.reader import (
     read_image as read_image,
-)
-from .images.reader import (
     read_size as read_size,
 )
 from .images.resize import (
     ResizeSpec as ResizeSpec,
-)
-from .images.resize import (
-    frame as frame,
-)
-from .images.resize import (
-    framed_geometry as framed_geometry,
+    resize_geometry as resize_geometry,
+    resize_to_input as resize_to_input,
 )
 from .images.rgb import (
     from_array as from_array,
-)
-from .images.rgb import (
     to_rgb as to_rgb,
 )
 from .loading.fallback import (
     ReadFallback as ReadFallback,
 )
 from .loading.sample_seed import (
-    mixed as mixed,
-)
-from .loading.sample_seed import (
-    numbered_uniforms as numbered_uniforms,
+    mix_seed as mix_seed,
+    per_sample_uniforms as per_sample_uniforms,
 )
 from .loading.samplers import (
     DistributedEvalSampler as DistributedEvalSampler,
-)
-from .loading.samplers import (
     EpochIndexSampler as EpochIndexSampler,
-)
-from .loading.samplers import (
     LengthBucketBatchSampler as LengthBucketBatchSampler,
-)
-from .loading.samplers import (
-    PairsOnce as PairsOnce,
 )
 from .loading.stateful_loader import (
     StatefulDataLoader as StatefulDataLoader,
 )
 from .phrases.grounding import (
     GroundingResult as GroundingResult,
-)
-from .phrases.grounding import (
     SupervisedWords as SupervisedWords,
-)
-from .phrases.grounding import (
-    judge_phrases as judge_phrases,
-)
-from .phrases.grounding import (
+    score_phrases as score_phrases,
     supervised_words as supervised_words,
 )
 from .phrases.phrases import (
     Phrase as Phrase,
-)
-from .phrases.phrases import (
-    phrases_on_input as phrases_on_input,
-)
-from .phrases.phrases import (
+    match_phrases as match_phrases,
+    phrases_to_input as phrases_to_input,
     read_phrases as read_phrases,
-)
-from .phrases.phrases import (
-    spoken_phrases as spoken_phrases,
 )
 from .regions.coco_instances import (
     CocoImage as CocoImage,
-)
-from .regions.coco_instances import (
     CocoObject as CocoObject,
-)
-from .regions.coco_instances import (
     read_instance_file as read_instance_file,
 )
 from .regions.dataset import (
-    LocatedImage as LocatedImage,
-)
-from .regions.dataset import (
-    LocatedObject as LocatedObject,
-)
-from .regions.dataset import (
-    read_instances as read_instances,
-)
-from .regions.dataset import (
-    read_located as read_located,
-)
-from .regions.dataset import (
-    read_masked as read_masked,
+    AnnotatedImage as AnnotatedImage,
+    AnnotatedObject as AnnotatedObject,
+    read_annotated_images as read_annotated_images,
+    read_coco_images as read_coco_images,
+    read_images_with_masks as read_images_with_masks,
 )
 from .regions.imagenet_to_coco import (
-    classes_of as classes_of,
+    matching_classes as matching_classes,
 )
 from .regions.masks import (
     boxes_mask as boxes_mask,
-)
-from .regions.masks import (
     polygon_mask as polygon_mask,
-)
-from .regions.masks import (
-    run_length_mask as run_length_mask,
-)
-from .regions.masks import (
+    rle_mask as rle_mask,
     segmentation_mask as segmentation_mask,
 )
 from .regions.saved_maps import (
-    MapFile as MapFile,
-)
-from .regions.saved_maps import (
-    read_maps as read_maps,
-)
-from .regions.saved_maps import (
-    shaped_maps as shaped_maps,
-)
-from .scenes.dataset import (
-    EachCaptionOnce as EachCaptionOnce,
+    SavedMaps as SavedMaps,
+    read_saved_maps as read_saved_maps,
+    reshape_maps as reshape_maps,
 )
 from .scenes.dataset import (
     Scenes as Scenes,
+    SingleCaptionScenes as SingleCaptionScenes,
 )
 from .scenes.grammar import (
     SceneCaption as SceneCaption,
-)
-from .scenes.grammar import (
+    describe_world as describe_world,
     grammar_words as grammar_words,
-)
-from .scenes.grammar import (
-    holds as holds,
-)
-from .scenes.grammar import (
-    tell as tell,
+    relation_holds as relation_holds,
 )
 from .scenes.render import (
-    draw as draw,
-)
-from .scenes.render import (
-    masks as masks,
+    draw_world as draw_world,
+    object_masks as object_masks,
 )
 from .scenes.single_object import (
     SingleObjectScenes as SingleObjectScenes,
-)
-from .scenes.single_object import (
-    lone_things as lone_things,
-)
-from .scenes.single_object import (
-    lone_world as lone_world,
+    single_object_scenes as single_object_scenes,
+    single_object_world as single_object_world,
 )
 from .scenes.verify import (
+    CaptionScore as CaptionScore,
     Claim as Claim,
-)
-from .scenes.verify import (
-    Judgment as Judgment,
-)
-from .scenes.verify import (
     Mention as Mention,
-)
-from .scenes.verify import (
     Verdict as Verdict,
-)
-from .scenes.verify import (
-    check as check,
-)
-from .scenes.verify import (
-    judge as judge,
-)
-from .scenes.verify import (
-    parse as parse,
+    parse_claim as parse_claim,
+    score_caption as score_caption,
+    verify_caption as verify_caption,
 )
 from .scenes.world import (
-    Kinds as Kinds,
-)
-from .scenes.world import (
+    COLORS as COLORS,
+    SHAPES as SHAPES,
     SceneObject as SceneObject,
-)
-from .scenes.world import (
+    TEXTURES as TEXTURES,
     World as World,
-)
-from .scenes.world import (
+    WorldConfig as WorldConfig,
     sample_world as sample_world,
 )
 from .shards.datasets import (
-    ShardedPhotos as ShardedPhotos,
-)
-from .shards.datasets import (
-    ShardedRasters as ShardedRasters,
-)
-from .shards.datasets import (
     ShardEntries as ShardEntries,
-)
-from .shards.datasets import (
     ShardImages as ShardImages,
-)
-from .shards.datasets import (
+    ShardedPhotos as ShardedPhotos,
+    ShardedTensors as ShardedTensors,
     caption_entry as caption_entry,
 )
 from .shards.format import (
-    ShardFacts as ShardFacts,
-)
-from .shards.format import (
     ShardInfo as ShardInfo,
-)
-from .shards.format import (
-    SplitFacts as SplitFacts,
-)
-from .shards.format import (
-    hash_of as hash_of,
-)
-from .shards.format import (
+    ShardMetadata as ShardMetadata,
+    SplitMetadata as SplitMetadata,
+    file_sha256 as file_sha256,
     index_name as index_name,
-)
-from .shards.format import (
-    key_of as key_of,
-)
-from .shards.format import (
     open_index as open_index,
-)
-from .shards.format import (
-    padded as padded,
-)
-from .shards.format import (
-    plan_of as plan_of,
-)
-from .shards.format import (
+    padded_size as padded_size,
     read_json as read_json,
-)
-from .shards.format import (
+    read_plan_hash as read_plan_hash,
+    sample_key as sample_key,
     shard_name as shard_name,
-)
-from .shards.format import (
     write_json as write_json,
 )
 from .shards.reader import (
     ShardSamples as ShardSamples,
-)
-from .shards.reader import (
-    decoded as decoded,
+    decode_image as decode_image,
 )
 from .shards.sources import (
-    HeldSource as HeldSource,
-)
-from .shards.sources import (
+    InMemorySource as InMemorySource,
     ShardPlan as ShardPlan,
-)
-from .shards.sources import (
     ShardSample as ShardSample,
-)
-from .shards.sources import (
     ShardSource as ShardSource,
-)
-from .shards.sources import (
     caption_plan as caption_plan,
-)
-from .shards.sources import (
-    ending as ending,
-)
-from .shards.sources import (
     folder_plan as folder_plan,
-)
-from .shards.sources import (
-    held_plan as held_plan,
+    image_extension as image_extension,
+    in_memory_plan as in_memory_plan,
 )
 from .shards.verify import (
     ShardFault as ShardFault,
-)
-from .shards.verify import (
     check_shards as check_shards,
-)
-from .shards.verify import (
-    shard_faults as shard_faults,
+    find_shard_faults as find_shard_faults,
 )
 from .shards.webdataset import (
     SampleStream as SampleStream,
-)
-from .shards.webdataset import (
-    StreamedSample as StreamedSample,
-)
-from .shards.webdataset import (
     StreamLoader as StreamLoader,
-)
-from .shards.webdataset import (
-    check_address as check_address,
-)
-from .shards.webdataset import (
-    secure_webdataset as secure_webdataset,
-)
-from .shards.webdataset import (
-    streamed_sample as streamed_sample,
-)
-from .shards.writer import (
-    mixed_order as mixed_order,
+    StreamedSample as StreamedSample,
+    check_url as check_url,
+    import_webdataset as import_webdataset,
+    parse_streamed_sample as parse_streamed_sample,
 )
 from .shards.writer import (
     shard_files as shard_files,
-)
-from .shards.writer import (
+    shuffled_order as shuffled_order,
     write_shards as write_shards,
 )

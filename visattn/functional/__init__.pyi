@@ -1,510 +1,256 @@
 from .attention.cnn import (
     channel_affinity as channel_affinity,
-)
-from .attention.cnn import (
-    crisscross_attention as crisscross_attention,
-)
-from .attention.cnn import (
+    criss_cross_attention as criss_cross_attention,
     double_attention as double_attention,
 )
 from .attention.hard import (
-    Selection as Selection,
-)
-from .attention.hard import (
-    hard_selection as hard_selection,
-)
-from .attention.hard import (
-    soft_selection as soft_selection,
+    HardAttentionOutput as HardAttentionOutput,
+    hard_attention as hard_attention,
+    soft_attention as soft_attention,
 )
 from .attention.linear import (
     linear_attention as linear_attention,
-)
-from .attention.linear import (
-    linear_weights as linear_weights,
+    linear_attention_weights as linear_attention_weights,
 )
 from .attention.linformer import (
-    low_rank_attention as low_rank_attention,
+    linformer_attention as linformer_attention,
 )
 from .attention.luong import (
     local_alignment as local_alignment,
-)
-from .attention.luong import (
     monotonic_centers as monotonic_centers,
-)
-from .attention.luong import (
     predicted_centers as predicted_centers,
-)
-from .attention.luong import (
     predictive_alignment as predictive_alignment,
-)
-from .attention.luong import (
     window_mask as window_mask,
 )
 from .attention.masks import (
     band_mask as band_mask,
-)
-from .attention.masks import (
     block_mask as block_mask,
-)
-from .attention.masks import (
     causal_mask as causal_mask,
-)
-from .attention.masks import (
     dilated_mask as dilated_mask,
-)
-from .attention.masks import (
     fixed_mask as fixed_mask,
-)
-from .attention.masks import (
-    from_key_padding as from_key_padding,
-)
-from .attention.masks import (
-    from_lengths as from_lengths,
-)
-from .attention.masks import (
     global_local_mask as global_local_mask,
-)
-from .attention.masks import (
-    mask_of_keys as mask_of_keys,
-)
-from .attention.masks import (
+    key_mask as key_mask,
+    key_padding_to_mask as key_padding_to_mask,
+    length_mask as length_mask,
     strided_mask as strided_mask,
 )
 from .attention.neighborhood import (
-    check_middle as check_middle,
-)
-from .attention.neighborhood import (
-    neighbor_places as neighbor_places,
-)
-from .attention.neighborhood import (
+    check_odd_kernel as check_odd_kernel,
     neighborhood_attention as neighborhood_attention,
+    neighborhood_indices as neighborhood_indices,
 )
 from .attention.reformer import (
-    HashedPlaces as HashedPlaces,
-)
-from .attention.reformer import (
-    hash_attention as hash_attention,
-)
-from .attention.reformer import (
-    hash_buckets as hash_buckets,
+    LSHChunks as LSHChunks,
+    lsh_attention as lsh_attention,
+    lsh_buckets as lsh_buckets,
 )
 from .attention.scores import (
     additive_scores as additive_scores,
-)
-from .attention.scores import (
-    attended as attended,
-)
-from .attention.scores import (
     concat_scores as concat_scores,
-)
-from .attention.scores import (
     content_scores as content_scores,
-)
-from .attention.scores import (
+    context_vector as context_vector,
     dot_scores as dot_scores,
-)
-from .attention.scores import (
     general_scores as general_scores,
-)
-from .attention.scores import (
     location_scores as location_scores,
-)
-from .attention.scores import (
     scaled_dot_scores as scaled_dot_scores,
 )
 from .attention.softmax import (
-    attention_weights as attention_weights,
-)
-from .attention.softmax import (
+    dot_product_attention as dot_product_attention,
+    dot_product_attention_weights as dot_product_attention_weights,
     masked_softmax as masked_softmax,
 )
 from .attention.statistics import (
-    attended_distance as attended_distance,
-)
-from .attention.statistics import (
+    attention_entropy as attention_entropy,
     head_diversity as head_diversity,
-)
-from .attention.statistics import (
-    received_share as received_share,
-)
-from .attention.statistics import (
-    row_entropy as row_entropy,
-)
-from .attention.statistics import (
-    saturated_share as saturated_share,
+    mean_attention_distance as mean_attention_distance,
+    received_attention as received_attention,
+    saturated_fraction as saturated_fraction,
 )
 from .attention.token_groups import (
     TokenGroups as TokenGroups,
-)
-from .attention.token_groups import (
-    group_pairs as group_pairs,
-)
-from .attention.token_groups import (
+    dense_mask_and_bias as dense_mask_and_bias,
+    exclude_self as exclude_self,
     grouped_attention as grouped_attention,
-)
-from .attention.token_groups import (
-    neighbor_groups as neighbor_groups,
-)
-from .attention.token_groups import (
+    neighborhood_groups as neighborhood_groups,
     window_groups as window_groups,
-)
-from .attention.token_groups import (
-    without_self as without_self,
 )
 from .attention.window import (
     check_window as check_window,
-)
-from .attention.window import (
-    filled_windows as filled_windows,
-)
-from .attention.window import (
-    rolled_windows as rolled_windows,
-)
-from .attention.window import (
-    slots_of_places as slots_of_places,
-)
-from .attention.window import (
-    unrolled_windows as unrolled_windows,
-)
-from .attention.window import (
-    weights_over_keys as weights_over_keys,
-)
-from .attention.window import (
+    dense_to_window_weights as dense_to_window_weights,
+    padded_window_indices as padded_window_indices,
+    scatter_weights as scatter_weights,
     window_attention as window_attention,
-)
-from .attention.window import (
-    window_places as window_places,
+    window_indices as window_indices,
+    window_slots as window_slots,
+    window_weights_to_dense as window_weights_to_dense,
 )
 from .attribution.cam import (
     grad_cam as grad_cam,
-)
-from .attribution.cam import (
     grad_cam_plus_plus as grad_cam_plus_plus,
-)
-from .attribution.cam import (
     layer_cam as layer_cam,
 )
 from .attribution.masks import (
     occlusion_windows as occlusion_windows,
-)
-from .attribution.masks import (
-    random_grids as random_grids,
-)
-from .attribution.masks import (
-    soft_masks as soft_masks,
-)
-from .attribution.masks import (
+    rise_grids as rise_grids,
+    rise_masks as rise_masks,
     window_masks as window_masks,
 )
 from .attribution.rollout import (
-    fused_heads as fused_heads,
-)
-from .attribution.rollout import (
-    relevance_rows as relevance_rows,
-)
-from .attribution.rollout import (
-    rising_means as rising_means,
-)
-from .attribution.rollout import (
-    rising_weights as rising_weights,
-)
-from .attribution.rollout import (
-    rollout_rows as rollout_rows,
-)
-from .attribution.rollout import (
-    without_weakest as without_weakest,
+    attention_rollout as attention_rollout,
+    discard_lowest as discard_lowest,
+    fuse_heads as fuse_heads,
+    gradient_rollout_weights as gradient_rollout_weights,
+    positive_grad_times_attention as positive_grad_times_attention,
+    propagate_relevance as propagate_relevance,
 )
 from .captioning.beam_search import (
+    BeamHistory as BeamHistory,
     BeamSearchOutput as BeamSearchOutput,
-)
-from .captioning.beam_search import (
+    BeamSearchState as BeamSearchState,
     DecodingConstraints as DecodingConstraints,
-)
-from .captioning.beam_search import (
-    Ended as Ended,
-)
-from .captioning.beam_search import (
-    History as History,
-)
-from .captioning.beam_search import (
-    Searchable as Searchable,
-)
-from .captioning.beam_search import (
+    FinishedHypotheses as FinishedHypotheses,
     beam_search as beam_search,
 )
 from .captioning.losses import (
-    attention_supervision as attention_supervision,
-)
-from .captioning.losses import (
+    attention_supervision_loss as attention_supervision_loss,
     caption_loss as caption_loss,
-)
-from .captioning.losses import (
     doubly_stochastic_penalty as doubly_stochastic_penalty,
-)
-from .captioning.losses import (
-    packed_rows as packed_rows,
-)
-from .captioning.losses import (
-    packed_targets as packed_targets,
+    pack_targets as pack_targets,
+    packed_indices as packed_indices,
 )
 from .captioning.sampling import (
-    Samples as Samples,
-)
-from .captioning.sampling import (
-    draw_samples as draw_samples,
+    SampledCaptions as SampledCaptions,
+    sample_captions as sample_captions,
 )
 from .evaluation.faithfulness import (
-    curve_area as curve_area,
-)
-from .evaluation.faithfulness import (
-    first_removed as first_removed,
-)
-from .evaluation.faithfulness import (
-    mean_ranks as mean_ranks,
-)
-from .evaluation.faithfulness import (
-    rank_correlation as rank_correlation,
-)
-from .evaluation.faithfulness import (
+    area_under_curve as area_under_curve,
+    average_ranks as average_ranks,
+    removal_mask as removal_mask,
     removal_ranks as removal_ranks,
+    spearman_correlation as spearman_correlation,
 )
 from .evaluation.localization import (
-    energy_inside as energy_inside,
-)
-from .evaluation.localization import (
-    outline_overlap as outline_overlap,
-)
-from .evaluation.localization import (
-    peaks as peaks,
-)
-from .evaluation.localization import (
-    point_hits as point_hits,
+    energy_pointing_game as energy_pointing_game,
+    peak_locations as peak_locations,
+    pointing_game_hits as pointing_game_hits,
+    threshold_iou as threshold_iou,
 )
 from .evaluation.road import (
     linear_imputation as linear_imputation,
 )
 from .gates.branch import (
-    branch_shares as branch_shares,
-)
-from .gates.branch import (
-    merged as merged,
-)
-from .gates.branch import (
-    radix_weights as radix_weights,
+    branch_softmax as branch_softmax,
+    merge_branches as merge_branches,
+    radix_softmax as radix_softmax,
 )
 from .gates.channel import (
-    channel_styles as channel_styles,
-)
-from .gates.channel import (
-    context_shift as context_shift,
-)
-from .gates.channel import (
-    effective_gate as effective_gate,
-)
-from .gates.channel import (
-    efficient_gate as efficient_gate,
-)
-from .gates.channel import (
-    efficient_kernel as efficient_kernel,
-)
-from .gates.channel import (
-    global_context as global_context,
-)
-from .gates.channel import (
+    eca_gate as eca_gate,
+    eca_kernel_size as eca_kernel_size,
+    effective_se_gate as effective_se_gate,
+    gct_gate as gct_gate,
+    global_context_pool as global_context_pool,
+    global_context_transform as global_context_transform,
     squeeze_excitation_gate as squeeze_excitation_gate,
-)
-from .gates.channel import (
+    style_pool as style_pool,
     style_scores as style_scores,
 )
-from .gates.channel import (
-    transformation_gate as transformation_gate,
-)
 from .gates.combined import (
-    axis_pools as axis_pools,
-)
-from .gates.combined import (
+    bam_gate as bam_gate,
+    cbam_channel_gate as cbam_channel_gate,
     coordinate_gate as coordinate_gate,
-)
-from .gates.combined import (
-    energy_gate as energy_gate,
-)
-from .gates.combined import (
-    joint_gate as joint_gate,
-)
-from .gates.combined import (
-    mean_max_gate as mean_max_gate,
-)
-from .gates.combined import (
-    strip_means as strip_means,
-)
-from .gates.combined import (
+    simam_gate as simam_gate,
+    strip_pools as strip_pools,
     triplet_gate as triplet_gate,
+    z_pool as z_pool,
 )
 from .gates.spatial import (
     additive_gate as additive_gate,
-)
-from .gates.spatial import (
-    channel_pools as channel_pools,
-)
-from .gates.spatial import (
-    pooled_gate as pooled_gate,
-)
-from .gates.spatial import (
-    projected_gate as projected_gate,
-)
-from .gates.spatial import (
-    resampled as resampled,
+    cbam_spatial_gate as cbam_spatial_gate,
+    channel_pool as channel_pool,
+    resize_bilinear as resize_bilinear,
+    spatial_squeeze_gate as spatial_squeeze_gate,
 )
 from .glimpses.paths import (
-    random_paths as random_paths,
-)
-from .glimpses.paths import (
-    raster_paths as raster_paths,
+    random_scanpaths as random_scanpaths,
+    raster_scanpaths as raster_scanpaths,
 )
 from .glimpses.retina import (
     GlimpsePyramid as GlimpsePyramid,
-)
-from .glimpses.retina import (
-    cropped_glimpses as cropped_glimpses,
-)
-from .glimpses.retina import (
+    crop_glimpses as crop_glimpses,
     glimpse_boxes as glimpse_boxes,
-)
-from .glimpses.retina import (
     glimpse_pyramid as glimpse_pyramid,
-)
-from .glimpses.retina import (
-    sampled_glimpses as sampled_glimpses,
+    sample_glimpses as sample_glimpses,
 )
 from .numerics import (
     at_least_float32 as at_least_float32,
-)
-from .numerics import (
+    can_write_inplace as can_write_inplace,
     gauss_legendre as gauss_legendre,
-)
-from .numerics import (
     gaussian_blur as gaussian_blur,
-)
-from .numerics import (
-    may_overwrite as may_overwrite,
-)
-from .numerics import (
     without_autocast as without_autocast,
 )
 from .pooling import (
-    channel_deviations as channel_deviations,
-)
-from .pooling import (
     channel_means as channel_means,
-)
-from .pooling import (
     channel_norms as channel_norms,
-)
-from .pooling import (
-    maxima as maxima,
-)
-from .pooling import (
-    means as means,
+    channel_stds as channel_stds,
+    fast_amax as fast_amax,
+    fast_mean as fast_mean,
 )
 from .positions.relative import (
-    relative_biases as relative_biases,
-)
-from .positions.relative import (
-    relative_offsets as relative_offsets,
-)
-from .positions.relative import (
+    relative_position_bias as relative_position_bias,
+    relative_position_index as relative_position_index,
     relative_position_scores as relative_position_scores,
 )
 from .positions.rotary import (
-    grid_rotations as grid_rotations,
-)
-from .positions.rotary import (
-    rotated as rotated,
+    apply_rotary as apply_rotary,
+    rotary_cos_sin as rotary_cos_sin,
 )
 from .positions.sincos import (
-    falling_frequencies as falling_frequencies,
-)
-from .positions.sincos import (
-    resampled_positions as resampled_positions,
-)
-from .positions.sincos import (
-    sine_positions as sine_positions,
+    inverse_frequencies as inverse_frequencies,
+    resample_pos_embed as resample_pos_embed,
+    sincos_pos_embed as sincos_pos_embed,
 )
 from .reinforce import (
+    categorical_entropy as categorical_entropy,
+    categorical_log_prob as categorical_log_prob,
+    classification_rewards as classification_rewards,
+    entropy_rewards as entropy_rewards,
     explained_variance as explained_variance,
-)
-from .reinforce import (
     gaussian_entropy as gaussian_entropy,
-)
-from .reinforce import (
-    gaussian_log_density as gaussian_log_density,
-)
-from .reinforce import (
-    leave_one_out as leave_one_out,
-)
-from .reinforce import (
-    policy_loss as policy_loss,
-)
-from .reinforce import (
+    gaussian_log_prob as gaussian_log_prob,
+    leave_one_out_advantages as leave_one_out_advantages,
+    reinforce_loss as reinforce_loss,
     rewards_to_go as rewards_to_go,
-)
-from .reinforce import (
-    rollout_loss as rollout_loss,
-)
-from .reinforce import (
-    truth_told as truth_told,
+    self_critical_advantages as self_critical_advantages,
+    true_class_log_prob as true_class_log_prob,
+    update_moving_average as update_moving_average,
+    value_baseline_loss as value_baseline_loss,
 )
 from .saliency.filters import (
     center_surround as center_surround,
-)
-from .saliency.filters import (
-    gabor_pairs as gabor_pairs,
-)
-from .saliency.filters import (
+    gabor_energy as gabor_energy,
+    gabor_filters as gabor_filters,
     gaussian_pyramid as gaussian_pyramid,
-)
-from .saliency.filters import (
-    orientation_energies as orientation_energies,
-)
-from .saliency.filters import (
-    resized as resized,
+    resize_antialiased as resize_antialiased,
 )
 from .saliency.itti_koch import (
+    color_opponency as color_opponency,
     conspicuity_maps as conspicuity_maps,
-)
-from .saliency.itti_koch import (
-    opponents as opponents,
-)
-from .saliency.itti_koch import (
-    salient_paths as salient_paths,
-)
-from .saliency.itti_koch import (
-    singled_out as singled_out,
+    itti_koch_saliency as itti_koch_saliency,
+    normalize_peaks as normalize_peaks,
+    saliency_scanpaths as saliency_scanpaths,
 )
 from .saliency.spectral_residual import (
     spectral_residual as spectral_residual,
 )
 from .sampling import (
-    affine_sampled as affine_sampled,
-)
-from .sampling import (
-    coarse_pools as coarse_pools,
-)
-from .sampling import (
+    affine_corners as affine_corners,
+    affine_coverage as affine_coverage,
+    affine_sample as affine_sample,
     pixel_centers as pixel_centers,
-)
-from .sampling import (
-    sampled_corners as sampled_corners,
-)
-from .sampling import (
-    sampled_region as sampled_region,
+    tent_pool as tent_pool,
 )
 from .tokens import (
     diagonal_shifts as diagonal_shifts,
-)
-from .tokens import (
-    random_tokens as random_tokens,
-)
-from .tokens import (
-    weights_in_place as weights_in_place,
+    random_token_indices as random_token_indices,
+    scatter_kept_weights as scatter_kept_weights,
 )

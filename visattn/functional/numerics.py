@@ -1,4 +1,4 @@
-"""Where half precision will not do: sums over many places, products that no scale holds down."""
+"""Numerical helpers: float32 accumulation, autocast control, quadrature, Gaussian blur."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, pad
 
 
 def at_least_float32(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """Return the numbers in float32 if they are narrower, and as they are otherwise.
+    """Convert half precision to float32 and leave wider dtypes unchanged.
 
     Example:
         >>> at_least_float32(torch.zeros(2, dtype=torch.float16)).dtype
@@ -20,14 +20,14 @@ def at_least_float32(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def may_overwrite(*tensors: Tensor) -> bool:
-    """Return whether an operation on tensors may write its result over them.
+def can_write_inplace(*tensors: Tensor) -> bool:
+    """Return whether tensors may be modified in place.
 
-    It may not where a gradient needs them again, and not under `torch.jit.trace`, whose check wants
-    the same operations with gradients and without.
+    They may not if the backward pass needs them, nor under `torch.jit.trace`, whose check compares
+    the operations with and without gradients.
 
     Example:
-        >>> may_overwrite(torch.ones(1)), may_overwrite(torch.ones(1, requires_grad=True))
+        >>> can_write_inplace(torch.ones(1)), can_write_inplace(torch.ones(1, requires_grad=True))
         (True, False)
     """
     tracing: bool = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
@@ -35,58 +35,57 @@ def may_overwrite(*tensors: Tensor) -> bool:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which autocast does not narrow what was widened.
+    """Return a context that disables autocast.
 
-    Nothing is entered where autocast is off, so that an exported graph does not hold the context.
+    If autocast is off, the context does nothing, so that exported graphs do not contain it.
 
     Example:
-        >>> one = torch.ones(1, 1)
-        >>> with torch.autocast("cpu"), without_autocast(one.device):
-        ...     (one @ one).dtype
+        >>> x = torch.ones(1, 1)
+        >>> with torch.autocast("cpu"), without_autocast(x.device):
+        ...     (x @ x).dtype
         torch.float32
     """
-    known = torch.amp.is_autocast_available(device.type)  # not for meta, where shapes are tried
+    known = torch.amp.is_autocast_available(device.type)  # not for the meta device
     if known and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 
 
-def gauss_legendre(count: int) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return places in [0, 1] and their weights, in float64.
+def gauss_legendre(num_points: int) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Return points and weights of Gauss-Legendre quadrature on [0, 1], in float64.
 
-    The weighted sum of a polynomial at these places is its integral from 0 to 1, up to the degree
-    2 count - 1.
+    The quadrature is exact for polynomials up to degree 2 num_points - 1.
 
     Args:
-        count: Of places, at least 1.
+        num_points: Number of points, at least 1.
 
     Raises:
-        ValueError: If there are fewer than 1.
+        ValueError: If the number of points is below 1.
 
     Example:
-        >>> places, weights = gauss_legendre(2)
-        >>> places, round(float((weights * places**3).sum()), 9)
+        >>> points, weights = gauss_legendre(2)
+        >>> points, round(float((weights * points**3).sum()), 9)
         (tensor([0.2113, 0.7887], dtype=torch.float64), 0.25)
 
     Source:
         Golub and Welsch 1969, "Calculation of Gauss Quadrature Rules".
     """
-    if count < 1:
-        raise ValueError(f"an integral needs at least 1 place, got {count}")
-    order = torch.arange(1, count, dtype=torch.float64)
-    beside = order / (4 * order**2 - 1).sqrt()
-    matrix = beside.diag(1) + beside.diag(-1)
-    found = torch.linalg.eigh(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    values, vectors = cast("tuple[Tensor, Tensor]", found)
+    if num_points < 1:
+        raise ValueError(f"num_points must be at least 1, got {num_points}")
+    order = torch.arange(1, num_points, dtype=torch.float64)
+    off_diagonal = order / (4 * order**2 - 1).sqrt()
+    matrix = off_diagonal.diag(1) + off_diagonal.diag(-1)
+    eigh = torch.linalg.eigh(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    values, vectors = cast("tuple[Tensor, Tensor]", eigh)
     return (values + 1) / 2, vectors[0].square()
 
 
 def gaussian_blur(images: Float[Tensor, "b c y x"], sigma: float) -> Float[Tensor, "b c y x"]:
-    """Return images blurred by a Gaussian; beyond the rim the pixels at the rim go on.
+    """Blur images with a Gaussian; border pixels are replicated.
 
     Args:
-        images: Of any range, which the result does not leave.
-        sigma: Its spread in pixels; the kernel ends after three of these.
+        images: Images of any range.
+        sigma: Standard deviation in pixels; the kernel is truncated at three of them.
 
     Raises:
         ValueError: If sigma is not above 0.
@@ -98,11 +97,11 @@ def gaussian_blur(images: Float[Tensor, "b c y x"], sigma: float) -> Float[Tenso
     """
     if not sigma > 0:
         raise ValueError(f"sigma must be above 0 pixels, got {sigma}")
-    reach = max(math.ceil(3 * sigma), 1)
-    steps = torch.arange(-reach, reach + 1, device=images.device, dtype=torch.float64)
+    radius = max(math.ceil(3 * sigma), 1)
+    steps = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float64)
     kernel = (-0.5 * (steps / sigma).square()).exp()
     kernel = (kernel / kernel.sum()).to(images)
     rows = images.flatten(0, 1)[:, None]
-    rows = conv2d(pad(rows, (reach, reach, 0, 0), mode="replicate"), kernel[None, None, None])
-    columns = pad(rows, (0, 0, reach, reach), mode="replicate")
+    rows = conv2d(pad(rows, (radius, radius, 0, 0), mode="replicate"), kernel[None, None, None])
+    columns = pad(rows, (0, 0, radius, radius), mode="replicate")
     return conv2d(columns, kernel[None, None, :, None]).view_as(images)

@@ -1,9 +1,13 @@
-"""Learning from rewards: what is sampled and turns out well becomes likelier.
+"""REINFORCE: log-probabilities, rewards, baselines, losses and entropy of stochastic choices.
 
-Everything that REINFORCE needs stands here as plain functions, so that a test can hold each
-against an exact gradient. What is easily wrong: the density is taken where it was sampled, not
-where the sample was cut off to; nothing is averaged over rollouts before a density meets its own
-reward; an action that nothing follows has no part; rewards and baselines are constants.
+Recurrent glimpse models, self-critical captioning and hard attention all use these functions, and
+each function is tested against the exact gradient of an enumerable problem. Four rules keep the
+estimator unbiased:
+
+- The log-probability is taken of the sample as drawn, before any clamping.
+- Nothing is averaged over rollouts before a log-probability is multiplied by its own advantage.
+- An action that cannot influence the reward is left out.
+- Rewards and baselines are constants, and a baseline does not depend on the action.
 """
 
 import math
@@ -12,25 +16,177 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
-Reward = Literal["correct", "log_probability", "gain"]
+RewardType = Literal["correct", "log_probability", "gain"]
+Reduction = Literal["sum", "mean"]
 
 
-def leave_one_out(rewards: Float[Tensor, "b k *rest"]) -> Float[Tensor, "b k *rest"]:
-    """Return how much better each of k samples did than the others of the same image on average.
+def gaussian_log_prob(
+    samples: Float[Tensor, "*n d"], means: Float[Tensor, "*n d"], std: float | Float[Tensor, ""]
+) -> Float[Tensor, "*n"]:
+    """Return the log density of samples under an isotropic Gaussian, in nats.
 
-    The mean of the others does not depend on the sample itself, so taking it off leaves the
-    expected gradient as it is and makes it far less noisy. The advantages of an image sum to 0.
+    The samples are constants; gradients flow into the means and the standard deviation.
 
     Args:
-        rewards: Of k samples for each of b images.
-
-    Raises:
-        ValueError: If there is only one sample: it has nothing to be compared with.
+        samples: Samples as drawn. A location that was clamped to the image has no density.
+        means: Means of the Gaussian.
+        std: Standard deviation.
 
     Example:
-        >>> import torch
-        >>> leave_one_out(torch.tensor([[1.0, 0.0, 0.5]]))
+        >>> round(float(gaussian_log_prob(torch.zeros(2), torch.zeros(2), 1.0)), 4)
+        -1.8379
+    """
+    std = torch.as_tensor(std, dtype=means.dtype, device=means.device)
+    distances = ((samples.detach() - means) / std).square().sum(-1) / 2
+    return -distances - means.shape[-1] * (std.log() + math.log(2 * math.pi) / 2)
+
+
+def gaussian_entropy(std: Float[Tensor, ""], num_dims: int = 2) -> Float[Tensor, ""]:
+    """Return the differential entropy of an isotropic Gaussian, in nats.
+
+    Example:
+        >>> round(float(gaussian_entropy(torch.tensor(1.0))), 4)
+        2.8379
+    """
+    return num_dims * (std.log() + math.log(2 * math.pi * math.e) / 2)
+
+
+def categorical_log_prob(
+    logits: Float[Tensor, "*n k"], actions: Int[Tensor, "*n"]
+) -> Float[Tensor, "*n"]:
+    """Return the log-probability of chosen categories, such as words or attended locations.
+
+    Args:
+        logits: Unnormalized log-probabilities; minus infinity excludes a category.
+        actions: Index of the chosen category.
+
+    Example:
+        >>> categorical_log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
+        tensor([0.2500])
+    """
+    return logits.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def categorical_entropy(probabilities: Float[Tensor, "*n k"]) -> Float[Tensor, "*n"]:
+    """Return the entropy of categorical distributions, in nats; 0 · log 0 counts as 0.
+
+    Example:
+        >>> categorical_entropy(torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
+        tensor([0.6931, 0.5623])
+
+    Source:
+        Xu et al. 2015, arXiv:1502.03044, section 4.1: the entropy term of hard attention.
+    """
+    tiny = torch.finfo(probabilities.dtype).tiny
+    return -(probabilities * probabilities.clamp_min(tiny).log()).sum(-1)
+
+
+def rewards_to_go(rewards: Float[Tensor, "*n t"]) -> Float[Tensor, "*n t"]:
+    """Return the sum of the rewards of each step and of all later steps.
+
+    An action cannot change earlier rewards. Leaving them out keeps the gradient unbiased and lowers
+    its variance.
+
+    Args:
+        rewards: Reward of each step, such as the log-probability of each word; 0 for padding.
+
+    Example:
+        >>> rewards_to_go(torch.tensor([[1.0, 2.0, 4.0]]))
+        tensor([[7., 6., 4.]])
+    """
+    return rewards.flip(-1).cumsum(-1).flip(-1)
+
+
+@torch.no_grad()
+def entropy_rewards(entropies: Float[Tensor, "*n t"], weight: float) -> Float[Tensor, "*n t"]:
+    """Return the weighted entropy of the policy at all later steps, as a reward of each action.
+
+    The entropy of a step depends on earlier actions. A loss with `-weight * entropies` alone has a
+    biased gradient; with these rewards added to the others its gradient is exact.
+
+    Args:
+        entropies: Entropy of the policy at each step.
+        weight: Weight of the entropy in the objective.
+
+    Example:
+        >>> entropy_rewards(torch.tensor([[1.0, 2.0, 4.0]]), 0.5)
+        tensor([[3., 2., 0.]])
+    """
+    return weight * (rewards_to_go(entropies) - entropies)
+
+
+def true_class_log_prob(
+    logits: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"]
+) -> Float[Tensor, "b m t_and_1"]:
+    """Return the log-probability of the true class before all glimpses and after each, in nats.
+
+    Before the first glimpse all classes are equally probable.
+
+    Args:
+        logits: Class logits after each glimpse.
+        labels: True classes.
+
+    Example:
+        >>> true_class_log_prob(torch.zeros(1, 1, 2, 4), torch.tensor([3])).exp()
+        tensor([[[0.2500, 0.2500, 0.2500]]])
+    """
+    log_prob = categorical_log_prob(logits, labels.view(-1, 1, 1).expand(logits.shape[:3]))
+    uniform = torch.full_like(log_prob[..., :1], -math.log(logits.shape[-1]))
+    return torch.cat([uniform, log_prob], -1)
+
+
+@torch.no_grad()
+def classification_rewards(
+    logits: Float[Tensor, "b m t k"],
+    labels: Int[Tensor, " b"],
+    reward: RewardType = "correct",
+    *,
+    num_actions: int | None = None,
+) -> Float[Tensor, "b m a"]:
+    """Return the reward of each action of rollouts that classify an image with t glimpses.
+
+    Args:
+        logits: Class logits after each glimpse.
+        labels: True classes.
+        reward: `correct`: 1 if the class predicted after the last glimpse is right, else 0.
+            `log_probability`: log-probability of the true class after the last glimpse, in nats.
+            `gain`: increase of the probability of the true class since just before the action.
+        num_actions: Number of actions; t - 1 by default, one between any two glimpses. It is t if
+            the policy also chooses the first location.
+
+    Example:
+        >>> logits = torch.tensor([[[[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]]]])
+        >>> classification_rewards(logits, torch.tensor([1]))
+        tensor([[[1., 1.]]])
+    """
+    num_glimpses = logits.shape[2]
+    num_actions = num_glimpses - 1 if num_actions is None else num_actions
+    if reward == "correct":
+        correct = logits[:, :, -1].argmax(-1) == labels[:, None]
+        return correct.to(logits.dtype).unsqueeze(-1).expand(-1, -1, num_actions)
+    log_prob = true_class_log_prob(logits, labels)
+    if reward == "log_probability":
+        return log_prob[..., -1:].expand(-1, -1, num_actions)
+    before = log_prob[..., num_glimpses - num_actions : num_glimpses]
+    return log_prob[..., -1:].exp() - before.exp()
+
+
+def leave_one_out_advantages(rewards: Float[Tensor, "b k *rest"]) -> Float[Tensor, "b k *rest"]:
+    """Return the reward of each of k samples minus the mean reward of the image's other samples.
+
+    The mean of the others does not depend on the sample itself, so the gradient stays unbiased and
+    has far less variance. The advantages of an image sum to 0.
+
+    Args:
+        rewards: Rewards of k samples for each of b images.
+
+    Raises:
+        ValueError: If there are fewer than 2 samples per image.
+
+    Example:
+        >>> leave_one_out_advantages(torch.tensor([[1.0, 0.0, 0.5]]))
         tensor([[ 0.7500, -0.7500,  0.0000]])
 
     Source:
@@ -38,154 +194,111 @@ def leave_one_out(rewards: Float[Tensor, "b k *rest"]) -> Float[Tensor, "b k *re
     """
     count = rewards.shape[1]
     if count < 2:
-        raise ValueError(f"at least 2 samples per image can be compared, got {count}")
+        raise ValueError(
+            f"a leave-one-out baseline needs at least 2 samples per image, got {count}"
+        )
     return (rewards - rewards.mean(1, keepdim=True)) * (count / (count - 1))
 
 
-def policy_loss(
-    log_probabilities: Float[Tensor, " p"], advantages: Float[Tensor, " p"]
-) -> Float[Tensor, ""]:
-    """Return a loss whose gradient makes words likelier as far as their sample did better.
-
-    Its value means nothing; its gradient is that of the expected reward, turned round, per word.
+def self_critical_advantages(
+    rewards: Float[Tensor, "b k *rest"], greedy_rewards: Float[Tensor, "b ..."]
+) -> Float[Tensor, "b k *rest"]:
+    """Return the reward of each sample minus that of the greedily decoded output of its image.
 
     Args:
-        log_probabilities: Of the words of all samples, in nats.
-        advantages: Of the sample that each word belongs to; no gradient flows into them.
+        rewards: Rewards of k samples for each of b images.
+        greedy_rewards: Reward of the greedy output of each image.
 
     Example:
-        >>> import torch
-        >>> policy_loss(torch.tensor([-1.0, -2.0]), torch.tensor([0.5, -0.5]))
-        tensor(-0.2500)
+        >>> self_critical_advantages(torch.tensor([[1.0, 0.25]]), torch.tensor([0.5]))
+        tensor([[ 0.5000, -0.2500]])
 
     Source:
-        Williams 1992, REINFORCE; for captions Rennie et al. 2017, arXiv:1612.00563, equation 7.
+        Rennie et al. 2017, arXiv:1612.00563, equation 8.
     """
-    return -(log_probabilities * advantages.detach()).mean()
-
-
-def rollout_loss(
-    log_probabilities: Float[Tensor, "*n a"], advantages: Float[Tensor, "*n a"]
-) -> Float[Tensor, ""]:
-    """Return a loss whose gradient is that of the expected reward of a rollout, turned round.
-
-    Summed over the actions of a rollout, then averaged over rollouts.
-
-    Args:
-        log_probabilities: Of the a actions of each rollout, in nats.
-        advantages: What each action is held to have gained; no gradient flows into them.
-
-    Example:
-        >>> import torch
-        >>> rollout_loss(torch.tensor([[-1.0, -2.0]]), torch.tensor([[0.5, 0.5]]))
-        tensor(1.5000)
-
-    Source:
-        Mnih et al. 2014, arXiv:1406.6247, equation 2 with the baseline of the text after it.
-    """
-    return -(log_probabilities * advantages.detach()).sum(-1).mean()
-
-
-def gaussian_log_density(
-    samples: Float[Tensor, "*n d"], means: Float[Tensor, "*n d"], spread: float | Float[Tensor, ""]
-) -> Float[Tensor, "*n"]:
-    """Return the log density of samples under a Gaussian alike in all d directions, in nats.
-
-    Samples are taken as they were drawn: where the eye then went, cut off at the image's edge,
-    has no density. They are constants; gradients flow into means and spread.
-
-    Args:
-        samples: As drawn, before anything was cut off.
-        means: Of the Gaussian.
-        spread: Its standard deviation.
-
-    Example:
-        >>> import torch
-        >>> round(float(gaussian_log_density(torch.zeros(2), torch.zeros(2), 1.0)), 4)
-        -1.8379
-    """
-    spread = torch.as_tensor(spread, dtype=means.dtype, device=means.device)
-    distances = ((samples.detach() - means) / spread).square().sum(-1) / 2
-    return -distances - means.shape[-1] * (spread.log() + math.log(2 * math.pi) / 2)
-
-
-def gaussian_entropy(spread: Float[Tensor, ""], directions: int = 2) -> Float[Tensor, ""]:
-    """Return the entropy of a Gaussian alike in all directions, in nats.
-
-    Example:
-        >>> import torch
-        >>> round(float(gaussian_entropy(torch.tensor(1.0))), 4)
-        2.8379
-    """
-    return directions * (spread.log() + math.log(2 * math.pi * math.e) / 2)
-
-
-def truth_told(
-    scores: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"]
-) -> Float[Tensor, "b m t_and_1"]:
-    """Return the log probability of the true class before all glimpses and after each, in nats.
-
-    Before them all classes are held to be as probable.
-
-    Args:
-        scores: Of the classes after each glimpse, before softmax.
-        labels: The true classes.
-
-    Example:
-        >>> truth_told(torch.zeros(1, 1, 2, 4), torch.tensor([3])).exp()
-        tensor([[[0.2500, 0.2500, 0.2500]]])
-    """
-    true = labels.view(-1, 1, 1, 1).expand(*scores.shape[:3], 1)
-    told = scores.log_softmax(-1).gather(-1, true).squeeze(-1)
-    return torch.cat([torch.full_like(told[..., :1], -math.log(scores.shape[-1])), told], -1)
+    return rewards - greedy_rewards.unsqueeze(1)
 
 
 @torch.no_grad()
-def rewards_to_go(
-    scores: Float[Tensor, "b m t k"],
-    labels: Int[Tensor, " b"],
-    kind: Reward = "correct",
-    *,
-    actions: int | None = None,
-) -> Float[Tensor, "b m a"]:
-    """Return what follows each action of rollouts of t glimpses.
+def update_moving_average(
+    average: Float[Tensor, ""], rewards: Float[Tensor, "*n"], momentum: float = 0.9
+) -> Float[Tensor, ""]:
+    """Return the moving average of the mean reward, the baseline of the next batch.
 
     Args:
-        scores: Of the classes after each glimpse, before softmax.
-        labels: The true classes.
-        kind: `correct`: 1 where the class of the last glimpse is right, else 0.
-            `log_probability`: that of the true class after the last glimpse, in nats. `gain`: by
-            how much the true class has become more probable since just before the action.
-        actions: How many: those between the glimpses, t - 1, if left out; t where the first place
-            is chosen too.
+        average: Current average.
+        rewards: Rewards of a batch, at least one.
+        momentum: Weight of the current average.
 
     Example:
-        >>> import torch
-        >>> rewards_to_go(torch.tensor([[[[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]]]]), torch.tensor([1]))
-        tensor([[[1., 1.]]])
+        >>> update_moving_average(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
+        tensor(0.2000)
+
+    Source:
+        Xu et al. 2015, arXiv:1502.03044, section 4.1, with momentum 0.9.
     """
-    glimpses = scores.shape[2]
-    actions = glimpses - 1 if actions is None else actions
-    if kind == "correct":
-        right = scores[:, :, -1].argmax(-1) == labels[:, None]
-        return right.to(scores.dtype).unsqueeze(-1).expand(-1, -1, actions)
-    told = truth_told(scores, labels)
-    if kind == "log_probability":
-        return told[..., -1:].expand(-1, -1, actions)
-    return told[..., -1:].exp() - told[..., glimpses - actions : glimpses].exp()
+    return average.lerp(rewards.mean(), 1 - momentum)
+
+
+def value_baseline_loss(
+    values: Float[Tensor, "*n"], rewards: Float[Tensor, "*n"]
+) -> Float[Tensor, ""]:
+    """Return the mean squared error of a learned baseline, which no reward takes a gradient from.
+
+    Args:
+        values: Expected rewards, predicted from what was known before each action.
+        rewards: Observed rewards.
+
+    Example:
+        >>> value_baseline_loss(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
+        tensor(0.1250)
+    """
+    return mse_loss(values, rewards.detach())
+
+
+def reinforce_loss(
+    log_probs: Float[Tensor, "*n a"],
+    advantages: Float[Tensor, "*n a"],
+    *,
+    reduction: Reduction = "sum",
+) -> Float[Tensor, ""]:
+    """Return the REINFORCE loss, whose gradient is the negative gradient of the expected reward.
+
+    Only the gradient has a meaning, not the value of the loss.
+
+    Args:
+        log_probs: Log-probabilities of the a actions of each rollout, in nats.
+        advantages: Reward of each action minus its baseline; no gradient flows into them.
+        reduction: `sum` sums over the actions of a rollout and averages over rollouts; `mean`
+            averages over all actions.
+
+    Example:
+        >>> reinforce_loss(torch.tensor([[-1.0, -2.0]]), torch.tensor([[0.5, 0.5]]))
+        tensor(1.5000)
+        >>> words = torch.tensor([-1.0, -2.0])
+        >>> reinforce_loss(words, torch.tensor([0.5, -0.5]), reduction="mean")
+        tensor(-0.2500)
+
+    Source:
+        Williams 1992, "Simple statistical gradient-following algorithms for connectionist
+        reinforcement learning"; Mnih et al. 2014, arXiv:1406.6247, equation 2; for captions Rennie
+        et al. 2017, arXiv:1612.00563, equation 7.
+    """
+    losses = -(log_probs * advantages.detach())
+    return losses.mean() if reduction == "mean" else losses.sum(-1).mean()
 
 
 def explained_variance(
-    predicted: Float[Tensor, "*n"], true: Float[Tensor, "*n"]
+    predictions: Float[Tensor, "*n"], rewards: Float[Tensor, "*n"]
 ) -> Float[Tensor, ""]:
-    """Return the share of the variance of rewards that a baseline foresaw: 1 all, 0 none.
+    """Return the fraction of the variance of the rewards that a baseline explains: 1 all, 0 none.
 
-    Below 0 the baseline adds variance; NaN where there is none to foresee.
+    Below 0 the baseline adds variance. The result is NaN if the rewards are constant.
 
     Example:
-        >>> import torch
         >>> explained_variance(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))
         tensor(1.)
     """
-    left = (true - predicted).var(correction=0) / true.var(correction=0)
-    return torch.where(true.amax() > true.amin(), 1 - left, math.nan)  # rounding is no variance
+    unexplained = (rewards - predictions).var(correction=0) / rewards.var(correction=0)
+    constant = rewards.amax() <= rewards.amin()  # the variance of constants may be a rounding error
+    return torch.where(constant, math.nan, 1 - unexplained)

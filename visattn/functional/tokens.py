@@ -1,4 +1,4 @@
-"""Tokens of which some are left out at random, and the weights of the others in their places."""
+"""Patch dropout bookkeeping and diagonally shifted images (shifted patch tokenization)."""
 
 import torch
 from jaxtyping import Float, Int
@@ -6,63 +6,71 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def random_tokens(
-    images: int, tokens: int, kept: int, *, device: torch.device | None = None
-) -> Int[Tensor, "{images} {kept}"]:
-    """Return which tokens of each image stay, in their order; each set is as likely as another.
+def random_token_indices(
+    num_images: int, num_tokens: int, num_kept: int, *, device: torch.device | None = None
+) -> Int[Tensor, "{num_images} {num_kept}"]:
+    """Return sorted indices of a uniformly random subset of the tokens of each image.
 
     Args:
-        images: How many there are.
-        tokens: Tokens of an image.
-        kept: How many stay.
-        device: Where the numbers are needed.
+        num_images: Number of images.
+        num_tokens: Tokens per image.
+        num_kept: Tokens that are kept.
+        device: Device of the result.
 
     Raises:
-        ValueError: If none or more than all are to stay.
+        ValueError: If `num_kept` is not between 1 and `num_tokens`.
 
     Example:
-        >>> random_tokens(1, 3, 3)
+        >>> random_token_indices(1, 3, 3)
         tensor([[0, 1, 2]])
     """
-    if not 1 <= kept <= tokens:
-        raise ValueError(f"from 1 to {tokens} tokens can stay, got {kept}")
-    drawn = torch.rand(images, tokens, device=device).topk(kept, dim=-1).indices
-    return drawn.sort(-1).values
+    if not 1 <= num_kept <= num_tokens:
+        raise ValueError(f"num_kept must be from 1 to {num_tokens}, got {num_kept}")
+    indices = torch.rand(num_images, num_tokens, device=device).topk(num_kept, dim=-1).indices
+    return indices.sort(-1).values
 
 
-def weights_in_place(
-    weights: Float[Tensor, "b *axes m"], kept: Int[Tensor, "b _"], *, count: int, before: int = 0
-) -> Float[Tensor, "b *axes {count}"]:
-    """Return weights over the tokens that stayed as weights over all; NaN where one was left out.
+def scatter_kept_weights(
+    weights: Float[Tensor, "b *axes m"],
+    kept_indices: Int[Tensor, "b _"],
+    *,
+    num_tokens: int,
+    num_prefix_tokens: int = 0,
+) -> Float[Tensor, "b *axes {num_tokens}"]:
+    """Return weights over kept tokens as weights over all tokens; NaN for dropped tokens.
 
     Args:
-        weights: Over `before` tokens that always stay, and the kept ones.
-        kept: Which of the others stayed, for each image.
-        count: How many tokens there are in all.
-        before: How many of them always stay, and come first.
+        weights: Weights over the prefix tokens and the kept tokens.
+        kept_indices: Indices of the kept tokens of each image, not counting prefix tokens.
+        num_tokens: Number of tokens in total.
+        num_prefix_tokens: Leading tokens that are never dropped.
 
     Example:
-        >>> weights_in_place(torch.tensor([[0.25, 0.75]]), torch.tensor([[1]]), count=3, before=1)
+        >>> scatter_kept_weights(torch.tensor([[0.25, 0.75]]), torch.tensor([[1]]), num_tokens=3,
+        ...     num_prefix_tokens=1)
         tensor([[0.2500,    nan, 0.7500]])
     """
-    always = torch.arange(before, device=kept.device).expand(kept.shape[0], -1)
-    places = torch.cat((always, kept + before), 1)
-    places = places.view(kept.shape[0], *(1,) * (weights.ndim - 2), -1).expand(weights.shape)
-    empty = weights.new_full((*weights.shape[:-1], count), torch.nan)
+    always = torch.arange(num_prefix_tokens, device=kept_indices.device).expand(
+        kept_indices.shape[0], -1
+    )
+    places = torch.cat((always, kept_indices + num_prefix_tokens), 1)
+    places = places.view(kept_indices.shape[0], *(1,) * (weights.ndim - 2), -1).expand(
+        weights.shape
+    )
+    empty = weights.new_full((*weights.shape[:-1], num_tokens), torch.nan)
     return empty.scatter(-1, places, weights)
 
 
 def diagonal_shifts(
-    images: Float[Tensor, "b c y x"], by: tuple[int, int]
+    images: Float[Tensor, "b c y x"], offset: tuple[int, int]
 ) -> Float[Tensor, "b 5*c y x"]:
-    """Return images with four moved copies behind their own channels.
+    """Return images with four diagonally shifted copies as additional channels.
 
-    The copies lie down and to the right, down and to the left, up and to the right, up and to the
-    left; what moves in over the edge is zero.
+    The copies are shifted down-right, down-left, up-right and up-left, with zero padding.
 
     Args:
-        images: Or features.
-        by: How many pixels up or down, and how many sideways.
+        images: Images or features.
+        offset: Vertical and horizontal shift in pixels.
 
     Example:
         >>> dot = torch.zeros(1, 1, 3, 3)
@@ -74,7 +82,7 @@ def diagonal_shifts(
         Lee et al. 2021, arXiv:2112.13492, equation 6, and the authors' code: all four diagonals, by
         half a patch.
     """
-    down, right = by
+    down, right = offset
     moves = ((down, right), (down, -right), (-down, right), (-down, -right))
     copies = (pad(images, (dx, -dx, dy, -dy)) for dy, dx in moves)
     return torch.cat((images, *copies), 1)

@@ -2,11 +2,7 @@ from .affine import (
     Geometry as Geometry,
 )
 from .preprocessing import (
-    followed as followed,
-)
-from .preprocessing import (
-    geometry_of as geometry_of,
-)
-from .preprocessing import (
-    windowed as windowed,
+    crop_or_pad as crop_or_pad,
+    geometry_of_transform as geometry_of_transform,
+    transform_with_geometry as transform_with_geometry,
 )

@@ -1,4 +1,4 @@
-"""Where a pixel of the network's input lies on the image that was given."""
+"""Affine geometry between the network's input and the image."""
 
 import math
 from dataclasses import dataclass, replace
@@ -77,30 +77,6 @@ class Geometry:
                 "the matrix must be made of scales, shifts, flips and quarter turns, "
                 f"got {self.matrix}"
             )
-
-    @classmethod
-    def of(cls, transform: object, size: tuple[int, int], orientation: int = 1) -> "Geometry":
-        """Return the geometry of an image that goes through a transform of torchvision or timm.
-
-        Args:
-            transform: A step, or several as `Compose`, `nn.Sequential` or list. Steps that change
-                colors only are passed over.
-            size: Height and width of the upright image.
-            orientation: EXIF code of the image's file.
-
-        Raises:
-            ValueError: If a step is unknown, or moves images by chance: then run the image
-                through `visattn.geometry.preprocessing.followed`.
-
-        Example:
-            >>> from torchvision.transforms import CenterCrop, Compose, Resize
-            >>> seen = Geometry.of(Compose([Resize(256), CenterCrop(224)]), (480, 640)).seen()
-            >>> [round(edge, 2) for edge in seen]
-            [108.86, 30.0, 529.27, 450.0]
-        """
-        from visattn.geometry.preprocessing import geometry_of  # which is made of geometries
-
-        return geometry_of(transform, size, orientation)
 
     @classmethod
     def identity(cls, size: tuple[int, int], orientation: int = 1) -> "Geometry":

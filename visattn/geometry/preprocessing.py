@@ -1,6 +1,6 @@
-"""Where single steps of other people's preprocessing carry an image.
+"""Geometry of preprocessing: how transforms of torchvision (v1, v2) and timm move an image.
 
-The steps are those of torchvision, both versions, and of timm, by the names of their classes.
+Transforms are recognized by the names of their classes.
 """
 
 import copy
@@ -14,7 +14,7 @@ from visattn.geometry.affine import Geometry
 Size = tuple[int, int]
 Sides = int | Sequence[int]
 
-STILL_STEPS = frozenset((
+IDENTITY_TRANSFORMS = frozenset((
     # torchvision's: kinds of numbers
     "ConvertImageDtype", "Identity", "ObjectDetection", "PILToTensor", "ToDtype", "ToImage",
     "ToPILImage", "ToPureTensor", "ToTensor",
@@ -32,7 +32,7 @@ FLIPS = {"RandomHorizontalFlip": False, "RandomVerticalFlip": True}
 """Those that may mirror an image, and whether upside down."""
 
 
-def windowed(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
+def crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
     """Return the geometry of a window that may reach beyond the input, where there are bars.
 
     Args:
@@ -42,7 +42,7 @@ def windowed(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
         size: Height and width of the window.
 
     Example:
-        >>> windowed(Geometry.identity((5, 7)), -1, 2, (7, 3)).seen()
+        >>> crop_or_pad(Geometry.identity((5, 7)), -1, 2, (7, 3)).seen()
         (2.0, 0.0, 5.0, 5.0)
     """
     (y, x), (height, width) = geometry.input_size, size
@@ -75,9 +75,9 @@ def _by_shorter(geometry: Geometry, size: Sides | None, most: int | None = None)
     return geometry.resized(sides if y <= x else (sides[1], sides[0]))
 
 
-def _centerd(geometry: Geometry, size: Sides) -> Geometry:
+def _center_crop(geometry: Geometry, size: Sides) -> Geometry:
     (y, x), (height, width) = geometry.input_size, _pair(size)
-    return windowed(geometry, _margin(y, height), _margin(x, width), (height, width))
+    return crop_or_pad(geometry, _margin(y, height), _margin(x, width), (height, width))
 
 
 def _margin(have: int, want: int) -> int:
@@ -88,7 +88,7 @@ def _margin(have: int, want: int) -> int:
 def _barred(geometry: Geometry, padding: Sides) -> Geometry:
     left, top, right, bottom = _bars(padding)
     y, x = geometry.input_size
-    return windowed(geometry, -top, -left, (y + top + bottom, x + left + right))
+    return crop_or_pad(geometry, -top, -left, (y + top + bottom, x + left + right))
 
 
 def _bars(padding: Sides) -> tuple[int, int, int, int]:
@@ -114,13 +114,13 @@ def _kept_ratio(step: Any, geometry: Geometry) -> Geometry:
 def _preset(step: Any, geometry: Geometry) -> Geometry:
     """Follow what comes with torchvision's weights."""
     resized = _by_shorter(geometry, step.resize_size) if step.resize_size else geometry
-    return _centerd(resized, step.crop_size) if hasattr(step, "crop_size") else resized
+    return _center_crop(resized, step.crop_size) if hasattr(step, "crop_size") else resized
 
 
-SURE_STEPS: dict[str, Callable[[Any, Geometry], Geometry]] = {
+DETERMINISTIC_TRANSFORMS: dict[str, Callable[[Any, Geometry], Geometry]] = {
     "Resize": lambda step, geometry: _by_shorter(geometry, step.size, step.max_size),
-    "CenterCrop": lambda step, geometry: _centerd(geometry, step.size),
-    "CenterCropOrPad": lambda step, geometry: _centerd(geometry, step.size),
+    "CenterCrop": lambda step, geometry: _center_crop(geometry, step.size),
+    "CenterCropOrPad": lambda step, geometry: _center_crop(geometry, step.size),
     "Pad": lambda step, geometry: _barred(geometry, step.padding),
     "TrimBorder": _trimmed,
     "ResizeKeepRatio": _kept_ratio,
@@ -134,13 +134,13 @@ def _random_crop(step: Any, geometry: Geometry, drawn: Any) -> Geometry:
     """Follow a window on a canvas with bars; only the second version says their widths."""
     if isinstance(drawn, dict):
         left, top = drawn["padding"][:2]
-        return windowed(geometry, drawn["top"] - top, drawn["left"] - left, _pair(step.size))
+        return crop_or_pad(geometry, drawn["top"] - top, drawn["left"] - left, _pair(step.size))
     (y, x), (height, width) = geometry.input_size, _pair(step.size)
     left, top, right, bottom = _bars(step.padding or 0)
     if step.pad_if_needed:
         left += max(width - x - left - right, 0)
         top += max(height - y - top - bottom, 0)
-    return windowed(geometry, drawn[0] - top, drawn[1] - left, (height, width))
+    return crop_or_pad(geometry, drawn[0] - top, drawn[1] - left, (height, width))
 
 
 def _resized_crop(step: Any, geometry: Geometry, drawn: Any) -> Geometry:
@@ -150,11 +150,11 @@ def _resized_crop(step: Any, geometry: Geometry, drawn: Any) -> Geometry:
     return geometry.cropped(top, left, (height, width)).resized(_pair(step.size))
 
 
-DRAWN_STEPS: dict[str, Callable[[Any, Geometry, Any], Geometry]] = {
+RANDOM_TRANSFORMS: dict[str, Callable[[Any, Geometry, Any], Geometry]] = {
     "RandomCrop": _random_crop,
     "RandomResizedCrop": _resized_crop,
     "RandomResizedCropAndInterpolation": _resized_crop,
-    "RandomCropOrPad": lambda step, geometry, drawn: windowed(
+    "RandomCropOrPad": lambda step, geometry, drawn: crop_or_pad(
         geometry, drawn[0], drawn[1], _pair(step.size)
     ),
     "RandomPad": lambda _, geometry, drawn: _barred(geometry, drawn),
@@ -175,12 +175,22 @@ _WAY_OUT = (
 )
 
 
-def geometry_of(transform: object, size: Size, orientation: int = 1) -> Geometry:
-    """Return where a transform without chance carries an image; `Geometry.of` says more.
+def geometry_of_transform(transform: object, size: Size, orientation: int = 1) -> Geometry:
+    """Return the geometry of an image under a deterministic transform of torchvision or timm.
+
+    Args:
+        transform: A transform, or several as `Compose`, `nn.Sequential` or list. Transforms that
+            change colors only are ignored.
+        size: Height and width of the upright image.
+        orientation: EXIF orientation of the file.
+
+    Raises:
+        ValueError: If a transform is unknown or random; for random transforms use
+            `transform_with_geometry`.
 
     Example:
         >>> from torchvision.transforms import v2
-        >>> geometry_of(v2.Resize((5, 10)), (10, 20)).input_size
+        >>> geometry_of_transform(v2.Resize((5, 10)), (10, 20)).input_size
         (5, 10)
     """
     geometry = Geometry.identity(size, orientation)
@@ -189,7 +199,9 @@ def geometry_of(transform: object, size: Size, orientation: int = 1) -> Geometry
     return geometry
 
 
-def followed(transform: object, image: Any, orientation: int = 1) -> tuple[Any, Geometry]:
+def transform_with_geometry(
+    transform: object, image: Any, orientation: int = 1
+) -> tuple[Any, Geometry]:
     """Run a transform, and return what came out and where the image went, chance included.
 
     The numbers that are drawn are those that the transform alone would have drawn, and are read
@@ -210,7 +222,8 @@ def followed(transform: object, image: Any, orientation: int = 1) -> tuple[Any, 
 
     Example:
         >>> from torchvision.transforms import v2
-        >>> _, geometry = followed(v2.RandomHorizontalFlip(p=1.0), torch.zeros(3, 5, 7))
+        >>> flip = v2.RandomHorizontalFlip(p=1.0)
+        >>> _, geometry = transform_with_geometry(flip, torch.zeros(3, 5, 7))
         >>> geometry.to_image(torch.tensor([[0.0, 0.0]]))
         tensor([[7., 0.]])
     """
@@ -265,9 +278,9 @@ def _run(step: Any, image: Any, geometry: Geometry) -> tuple[Any, Geometry]:
     if name in FLIPS:
         after = step(image)  # it hands on the very same object if it does not flip
         return after, geometry if after is image else geometry.flipped(vertical=FLIPS[name])
-    if name in DRAWN_STEPS:
+    if name in RANDOM_TRANSFORMS:
         after, drawn = _drawn(step, image)
-        return after, geometry if drawn is None else DRAWN_STEPS[name](step, geometry, drawn)
+        return after, geometry if drawn is None else RANDOM_TRANSFORMS[name](step, geometry, drawn)
     moved = _moved(step, geometry)
     return step(image), moved
 
@@ -290,18 +303,18 @@ def _drawn(step: Any, image: Any) -> tuple[Any, Any]:
 def _moved(step: Any, geometry: Geometry) -> Geometry:
     """Return the geometry after a step that leaves nothing to chance."""
     name = _known(step)
-    if name in STILL_STEPS or (name in _CHOICES and _all_still(step)):
+    if name in IDENTITY_TRANSFORMS or (name in _CHOICES and _all_still(step)):
         return geometry
     if name in FLIPS and step.p in (0, 1):
         return geometry.flipped(vertical=FLIPS[name]) if step.p else geometry
-    if name in SURE_STEPS and not _jitters(step):
-        return SURE_STEPS[name](step, geometry)
-    if name in FLIPS or name in DRAWN_STEPS:
+    if name in DETERMINISTIC_TRANSFORMS and not _jitters(step):
+        return DETERMINISTIC_TRANSFORMS[name](step, geometry)
+    if name in FLIPS or name in RANDOM_TRANSFORMS:
         raise ValueError(
-            f"{name} moves an image by chance, so nobody knows where to before it runs; take the "
-            "transform of evaluation, or run it by visattn.geometry.preprocessing.followed"
+            f"{name} is random, so its geometry is unknown before it runs; use the evaluation "
+            "transform, or run it with visattn.geometry.transform_with_geometry"
         )
-    raise ValueError(f"nobody knows where {_title(step)} carries an image; {_WAY_OUT}")
+    raise ValueError(f"unsupported transform {_title(step)}; {_WAY_OUT}")
 
 
 def _jitters(step: Any) -> bool:
@@ -310,4 +323,4 @@ def _jitters(step: Any) -> bool:
 
 
 def _all_still(choice: Any) -> bool:
-    return all(_known(step) in STILL_STEPS for step in _steps(list(choice.transforms)))
+    return all(_known(step) in IDENTITY_TRANSFORMS for step in _steps(list(choice.transforms)))

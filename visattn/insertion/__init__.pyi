@@ -1,162 +1,79 @@
 from .baking import (
-    Baked as Baked,
-)
-from .baking import (
+    BakedModule as BakedModule,
     bake as bake,
-)
-from .baking import (
     remove as remove,
-)
-from .baking import (
-    unbaked as unbaked,
+    unbake_state_dict as unbake_state_dict,
 )
 from .convert_weights import (
-    block_state as block_state,
+    convert_block_state_dict as convert_block_state_dict,
+    convert_model_state_dict as convert_model_state_dict,
 )
-from .convert_weights import (
-    model_state as model_state,
+from .cost import (
+    MACs as MACs,
+    ModelSummary as ModelSummary,
+    SiteCost as SiteCost,
+    count_macs as count_macs,
+    summary as summary,
 )
 from .feature_layout import (
-    grid_of as grid_of,
-)
-from .feature_layout import (
-    last_after as last_after,
-)
-from .feature_layout import (
-    last_by_shape as last_by_shape,
+    channels_last_after as channels_last_after,
+    infer_channels_last as infer_channels_last,
+    spatial_size as spatial_size,
 )
 from .gating_signal import (
-    Signal as Signal,
+    GatingSignal as GatingSignal,
+    accepts_signal as accepts_signal,
+    check_aspect_ratio as check_aspect_ratio,
 )
-from .gating_signal import (
-    check_proportion as check_proportion,
-)
-from .gating_signal import (
-    takes_signal as takes_signal,
-)
-from .graft import (
+from .inserted_block import (
     InsertedBlock as InsertedBlock,
-)
-from .graft import (
-    attend as attend,
-)
-from .graft import (
-    displace as displace,
-)
-from .graft import (
-    graft_of as graft_of,
-)
-from .graft import (
-    modules_of as modules_of,
-)
-from .graft import (
-    path_in as path_in,
-)
-from .graft import (
-    place as place,
-)
-from .graft import (
-    runs_its_own_loop as runs_its_own_loop,
-)
-from .graft import (
+    attach as attach,
+    attention_hook as attention_hook,
+    detach as detach,
+    get_inserted as get_inserted,
+    has_custom_loop as has_custom_loop,
+    module_path as module_path,
+    named_modules as named_modules,
     scale_name as scale_name,
-)
-from .hosts import (
-    NoFeatureMapError as NoFeatureMapError,
-)
-from .hosts import (
-    Site as Site,
-)
-from .hosts import (
-    candidates as candidates,
-)
-from .hosts import (
-    site_at as site_at,
-)
-from .hosts import (
-    stage_number as stage_number,
 )
 from .insertion import (
     Insertion as Insertion,
-)
-from .insertion import (
-    check_open as check_open,
-)
-from .insertion import (
-    graft_for as graft_for,
-)
-from .insertion import (
+    build_blocks as build_blocks,
+    check_modifiable as check_modifiable,
     insert as insert,
 )
 from .resolutions import (
-    Change as Change,
-)
-from .resolutions import (
-    Features as Features,
-)
-from .resolutions import (
+    FeatureMap as FeatureMap,
+    ResolutionChange as ResolutionChange,
     ResolutionTracker as ResolutionTracker,
-)
-from .resolutions import (
     same_size as same_size,
 )
 from .signal_source import (
-    Source as Source,
-)
-from .signal_source import (
-    source_of as source_of,
-)
-from .sites import (
-    Choice as Choice,
+    SignalSource as SignalSource,
+    check_signal_source as check_signal_source,
+    find_signal_source as find_signal_source,
 )
 from .sites import (
-    chosen_sites as chosen_sites,
-)
-from .sites import (
-    close_names as close_names,
+    NotAFeatureMapError as NotAFeatureMapError,
+    Site as Site,
+    SiteSelection as SiteSelection,
+    describe_candidates as describe_candidates,
+    make_site as make_site,
+    select_sites as select_sites,
+    stage_number as stage_number,
+    suggest_names as suggest_names,
 )
 from .stages import (
     Stage as Stage,
+    find_stages as find_stages,
+    multi_stage_modules as multi_stage_modules,
 )
-from .stages import (
-    stages_of as stages_of,
-)
-from .stages import (
-    wrappers_of as wrappers_of,
-)
-from .summary import (
-    Cost as Cost,
-)
-from .summary import (
-    Table as Table,
-)
-from .summary import (
-    Work as Work,
-)
-from .summary import (
-    table as table,
-)
-from .summary import (
-    work as work,
-)
-from .trace_records import (
+from .tracer import (
     Addition as Addition,
-)
-from .trace_records import (
-    Lineage as Lineage,
-)
-from .trace_records import (
-    Output as Output,
-)
-from .trace_records import (
+    ModuleOutput as ModuleOutput,
+    Provenance as Provenance,
     Trace as Trace,
-)
-from .tracer import (
-    resting as resting,
-)
-from .tracer import (
-    run as run,
-)
-from .tracer import (
-    trace as trace,
+    eval_mode as eval_mode,
+    run_model as run_model,
+    trace_model as trace_model,
 )

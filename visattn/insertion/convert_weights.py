@@ -1,4 +1,4 @@
-"""Weights that others trained, under the names that our blocks give them."""
+"""Conversion of released attention weights (timm, torchvision, CBAM, ECANet) to visattn blocks."""
 
 import re
 from collections.abc import Mapping
@@ -7,12 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.combined.cbam import CBAM
-from visattn.blocks.registry import name_of
-from visattn.insertion.graft import CHILD, InsertedBlock, graft_of, modules_of, scale_name
+from visattn.blocks.registry import block_name
+from visattn.insertion.inserted_block import (
+    CHILD_NAME,
+    InsertedBlock,
+    get_inserted,
+    named_modules,
+    scale_name,
+)
 
-# Their names, as patterns, and ours. SE: timm, torchvision, pretrained-models; moskomule.
+# Patterns of foreign keys and the names of visattn modules. SE: timm, torchvision,
+# pretrained-models, moskomule.
 # CBAM: attention-module; timm.
-_NAMES: dict[str, dict[str, str]] = {
+_KEY_PATTERNS: dict[str, dict[str, str]] = {
     "se": {
         r"(?:fc1|conv_reduce|fc\.0)\.(\w+)": "squeeze",
         r"(?:fc2|conv_expand|fc\.2)\.(\w+)": "excite",
@@ -25,128 +32,145 @@ _NAMES: dict[str, dict[str, str]] = {
         r"(?:SpatialGate\.spatial|spatial\.conv)\.bn\.(\w+)": "norm",
     },
 }
-_CALLED = ("se", "se_module", "eca", "cbam", "attn")
-"""What a block is called inside a residual block of others."""
+_ATTRIBUTE_NAMES = ("se", "se_module", "eca", "cbam", "attn")
+"""Attribute names of an attention block in the residual blocks of other libraries."""
 
 
-def block_state(state: Mapping[str, Tensor], block: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of somebody else's block as the state of ours.
+def convert_block_state_dict(
+    state_dict: Mapping[str, Tensor], block: nn.Module
+) -> dict[str, Tensor]:
+    """Convert the state dict of another library's block to the keys and shapes of a visattn block.
 
-    Squeeze-and-excitation of timm and others that end in a sigmoid after a ReLU; efficient channel
-    attention of ECANet and timm; CBAM of attention-module and timm, whose spatial gates read mean
-    and maximum in another order, which is turned where it differs from the block's. Biases that
-    theirs lacks become zero.
+    Supported: squeeze-and-excitation of timm and others (ReLU, then sigmoid); ECA of ECANet and
+    timm; CBAM of attention-module and timm. The pooling order of the CBAM spatial gate differs
+    between these and is converted. Missing biases are set to zero.
 
     Args:
-        state: Of their block, without a prefix.
-        block: To load them into, one of `se`, `eca`, `cbam`.
+        state_dict: State dict of their block, without a prefix.
+        block: Block to load it into, one of `se`, `eca`, `cbam`.
 
     Raises:
-        ValueError: If there is no way from theirs to ours, or if a width differs.
+        ValueError: If there is no conversion, or if a shape differs.
 
     Example:
         >>> from visattn.blocks.channel.eca import ECA
-        >>> theirs = {"conv.weight": torch.tensor([[[0.0, 1.0, 0.0]]])}
-        >>> list(block_state(theirs, ECA(8, kernel=3)))
+        >>> weights = {"conv.weight": torch.tensor([[[0.0, 1.0, 0.0]]])}
+        >>> list(convert_block_state_dict(weights, ECA(8, kernel_size=3)))
         ['conv.weight']
     """
-    name = name_of(block)
-    if name is None or name not in _NAMES:
-        raise ValueError(f"weights are known of {', '.join(_NAMES)}, not of {name}")
-    wanted = block.state_dict()
-    found: dict[str, Tensor] = {}
-    for key, value in state.items():
-        ours = _renamed(key, _NAMES[name])
-        if ours is None or ours not in wanted:
-            raise ValueError(f"{key} has no place in {name}, which has {', '.join(wanted)}")
-        found[ours] = _laid_out(key, value, block, wanted[ours])
-        if found[ours].shape != wanted[ours].shape:
+    name = block_name(block)
+    if name is None or name not in _KEY_PATTERNS:
+        raise ValueError(f"weights can be converted for {', '.join(_KEY_PATTERNS)}, not for {name}")
+    target = block.state_dict()
+    converted: dict[str, Tensor] = {}
+    for key, value in state_dict.items():
+        new_key = _map_key(key, _KEY_PATTERNS[name])
+        if new_key is None or new_key not in target:
             raise ValueError(
-                f"{key} is {list(value.shape)}, and {ours} of {name} is "
-                f"{list(wanted[ours].shape)}; make the block with another reduction or kernel"
+                f"{key} has no counterpart in {name}, whose keys are {', '.join(target)}"
             )
-    for key in wanted.keys() - found.keys():
+        converted[new_key] = _convert_layout(key, value, block, target[new_key])
+        if converted[new_key].shape != target[new_key].shape:
+            raise ValueError(
+                f"{key} is {list(value.shape)}, and {new_key} of {name} is "
+                f"{list(target[new_key].shape)}; create the block with a matching reduction or "
+                "kernel_size"
+            )
+    for key in target.keys() - converted.keys():
         if not key.endswith(".bias") or key.startswith("norm"):
             raise ValueError(
-                f"nothing was given for {key} of {name}; given were {', '.join(state)}"
+                f"{key} of {name} is missing from the weights; their keys are "
+                f"{', '.join(state_dict)}"
             )
-        found[key] = torch.zeros_like(wanted[key])
-    return found
+        converted[key] = torch.zeros_like(target[key])
+    return converted
 
 
-def model_state(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of somebody else's attention network for a plain one with our blocks.
+def convert_model_state_dict(
+    state_dict: Mapping[str, Tensor], model: nn.Module
+) -> dict[str, Tensor]:
+    """Convert the state dict of another library's attention network for inserted blocks.
 
-    The rest of both must carry the same names, as timm's and torchvision's ResNets do. Insert
-    first, `at="residual"`, with `init="paper"`; with `identity` the scales become one. A `module.`
-    that `DataParallel` left at the front of all names is taken away.
+    All other parameters must have the same names, as in the ResNets of timm and torchvision. Insert
+    the blocks first, with `position="residual"` and `init="paper"`; with `identity` the scales
+    become one. A `module.` prefix of `DataParallel` is removed.
 
     Args:
-        state: Of their model, as `layer1.0.se.fc1.weight`.
-        model: With blocks inserted.
+        state_dict: State dict of their model, with keys such as `layer1.0.se.fc1.weight`.
+        model: Model with inserted blocks.
 
     Raises:
-        ValueError: If nothing was inserted, if theirs has no block where ours has one, or if one
-            does not fit.
+        ValueError: If nothing was inserted, if the state dict has no block at a site, or if a shape
+            differs.
 
     Example:
         >>> from visattn.insertion.insertion import insert
         >>> model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 1, bias=False)))
-        >>> _ = insert(model, "eca", at="0.0", example=torch.zeros(1, 3, 5, 7), kernel=3)
-        >>> theirs = {"0.0.weight": torch.ones(8, 3, 1, 1), "0.se.conv.weight": torch.ones(1, 1, 3)}
-        >>> model.load_state_dict(model_state(theirs, model))
+        >>> x = torch.zeros(1, 3, 5, 7)
+        >>> _ = insert(model, "eca", position="0.0", example=x, kernel_size=3)
+        >>> weights = {"0.0.weight": torch.ones(8, 3, 1, 1)}
+        >>> weights["0.se.conv.weight"] = torch.ones(1, 1, 3)
+        >>> model.load_state_dict(convert_model_state_dict(weights, model))
         <All keys matched successfully>
     """
-    if all(key.startswith("module.") for key in state):
-        state = {key.removeprefix("module."): value for key, value in state.items()}
-    rest, found = dict(state), dict[str, Tensor]()
-    for name, host in modules_of(model).items():
-        graft = graft_of(host)
-        if graft is not None:
-            theirs = _beside(name, state)
-            for key in theirs.values():
+    if all(key.startswith("module.") for key in state_dict):
+        state_dict = {key.removeprefix("module."): value for key, value in state_dict.items()}
+    rest, converted = dict(state_dict), dict[str, Tensor]()
+    for name, host in named_modules(model).items():
+        inserted = get_inserted(host)
+        if inserted is not None:
+            source_keys = _source_keys(name, state_dict)
+            for key in source_keys.values():
                 rest.pop(key)
-            values = {short: state[key] for short, key in theirs.items()}
-            found |= {f"{name}.{CHILD}.{key}": v for key, v in _graft_state(values, graft).items()}
-    if not found:
-        raise ValueError(f"nothing was inserted into this {type(model).__name__}; insert first")
-    return rest | found
-
-
-def _graft_state(values: Mapping[str, Tensor], graft: InsertedBlock) -> dict[str, Tensor]:
-    name, block = graft.names[0], graft.get_submodule(graft.names[0])
-    if len(graft.names) > 1 or name_of(block) is None:
+            values = {short: state_dict[key] for short, key in source_keys.items()}
+            converted |= {
+                f"{name}.{CHILD_NAME}.{key}": v
+                for key, v in _convert_inserted(values, inserted).items()
+            }
+    if not converted:
         raise ValueError(
-            "a single block of the catalog must stand at each site, not " + " + ".join(graft.names)
+            f"nothing was inserted into this {type(model).__name__}; call insert first"
         )
-    state = {f"{name}.{key}": value for key, value in block_state(values, block).items()}
-    return state | {scale_name(name): torch.ones_like(scale) for scale in graft.scales}
+    return rest | converted
 
 
-def _beside(host: str, state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the names of a block's weights beside a host, without and with their prefix."""
+def _convert_inserted(values: Mapping[str, Tensor], inserted: InsertedBlock) -> dict[str, Tensor]:
+    name, block = inserted.names[0], inserted.get_submodule(inserted.names[0])
+    if len(inserted.names) > 1 or block_name(block) is None:
+        raise ValueError(
+            "each site must hold a single registered block, not " + " + ".join(inserted.names)
+        )
+    state = {
+        f"{name}.{key}": value for key, value in convert_block_state_dict(values, block).items()
+    }
+    return state | {scale_name(name): torch.ones_like(scale) for scale in inserted.identity_scales}
+
+
+def _source_keys(host: str, state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the keys of a block's weights next to a host, by name without prefix."""
     parent = host.rpartition(".")[0]
-    prefixes = [f"{parent}.{word}." if parent else f"{word}." for word in _CALLED]
+    prefixes = [f"{parent}.{word}." if parent else f"{word}." for word in _ATTRIBUTE_NAMES]
     for prefix in prefixes:
-        if found := {key.removeprefix(prefix): key for key in state if key.startswith(prefix)}:
-            return found
-    raise ValueError(f"there are no weights of a block beside {host}; sought were {prefixes}")
+        if converted := {key.removeprefix(prefix): key for key in state if key.startswith(prefix)}:
+            return converted
+    raise ValueError(f"there are no block weights next to {host}; expected a prefix of {prefixes}")
 
 
-def _renamed(key: str, names: Mapping[str, str]) -> str | None:
-    for pattern, ours in names.items():
+def _map_key(key: str, names: Mapping[str, str]) -> str | None:
+    for pattern, new_key in names.items():
         if match := re.fullmatch(pattern, key):
-            return f"{ours}.{match[1]}"
+            return f"{new_key}.{match[1]}"
     return None
 
 
-def _laid_out(key: str, value: Tensor, block: nn.Module, wanted: Tensor) -> Tensor:
-    """Return a weight in the axes of ours: a 1x1 convolution is a linear map.
+def _convert_layout(key: str, value: Tensor, block: nn.Module, target: Tensor) -> Tensor:
+    """Return a weight in the layout of the visattn block.
 
-    The input channels of a spatial kernel come in the order in which the block pools.
+    A 1x1 convolution becomes a linear layer, and the input channels of a spatial kernel follow the
+    pooling order of the block.
     """
     if isinstance(block, CBAM) and key.endswith(".conv.weight"):
-        theirs = "max_mean" if key.startswith("SpatialGate") else "mean_max"
-        value = value if block.order == theirs else value.flip(1)
-    axes = [[n for n in shape if n > 1] for shape in (value.shape, wanted.shape)]
-    return value.reshape(wanted.shape) if axes[0] == axes[1] else value
+        source_keys = "max_mean" if key.startswith("SpatialGate") else "mean_max"
+        value = value if block.pool_order == source_keys else value.flip(1)
+    axes = [[n for n in shape if n > 1] for shape in (value.shape, target.shape)]
+    return value.reshape(target.shape) if axes[0] == axes[1] else value

@@ -1,4 +1,4 @@
-"""Which blocks to make, by name or by a function of the width."""
+"""Insert attention blocks into an existing model."""
 
 import inspect
 import re
@@ -11,114 +11,121 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.registry import block_class, create, name_of
-from visattn.insertion.gating_signal import takes_signal
-from visattn.insertion.graft import InsertedBlock, displace, modules_of, place
-from visattn.insertion.hosts import Site
-from visattn.insertion.signal_source import Source, source_of
-from visattn.insertion.sites import Where, chosen_sites
-from visattn.insertion.tracer import Example, resting, run, trace
+from visattn.blocks.registry import block_class, block_name, create_block
+from visattn.insertion.gating_signal import accepts_signal
+from visattn.insertion.inserted_block import InsertedBlock, attach, detach, named_modules
+from visattn.insertion.signal_source import (
+    SignalSource,
+    check_signal_source,
+    find_signal_source,
+)
+from visattn.insertion.sites import Position, Site, select_sites
+from visattn.insertion.tracer import Example, eval_mode, run_model, trace_model
 
-Factory = Callable[..., nn.Module]
-Recipe = str | Factory | Sequence[str | Factory]
+BlockFactory = Callable[..., nn.Module]
+BlockSpec = str | BlockFactory | Sequence[str | BlockFactory]
 
 
-def graft_for(
+def build_blocks(
     site: Site,
-    recipe: Recipe,
+    spec: BlockSpec,
     *,
     identity: bool,
     options: dict[str, Any],
-    source: Source | None = None,
+    source: SignalSource | None = None,
 ) -> InsertedBlock:
-    """Return the blocks for a site.
+    """Create the blocks for one site.
 
-    With `identity`, a block that changes features as it is made gets a scale of zero. One that
-    leaves them alone, because it starts with a weight of zero of its own, gets none: nothing can
-    learn below two zeros.
+    With `identity`, a block that changes features at initialization gets an identity scale of zero.
+    A block that starts as the identity by a zero weight of its own gets none, since no gradient
+    would pass two zeros.
 
     Raises:
-        ValueError: If there is no such block, if it takes no such option or changes the shape, or
-            if it takes a signal and there is none, or the other way around.
-        TypeError: If it is neither named nor made by a function.
+        ValueError: If there is no such block or argument, if a block changes the shape, or if a
+            gating signal is missing or superfluous.
+        TypeError: If a block is neither a name nor a function that returns a module.
     """
-    wanted = [recipe] if isinstance(recipe, str) or callable(recipe) else list(recipe)
-    if not wanted:
-        raise ValueError("at least one block is to be inserted, got an empty list")
+    specs = [spec] if isinstance(spec, str) or callable(spec) else list(spec)
+    if not specs:
+        raise ValueError("at least one block must be given, got an empty list")
     blocks: dict[str, nn.Module] = {}
-    # On the meta device nothing can be compared, and elsewhere the CPU's random numbers will do.
-    bare = site.device.type == "meta" and not identity
-    with torch.device("meta" if bare else "cpu"):
-        for each in wanted:
-            made = _made(each, site.channels, {**options, **_signal_width(each, source)})
-            blocks[_label(made, blocks)] = made
+    # Outputs cannot be compared on the meta device; otherwise build on the CPU.
+    on_meta = site.device.type == "meta" and not identity
+    with torch.device("meta" if on_meta else "cpu"):
+        for each in specs:
+            block = _build_block(each, site.channels, {**options, **_signal_options(each, source)})
+            blocks[_unique_name(block, blocks)] = block
         _check_signals(blocks, site, source)
-        changing = [name for name in blocks if identity and _changes(blocks[name], site, source)]
+        changing = [
+            name for name in blocks if identity and _changes_features(blocks[name], site, source)
+        ]
         signal = source.signal if source else None
-        return InsertedBlock(blocks, eased=changing, last=site.last, signal=signal)
+        return InsertedBlock(
+            blocks, identity_init=changing, channels_last=site.channels_last, signal=signal
+        )
 
 
-def _signal_width(recipe: str | Factory, source: Source | None) -> dict[str, int]:
-    """Return the width of the signal as an option of a block that takes it."""
-    maker = block_class(recipe) if isinstance(recipe, str) else recipe
+def _signal_options(spec: str | BlockFactory, source: SignalSource | None) -> dict[str, int]:
+    """Return the channels of the signal as an argument of a block that takes it."""
+    maker = block_class(spec) if isinstance(spec, str) else spec
     if source is None or isinstance(maker, nn.Module):
         return {}
-    takes = "signal" in inspect.signature(maker).parameters
-    return {"signal": source.channels} if takes else {}
+    accepts = "signal_channels" in inspect.signature(maker).parameters
+    return {"signal_channels": source.channels} if accepts else {}
 
 
-def _check_signals(blocks: dict[str, nn.Module], site: Site, source: Source | None) -> None:
-    """Raise unless there is a signal if a block takes one, and only then."""
-    takers = [name for name, block in blocks.items() if takes_signal(block)]
+def _check_signals(blocks: dict[str, nn.Module], site: Site, source: SignalSource | None) -> None:
+    """Raise unless a signal is given exactly if a block takes one."""
+    takers = [name for name, block in blocks.items() if accepts_signal(block)]
     if takers and source is None:
         raise ValueError(
-            f"{takers[0]} weighs the features of {site.name} by a gating signal from elsewhere: "
-            "say signal='NAME', the module that returns it, such as the upsampling of the coarser "
-            "decoder level in a U-Net; without it the gate would attend to its own input"
+            f"{takers[0]} gates the features of {site.name} by a signal from another module: pass "
+            "signal='NAME', the module that returns it, such as the upsampling of the coarser "
+            "decoder level in a U-Net; without it the block would gate its input by itself"
         )
     if source is not None and not takers:
         raise ValueError(
-            f"{' + '.join(blocks)} takes no signal, got signal={source.signal.name!r}; drop it, or "
-            "insert a block that does, such as gate"
+            f"{' + '.join(blocks)} takes no gating signal, got signal={source.signal.name!r}; drop "
+            "the argument, or insert a block that takes one, such as gate"
         )
 
 
-def _made(recipe: str | Factory, channels: int, options: dict[str, Any]) -> nn.Module:
-    if isinstance(recipe, str):
-        return create(recipe, channels, **options)
-    if isinstance(recipe, nn.Module):
+def _build_block(spec: str | BlockFactory, channels: int, options: dict[str, Any]) -> nn.Module:
+    if isinstance(spec, str):
+        return create_block(spec, channels, **options)
+    if isinstance(spec, nn.Module):
         raise TypeError(
-            "each site gets a block of its own: give its name, or a function from a number of "
-            f"channels to a module, such as its class, got a {type(recipe).__name__} ready made"
+            "each site needs a block of its own: pass its name, or a function from a number of "
+            f"channels to a module, such as its class, got an instance of {type(spec).__name__}"
         )
-    made = cast("object", recipe(channels, **options))  # people's functions promise nothing
-    if not isinstance(made, nn.Module):
+    block = cast("object", spec(channels, **options))  # user functions may return anything
+    if not isinstance(block, nn.Module):
         raise TypeError(
-            f"a function that makes blocks must return a module for {channels} channels, "
-            f"got {type(made).__name__}"
+            f"a block factory must return a module for {channels} channels, "
+            f"got {type(block).__name__}"
         )
-    return made
+    return block
 
 
-def _label(block: nn.Module, taken: dict[str, nn.Module]) -> str:
-    name = name_of(block) or type(block).__name__
+def _unique_name(block: nn.Module, taken: dict[str, nn.Module]) -> str:
+    name = block_name(block) or type(block).__name__
     name = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
     name = f"{name}_block" if hasattr(nn.Module, name) else name
     count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
     return f"{name}{count + 1}" if count else name
 
 
-def _changes(block: nn.Module, site: Site, source: Source | None) -> bool:
-    """Return whether a block gives more than a rounding away from what it was given.
+def _changes_features(block: nn.Module, site: Site, source: SignalSource | None) -> bool:
+    """Return whether a block changes its input by more than rounding.
 
     Raises:
-        ValueError: If it gives features of another shape.
+        ValueError: If the output has another shape.
     """
     random = torch.Generator().manual_seed(0)
     x: Float[Tensor, "1 c y x"] = torch.randn(1, site.channels, *site.grid, generator=random)
     training = block.training
     with torch.no_grad():
-        if source is not None and takes_signal(block):
+        if source is not None and accepts_signal(block):
             width, grid = source.channels, source.grid
             y = block.eval()(x, torch.randn(1, width, *grid, generator=random))
         else:
@@ -126,8 +133,8 @@ def _changes(block: nn.Module, site: Site, source: Source | None) -> bool:
     block.train(training)
     if y.shape != x.shape:
         raise ValueError(
-            f"a block must keep the shape of what it takes, but {type(block).__name__} after "
-            f"{site.name} made {list(y.shape)} of {list(x.shape)}"
+            f"a block must preserve the shape of its input, but {type(block).__name__} after "
+            f"{site.name} returned {list(y.shape)} for {list(x.shape)}"
         )
     return not torch.allclose(y, x, rtol=1e-5, atol=1e-5)
 
@@ -137,85 +144,87 @@ Init = Literal["identity", "paper"]
 
 @dataclass(frozen=True)
 class Insertion:
-    """What was inserted where.
+    """Report of an insertion; printed, it lists the sites.
 
     Args:
-        blocks: By name, in the order in which they stand at each site.
-        sites: Each with the width and size of its features.
-        parameters: That were added, those of the scales among them.
-        scales: Parameters that are ours and in no paper: the identity scales.
-        missed: Residual additions at which no block could stand, for `at="residual"`.
-        notes: What may not be expected of the sites, a line each.
+        blocks: Names of the inserted blocks, in their order at each site.
+        sites: Insertion sites with channels and size of their features.
+        num_parameters: Number of added parameters, including identity scales.
+        num_identity_scales: Number of identity scales, which no paper has.
+        num_skipped: Residual additions without a site, for `position="residual"`.
+        notes: Remarks about the choice of sites.
     """
 
     blocks: tuple[str, ...]
     sites: tuple[Site, ...]
-    parameters: int
-    scales: int
-    missed: int = 0
+    num_parameters: int
+    num_identity_scales: int
+    num_skipped: int = 0
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return it in a line and one for each site."""
+        """Return a summary line and one line per site."""
         names = " + ".join(self.blocks)
-        head = f"{names} at {len(self.sites)} sites: {self.parameters:,} parameters"
-        head += f", {self.scales} of which are identity scales" if self.scales else ""
-        head += f"; {self.missed} additions left out" if self.missed else ""
+        head = f"{names} at {len(self.sites)} sites: {self.num_parameters:,} parameters"
+        head += (
+            f", {self.num_identity_scales} of which are identity scales"
+            if self.num_identity_scales
+            else ""
+        )
+        head += f"; {self.num_skipped} additions skipped" if self.num_skipped else ""
         return "\n".join([head, *(f"  {site}" for site in self.sites), *self.notes])
 
 
 def insert(
     model: nn.Module,
-    name: Recipe,
+    block: BlockSpec,
     *,
-    at: Where,
+    position: Position,
     example: Example,
     stages: Iterable[int] | None = None,
     signal: str | None = None,
     init: Init = "identity",
     **options: Any,
 ) -> Insertion:
-    """Insert a block after modules of a model, which is changed in place.
+    """Insert attention blocks after modules of a model, in place.
 
-    The model runs twice on the example, in evaluation mode: to see its sites, and to see that
-    every block runs as often as its site. All that was there keeps its name; the parameters of the
-    blocks lie below `SITE.visattn`, and a plain checkpoint lacks nothing else. Insert before you
-    compile, and before you wrap a model for several devices.
+    The model runs twice on the example in evaluation mode: to find the sites, and to check that
+    every block runs as often as its site. Existing parameters keep their names; those of the blocks
+    are under `SITE.visattn`. Insert before compiling or wrapping the model (DDP, FSDP).
 
     Args:
-        model: Of any kind; torchvision, timm or your own.
-        name: A name of the catalog, a function from a number of channels to a module, or a list
-            of these, which then stand one after another at each site.
-        at: `residual` (at the end of each residual branch, before the addition and before drop path
-            and layer scale; a block without a shortcut has no such site), `stage_end` (after the
-            last residual block of a size; without residual blocks, before features are made
-            smaller), a pattern of module names in which `*` stands for one part and `**` for any
-            number, a list of names, or a function of a name and its module that says yes or no.
-        example: What the model takes: a tensor, or a tuple of all arguments. Its size is that at
-            which stages are told apart.
-        stages: Numbers of the stages that count, from 1, all if None. A stage is what runs at one
-            height and width, without the stem of a residual network.
-        signal: Name of the module whose output is the gating signal of a block that takes one, as
-            `gate` does. It must run before the site in each forward pass, and its features must
-            cover the same image; they may be of another size. The skip of a U-Net is such a site
-            where it enters the decoder; if no module stands there, put an `nn.Identity` there.
-        init: `identity`: x + scale (block(x) - x) with a scale of zero, so that the model gives
-            what it gave before; a block that starts as the identity by itself gets no scale (the
-            sampler of `stn` then rounds, by 1e-7).
-            `paper`: the block as published.
-        options: For the blocks, as `reduction`; each must take all of them.
+        model: Any model, from torchvision, timm or your own.
+        block: Block name, a function from a number of channels to a module, or a list of these,
+            which are applied in order at each site.
+        position: Sites: `residual` (end of each residual branch, before the addition, drop path and
+            layer scale), `stage_end` (after the last residual block of each resolution, or before
+            downsampling in a model without residual blocks), a pattern of module names in which `*`
+            matches one component and `**` any number, a list of module names, or a predicate of
+            name and module.
+        example: Example input: a tensor, or a tuple of all arguments. Its size determines the
+            stages.
+        stages: Numbers of the stages to use, from 1; all if None. A stage comprises the layers at
+            one resolution, without the stem of a residual network.
+        signal: Name of the module whose output is the gating signal of a block that takes one, such
+            as `gate`. It must run before the site in each forward pass, and its features must cover
+            the same image, at any resolution. For the skip connection of a U-Net, put an
+            `nn.Identity` where the skip enters the decoder, if there is no module.
+        init: `identity`: x + scale (block(x) - x) with a scale of zero, so that the output of the
+            model does not change; a block that starts as the identity gets no scale (`stn` then
+            differs by rounding, 1e-7). `paper`: the block as published.
+        options: Arguments of the blocks, such as `reduction`.
 
     Raises:
-        ValueError: If there is no such site, block or option, if no block can stand at a site, if
-            one stands there already, if a block lacks its signal or the signal does not fit, or if
-            the model is compiled, scripted or wrapped.
-        TypeError: If there is no tensor in the example, or if a block is given ready made.
+        ValueError: If there is no such site, block or argument, if a site cannot hold a block or
+            holds one already, if a signal is missing or does not fit, or if the model is compiled,
+            scripted or wrapped.
+        TypeError: If the example contains no tensor, or if a block is a module instance.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 1))
         >>> x = torch.randn(1, 3, 11, 13)
         >>> before = model(x)
-        >>> print(insert(model, "se", at="1", example=x, reduction=2))
+        >>> print(insert(model, "se", position="1", example=x, reduction=2))
         se at 1 sites: 77 parameters, 1 of which are identity scales
           1  8 x 9 x 11
         >>> torch.equal(model(x), before)
@@ -223,48 +232,52 @@ def insert(
     """
     if init not in get_args(Init):
         raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
-    check_open(model)
-    seen = trace(model, example)
-    chosen = chosen_sites(model, seen, at, stages)
+    check_modifiable(model)
+    trace = trace_model(model, example)
+    selection = select_sites(model, trace, position, stages)
     identity = init == "identity"
-    grafts = {
-        site: graft_for(
+    inserted = {
+        site: build_blocks(
             site,
-            name,
+            block,
             identity=identity,
             options=options,
-            source=None if signal is None else source_of(model, seen, site, signal),
+            source=None if signal is None else find_signal_source(model, trace, site, signal),
         )
-        for site in chosen.sites
+        for site in selection.sites
     }
-    for site, graft in grafts.items():
+    for site, inserted_block in inserted.items():
         host = model.get_submodule(site.name)
-        place(host, _fitted(graft, host, model, site.device))
+        attach(host, _match_host(inserted_block, host, model, site.device))
     try:
-        _check_runs(model, grafts, example)
+        _check_forward(model, inserted, example)
     except BaseException:
-        for site in grafts:
-            displace(model.get_submodule(site.name))
+        for site in inserted:
+            detach(model.get_submodule(site.name))
         raise
-    missed = sum(addition.branch is None for addition in seen.additions)
+    num_skipped = sum(addition.branch is None for addition in trace.additions)
     return Insertion(
-        blocks=next(iter(grafts.values())).names,
-        sites=tuple(grafts),
-        parameters=sum(p.numel() for graft in grafts.values() for p in graft.parameters()),
-        scales=sum(len(graft.scales) for graft in grafts.values()),
-        missed=missed if at == "residual" else 0,
-        notes=chosen.notes,
+        blocks=next(iter(inserted.values())).names,
+        sites=tuple(inserted),
+        num_parameters=sum(
+            p.numel() for inserted_block in inserted.values() for p in inserted_block.parameters()
+        ),
+        num_identity_scales=sum(
+            len(inserted_block.identity_scales) for inserted_block in inserted.values()
+        ),
+        num_skipped=num_skipped if position == "residual" else 0,
+        notes=selection.notes,
     )
 
 
-def check_open(model: nn.Module) -> None:
-    """Raise unless a model runs its modules one by one, so that what is put in takes part.
+def check_modifiable(model: nn.Module) -> None:
+    """Raise unless blocks can be inserted into the model.
 
     Raises:
-        ValueError: If it is compiled, scripted, or wrapped for several devices.
+        ValueError: If it is compiled, scripted or wrapped for several devices.
     """
     wrappers = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
-    for name, module in modules_of(model).items():
+    for name, module in named_modules(model).items():
         if type(module).__name__ in wrappers:
             reason = f"is wrapped in {type(module).__name__}; insert into its module, then wrap"
         elif isinstance(module, torch.jit.ScriptModule):
@@ -279,47 +292,38 @@ def check_open(model: nn.Module) -> None:
         raise ValueError(f"{name or 'the model'} {reason}")
 
 
-def _fitted(
-    graft: InsertedBlock, host: nn.Module, model: nn.Module, device: torch.device | None
+def _match_host(
+    inserted_block: InsertedBlock, host: nn.Module, model: nn.Module, device: torch.device | None
 ) -> InsertedBlock:
-    """Return a graft on the device and in the precision of its host, and in its mode."""
+    """Return the blocks on the device of their host, with its dtype and training mode."""
     weights = [*host.parameters(), *model.parameters()]
     dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), None)
-    return graft.to(device=device, dtype=dtype).train(host.training)
+    return inserted_block.to(device=device, dtype=dtype).train(host.training)
 
 
-def _check_runs(model: nn.Module, grafts: dict[Site, InsertedBlock], example: Example) -> None:
-    """Run the model, and raise unless every block runs with its site and keeps the shape."""
-    calls = dict.fromkeys(grafts, 0)
+def _check_forward(model: nn.Module, inserted: dict[Site, InsertedBlock], example: Example) -> None:
+    """Run the model and raise unless every block runs with its site and keeps the shape."""
+    calls = dict.fromkeys(inserted, 0)
     with ExitStack() as stack:
-        for site, graft in grafts.items():
+        for site, inserted_block in inserted.items():
 
-            def note(_: nn.Module, given: tuple[Tensor], made: Tensor, site: Site = site) -> None:
+            def count_call(
+                _: nn.Module, inputs: tuple[Tensor], output: Tensor, site: Site = site
+            ) -> None:
                 calls[site] += 1
-                if made.shape != given[0].shape:
+                if output.shape != inputs[0].shape:
                     raise ValueError(
-                        f"a block must keep the shape of what it takes, but after {site.name} "
-                        f"{list(given[0].shape)} became {list(made.shape)}"
+                        f"a block must preserve the shape of its input, but after {site.name} "
+                        f"it returned {list(output.shape)} for {list(inputs[0].shape)}"
                     )
 
-            stack.callback(graft.register_forward_hook(note).remove)
-            stack.callback(graft.register_forward_pre_hook(_check_signal).remove)
-        stack.enter_context(resting(model))
-        run(model, example)
+            stack.callback(inserted_block.register_forward_hook(count_call).remove)
+            stack.callback(inserted_block.register_forward_pre_hook(check_signal_source).remove)
+        stack.enter_context(eval_mode(model))
+        run_model(model, example)
     for site, count in calls.items():
-        if count != site.calls:
+        if count != site.num_calls:
             raise ValueError(
-                f"no block can stand after {site.name}: it ran {site.calls} times, the block "
+                f"no block can stand after {site.name}: it ran {site.num_calls} times, the block "
                 f"{count} times; its module or the one around it loops over its children by itself"
-            )
-
-
-def _check_signal(graft: nn.Module, given: tuple[Tensor]) -> None:
-    """Raise if the signal of a graft is what it is to weigh."""
-    signal = graft.signal if isinstance(graft, InsertedBlock) else None
-    for kept in signal.kept.values() if signal else ():
-        if kept.data_ptr() == given[0].data_ptr() and kept.shape == given[0].shape:
-            raise ValueError(
-                f"the signal from {signal.name if signal else ''} is what the gate is to weigh: it "
-                "would attend to its own input; name the module of a coarser level"
             )

@@ -1,4 +1,4 @@
-"""Where the features of a running model become smaller or larger, on its main path."""
+"""Changes of spatial resolution on the main path of a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -7,44 +7,44 @@ from visattn.insertion.feature_layout import Grid
 
 
 @dataclass(frozen=True)
-class Features:
-    """What is known of a tensor that a module or a function takes.
+class FeatureMap:
+    """Metadata of a tensor that enters a module or function.
 
     Args:
-        shape: Of the tensor.
-        grid: Height and width, if it has four axes.
-        hosts: Modules that returned it, before any activation function, the outermost last.
-        whole: Whether they returned it as it is, with no function after them.
-        depth: Operations on the longest way from the input; 0 for the input.
+        shape: Shape of the tensor.
+        grid: Height and width, if it is 4-D.
+        hosts: Modules that returned it, looking through activations, outermost last.
+        direct: Whether they returned it directly, with no function in between.
+        depth: Number of operations on the longest path from the input; 0 for the input.
     """
 
     shape: tuple[int, ...]
     grid: Grid | None
     hosts: tuple[str, ...] = ()
-    whole: bool = True
+    direct: bool = True
     depth: int = 1
 
 
 @dataclass(frozen=True)
-class Change:
-    """Features of one size that became features of another, in a function or a module.
+class ResolutionChange:
+    """Change of spatial size in a function or module.
 
     Args:
-        before: Height and width of the features that came in.
-        after: Height and width of those that went out.
-        hosts: Modules that made those that came in, the outermost last; none if a function did.
-        whole: Whether no function stands between them and the change.
-        module: The outermost module in which nothing but this change happens; None for a function.
-        inner: As `hosts`, of the first function in that module that makes the change.
+        before: Height and width of the input features.
+        after: Height and width of the output features.
+        hosts: Modules that returned the input features, outermost last; none for a function.
+        direct: Whether there is no function between them and the change.
+        module: Outermost module that contains only this change; None for a function.
+        inner: Like `hosts`, for the first function in that module that makes the change.
         within: Modules that were running around it.
-        order: Of the change among all operations and calls of the run.
-        entered: Order at which the module was called; of a function, that of the change.
+        order: Position in the order of all operations and calls of the run.
+        entered: Order at which the module was called; for a function, that of the change.
     """
 
     before: Grid
     after: Grid
     hosts: tuple[str, ...] = ()
-    whole: bool = True
+    direct: bool = True
     module: str | None = None
     inner: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
@@ -52,15 +52,15 @@ class Change:
     entered: int = 0
 
     @property
-    def grows(self) -> bool:
+    def upsamples(self) -> bool:
         """Whether the features became larger."""
         return _area(self.after) > _area(self.before)
 
 
 def same_size(one: Grid, other: Grid) -> bool:
-    """Return whether two grids belong to one resolution: neither has twice the places of the other.
+    """Return whether two sizes belong to one resolution: neither has twice the area of the other.
 
-    A convolution without padding takes a border away; that is no change of resolution.
+    An unpadded convolution removes a border, which is no change of resolution.
 
     Example:
         >>> same_size((63, 95), (61, 93)), same_size((64, 64), (32, 64))
@@ -76,109 +76,117 @@ def _area(grid: Grid) -> int:
 @dataclass
 class _Frame:
     name: str
-    took: list[Features]
+    inputs: list[FeatureMap]
     start: int
     entered: int = 0
     sequential: bool = False
     joined: bool = False
-    detours: list[Change] = field(default_factory=list[Change])
+    detours: list[ResolutionChange] = field(default_factory=list[ResolutionChange])
 
 
 class ResolutionTracker:
-    """Collect the changes of resolution of a run, and leave out the detours inside of modules.
+    """Collects the resolution changes of a run, without detours inside modules.
 
-    A module that gives features of the shape that it took has made a detour, as attention over
-    pooled keys does, unless what it enlarged is joined with what it took, as in a U-Net. Changes
-    that are one step, as those of the branches and the shortcut of a residual unit, become the
-    change of the outermost module that makes this step and no other, unless it computes more
-    features of the former size first: then those that it takes are not the last.
+    A module whose output has the shape of its input is a detour, such as attention over pooled
+    keys, unless its upsampled features are joined with its input, as in a U-Net. Changes that form
+    one step, such as those of branch and shortcut of a residual unit, become the change of the
+    outermost module that makes only this step, unless it first computes features at the old
+    resolution: then its input is not the last of that resolution.
     """
 
     def __init__(self) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[ResolutionChange] = []
         self.frames: list[_Frame] = []
-        self.added: list[tuple[int, str]] = []
-        """Orders of additions of branches, each with the module that makes it."""
-        self.convolved: list[tuple[int, bool]] = []
-        """Orders of convolutions, and whether each mixes places as well as all channels."""
+        self.additions: list[tuple[int, str]] = []
+        """Order and module of each residual addition."""
+        self.convolutions: list[tuple[int, bool]] = []
+        """Order of each convolution, and whether it mixes positions and all channels."""
 
-    def note(self, features: Features, after: Grid, order: int) -> None:
-        """Note that a function made features of another size."""
+    def record_change(self, features: FeatureMap, after: Grid, order: int) -> None:
+        """Record that a function changed the spatial size of features."""
         before = features.grid
         if before is not None and not same_size(before, after):
-            made = features.hosts, features.whole
-            names = self._names()
-            change = Change(before, after, *made, inner=features.hosts, within=names, order=order)
+            made = features.hosts, features.direct
+            names = self._running_modules()
+            change = ResolutionChange(
+                before, after, *made, inner=features.hosts, within=names, order=order
+            )
             self.changes.append(change)
 
-    def note_join(self, *, whole: bool) -> None:
-        """Note that features were added to others, or concatenated with them.
+    def record_join(self, *, concatenated: bool) -> None:
+        """Record that features were additions or concatenated.
 
         Args:
-            whole: Whether they were concatenated, so that those of a detour live on beside them.
+            concatenated: Whether they were concatenated, so that a detour's output remains in use.
         """
         inner = self.frames[-1] if self.frames else None
-        if inner and whole and any(change.grows for change in inner.detours):
+        if inner and concatenated and any(change.upsamples for change in inner.detours):
             self.changes = sorted([*self.changes, *inner.detours], key=lambda each: each.order)
             inner.detours = []
         for frame in self.frames:
-            frame.joined |= any(change.grows for change in self.changes[frame.start :])
+            frame.joined |= any(change.upsamples for change in self.changes[frame.start :])
 
-    def enter(self, name: str, took: Sequence[Features], order: int, *, sequential: bool) -> None:
-        """Note that a module was called with features."""
-        self.frames.append(_Frame(name, list(took), len(self.changes), order, sequential))
+    def enter(
+        self, name: str, inputs: Sequence[FeatureMap], order: int, *, sequential: bool
+    ) -> None:
+        """Record a module call with its input features."""
+        self.frames.append(_Frame(name, list(inputs), len(self.changes), order, sequential))
 
-    def leave(self, grid: Grid | None, shape: tuple[int, ...], order: int) -> list[Features]:
-        """Note that the module that was called last returned; return what it had taken."""
+    def leave(self, grid: Grid | None, shape: tuple[int, ...], order: int) -> list[FeatureMap]:
+        """Record the return of the last called module; return its input features."""
         frame = self.frames.pop()
         if not frame.name:
-            return frame.took
+            return frame.inputs
         inside = self.changes[frame.start :]
-        main = [each for each in frame.took if each.depth > 0 and len(each.shape) > 2]
-        if main and not frame.joined and all(_keeps(each, grid, shape) for each in main):
+        main = [each for each in frame.inputs if each.depth > 0 and len(each.shape) > 2]
+        if main and not frame.joined and all(_preserves_shape(each, grid, shape) for each in main):
             del self.changes[frame.start :]
             if self.frames:
                 self.frames[-1].detours += [*inside, *frame.detours]
-        elif grid and grid != (1, 1) and (step := self._step(frame, inside, grid, order)):
+        elif grid and grid != (1, 1) and (step := self._merge_changes(frame, inside, grid, order)):
             self.changes[frame.start :] = [step]
-        return frame.took
+        return frame.inputs
 
-    def _step(self, frame: _Frame, inside: list[Change], grid: Grid, order: int) -> Change | None:
-        """Return the change of a module that makes one step."""
-        took = [each for each in frame.took if each.grid and each.grid != (1, 1)]
-        if not inside and len(took) == 1 and not same_size(took[0].grid or grid, grid):
-            inside = [Change(took[0].grid or grid, grid, inner=took[0].hosts, order=order)]
+    def _merge_changes(
+        self, frame: _Frame, inside: list[ResolutionChange], grid: Grid, order: int
+    ) -> ResolutionChange | None:
+        """Return the single change of a module that makes one step."""
+        inputs = [each for each in frame.inputs if each.grid and each.grid != (1, 1)]
+        if not inside and len(inputs) == 1 and not same_size(inputs[0].grid or grid, grid):
+            inside = [
+                ResolutionChange(inputs[0].grid or grid, grid, inner=inputs[0].hosts, order=order)
+            ]
             inside = [replace(inside[0], entered=frame.entered)]
-        if not inside or self._works_before(frame, inside[0]):
+        if not inside or self._computes_before(frame, inside[0]):
             return None
         before = inside[0].before
         if not all(same_size(c.before, before) and same_size(c.after, grid) for c in inside):
             return None
-        for each in took:
+        for each in inputs:
             if each.grid and each.hosts and same_size(each.grid, before):
-                ends = {"before": each.grid, "hosts": each.hosts, "whole": each.whole}
+                ends = {"before": each.grid, "hosts": each.hosts, "direct": each.direct}
                 step = replace(inside[0], **ends, after=grid, module=frame.name)
-                return replace(step, within=self._names(), entered=frame.entered)
+                return replace(step, within=self._running_modules(), entered=frame.entered)
         return None
 
-    def _works_before(self, frame: _Frame, change: Change) -> bool:
-        """Return whether a module computes more features of the former size before a change.
+    def _computes_before(self, frame: _Frame, change: ResolutionChange) -> bool:
+        """Return whether a module computes features at the old resolution before a change.
 
-        What a residual unit does before its addition belongs to the change, and so does what a
-        part does in which the change happens.
+        Work of a residual unit before its addition belongs to the change, and so does work of a
+        child in which the change happens.
         """
-        added = [order for order, _ in self.added if frame.entered < order < change.entered]
-        unit = any(order > change.order and name == frame.name for order, name in self.added)
-        convolved = [
-            dense for order, dense in self.convolved if frame.entered < order < change.entered
+        additions = [order for order, _ in self.additions if frame.entered < order < change.entered]
+        unit = any(order > change.order and name == frame.name for order, name in self.additions)
+        dense_convolutions = [
+            dense for order, dense in self.convolutions if frame.entered < order < change.entered
         ]
         if frame.sequential:
-            return bool(added or convolved)
-        return not unit and bool(added or any(convolved))
+            return bool(additions or dense_convolutions)
+        return not unit and bool(additions or any(dense_convolutions))
 
-    def _names(self) -> tuple[str, ...]:
+    def _running_modules(self) -> tuple[str, ...]:
         return tuple(frame.name for frame in self.frames)
 
 
-def _keeps(features: Features, grid: Grid | None, shape: tuple[int, ...]) -> bool:
+def _preserves_shape(features: FeatureMap, grid: Grid | None, shape: tuple[int, ...]) -> bool:
     return features.shape == shape or (grid is not None and features.grid == grid)

@@ -1,181 +1,368 @@
-"""Where in a model a block can stand, and which of these places somebody means."""
+"""Insertion sites: modules after which a block can be inserted, and their selection."""
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
-from visattn.insertion.graft import modules_of
-from visattn.insertion.hosts import NoFeatureMapError, Site, candidates, site_at, stage_number
-from visattn.insertion.stages import Stage, stages_of
-from visattn.insertion.trace_records import Trace
+from visattn.insertion.feature_layout import Grid
+from visattn.insertion.inserted_block import (
+    CHILD_NAME,
+    get_inserted,
+    has_custom_loop,
+    named_modules,
+)
+from visattn.insertion.resolutions import same_size
+from visattn.insertion.stages import Part, Stage, find_stages
+from visattn.insertion.tracer import Trace
+from visattn.io.messages import did_you_mean
 
-Where = str | Sequence[str] | Callable[[str, nn.Module], bool]
+_MAX_LISTED = 12
+"""Number of candidates listed in an error message."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was selected.
+class Site:
+    """Module after which a block is inserted.
 
     Args:
-        sites: In the order in which they first ran.
-        notes: What the user may not expect, a line each: modules that a pattern matched and at
-            which no block can stand, a function after the module at the end of a stage.
+        name: Name of the module.
+        channels: Channels of its output.
+        grid: Height and width of its output.
+        channels_last: Whether its output is channels-last.
+        stage: Number of its stage, from 1; None before the first.
+        num_calls: Number of calls per forward pass.
+        device: Device of its output.
+        part: `encoder`, `bottleneck` or `decoder` in a model that upsamples features again.
+    """
+
+    name: str
+    channels: int
+    grid: Grid
+    channels_last: bool
+    stage: int | None
+    num_calls: int
+    device: torch.device
+    part: Part = ""
+
+    def __str__(self) -> str:
+        """Return the name, the shape of the features and the part of the model."""
+        text = f"{self.name}  {self.channels} x {self.grid[0]} x {self.grid[1]}"
+        return f"{text}  {self.part}" if self.part else text
+
+
+class NotAFeatureMapError(ValueError):
+    """The output of a module is not a feature map."""
+
+
+def make_site(
+    host: nn.Module,
+    name: str,
+    trace: Trace,
+    stages: list[Stage],
+    *,
+    selected_by_pattern: bool = False,
+) -> Site:
+    """Return the site after a module.
+
+    Raises:
+        ValueError: If no block can be inserted there, with the reason.
+    """
+    _check_host(host, name, trace, selected_by_pattern=selected_by_pattern)
+    outputs = trace.outputs[name]
+    first = outputs[0]
+    if first.channels_last is None:
+        raise ValueError(
+            f"no block can be inserted after {name}: the channel axis is ambiguous in features "
+            f"of shape {list(first.shape)}; pass an example of another size or aspect ratio"
+        )
+    widths = [output.shape[3 if output.channels_last else 1] for output in outputs]
+    if len(set(widths)) > 1:
+        error_type = NotAFeatureMapError if selected_by_pattern else ValueError
+        raise error_type(
+            f"no block can be inserted after {name}: it runs {len(widths)} times with {widths} "
+            "channels, but a block has a fixed number; choose a module that runs once"
+        )
+    device = first.device or torch.device("cpu")
+    stage = stage_number(name, trace, stages)
+    part = stages[stage - 1].part if stage else ""
+    calls = len(outputs)
+    return Site(name, widths[0], first.grid, first.channels_last, stage, calls, device, part)
+
+
+def stage_number(name: str, trace: Trace, stages: list[Stage]) -> int | None:
+    """Return the number of the stage of a module's output; None if there is none."""
+    outputs = trace.outputs.get(name, [])
+    if not outputs or len(outputs[0].shape) != 4:
+        return None
+    matches = (n for n, s in enumerate(stages, 1) if s.contains(outputs[0].grid, outputs[0].order))
+    return next(matches, None)
+
+
+def describe_candidates(
+    trace: Trace, modules: Mapping[str, nn.Module], grid: Grid | None = None
+) -> str:
+    """Return the modules after which a block can be inserted, as the end of an error message.
+
+    Args:
+        trace: Trace of the model.
+        modules: Modules by name.
+        grid: Height and width of the features, to list those of one resolution only.
+    """
+    sites: dict[str, str] = {}
+    for name, outputs in trace.outputs.items():
+        sizes = {output.grid for output in outputs if len(output.shape) == 4}
+        if not name or (grid and not any(same_size(size, grid) for size in sizes)):
+            continue
+        try:
+            site = make_site(modules[name], name, trace, [], selected_by_pattern=True)
+        except ValueError:
+            continue
+        runs = f" ({site.num_calls} runs)" if site.num_calls > 1 else ""
+        sites[name] = f"{site.name} {site.channels} x {site.grid[0]} x {site.grid[1]}{runs}"
+    # List outer modules first; their children are left out.
+    outer = sorted(sites, key=lambda name: name.count("."))[:_MAX_LISTED]
+    if not sites:
+        return ""
+    lines = [sites[name] for name in sites if name in outer]
+    more = f", and {len(sites) - len(lines)} more" if len(sites) > len(lines) else ""
+    return f". Modules that return feature maps: {', '.join(lines)}{more}"
+
+
+def _check_host(host: nn.Module, name: str, trace: Trace, *, selected_by_pattern: bool) -> None:
+    """Raise unless a block can be inserted after a module."""
+    outputs = trace.outputs.get(name, [])
+    error_type = NotAFeatureMapError if selected_by_pattern else ValueError
+    if has_custom_loop(host):
+        reason = (
+            f"it is a {type(host).__name__} whose children run in a custom loop, which would run "
+            "the block as one of them; choose one of its children, or the next module"
+        )
+    elif not outputs:
+        reason = "it does not run in this model, or is a plain container; choose a module that runs"
+    elif odd := next((o for o in outputs if len(o.shape) != 4 or not o.is_floating_point), None):
+        returned = list(odd.shape) if odd.type_name == "Tensor" else f"a {odd.type_name}"
+        reason = (
+            f"it returns {returned}, but a block needs features [batch, channels, height, width]"
+        )
+    elif selected_by_pattern and all(output.grid == (1, 1) for output in outputs):
+        reason = "it returns 1 x 1 features, which are no feature map"
+    elif (inserted := get_inserted(host)) is not None:
+        error_type = ValueError
+        reason = (
+            f"it already has {' and '.join(inserted.names)}; remove(model) removes all blocks, and "
+            "a list of blocks inserts several at one site"
+        )
+    elif hasattr(host, CHILD_NAME):
+        reason = f"it has its own attribute {CHILD_NAME}"
+    else:
+        return
+    raise error_type(f"no block can be inserted after {name}: {reason}")
+
+
+Position = str | Sequence[str] | Callable[[str, nn.Module], bool]
+
+
+@dataclass(frozen=True)
+class SiteSelection:
+    """Selected sites.
+
+    Args:
+        sites: Sites in the order of their first call.
+        notes: Remarks: modules that matched a pattern but cannot hold a block, a function after the
+            module at the end of a stage.
     """
 
     sites: tuple[Site, ...]
     notes: tuple[str, ...] = ()
 
 
-def chosen_sites(
-    model: nn.Module, trace: Trace, at: Where, stages: Iterable[int] | None = None
-) -> Choice:
-    """Return the sites that are meant, in the order in which they first ran.
+def select_sites(
+    model: nn.Module, trace: Trace, position: Position, stages: Iterable[int] | None = None
+) -> SiteSelection:
+    """Return the selected sites in the order of their first call.
 
     Args:
-        model: That was traced.
-        trace: What was seen.
-        at: `residual`, `stage_end`, a pattern of names in which `*` stands for one part and `**`
-            for any number, a list of names, or a function of a name and its module. What a pattern
-            or a function selects and what returns no feature map is skipped.
-        stages: Numbers of the stages that count, from 1; all if None.
+        model: Traced model.
+        trace: Its trace.
+        position: `residual`, `stage_end`, a pattern of names in which `*` matches one component and
+            `**` any number, a list of names, or a predicate of name and module. Modules matched by
+            a pattern or predicate that return no feature map are skipped.
+        stages: Numbers of the stages to use, from 1; all if None.
 
     Raises:
-        ValueError: If there is no such site or stage, or if no block can stand at one.
+        ValueError: If there is no such site or stage, or if a site cannot hold a block.
     """
-    modules = {name: module for name, module in modules_of(model, ours=False).items() if name}
-    known = _stages(trace, {"": model, **modules}, strict=at == "stage_end" or stages is not None)
-    wanted = _wanted(stages, known)
-    names, notes = _meant(modules, trace, at, known, wanted)
+    modules = {
+        name: module
+        for name, module in named_modules(model, include_inserted=False).items()
+        if name
+    }
+    all_stages = _find_stages(
+        trace, {"": model, **modules}, strict=position == "stage_end" or stages is not None
+    )
+    selected = _check_stages(stages, all_stages)
+    names, notes = _matching_modules(modules, trace, position, all_stages, selected)
     ran = {name: number for number, name in enumerate(trace.outputs)}
     names = sorted(set(names), key=lambda name: ran.get(name, -1))
-    if wanted is not None:  # what stands in other stages is none of its business
-        names = [name for name in names if stage_number(name, trace, known) in {None, *wanted}]
-    found: list[Site] = []
+    if selected is not None:  # ignore modules in other stages
+        names = [
+            name for name in names if stage_number(name, trace, all_stages) in {None, *selected}
+        ]
+    sites, skipped = _make_sites(
+        names, modules, trace, all_stages, selected_by_pattern=_is_pattern(position)
+    )
+    sites_in_stages = [site for site in sites if selected is None or site.stage in selected]
+    if not sites_in_stages:
+        where = f" in stages {sorted(selected)}" if selected else ""
+        raise ValueError(
+            f"there is no site for position={position!r}{where}"
+            + (f": {_format_skipped(skipped)}" if skipped else "")
+            + describe_candidates(trace, modules)
+        )
+    return SiteSelection(
+        tuple(sites_in_stages),
+        (*notes, *([f"skipped {_format_skipped(skipped)}"] if skipped else ())),
+    )
+
+
+def _make_sites(
+    names: Iterable[str],
+    modules: Mapping[str, nn.Module],
+    trace: Trace,
+    stages: list[Stage],
+    *,
+    selected_by_pattern: bool,
+) -> tuple[list[Site], dict[str, str]]:
+    """Return the sites after modules, and the reasons for skipped modules."""
+    sites: list[Site] = []
     skipped: dict[str, str] = {}
     for name in names:
         try:
-            found.append(site_at(modules[name], name, trace, known, loose=_is_loose(at)))
-        except NoFeatureMapError as error:
-            skipped[name] = str(error).partition(": ")[2].partition(", and ")[0]
-    kept = [site for site in found if wanted is None or site.stage in wanted]
-    if not kept:
-        where = f" in stages {sorted(wanted)}" if wanted else ""
-        raise ValueError(
-            f"there is no site at={at!r}{where}"
-            + (f": {_listed(skipped)}" if skipped else "")
-            + candidates(trace, modules)
-        )
-    return Choice(tuple(kept), (*notes, *([f"skipped {_listed(skipped)}"] if skipped else ())))
+            site = make_site(
+                modules[name], name, trace, stages, selected_by_pattern=selected_by_pattern
+            )
+            sites.append(site)
+        except NotAFeatureMapError as error:
+            skipped[name] = str(error).partition(": ")[2].partition(", but ")[0]
+    return sites, skipped
 
 
-def _is_loose(at: Where) -> bool:
-    """Return whether a choice may match more than the user has looked at."""
+def _is_pattern(at: Position) -> bool:
+    """Return whether a position may match modules that the user does not list."""
     return (isinstance(at, str) and any(sign in at for sign in "*?[")) or callable(at)
 
 
-def _listed(skipped: dict[str, str]) -> str:
-    """Return modules that were skipped, with the reason of each; the first few of many."""
+def _format_skipped(skipped: dict[str, str]) -> str:
+    """Return the first skipped modules, with their reasons."""
     lines = [f"{name}: {reason}" for name, reason in list(skipped.items())[:4]]
     more = len(skipped) - len(lines)
     return "; ".join([*lines, *([f"and {more} more"] if more else [])])
 
 
-def _stages(trace: Trace, modules: dict[str, nn.Module], *, strict: bool) -> list[Stage]:
-    """Return the stages of a model; none if they cannot be told and nobody needs them."""
+def _find_stages(trace: Trace, modules: dict[str, nn.Module], *, strict: bool) -> list[Stage]:
+    """Return the stages of a model; none if they are ambiguous and not needed."""
     try:
-        return stages_of(trace, modules)
+        return find_stages(trace, modules)
     except ValueError as error:
         if strict:
-            raise ValueError(f"{error}{candidates(trace, modules)}") from None
+            raise ValueError(f"{error}{describe_candidates(trace, modules)}") from None
         return []
 
 
-def _wanted(stages: Iterable[int] | None, known: list[Stage]) -> set[int] | None:
-    wanted = None if stages is None else set(stages)
-    if wanted is not None and (not wanted or not wanted <= set(range(1, len(known) + 1))):
-        sizes = ", ".join(f"{number}: {stage}" for number, stage in enumerate(known, 1))
+def _check_stages(stages: Iterable[int] | None, all_stages: list[Stage]) -> set[int] | None:
+    selected = None if stages is None else set(stages)
+    if selected is not None and (
+        not selected or not selected <= set(range(1, len(all_stages) + 1))
+    ):
+        sizes = ", ".join(f"{number}: {stage}" for number, stage in enumerate(all_stages, 1))
         raise ValueError(
-            f"stages must be some of those that this model has ({sizes}), got {sorted(wanted)}; "
-            "stages of one size are one stage, so see that the example is large enough"
+            f"stages must be among those of this model ({sizes}), got {sorted(selected)}; stages "
+            "of equal resolution count as one, so use a large enough example"
         )
-    return wanted
+    return selected
 
 
-def _meant(
+def _matching_modules(
     modules: dict[str, nn.Module],
     trace: Trace,
-    at: Where,
+    at: Position,
     stages: list[Stage],
-    wanted: set[int] | None,
+    selected: set[int] | None,
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the modules that are meant, and what is to be said of them."""
+    """Return the names of the selected modules, and remarks about them."""
     if at == "stage_end":
-        return _stage_ends(modules, trace, stages, wanted)
+        return _stage_ends(modules, trace, stages, selected)
     if at == "residual":
         names = [addition.branch for addition in trace.additions if addition.branch]
         reason = (
-            "no module's output is the residual branch of an addition; say stage_end, or give a "
-            "pattern of names" + candidates(trace, modules)
+            "no module's output is the residual branch of an addition; use stage_end, or a "
+            "pattern of names" + describe_candidates(trace, modules)
         )
     elif isinstance(at, str):
-        names = [name for name in modules if _pattern(at).fullmatch(name)]
-        reason = f"no module is named so; {close_names(at, modules)}"
+        names = [name for name in modules if _compile_pattern(at).fullmatch(name)]
+        reason = f"no module has such a name; {suggest_names(at, modules)}"
     elif callable(at):
         names = [name for name, module in modules.items() if at(name, module)]
-        reason = "the function took none of the modules"
+        reason = "the predicate matches no module"
     else:
         names = list(at)
         if missing := [name for name in names if name not in modules]:
             raise ValueError(
-                f"there is no module {missing[0]!r}; {close_names(missing[0], modules)}"
+                f"there is no module {missing[0]!r}; {suggest_names(missing[0], modules)}"
             )
         reason = "the list of names is empty"
     if not names:
-        raise ValueError(f"there is no site at={at!r}: {reason}")
+        raise ValueError(f"there is no site for position={at!r}: {reason}")
     return names, []
 
 
 def _stage_ends(
-    modules: dict[str, nn.Module], trace: Trace, stages: list[Stage], wanted: set[int] | None
+    modules: dict[str, nn.Module], trace: Trace, stages: list[Stage], selected: set[int] | None
 ) -> tuple[list[str], list[str]]:
-    """Return the module at the end of each stage that is wanted.
+    """Return the module at the end of each selected stage.
 
     Raises:
-        ValueError: If there is no stage, or if one has no module of its own.
+        ValueError: If there is no stage, or if a stage has no module of its own.
     """
     if not stages:
         raise ValueError(
-            "this model has no stages: nothing in it makes features smaller; name the sites"
-            + candidates(trace, modules)
+            "this model has no stages: nothing in it downsamples features; pass the names of the "
+            "sites" + describe_candidates(trace, modules)
         )
     names: list[str] = []
     notes: list[str] = []
     for number, stage in enumerate(stages, 1):
-        if wanted is not None and number not in wanted:
+        if selected is not None and number not in selected:
             continue
-        said = f"stage {number}, of {stage} features,"
+        label = f"stage {number}, of {stage} features,"
         reason = ""
         if stage.end is None:
-            reason = "ends with a function, and no module returns its last features"
-        elif any(not stage.holds(o.grid, o.order) for o in trace.outputs[stage.end] if o.shape[3:]):
+            reason = "ends with a function, so no module returns its last features"
+        elif any(
+            not stage.contains(o.grid, o.order) for o in trace.outputs[stage.end] if o.shape[3:]
+        ):
             reason = f"ends with {stage.end}, which runs in other stages too"
         if reason or stage.end is None:
-            advice = "name the sites" + ("" if len(stages) == 1 else ", or choose other stages")
-            raise ValueError(f"{said} {reason}; {advice}{candidates(trace, modules, stage.grid)}")
+            advice = "pass the names of the sites" + (
+                "" if len(stages) == 1 else ", or choose other stages"
+            )
+            raise ValueError(
+                f"{label} {reason}; {advice}{describe_candidates(trace, modules, stage.grid)}"
+            )
         names.append(stage.end)
-        if not stage.whole:
+        if not stage.direct:
             notes.append(
-                f"{said} ends with a function, such as an activation, after {stage.end}: the block "
-                "stands before it"
+                f"{label} ends with a function, such as an activation, after {stage.end}: the "
+                "block is inserted before it"
             )
     return names, notes
 
 
-def _pattern(at: str) -> re.Pattern[str]:
-    """Return what names must match: `*` within a part, `**` over parts, `?`, `[...]`."""
+def _compile_pattern(at: str) -> re.Pattern[str]:
+    """Compile a pattern of names: `*` within a component, `**` across, `?`, `[...]`."""
     marks = {"**.": r"(?:.+\.)?", "**": ".*", "*": r"[^.]*", "?": r"[^.]"}
     parts = re.split(r"(\*\*\.|\*\*|\*|\?|\[[^\]]+\])", at)
     return re.compile(
@@ -185,12 +372,6 @@ def _pattern(at: str) -> re.Pattern[str]:
     )
 
 
-def close_names(name: str, modules: dict[str, nn.Module]) -> str:
-    """Return the modules whose names are close to a name, as part of an error."""
-    close = difflib.get_close_matches(name, ["residual", "stage_end", *modules], n=3, cutoff=0.5)
-    return (
-        f"did you mean {' or '.join(close)}?"
-        if close
-        else f"its modules are named as {', '.join(list(modules)[:3])}, and the words are residual "
-        "and stage_end"
-    )
+def suggest_names(name: str, modules: dict[str, nn.Module]) -> str:
+    """Return similar module names and keywords, as part of an error message."""
+    return did_you_mean(name, ["residual", "stage_end", *modules], cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Where a model goes from one resolution of features to the next."""
+"""Stages of a model: layers at one spatial resolution."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,22 +7,22 @@ from typing import Literal
 from torch import nn
 
 from visattn.insertion.feature_layout import Grid
-from visattn.insertion.graft import runs_its_own_loop
-from visattn.insertion.resolutions import Change, same_size
-from visattn.insertion.trace_records import Trace
+from visattn.insertion.inserted_block import has_custom_loop
+from visattn.insertion.resolutions import ResolutionChange, same_size
+from visattn.insertion.tracer import Trace
 
 Part = Literal["", "encoder", "bottleneck", "decoder"]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What runs at one resolution, between one change of it and the next.
+    """Stage: what runs between two changes of resolution.
 
     Args:
         grid: Height and width of its last features.
-        part: Of a model that enlarges features again; empty in others.
-        end: The module that returns its last features; None if a function makes them.
-        whole: Whether no function, such as an activation, comes after that module.
+        part: Part of a model that upsamples features again; empty for others.
+        end: Module that returns its last features; None if a function does.
+        direct: Whether no function, such as an activation, follows that module.
         start: Order of the change that begins it, among all operations and calls of the run.
         stop: Order of the change that ends it.
     """
@@ -30,23 +30,20 @@ class Stage:
     grid: Grid
     part: Part
     end: str | None
-    whole: bool = True
+    direct: bool = True
     start: float = -1
     stop: float = float("inf")
 
     def __str__(self) -> str:
-        """Return its size, and its part if it has one."""
+        """Return the size, and the part if there is one."""
         return f"{self.grid[0]} x {self.grid[1]}" + (f" {self.part}" if self.part else "")
 
-    def holds(self, grid: Grid, order: float) -> bool:
-        """Return whether features of a size that were made at some time belong to it.
-
-        Of a model that only makes features smaller, the size alone tells.
-        """
+    def contains(self, grid: Grid, order: float) -> bool:
+        """Return whether features of this size and order belong to the stage."""
         return same_size(grid, self.grid) and (not self.part or self.start < order <= self.stop)
 
 
-def stages_of(trace: Trace, modules: Mapping[str, nn.Module]) -> list[Stage]:
+def find_stages(trace: Trace, modules: Mapping[str, nn.Module]) -> list[Stage]:
     """Return the stages of a model, in order.
 
     Resolutions at which nothing is convolved are no stages; neither is the stem of a model with
@@ -60,60 +57,66 @@ def stages_of(trace: Trace, modules: Mapping[str, nn.Module]) -> list[Stage]:
     Raises:
         ValueError: If the resolution of the features goes down again after it went up.
     """
-    steps, resized = _steps(trace)
-    levels = _levels(trace, modules, steps)
+    steps, resized = _main_path(trace)
+    levels = _resolution_levels(trace, modules, steps)
     if not levels:
         return []
-    reader = _StageReader(trace, modules, steps)
-    turned = bool(steps) and steps[-1].grows
-    made = resized.inner if resized else trace.made
-    end = reader.output_end(made) if turned else reader.last_end(levels[-1], made)
+    reader = _StageEnds(trace, modules, steps)
+    upsampled = bool(steps) and steps[-1].upsamples
+    output_modules = resized.inner if resized else trace.output_modules
+    end = (
+        reader.classifier_input(output_modules)
+        if upsampled
+        else reader.find_last_end(levels[-1], output_modules)
+    )
     levels[-1] = replace(levels[-1], end=end)
-    if turned and not reader.ends_in(levels[-1]):
-        levels.pop()  # nothing but the last layer runs at this size
-    worked = [stage for stage in levels if reader.works_at(stage)]
+    if upsampled and not reader.has_valid_end(levels[-1]):
+        levels.pop()  # only the last layer runs at this size
+    worked = [stage for stage in levels if reader.has_layers(stage)]
     while worked and trace.additions and reader.is_stem(worked[0], worked[1:]):
         worked.pop(0)
     return worked
 
 
-def _steps(trace: Trace) -> tuple[list[Change], Change | None]:
-    """Return the changes one after another, and that of the output of the model, if there is one.
+def _main_path(trace: Trace) -> tuple[list[ResolutionChange], ResolutionChange | None]:
+    """Return the resolution changes in sequence, and that of the output of the model, if any.
 
     Raises:
-        ValueError: If they do not follow one another, or go down after they went up.
+        ValueError: If they are not sequential, or downsample after upsampling.
     """
-    steps: list[Change] = []
+    steps: list[ResolutionChange] = []
     for change in trace.changes:
         if not steps or same_size(change.before, steps[-1].after):
-            turned = steps and steps[-1].grows and not change.grows
+            upsampled = steps and steps[-1].upsamples and not change.upsamples
         elif same_size(change.before, steps[-1].before) and same_size(
             change.after, steps[-1].after
         ):
             continue  # another branch of the same step
         else:
-            turned = True
-        if turned:
+            upsampled = True
+        if upsampled:
             sizes = [steps[0].before, *(step.after for step in steps), change.before, change.after]
             raise ValueError(
                 "this model has several paths of features, whose sizes follow one another as "
                 + ", ".join(f"{y} x {x}" for y, x in sizes)
-                + ": its stages cannot be told; name the sites"
+                + ": its stages are ambiguous; pass the names of the sites"
             )
         steps.append(change)
     last = steps[-1] if steps else None
-    if last and last.grows and not any(order >= last.order for _, order in trace.convolved):
-        return steps[:-1], last  # scores that are enlarged are no features
+    if last and last.upsamples and not any(order >= last.order for _, order in trace.convolutions):
+        return steps[:-1], last  # upsampled scores are no features
     return steps, None
 
 
-def _levels(trace: Trace, modules: Mapping[str, nn.Module], steps: list[Change]) -> list[Stage]:
-    """Return what lies before, between and behind the steps; the end of the last is not known."""
+def _resolution_levels(
+    trace: Trace, modules: Mapping[str, nn.Module], steps: list[ResolutionChange]
+) -> list[Stage]:
+    """Return the stages between the changes, without the end of the last."""
     if not steps:
         grids = [addition.grid for addition in trace.additions]
         return [Stage(grids[-1], "", None)] if grids else []
-    turn = next((n for n, step in enumerate(steps) if step.grows), None)
-    wrappers = wrappers_of(steps)
+    turn = next((n for n, step in enumerate(steps) if step.upsamples), None)
+    wrappers = multi_stage_modules(steps)
     levels: list[Stage] = []
     for number in range(len(steps) + 1):
         step = steps[number] if number < len(steps) else None
@@ -121,14 +124,14 @@ def _levels(trace: Trace, modules: Mapping[str, nn.Module], steps: list[Change])
         if turn is not None:
             part = "encoder" if number < turn else "bottleneck" if number == turn else "decoder"
         end = _outermost(step.hosts, wrappers) if step else None
-        if step and end and runs_its_own_loop(modules[end]):  # nothing can stand after it
+        if step and end and has_custom_loop(modules[end]):  # no block can be inserted after it
             end = _outermost(step.inner, wrappers)
         levels.append(
             Stage(
                 grid=step.before if step else steps[-1].after,
                 part=part,
                 end=end,
-                whole=step.whole if step else True,
+                direct=step.direct if step else True,
                 start=steps[number - 1].order if number else -1,
                 stop=step.order if step else float("inf"),
             )
@@ -136,97 +139,99 @@ def _levels(trace: Trace, modules: Mapping[str, nn.Module], steps: list[Change])
     return levels
 
 
-def wrappers_of(steps: Sequence[Change]) -> set[str]:
-    """Return the modules in which features change their size more than once, or not only once."""
+def multi_stage_modules(steps: Sequence[ResolutionChange]) -> set[str]:
+    """Return the modules that contain more than one change of resolution."""
     return {name for step in steps for name in step.within} | {""}
 
 
 def _outermost(hosts: Sequence[str], wrappers: set[str]) -> str | None:
-    """Return the outermost module that is no wrapper, or the outermost of all."""
+    """Return the outermost module within one stage, or the outermost of all."""
     plain = [host for host in hosts if host not in wrappers]
     named = plain or [host for host in hosts if host]
     return named[-1] if named else None
 
 
-class _StageReader:
-    """What the modules at the end of stages are."""
+class _StageEnds:
+    """Modules at the end of stages."""
 
     def __init__(
-        self, trace: Trace, modules: Mapping[str, nn.Module], steps: Sequence[Change]
+        self, trace: Trace, modules: Mapping[str, nn.Module], steps: Sequence[ResolutionChange]
     ) -> None:
         self.trace, self.modules, self.steps = trace, modules, steps
-        self.wrappers = wrappers_of(steps)
+        self.wrappers = multi_stage_modules(steps)
 
-    def works_at(self, stage: Stage) -> bool:
-        """Return whether something is convolved or added in a stage."""
+    def has_layers(self, stage: Stage) -> bool:
+        """Return whether a stage has convolutions or additions."""
         convolved = any(
             same_size(grid, stage.grid) and stage.start <= order <= stage.stop
-            for grid, order in self.trace.convolved
+            for grid, order in self.trace.convolutions
         )
-        return convolved or self._added(stage)
+        return convolved or self._has_additions(stage)
 
-    def _added(self, stage: Stage) -> bool:
-        return any(stage.holds(a.grid, a.order) for a in self.trace.additions)
+    def _has_additions(self, stage: Stage) -> bool:
+        return any(stage.contains(a.grid, a.order) for a in self.trace.additions)
 
     def is_stem(self, stage: Stage, later: Sequence[Stage]) -> bool:
-        """Return whether a stage has no branch and ends unlike those after it."""
+        """Return whether a stage has no residual branch and ends unlike later ones."""
         kin = (other.end for other in later if other.end and stage.end)
-        return not self._added(stage) and not any(self._alike(stage.end, end) for end in kin)
+        return not self._has_additions(stage) and not any(
+            self._are_siblings(stage.end, end) for end in kin
+        )
 
-    def _alike(self, one: str | None, other: str | None) -> bool:
+    def _are_siblings(self, first: str | None, other: str | None) -> bool:
         """Return whether two modules with parts stand in one module and are of one class."""
-        first, second = self.modules.get(one or ""), self.modules.get(other or "")
-        if first is None or second is None or not any(True for _ in first.children()):
+        module, other_module = self.modules.get(first or ""), self.modules.get(other or "")
+        if module is None or other_module is None or not any(True for _ in module.children()):
             return False
-        beside = (one or "").rpartition(".")[0] == (other or "").rpartition(".")[0]
-        return beside and type(first) is type(second)
+        beside = (first or "").rpartition(".")[0] == (other or "").rpartition(".")[0]
+        return beside and type(module) is type(other_module)
 
-    def _follows(self, one: str, other: str) -> bool:
+    def _are_repeated(self, first: str, other: str) -> bool:
         """Return whether two modules are of one kind: parts of a sequence, or alike inside too."""
-        if not self._alike(one, other):
+        if not self._are_siblings(first, other):
             return False
-        parent = self.modules[one.rpartition(".")[0]]
-        firsts = [next(iter(self.modules[name].children())) for name in (one, other)]
+        parent = self.modules[first.rpartition(".")[0]]
+        firsts = [next(iter(self.modules[name].children())) for name in (first, other)]
         return isinstance(parent, (nn.Sequential, nn.ModuleList)) or type(firsts[0]) is type(
             firsts[1]
         )
 
-    def ends_in(self, stage: Stage) -> bool:
+    def has_valid_end(self, stage: Stage) -> bool:
         """Return whether the end of a stage returns features of its size."""
         outputs = self.trace.outputs[stage.end] if stage.end else []
         return stage.end is None or any(
-            stage.holds(o.grid, o.order) for o in outputs if o.shape[3:]
+            stage.contains(o.grid, o.order) for o in outputs if o.shape[3:]
         )
 
-    def last_end(self, stage: Stage, made: Sequence[str]) -> str | None:
+    def find_last_end(self, stage: Stage, output_modules: Sequence[str]) -> str | None:
         """Return the end of the last stage of a model that only makes features smaller.
 
         It is the last of the modules of one kind that follow one another there, so that a
         convolution that leads over to the classes is not taken for features.
         """
         last = self.steps[-1].module if self.steps else None
-        if last and (run := self._run(last, stage)):
+        if last and (run := self._last_repeated(last, stage)):
             return run
-        if self._added(stage):
+        if self._has_additions(stage):
             end = self._residual_end(stage)
-            return self._run(end, stage) or end if end else None
-        pooled = [each for grid, each in self.trace.pooled.items() if stage.holds(grid, 0)]
+            return self._last_repeated(end, stage) or end if end else None
+        pooled = [each for grid, each in self.trace.pooled.items() if stage.contains(grid, 0)]
         if not pooled:
-            return self.output_end(made)
+            return self.classifier_input(output_modules)
         hosts, order = pooled[-1]
-        if self.trace.weighted < order and (features := self._before_scores(hosts)):
+        if self.trace.last_weighted < order and (features := self._before_scores(hosts)):
             return features
         return _outermost(hosts, self.wrappers)
 
     def _before_scores(self, hosts: Sequence[str]) -> str | None:
         """Return what the 1x1 convolution reads whose scores are pooled; None if there is none."""
-        name = self._weighted(hosts)
+        name = self._last_weighted(hosts)
         module = self.modules[name] if name else None
         if not name or not isinstance(module, nn.Conv2d) or max(module.kernel_size) > 1:
             return None
-        return self._plain(self.trace.outputs[name][-1].source)
+        return self._innermost(self.trace.outputs[name][-1].source)
 
-    def _run(self, name: str, stage: Stage) -> str | None:
+    def _last_repeated(self, name: str, stage: Stage) -> str | None:
         """Return the last of the modules of one kind that follow a module; None if it is alone."""
         parent = name.rpartition(".")[0]
         outer = self.modules.get(parent)
@@ -237,44 +242,44 @@ class _StageReader:
         run = name
         for other in beside[place + 1 :]:
             outputs = self.trace.outputs.get(other, [])
-            if not self._follows(name, other) or not outputs or len(outputs[-1].shape) != 4:
+            if not self._are_repeated(name, other) or not outputs or len(outputs[-1].shape) != 4:
                 break
             if not same_size(outputs[-1].grid, stage.grid):
                 break
             run = other
-        alone = run == name and not (place and self._follows(name, beside[place - 1]))
+        alone = run == name and not (place and self._are_repeated(name, beside[place - 1]))
         return None if alone else run
 
     def _residual_end(self, stage: Stage) -> str | None:
         """Return the outermost module with the last addition of a stage and none of others."""
-        held: dict[str, bool] = {}
+        contained: dict[str, bool] = {}
         last: tuple[str, ...] = ()
         for addition in self.trace.additions:
-            inside = stage.holds(addition.grid, addition.order)
+            inside = stage.contains(addition.grid, addition.order)
             last = addition.within if inside else last
             for name in addition.within:
-                held[name] = held.get(name, True) and inside
+                contained[name] = contained.get(name, True) and inside
         for name in last:
             grids = [out.grid for out in self.trace.outputs[name] if len(out.shape) == 4]
-            if name and held[name] and grids and same_size(grids[-1], stage.grid):
+            if name and contained[name] and grids and same_size(grids[-1], stage.grid):
                 return name
         return None
 
-    def output_end(self, made: Sequence[str]) -> str | None:
+    def classifier_input(self, output_modules: Sequence[str]) -> str | None:
         """Return the module whose features the last layer with weights reads.
 
         If a function makes these, it is the module with that layer.
         """
-        name = self._weighted(made)
-        return name and (self._plain(self.trace.outputs[name][-1].source) or name)
+        name = self._last_weighted(output_modules)
+        return name and (self._innermost(self.trace.outputs[name][-1].source) or name)
 
-    def _weighted(self, made: Sequence[str]) -> str | None:
+    def _last_weighted(self, output_modules: Sequence[str]) -> str | None:
         """Return the last module with weights; others, such as a softmax, may come after it."""
-        name = self._plain(made)
+        name = self._innermost(output_modules)
         while name and not any(True for _ in self.modules[name].parameters()):
-            name = self._plain(self.trace.outputs[name][-1].source)
+            name = self._innermost(self.trace.outputs[name][-1].source)
         return name
 
-    def _plain(self, hosts: Sequence[str]) -> str | None:
+    def _innermost(self, hosts: Sequence[str]) -> str | None:
         plain = [host for host in hosts if host not in self.wrappers]
         return plain[-1] if plain else None

@@ -1,8 +1,8 @@
-"""One run of a model, watched: what each module returned, what was added to what."""
+"""Trace of a model run: module outputs, residual additions and resolution changes."""
 
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -11,17 +11,111 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from visattn.insertion.feature_layout import Grid, grid_of, last_after, last_by_shape
-from visattn.insertion.graft import InsertedBlock, modules_of
-from visattn.insertion.resolutions import Features, ResolutionTracker
-from visattn.insertion.trace_records import Addition, Lineage, Output, Trace
+from visattn.insertion.feature_layout import (
+    Grid,
+    channels_last_after,
+    infer_channels_last,
+    spatial_size,
+)
+from visattn.insertion.inserted_block import InsertedBlock, named_modules
+from visattn.insertion.resolutions import FeatureMap, ResolutionChange, ResolutionTracker
+
+
+@dataclass(frozen=True)
+class ModuleOutput:
+    """Output of a module in one call; without a shape if it is not a tensor.
+
+    Args:
+        type_name: `Tensor`, or the name of another type.
+        shape: Shape of the tensor.
+        channels_last: Whether features are channels-last; None if unknown.
+        is_floating_point: Whether the dtype is floating point.
+        device: Device of the tensor.
+        order: End of the call in the order of all operations and calls of the run.
+        source: Modules that returned the input features, outermost last.
+    """
+
+    type_name: str
+    shape: tuple[int, ...] = ()
+    channels_last: bool | None = None
+    is_floating_point: bool = False
+    device: torch.device | None = None
+    order: int = 0
+    source: tuple[str, ...] = ()
+
+    @property
+    def grid(self) -> Grid:
+        """Height and width of the features."""
+        return spatial_size(self.shape, channels_last=self.channels_last)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Origin of a tensor in the run.
+
+    Args:
+        depth: Number of operations on the longest path from the input.
+        modules: Modules that returned the tensor, outermost last.
+        channels_last: Whether it is channels-last; None if unknown.
+        nearest: Like `modules`, but looking through functions of one input, such as activations.
+    """
+
+    depth: int
+    modules: tuple[str, ...] = ()
+    channels_last: bool | None = None
+    nearest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Residual addition: two feature maps of different depth are added, which ends a branch.
+
+    Args:
+        branch: Module whose output is the deeper summand; None if there is none.
+        within: Running modules, outermost first.
+        grid: Height and width of the sum.
+        order: Position in the order of all operations and calls of the run.
+    """
+
+    branch: str | None
+    within: tuple[str, ...]
+    grid: Grid
+    order: int = 0
+
+
+@dataclass
+class Trace:
+    """Record of one model run.
+
+    Args:
+        image_size: Height and width of the example, if it is an image.
+        outputs: Outputs of each module, call by call.
+        additions: Residual additions, in order.
+        changes: Resolution changes on the main path, in order.
+        pooled: For each size, the modules whose output was last pooled to 1 x 1 or flattened, and
+            the order of that operation.
+        convolutions: Output size and order of each convolution.
+        last_weighted: Order of the last convolution or linear layer.
+        output_modules: Modules that returned the output of the model, outermost last.
+    """
+
+    image_size: Grid | None
+    outputs: dict[str, list[ModuleOutput]] = field(default_factory=dict[str, list[ModuleOutput]])
+    additions: list[Addition] = field(default_factory=list[Addition])
+    changes: list[ResolutionChange] = field(default_factory=list[ResolutionChange])
+    pooled: dict[Grid, tuple[tuple[str, ...], int]] = field(
+        default_factory=dict[Grid, tuple[tuple[str, ...], int]]
+    )
+    convolutions: list[tuple[Grid, int]] = field(default_factory=list[tuple[Grid, int]])
+    last_weighted: int = 0
+    output_modules: tuple[str, ...] = ()
+
 
 Example = Tensor | tuple[Any, ...]
 
-# Functions by the name under which torch reports them, and through which features stay the same
-# but for a scale or the order of their axes.
+# Torch functions by name. Pass-through functions only scale features or permute their axes.
 _ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
-_PASSING = frozenset(
+_PASS_THROUGH = frozenset(
     {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
     | {"transpose", "contiguous", "to", "clone", "dropout"}
 )
@@ -34,8 +128,8 @@ _JOINS = _ADDITIONS | {"cat", "concat", "concatenate"}
 
 
 @contextmanager
-def resting(model: nn.Module) -> Generator[None]:
-    """Hold a model in evaluation mode, without gradients; it comes back as it was."""
+def eval_mode(model: nn.Module) -> Generator[None]:
+    """Run a model in evaluation mode without gradients; restore its mode afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -46,41 +140,41 @@ def resting(model: nn.Module) -> Generator[None]:
             module.training = flag
 
 
-def run(model: nn.Module, example: Example) -> None:
-    """Run a model on an example: a tensor, or a tuple of all that it takes."""
+def run_model(model: nn.Module, example: Example) -> None:
+    """Call a model with an example input: a tensor, or a tuple of all arguments."""
     model(*example) if isinstance(example, tuple) else model(example)
 
 
-def trace(model: nn.Module, example: Example) -> Trace:
-    """Run a model once, in evaluation mode and without gradients, and return what was seen.
+def trace_model(model: nn.Module, example: Example) -> Trace:
+    """Run a model once, in evaluation mode and without gradients, and return its trace.
 
     Raises:
-        TypeError: If there is no tensor in the example.
+        TypeError: If the example contains no tensor.
     """
-    given = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
-    if not given:
+    inputs = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
+    if not inputs:
         raise TypeError(
-            "the example must be a tensor that the model takes, such as torch.zeros(1, 3, 224, 224)"
+            "the example must be an input tensor of the model, such as torch.zeros(1, 3, 224, 224)"
             f", or a tuple of all its arguments, got {example!r:.60}"
         )
-    image = next(((x.shape[2], x.shape[3]) for x in given if x.ndim == 4), None)
-    watch = _Watch(Trace(image), example)
+    image = next(((x.shape[2], x.shape[3]) for x in inputs if x.ndim == 4), None)
+    mode = _TraceMode(Trace(image), example)
     with ExitStack() as stack:
-        stack.enter_context(resting(model))
-        for name, module in modules_of(model, ours=False).items():
-            enter, leave = watch.hooks(name)
-            stack.enter_context(_hooked(module, enter, leave))
+        stack.enter_context(eval_mode(model))
+        for name, module in named_modules(model, include_inserted=False).items():
+            enter, leave = mode.hooks(name)
+            stack.enter_context(_hooks(module, enter, leave))
         for module in model.modules():
             if isinstance(module, InsertedBlock):
-                stack.enter_context(_hooked(module, watch.mute, watch.unmute))
-        stack.enter_context(watch)
-        run(model, example)
-    watch.trace.changes = watch.sizes.changes
-    return watch.trace
+                stack.enter_context(_hooks(module, mode.pause, mode.resume))
+        stack.enter_context(mode)
+        run_model(model, example)
+    mode.trace.changes = mode.resolutions.changes
+    return mode.trace
 
 
 @contextmanager
-def _hooked(
+def _hooks(
     module: nn.Module, enter: Callable[..., None], leave: Callable[..., None]
 ) -> Generator[None]:
     handles = (module.register_forward_pre_hook(enter), module.register_forward_hook(leave))
@@ -91,58 +185,58 @@ def _hooked(
             handle.remove()
 
 
-class _Watch(TorchFunctionMode):
-    """Follow features from operation to operation, and from module to module."""
+class _TraceMode(TorchFunctionMode):
+    """Track the origin of tensors through operations and modules."""
 
     def __init__(self, trace: Trace, example: Example) -> None:
         super().__init__()
         self.trace = trace
-        self.lineages = cast("MutableMapping[Tensor, Lineage]", WeakTensorKeyDictionary())
+        self.provenances = cast("MutableMapping[Tensor, Provenance]", WeakTensorKeyDictionary())
         for leaf in tree_leaves(example):
             if isinstance(leaf, Tensor):
-                self.lineages[leaf] = Lineage(0, last=False)
+                self.provenances[leaf] = Provenance(0, channels_last=False)
         self.running: list[str] = []
-        # Modules without parts that hand features on, dropped, scaled or turned, and no more.
-        self.carriers: set[str] = set()
-        self.sizes = ResolutionTracker()
+        # Leaf modules that only pass features on: dropout, scaling, permutation.
+        self.passthrough: set[str] = set()
+        self.resolutions = ResolutionTracker()
         self.clock = 0
-        self.muted = 0
+        self.paused = 0
 
-    def mute(self, *_: object) -> None:
-        """What goes on inside an inserted block is not the model's."""
-        self.muted += 1
+    def pause(self, *_: object) -> None:
+        """Stop tracing at the start of an inserted block."""
+        self.paused += 1
 
-    def unmute(self, *_: object) -> None:
-        """The block has ended."""
-        self.muted -= 1
+    def resume(self, *_: object) -> None:
+        """Continue tracing at the end of an inserted block."""
+        self.paused -= 1
 
     def hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Return what is to be called before and after the forward of a module."""
+        """Return the forward pre-hook and forward hook of a module."""
 
-        def enter(module: nn.Module, given: object) -> None:
+        def enter(module: nn.Module, inputs: object) -> None:
             self.running.append(name)
-            took = [self._features(*each) for each in self._known(given)]
+            features = [self._feature_map(*each) for each in self._tracked_tensors(inputs)]
             sequential = isinstance(module, nn.Sequential)
-            self.sizes.enter(name, took, self.clock, sequential=sequential)
+            self.resolutions.enter(name, features, self.clock, sequential=sequential)
 
-        def leave(module: nn.Module, given: object, output: object) -> None:
+        def leave(module: nn.Module, inputs: object, output: object) -> None:
             self.running.pop()
             self.clock += 1
             shape = tuple(output.shape) if isinstance(output, Tensor) else ()
-            took = self.sizes.leave(self._grid_of(output), shape, self.clock)
-            source = next((each.hosts for each in took if each.grid), ())
-            seen = replace(self._described(output), order=self.clock, source=source)
-            self.trace.outputs.setdefault(name, []).append(seen)
-            if not name and isinstance(output, Tensor) and output in self.lineages:
-                self.trace.made = self.lineages[output].modules
+            features = self.resolutions.leave(self._output_size(output), shape, self.clock)
+            source = next((each.hosts for each in features if each.grid), ())
+            module_output = replace(self._describe_output(output), order=self.clock, source=source)
+            self.trace.outputs.setdefault(name, []).append(module_output)
+            if not name and isinstance(output, Tensor) and output in self.provenances:
+                self.trace.output_modules = self.provenances[output].modules
             if isinstance(output, Tensor):
-                known = self._known(given)
-                unseen = Lineage(1 + max((line.depth for _, line in known), default=-1))
-                line = self.lineages.get(output, unseen)
+                tracked = self._tracked_tensors(inputs)
+                new_origin = Provenance(1 + max((line.depth for _, line in tracked), default=-1))
+                line = self.provenances.get(output, new_origin)
                 if line.modules and not any(True for _ in module.children()):
-                    self.carriers.add(name)
+                    self.passthrough.add(name)
                 modules = (*line.modules, name)
-                self.lineages[output] = replace(line, modules=modules, near=modules)
+                self.provenances[output] = replace(line, modules=modules, nearest=modules)
 
         return enter, leave
 
@@ -153,102 +247,115 @@ class _Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of torch and note where its results come from."""
-        known = self._known((args, kwargs or {}))
+        """Call a torch function and record the origin of its results."""
+        tracked = self._tracked_tensors((args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        if known and made:
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if tracked and results:
             self.clock += 1
             name = getattr(func, "__name__", "")
-            line = known[0][1]
-            if not self.muted:
-                self._note_addition(name, args[:2], {id(x): line for x, line in known})
-                self._note_size(name, (known[0][0], *args[1:]), line, made[0])
-                if made[0].ndim == 4 and name in _JOINS:
-                    self.sizes.note_join(whole=name not in _ADDITIONS)
-            came = Lineage(
-                depth=1 + max(line.depth for _, line in known),
-                modules=line.modules if name in _PASSING and len(known) == 1 else (),
-                last=last_after(name, args, line.last),
-                near=line.near if len(known) == 1 and made[0].shape == known[0][0].shape else (),
+            line = tracked[0][1]
+            if not self.paused:
+                self._record_addition(name, args[:2], {id(x): line for x, line in tracked})
+                self._record_resolution(name, (tracked[0][0], *args[1:]), line, results[0])
+                if results[0].ndim == 4 and name in _JOINS:
+                    self.resolutions.record_join(concatenated=name not in _ADDITIONS)
+            origin = Provenance(
+                depth=1 + max(line.depth for _, line in tracked),
+                modules=line.modules if name in _PASS_THROUGH and len(tracked) == 1 else (),
+                channels_last=channels_last_after(name, args, line.channels_last),
+                nearest=line.nearest
+                if len(tracked) == 1 and results[0].shape == tracked[0][0].shape
+                else (),
             )
-            for tensor in made:
-                self.lineages[tensor] = came
+            for tensor in results:
+                self.provenances[tensor] = origin
         return result
 
-    def _known(self, given: object) -> list[tuple[Tensor, Lineage]]:
-        """Return the tensors that come from the input, each with the way it came."""
-        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
-        return [(x, self.lineages[x]) for x in tensors if x in self.lineages]
+    def _tracked_tensors(self, inputs: object) -> list[tuple[Tensor, Provenance]]:
+        """Return the tensors that derive from the input, each with its origin."""
+        tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+        return [(x, self.provenances[x]) for x in tensors if x in self.provenances]
 
-    def _note_addition(
-        self, name: str, summands: tuple[Any, ...], known: dict[int, Lineage]
+    def _record_addition(
+        self, name: str, summands: tuple[Any, ...], tracked: dict[int, Provenance]
     ) -> None:
-        lines = [known.get(id(x)) for x in summands]
+        lines = [tracked.get(id(x)) for x in summands]
         if name not in _ADDITIONS or len(lines) < 2 or lines[0] is None or lines[1] is None:
             return
         first, second = cast("tuple[Tensor, Tensor]", summands)
         if first.ndim == 4 and first.shape == second.shape and lines[0].depth != lines[1].depth:
-            self.sizes.added.append((self.clock, self.running[-1] if self.running else ""))
+            self.resolutions.additions.append(
+                (self.clock, self.running[-1] if self.running else "")
+            )
             longer = max(lines[0], lines[1], key=lambda line: line.depth)
             inside = f"{self.running[-1]}." if self.running and self.running[-1] else ""
             hosts = [host for host in longer.modules if host.startswith(inside)]
             self.trace.additions.append(
                 Addition(
-                    self._kept(hosts), tuple(self.running), self._grid(first, longer), self.clock
+                    self._branch_module(hosts),
+                    tuple(self.running),
+                    self._spatial_size(first, longer),
+                    self.clock,
                 )
             )
 
-    def _note_size(self, name: str, given: tuple[Any, ...], line: Lineage, made: Tensor) -> None:
-        x = cast("Tensor", given[0])
+    def _record_resolution(
+        self, name: str, inputs: tuple[Any, ...], line: Provenance, results: Tensor
+    ) -> None:
+        x = cast("Tensor", inputs[0])
         if name in _CONVOLUTIONS or name == "linear":
-            self.trace.weighted = self.clock
-        before = self._grid(x, line) if x.ndim == 4 else (1, 1)
+            self.trace.last_weighted = self.clock
+        before = self._spatial_size(x, line) if x.ndim == 4 else (1, 1)
         if before == (1, 1):
             return
-        after = self._grid(made, line) if made.ndim == 4 else None
+        after = self._spatial_size(results, line) if results.ndim == 4 else None
         if name in _CONVOLUTIONS and after is not None:
-            self.trace.convolved.append((after, self.clock))
-            weight = given[1] if len(given) > 1 else None
+            self.trace.convolutions.append((after, self.clock))
+            weight = inputs[1] if len(inputs) > 1 else None
             dense = isinstance(weight, Tensor) and weight.ndim == 4 and max(weight.shape[2:]) > 1
             dense = dense and isinstance(weight, Tensor) and weight.shape[1] == x.shape[1]
-            self.sizes.convolved.append((self.clock, dense))
-        features = self._features(x, line)
-        if after == (1, 1) or (after is None and (name == "mean" or made.ndim == 2)):
+            self.resolutions.convolutions.append((self.clock, dense))
+        features = self._feature_map(x, line)
+        if after == (1, 1) or (after is None and (name == "mean" or results.ndim == 2)):
             if features.hosts:
                 self.trace.pooled[before] = (features.hosts, self.clock)
         elif after is not None and name in _RESIZERS:
-            self.sizes.note(features, after, self.clock)
+            self.resolutions.record_change(features, after, self.clock)
 
-    def _features(self, x: Tensor, line: Lineage) -> Features:
-        """Return what is known of a tensor."""
-        grid = self._grid(x, line) if x.ndim == 4 else None
-        hosts = tuple(host for host in line.near if host not in self.carriers) or line.near
-        return Features(tuple(x.shape), grid, hosts, bool(line.modules), line.depth)
+    def _feature_map(self, x: Tensor, line: Provenance) -> FeatureMap:
+        """Return the feature map metadata of a tensor."""
+        grid = self._spatial_size(x, line) if x.ndim == 4 else None
+        hosts = tuple(host for host in line.nearest if host not in self.passthrough) or line.nearest
+        return FeatureMap(tuple(x.shape), grid, hosts, bool(line.modules), line.depth)
 
-    def _grid_of(self, output: object) -> Grid | None:
+    def _output_size(self, output: object) -> Grid | None:
         if not isinstance(output, Tensor) or output.ndim != 4:
             return None
-        return self._grid(output, self.lineages.get(output, Lineage(0)))
+        return self._spatial_size(output, self.provenances.get(output, Provenance(0)))
 
-    def _grid(self, x: Tensor, line: Lineage) -> Grid:
-        return grid_of(tuple(x.shape), last=self._last(x, line))
+    def _spatial_size(self, x: Tensor, line: Provenance) -> Grid:
+        return spatial_size(tuple(x.shape), channels_last=self._is_channels_last(x, line))
 
-    def _last(self, x: Tensor, line: Lineage) -> bool | None:
-        """Return whether channels come last, from what made them or else from their shape."""
-        return last_by_shape(tuple(x.shape), self.trace.image) if line.last is None else line.last
+    def _is_channels_last(self, x: Tensor, line: Provenance) -> bool | None:
+        """Return whether a tensor is channels-last, by its origin or else its shape."""
+        return (
+            infer_channels_last(tuple(x.shape), self.trace.image_size)
+            if line.channels_last is None
+            else line.channels_last
+        )
 
-    def _described(self, output: object) -> Output:
+    def _describe_output(self, output: object) -> ModuleOutput:
         if not isinstance(output, Tensor):
-            return Output(type(output).__name__)
-        line = self.lineages.get(output, Lineage(0))
-        last = self._last(output, line) if output.ndim == 4 else None
-        return Output(
+            return ModuleOutput(type(output).__name__)
+        line = self.provenances.get(output, Provenance(0))
+        last = self._is_channels_last(output, line) if output.ndim == 4 else None
+        return ModuleOutput(
             "Tensor", tuple(output.shape), last, output.is_floating_point(), output.device
         )
 
-    def _kept(self, hosts: Sequence[str]) -> str | None:
-        """Return the last of these that is more than a carrier, or the last of all."""
-        return next((host for host in reversed(hosts) if host not in self.carriers), None) or (
+    def _branch_module(self, hosts: Sequence[str]) -> str | None:
+        """Return the last module that is not a pass-through, or the last of all."""
+        return next((host for host in reversed(hosts) if host not in self.passthrough), None) or (
             hosts[-1] if hosts else None
         )

@@ -1,51 +1,44 @@
 from .atomic import (
-    remove_parts as remove_parts,
+    atomic_replace as atomic_replace,
+    atomic_write as atomic_write,
+    remove_partial_files as remove_partial_files,
 )
-from .atomic import (
-    replacing as replacing,
+from .config_files import (
+    config_directory as config_directory,
+    find_config as find_config,
+    list_configs as list_configs,
 )
-from .atomic import (
-    write_whole as write_whole,
+from .messages import (
+    did_you_mean as did_you_mean,
+    user_code_location as user_code_location,
 )
 from .regular_files import (
-    open_regular as open_regular,
+    open_regular_file as open_regular_file,
+)
+from .run_directory import (
+    checkpoint_run as checkpoint_run,
+    find_run as find_run,
+    run_checkpoint as run_checkpoint,
+    run_config as run_config,
 )
 from .safe_arrays import (
     read_array as read_array,
 )
 from .safe_paths import (
     SafeDirectory as SafeDirectory,
-)
-from .safe_paths import (
-    check_name as check_name,
-)
-from .safe_paths import (
+    check_relative_path as check_relative_path,
     walk_files as walk_files,
 )
 from .safe_text import (
-    bounded_bytes as bounded_bytes,
-)
-from .safe_text import (
-    named as named,
-)
-from .safe_text import (
-    parsed_json as parsed_json,
-)
-from .safe_text import (
-    plain_text as plain_text,
-)
-from .safe_text import (
-    shown as shown,
-)
-from .safe_text import (
-    unpacked_gzip as unpacked_gzip,
+    decode_utf8 as decode_utf8,
+    decompress_gzip as decompress_gzip,
+    parse_json as parse_json,
+    printable_name as printable_name,
+    read_bytes_bounded as read_bytes_bounded,
+    short_repr as short_repr,
 )
 from .trusted_modules import (
-    is_trusted as is_trusted,
-)
-from .trusted_modules import (
-    named_modules as named_modules,
-)
-from .trusted_modules import (
-    users_modules as users_modules,
+    is_trusted_module as is_trusted_module,
+    parse_module_names as parse_module_names,
+    user_trusted_modules as user_trusted_modules,
 )

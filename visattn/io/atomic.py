@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, on whatever disk."""
+"""Atomic file writing: a file appears complete or not at all."""
 
 import errno
 import os
@@ -8,113 +8,118 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PART = ".part"
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_LEAST = 2**16  # bytes; where fewer are free, a writer that failed without a reason had no room
+_PART_SUFFIX = ".part"
+_DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
+_MIN_FREE_BYTES = 2**16  # below this a writer that failed without an errno had no space
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, needed: int = 0) -> Iterator[Path]:
-    """Give a file to write, which takes the place of another in one move when that went well.
+def atomic_replace(path: str | os.PathLike[str], *, needed_bytes: int = 0) -> Iterator[Path]:
+    """Yield a temporary file that replaces `path` in one rename when the block succeeds.
 
-    It lies in the same folder, so that the move is one on every disk. Its content is on the disk
-    before the move, and the move itself before this ends: whatever happens, the name stands for
-    all of the old or all of the new. Who may read it is what the process says of new files.
+    The temporary file lies in the same directory, so that the rename is atomic on every file
+    system. Content and rename are flushed to the disk: after a crash the path holds either all of
+    the old content or all of the new. The file gets the default permissions of the process.
 
     Args:
-        path: What is to be replaced, or made.
-        needed: About how many bytes it takes, if that is known; said where they do not fit.
+        path: File to replace or create.
+        needed_bytes: Expected size, if it is known, for the message of a full disk.
 
     Raises:
-        OSError: If it cannot be written. Where the disk is full it names the folder, and how much
-            is free.
+        OSError: If the file cannot be written. If the disk is full, the message names the directory
+            and the free space.
 
     Example:
         >>> file = getfixture("tmp_path") / "numbers.txt"
-        >>> with replacing(file) as part:
+        >>> with atomic_replace(file) as part:
         ...     _ = part.write_text("1 2 3")
         >>> file.read_text(), [path.name for path in file.parent.iterdir()]
         ('1 2 3', ['numbers.txt'])
     """
     target = Path(path)
-    # Not longer than the name itself may be: 50 characters are 200 bytes at most.
-    part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}{_PART}")
+    # 50 characters are at most 200 bytes, within the limit of 255 bytes for a file name.
+    part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}{_PART_SUFFIX}")
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield part
         _flush(part)
         part.replace(target)
     except BaseException as error:
-        full, written = _is_full(error, part), part.stat().st_size if part.exists() else 0
+        disk_full = _is_disk_full(error, part)
+        written_bytes = part.stat().st_size if part.exists() else 0
         part.unlink(missing_ok=True)
-        if full:
-            raise _no_room(target.parent, max(needed, written)) from error
+        if disk_full:
+            raise _disk_full_error(target.parent, max(needed_bytes, written_bytes)) from error
         if isinstance(error, OSError) and error.filename in (part, str(part)):
-            error.filename = str(target)  # the name that people know
+            error.filename = str(target)  # users do not know the temporary name
         raise
     _flush(target.parent)
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes | str) -> None:
-    """Write a file in one move; text as UTF-8.
+def atomic_write(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Write a file atomically; text is encoded as UTF-8.
 
     Raises:
-        OSError: If it cannot be written; what was there before stays.
+        OSError: If the file cannot be written; the old content stays.
 
     Example:
         >>> file = getfixture("tmp_path") / "words.txt"
-        >>> write_whole(file, "café")
+        >>> atomic_write(file, "café")
         >>> len(file.read_bytes())
         5
     """
-    said = content.encode() if isinstance(content, str) else content
-    with replacing(path, needed=len(said)) as part:
-        part.write_bytes(said)
+    if Path(path).exists() and not Path(path).is_file():  # a device would be replaced for all users
+        raise OSError(f"{path} is not a regular file; choose another name")
+    data = content.encode() if isinstance(content, str) else content
+    with atomic_replace(path, needed_bytes=len(data)) as part:
+        part.write_bytes(data)
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove what writers left in a folder that were killed; nobody may be writing there.
+def remove_partial_files(folder: Path) -> None:
+    """Remove the temporary files that killed writers left in a directory without active writers.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> for name in (".last.ckpt.0a1b2c3d.part", "last.ckpt"):
         ...     _ = (folder / name).write_text("")
-        >>> remove_parts(folder)
+        >>> remove_partial_files(folder)
         >>> [path.name for path in folder.iterdir()]
         ['last.ckpt']
     """
-    for part in folder.glob(f".*{_PART}"):
+    for part in folder.glob(f".*{_PART_SUFFIX}"):
         part.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file, or what a folder lists, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Flush a file or a directory entry to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL or not path.is_dir():  # some disks know no such folders
+        if (
+            error.errno != errno.EINVAL or not path.is_dir()
+        ):  # some file systems cannot sync a directory
             raise
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-def _is_full(error: BaseException, part: Path) -> bool:
-    """Return whether a writer failed for want of room; torch does not say so."""
+def _is_disk_full(error: BaseException, part: Path) -> bool:
+    """Return whether a write failed for lack of space; torch raises a bare RuntimeError."""
     if isinstance(error, OSError):
-        return error.errno in _FULL
-    return isinstance(error, RuntimeError) and shutil.disk_usage(part.parent).free < _LEAST
+        return error.errno in _DISK_FULL_ERRNOS
+    return isinstance(error, RuntimeError) and shutil.disk_usage(part.parent).free < _MIN_FREE_BYTES
 
 
-def _no_room(folder: Path, needed: int) -> OSError:
+def _disk_full_error(folder: Path, needed_bytes: int) -> OSError:
     free = shutil.disk_usage(folder).free
     return OSError(
         errno.ENOSPC,
-        f"no space left: {_size(needed)} are needed and {_size(free)} are free; make room, or name "
-        "another folder; what was there before is whole",
+        f"no space left: {_format_size(needed_bytes)} are needed and {_format_size(free)} are "
+        "free; make room or choose another directory; the old content is intact",
         str(folder),
     )
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     return f"{count / 1e3:.0f} kB" if count < 1e6 else f"{count / 1e6:,.1f} MB"

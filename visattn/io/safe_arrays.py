@@ -1,5 +1,6 @@
-"""An array from a .npy or .npz file of others: no pickle, no more memory than the file fills."""
+"""Reading of .npy and .npz files from untrusted sources: no pickle, bounded memory."""
 
+import tokenize
 import zipfile
 from math import prod
 from pathlib import Path
@@ -8,26 +9,34 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from visattn.io.regular_files import open_regular
+from visattn.io.regular_files import open_regular_file
 
-LARGEST = 2**30  # bytes of an array
-_KINDS = "biufcSU"  # numbers and texts; other kinds need pickle, or hide structure
+MAX_BYTES = 2**30  # of an array
+_DTYPE_KINDS = "biufcSU"  # numbers and strings; other kinds need pickle or hold fields
+_HEADER_ERRORS = (
+    SyntaxError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    tokenize.TokenError,
+)
 
 
 def read_array(path: Path, name: str = "maps") -> Shaped[np.ndarray, "..."]:
-    """Return the array of a .npy file; of a .npz file the only one, or the one of this name.
+    """Return the array of a .npy file, or the only or named array of a .npz file.
 
-    What a header promises is compared with what the file holds before memory is taken: neither a
-    header of 10^12 numbers nor a few kilobytes that unpack to gigabytes are believed.
+    The size in the header is compared with the size of the file before memory is allocated. A
+    header of 10^12 numbers and a few kilobytes that decompress to gigabytes are both refused.
 
     Args:
-        path: The file; what it holds decides, not how it is named.
-        name: Of the array, where there are several.
+        path: File; its content decides the format, not its suffix.
+        name: Name of the array, if a .npz file holds several.
 
     Raises:
-        ValueError: If the file is damaged, holds several arrays and none of this name, something
-            other than numbers and texts, or more than `LARGEST` bytes.
-        OSError: If it cannot be read.
+        ValueError: If the file is damaged, holds several arrays and none of this name, holds
+            something other than numbers and strings, or more than `MAX_BYTES` bytes.
+        OSError: If the file cannot be read.
 
     Example:
         >>> file = getfixture("tmp_path") / "maps.npz"
@@ -35,58 +44,60 @@ def read_array(path: Path, name: str = "maps") -> Shaped[np.ndarray, "..."]:
         >>> read_array(file).shape
         (2, 7, 7)
     """
-    with open_regular(path) as file:
-        packed = file.read(2) == b"PK"
+    with open_regular_file(path) as file:
+        zipped = file.read(2) == b"PK"
         length = file.seek(0, 2)
         file.seek(0)
-        if not packed:
-            return _array(file, length)
+        if not zipped:
+            return _read_npy(file, length)
         try:
             with zipfile.ZipFile(file) as archive:
-                member = _member(archive, name)
+                member = _select_member(archive, name)
                 with archive.open(member) as inside:
-                    return _array(inside, member.file_size)
+                    return _read_npy(inside, member.file_size)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
             raise ValueError(f"damaged: {error}") from error
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+def _select_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
     if len(members) != 1 and name not in members:
-        raise ValueError(f"must hold one array, or one called {name}, got {list(members)[:10]}")
+        raise ValueError(f"must hold one array or an array named {name}, got {list(members)[:10]}")
     return members[name] if name in members else next(iter(members.values()))
 
 
-def _array(file: IO[bytes] | zipfile.ZipExtFile, length: int) -> Shaped[np.ndarray, "..."]:
-    """Return the array that the next `length` bytes hold."""
-    if length > LARGEST:
-        raise ValueError(f"holds {length:,} bytes, more than {LARGEST:,}")
-    shape, turned, kind = _header(file)
-    if kind.kind not in _KINDS or not kind.itemsize:
-        raise ValueError(f"holds {kind}; arrays must be of numbers or texts, and need no pickle")
-    wanted, left = prod(shape) * kind.itemsize, length - file.tell()
-    if min(shape, default=0) < 0 or wanted != left:
+def _read_npy(file: IO[bytes] | zipfile.ZipExtFile, length: int) -> Shaped[np.ndarray, "..."]:
+    """Return the array in the next `length` bytes of a .npy file."""
+    if length > MAX_BYTES:
+        raise ValueError(f"holds {length:,} bytes, more than {MAX_BYTES:,}")
+    shape, fortran_order, dtype = _read_header(file)
+    if dtype.kind not in _DTYPE_KINDS or not dtype.itemsize:
+        raise ValueError(f"holds {dtype}; arrays must hold numbers or strings, without pickle")
+    expected, available = prod(shape) * dtype.itemsize, length - file.tell()
+    if min(shape, default=0) < 0 or expected != available:
         raise ValueError(
-            f"damaged: an array of {shape} {kind} takes {wanted:,} bytes, but {left:,} are there"
+            f"damaged: an array of {shape} {dtype} takes {expected:,} bytes, got {available:,}"
         )
-    content = bytearray(file.read(left))
-    if len(content) != left:
-        raise ValueError(f"damaged: it ends after {len(content):,} of {left:,} bytes")
-    values = np.frombuffer(content, kind)
-    return values.reshape(shape[::-1]).T if turned else values.reshape(shape)
+    content = bytearray(file.read(available))
+    if len(content) != available:
+        raise ValueError(f"damaged: it ends after {len(content):,} of {available:,} bytes")
+    values = np.frombuffer(content, dtype)
+    return values.reshape(shape[::-1]).T if fortran_order else values.reshape(shape)
 
 
-def _header(file: IO[bytes] | zipfile.ZipExtFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether columns come first, and kind, as the first bytes tell them."""
-    form = np.lib.format
+def _read_header(
+    file: IO[bytes] | zipfile.ZipExtFile,
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, Fortran order and dtype from the header of a .npy file."""
+    npy_format = np.lib.format
     readers: dict[tuple[int, int], Any] = {
-        (1, 0): form.read_array_header_1_0,
-        (2, 0): form.read_array_header_2_0,
+        (1, 0): npy_format.read_array_header_1_0,
+        (2, 0): npy_format.read_array_header_2_0,
     }
     try:
-        version = form.read_magic(file)
+        version = npy_format.read_magic(file)
         if version not in readers:
             raise ValueError(f"version {version}")
         return readers[version](file)
-    except (SyntaxError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"no array of NumPy's: {error}") from error
+    except _HEADER_ERRORS as error:
+        raise ValueError(f"not a NumPy array: {error}") from error

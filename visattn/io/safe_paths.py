@@ -1,49 +1,49 @@
-"""Folders of others: what lies in them, and names that may not lead out of them."""
+"""Directory walks and file names that cannot lead out of a directory."""
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from visattn.io.safe_text import CONTROLS, shown
+from visattn.io.safe_text import CONTROL_CHARACTERS, short_repr
 
 PathLike = str | os.PathLike[str]
-_LONGEST_PART = 255  # bytes: what file systems take
-_LONGEST = 3000  # bytes: with the folder, Linux takes 4096
+_MAX_COMPONENT_BYTES = 255  # limit of most file systems
+_MAX_PATH_BYTES = 3000  # Linux allows 4096 bytes including the directory
 
 
 def walk_files(
     folder: PathLike,
     *,
-    omit: PathLike | None = None,
+    exclude: PathLike | None = None,
     onerror: Callable[[OSError], object] | None = None,
 ) -> Iterator[Path]:
-    """Yield the files below a folder, each folder's own in alphabetical order before those below.
+    """Yield the files below a directory: its own in alphabetical order, then those below.
 
-    Hidden files and folders are left out. Links to folders are not followed, so that the walk ends
-    and stays in the folder. All that is not a folder counts as a file: dangling or looping links,
-    pipes, sockets and devices too, which whoever reads them refuses and reports.
+    Hidden files and directories are skipped. Links to directories are not followed, so that the
+    walk ends and stays inside. Everything that is not a directory counts as a file, including
+    dangling links, pipes, sockets and devices; readers refuse those and report them.
 
     Args:
-        folder: May itself be a link.
-        omit: A folder below it that is left out, whatever it is called; it need not exist.
-        onerror: Takes the error of each folder that cannot be listed, as for `os.walk`; by default
-            the error is raised.
+        folder: Directory; it may itself be a link.
+        exclude: Subdirectory to skip, under any of its names; it need not exist.
+        onerror: Called with the error of each directory that cannot be listed, as in `os.walk`. By
+            default the error is raised.
 
     Raises:
-        OSError: If a folder cannot be listed and there is no `onerror`.
+        OSError: If a directory cannot be listed and there is no `onerror`.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> for name in ("photos", "results"):
         ...     (folder / name).mkdir()
         ...     (folder / name / "a.jpg").touch()
-        >>> [path.name for path in walk_files(folder, omit=folder / "results")]
+        >>> [path.name for path in walk_files(folder, exclude=folder / "results")]
         ['a.jpg']
     """
-    left_out = _identity(omit) if omit is not None else None
-    waiting = [Path(folder)]
-    while waiting:
-        parent = waiting.pop()
+    excluded = _file_id(exclude) if exclude is not None else None
+    pending = [Path(folder)]
+    while pending:
+        parent = pending.pop()
         try:
             with os.scandir(parent) as listing:
                 entries = sorted(
@@ -55,66 +55,66 @@ def walk_files(
                 raise
             onerror(error)
             continue
-        folders = [parent / entry.name for entry in entries if _is_folder(entry)]
-        yield from (parent / entry.name for entry in entries if not _is_folder(entry))
-        waiting += [
+        folders = [parent / entry.name for entry in entries if _is_directory(entry)]
+        yield from (parent / entry.name for entry in entries if not _is_directory(entry))
+        pending += [
             path
             for path in reversed(folders)
-            if not path.is_symlink() and (left_out is None or _identity(path) != left_out)
+            if not path.is_symlink() and (excluded is None or _file_id(path) != excluded)
         ]
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
+def _is_directory(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 
-def _identity(path: PathLike) -> tuple[int, int] | None:
-    """Return what tells a file from all others, by whatever name; None if it is not there."""
+def _file_id(path: PathLike) -> tuple[int, int] | None:
+    """Return device and inode of a file, or None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 (takes texts too)
+        status = os.stat(path)  # noqa: PTH116 (takes strings too)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def check_name(name: str) -> None:
-    r"""Refuse a name that is no path below a folder, on this system or another.
+def check_relative_path(name: str) -> None:
+    r"""Refuse a file name that is not a relative path inside its directory, on any platform.
 
     Args:
-        name: As a file of annotations has it, with slashes between its parts.
+        name: File name from an annotation file, with slashes as separators.
 
     Raises:
-        ValueError: If it is empty, absolute, climbs up, holds control characters, or is longer
-            than a file system takes.
+        ValueError: If the name is empty or absolute, contains `..` or control characters, or is
+            longer than file systems allow.
 
     Example:
-        >>> check_name("train/a.jpg")
-        >>> check_name("../a.jpg")
+        >>> check_relative_path("train/a.jpg")
+        >>> check_relative_path("../a.jpg")
         Traceback (most recent call last):
-        ValueError: a file must be a path below its folder, got '../a.jpg'
+        ValueError: a file name must be a path inside its directory, got '../a.jpg'
     """
     parts = PurePosixPath(name.replace("\\", "/")).parts
     outside = not parts or parts[0].startswith("/") or ".." in parts or parts[0][1:2] == ":"
-    if outside or CONTROLS.search(name):
-        raise ValueError(f"a file must be a path below its folder, got {shown(name)}")
+    if outside or CONTROL_CHARACTERS.search(name):
+        raise ValueError(f"a file name must be a path inside its directory, got {short_repr(name)}")
     longest = max(len(part.encode()) for part in parts)
-    if longest > _LONGEST_PART or len(name.encode()) > _LONGEST:
+    if longest > _MAX_COMPONENT_BYTES or len(name.encode()) > _MAX_PATH_BYTES:
         raise ValueError(
-            f"a path may have {_LONGEST:,} bytes, and {_LONGEST_PART} between two slashes, got "
-            f"{len(name.encode()):,} and {longest:,}: {shown(name)}"
+            f"a path may have {_MAX_PATH_BYTES:,} bytes, and {_MAX_COMPONENT_BYTES} per component, "
+            f"got {len(name.encode()):,} and {longest:,}: {short_repr(name)}"
         )
 
 
 class SafeDirectory:
-    """A folder and what is in it: a name leads nowhere else, nor does a link.
+    """A directory from which neither a name nor a link can lead out.
 
-    The folder itself may be a link, and lie anywhere: it is the user's own choice.
+    The directory itself may be a link and lie anywhere, since the user chose it.
 
     Args:
-        folder: It need not exist yet.
+        folder: Directory; it need not exist yet.
 
     Example:
         >>> folder = SafeDirectory(getfixture("tmp_path"))
@@ -122,33 +122,33 @@ class SafeDirectory:
         'train/a.jpg'
         >>> folder.path("/etc/passwd")
         Traceback (most recent call last):
-        ValueError: a file must be a path below its folder, got '/etc/passwd'
+        ValueError: a file name must be a path inside its directory, got '/etc/passwd'
     """
 
     def __init__(self, folder: PathLike) -> None:
         self.folder = Path(folder)
-        self._inner: set[Path] = set()  # folders that were found to lie inside
+        self._checked_parents: set[Path] = set()  # known to lie inside
 
     def path(self, name: str) -> Path:
         """Return the path of a file, which need not exist.
 
         Raises:
-            ValueError: If it does not lie in the folder, as `check_name` sees it or because
-                something on the way is a link that leads out.
+            ValueError: If `check_relative_path` refuses the name, or if the path leads through a
+                link to outside.
         """
-        check_name(name)
+        check_relative_path(name)
         path = self.folder / name
-        if path.parent not in self._inner:
-            self._check(path.parent, name)
-            self._inner.add(path.parent)
+        if path.parent not in self._checked_parents:
+            self._check_inside(path.parent, name)
+            self._checked_parents.add(path.parent)
         if path.is_symlink():
-            self._check(path, name)
+            self._check_inside(path, name)
         return path
 
-    def _check(self, path: Path, name: str) -> None:
-        there = Path(os.path.realpath(path))
-        if not there.is_relative_to(os.path.realpath(self.folder)):
+    def _check_inside(self, path: Path, name: str) -> None:
+        target = Path(os.path.realpath(path))
+        if not target.is_relative_to(os.path.realpath(self.folder)):
             raise ValueError(
-                f"{name!r} leads by a link to {there}, out of {self.folder}; "
-                "put the file itself there, or name the folder in which it is"
+                f"{name!r} is a link to {target}, outside {self.folder}; "
+                "copy the file there, or pass the directory that contains it"
             )

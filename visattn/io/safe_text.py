@@ -1,4 +1,4 @@
-"""Files of text that somebody else wrote: no longer than is sensible, UTF-8, JSON without traps."""
+"""Reading of untrusted text files: bounded size, strict UTF-8, JSON without duplicate keys."""
 
 import json
 import os
@@ -9,158 +9,165 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from visattn.io.regular_files import open_regular
+from visattn.io.regular_files import open_regular_file
 
-LARGEST = 2**30  # bytes
-CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # and halves of a character
-_MARKS = {
+MAX_BYTES = 2**30
+CONTROL_CHARACTERS = re.compile(
+    "[\0-\x1f\x7f-\x9f\ud800-\udfff]"
+)  # control characters and surrogates
+_BYTE_ORDER_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 60, 60, 40
+_SHORTENER = reprlib.Repr()
+_SHORTENER.maxlevel, _SHORTENER.maxstring = 3, 60
+_SHORTENER.maxother, _SHORTENER.maxlong = 60, 40
 
 
-def bounded_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """Return the content of a file.
+def read_bytes_bounded(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file that is not too long.
 
     Args:
-        path: Of a regular file.
-        most: The longest file that is read, in bytes.
+        path: File to read.
+        max_bytes: Maximum size of the file.
 
     Raises:
-        ValueError: If it is no regular file, or longer; nothing has been read then.
-        OSError: If it cannot be opened.
+        ValueError: If it is not a regular file, or longer; nothing is read then.
+        OSError: If the file cannot be opened.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.txt"
         >>> _ = file.write_text("a dog")
-        >>> bounded_bytes(file)
+        >>> read_bytes_bounded(file)
         b'a dog'
     """
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
-    if max(size, len(content)) > most:
-        raise ValueError(f"{path} is longer than {most:,} bytes, it has {size:,}")
+        content = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if max(size, len(content)) > max_bytes:
+        raise ValueError(f"{path} is longer than {max_bytes:,} bytes, it has {size:,}")
     return content
 
 
-def unpacked_gzip(content: bytes, most: int = LARGEST) -> bytes:
-    """Return what gzip packed, if that is not too long.
+def decompress_gzip(content: bytes, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the decompressed content of gzip members that is not too long.
 
     Args:
-        content: One or several members, as the program gzip writes them.
-        most: The longest content that is unpacked, in bytes.
+        content: One or several gzip members.
+        max_bytes: Maximum size of the decompressed content.
 
     Raises:
-        ValueError: If it is damaged, cut off, or longer; no more than `most` was unpacked.
+        ValueError: If the content is damaged, truncated or longer; at most `max_bytes` are
+            decompressed.
 
     Example:
         >>> import gzip
-        >>> unpacked_gzip(gzip.compress(b"a dog"))
+        >>> decompress_gzip(gzip.compress(b"a dog"))
         b'a dog'
     """
-    found = bytearray()
+    output = bytearray()
     while content:
         member = zlib.decompressobj(wbits=31)
         try:
-            found += member.decompress(content, most + 1 - len(found))
+            output += member.decompress(content, max_bytes + 1 - len(output))
         except zlib.error as error:
             raise ValueError(f"damaged gzip ({error})") from error
-        if len(found) > most:
-            raise ValueError(f"more than {most:,} bytes when it is unpacked")
+        if len(output) > max_bytes:
+            raise ValueError(f"more than {max_bytes:,} bytes after decompression")
         if not member.eof:
-            raise ValueError("damaged gzip (cut off)")
+            raise ValueError("damaged gzip (truncated)")
         content = member.unused_data.lstrip(b"\0")
-    return bytes(found)
+    return bytes(output)
 
 
-def plain_text(content: bytes) -> str:
-    r"""Return a text, without the mark that some programs put before it.
+def decode_utf8(content: bytes) -> str:
+    r"""Return a UTF-8 text, without a byte order mark.
 
     Raises:
-        ValueError: If it is not UTF-8, or holds a NUL, which no text does; with the line.
+        ValueError: If the content is not UTF-8 or holds a NUL byte; the message names the line.
 
     Example:
-        >>> plain_text(b"\xef\xbb\xbfcaf\xc3\xa9")
+        >>> decode_utf8(b"\xef\xbb\xbfcaf\xc3\xa9")
         'café'
-        >>> plain_text("a dog".encode("utf-16"))
+        >>> decode_utf8("a dog".encode("utf-16"))
         Traceback (most recent call last):
-        ValueError: line 1: not UTF-8, byte 0xff at offset 0 (it begins as UTF-16 does); ...
+        ValueError: line 1: not UTF-8, byte 0xff at offset 0 (it begins like UTF-16); ...
     """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        at, fault = error.start, f"not UTF-8, byte {content[error.start]:#04x} at offset"
+        offset, fault = error.start, f"not UTF-8, byte {content[error.start]:#04x} at offset"
     else:
         if "\0" not in text:
             return text
-        at, fault = content.index(b"\0"), "a NUL, which no text holds, at offset"
-    line = content.count(b"\n", 0, at) + 1
-    kind = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
-    guess = f" (it begins as {kind} does)" if kind else ""
-    raise ValueError(f"line {line}: {fault} {at}{guess}; write the file as UTF-8")
+        offset, fault = content.index(b"\0"), "NUL byte at offset"
+    line = content.count(b"\n", 0, offset) + 1
+    encoding = next(
+        (name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
+    )
+    guess = f" (it begins like {encoding})" if encoding else ""
+    raise ValueError(f"line {line}: {fault} {offset}{guess}; save the file as UTF-8")
 
 
-def parsed_json(text: str, line: int = 1) -> Any:
-    """Return what a text in JSON says.
+def parse_json(text: str, line: int = 1) -> Any:
+    """Parse a JSON document strictly.
 
     Args:
-        text: The whole of it.
-        line: On which line of its file it begins.
+        text: JSON document.
+        line: Line of the file on which the document begins.
 
     Raises:
-        ValueError: If it is no JSON, a key stands twice in one object, a number has thousands of
-            digits, or lists lie in lists without end; with line and column where they are known.
+        ValueError: If the text is not valid JSON, an object has a duplicate key, a number has
+            thousands of digits, or the nesting is too deep. The message names line and column
+            if they are known.
 
     Example:
-        >>> parsed_json('{"a": [1, 2]}')
+        >>> parse_json('{"a": [1, 2]}')
         {'a': [1, 2]}
-        >>> parsed_json('{"a": 1, "a": 2}')
+        >>> parse_json('{"a": 1, "a": 2}')
         Traceback (most recent call last):
-        ValueError: line 1: no JSON (the key 'a' stands twice in one object)
+        ValueError: line 1: invalid JSON (duplicate key 'a' in one object)
     """
     try:
-        return json.loads(text, object_pairs_hook=_each_once)
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         reason = error.msg.removesuffix(" starting at")
         where = f"line {line + error.lineno - 1}, column {error.colno}"
     except ValueError as error:
         where, reason = f"line {line}", str(error)
     except RecursionError:
-        where, reason = f"line {line}", "lists within lists without end"
-    raise ValueError(f"{where}: no JSON ({reason})")
+        where, reason = f"line {line}", "nested too deeply"
+    raise ValueError(f"{where}: invalid JSON ({reason})")
 
 
-def shown(value: object) -> str:
-    r"""Return a value as a message shows it: short, on one line, without control characters.
+def short_repr(value: object) -> str:
+    r"""Return a short one-line repr of a value for messages, without control characters.
 
     Example:
-        >>> shown(list(range(100)))
+        >>> short_repr(list(range(100)))
         '[0, 1, 2, 3, 4, 5, ...]'
     """
-    text = _SHORT.repr(value)
+    text = _SHORTENER.repr(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def named(name: str) -> str:
-    r"""Return a name as a message shows it: as it is, unless that would spoil the line.
+def printable_name(name: str) -> str:
+    r"""Return a name for messages: unchanged if it is printable, else its repr.
 
     Example:
-        >>> named("a.jpg"), named("a\x1b[2J.jpg")
+        >>> printable_name("a.jpg"), printable_name("a\x1b[2J.jpg")
         ('a.jpg', "'a\\x1b[2J.jpg'")
     """
     short = name if len(name) <= 300 else name[:297] + "..."
     return short if short.isprintable() else repr(short)
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    held = dict(pairs)
-    if len(held) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {shown(twice)} stands twice in one object")
-    return held
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"duplicate key {short_repr(key)} in one object")
+    return result

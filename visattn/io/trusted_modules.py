@@ -1,8 +1,8 @@
-"""Which modules may be imported because a text names them, in a config or on a command line."""
+"""Allow-list of modules that a config or a command line may import by name."""
 
 import os
 
-TRUSTED = (
+TRUSTED_MODULES = (
     "visattn",
     "torch.optim",
     "torch.nn",
@@ -10,52 +10,54 @@ TRUSTED = (
     "pytorch_lightning",
     "torchmetrics",
 )
-VARIABLE = "VISATTN_TRUST_MODULES"
-"""The environment variable in which users name modules of their own."""
+TRUST_VARIABLE = "VISATTN_TRUST_MODULES"
+"""Environment variable in which users list their own modules, separated by commas."""
 
 
-def named_modules(text: str) -> list[str]:
-    """Return the modules that a comma-separated text names.
+def parse_module_names(text: str) -> list[str]:
+    """Return the module names in a comma-separated string.
 
     Raises:
-        ValueError: If one of them is no name of a module.
+        ValueError: If one of them is not a valid module name.
 
     Example:
-        >>> named_modules("my_blocks, my_tasks.losses,")
+        >>> parse_module_names("my_blocks, my_tasks.losses,")
         ['my_blocks', 'my_tasks.losses']
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(
-                f"{VARIABLE} must hold names of modules with commas between them, such as "
+                f"{TRUST_VARIABLE} must hold module names separated by commas, such as "
                 f"my_blocks,my_tasks; got {name!r}"
             )
     return names
 
 
-def users_modules() -> list[str]:
-    """Return the modules that the user trusts, besides `TRUSTED`.
+def user_trusted_modules() -> list[str]:
+    """Return the modules that the user trusts in addition to `TRUSTED_MODULES`.
 
     Raises:
-        ValueError: If the variable holds something that is no name of a module.
+        ValueError: If the environment variable holds an invalid module name.
 
     Example:
         >>> getfixture("monkeypatch").setenv("VISATTN_TRUST_MODULES", "my_blocks")
-        >>> users_modules()
+        >>> user_trusted_modules()
         ['my_blocks']
     """
-    return named_modules(os.environ.get(VARIABLE, ""))
+    return parse_module_names(os.environ.get(TRUST_VARIABLE, ""))
 
 
-def is_trusted(module: str) -> bool:
-    """Return whether a module is one of those that may be imported, or lies below one.
+def is_trusted_module(module: str) -> bool:
+    """Return whether a module is on the allow-list or below a module on it.
 
     Raises:
-        ValueError: If the variable holds something that is no name of a module.
+        ValueError: If the environment variable holds an invalid module name.
 
     Example:
-        >>> is_trusted("torch.nn.modules.conv"), is_trusted("torch"), is_trusted("os")
-        (True, False, False)
+        >>> is_trusted_module("torch.nn.modules.conv"), is_trusted_module("torch")
+        (True, False)
     """
-    return any(f"{module}.".startswith(f"{name}.") for name in (*TRUSTED, *users_modules()))
+    return any(
+        f"{module}.".startswith(f"{name}.") for name in (*TRUSTED_MODULES, *user_trusted_modules())
+    )

@@ -1,16 +1,12 @@
 from .backbones.huggingface import (
-    preprocessing as preprocessing,
-)
-from .backbones.huggingface import (
-    transformers_model as transformers_model,
+    huggingface_transform as huggingface_transform,
+    load_huggingface_model as load_huggingface_model,
 )
 from .backbones.pretrained import (
-    NamedModel as NamedModel,
-)
-from .backbones.pretrained import (
+    LoadedModel as LoadedModel,
     close_matches as close_matches,
-)
-from .backbones.pretrained import (
+    load_timm_model as load_timm_model,
+    load_torchvision_model as load_torchvision_model,
     unique_names as unique_names,
 )
 from .backbones.timm_classifier import (
@@ -18,74 +14,52 @@ from .backbones.timm_classifier import (
 )
 from .backbones.timm_encoder import (
     TimmEncoder as TimmEncoder,
-)
-from .backbones.timm_encoder import (
-    output_of as output_of,
-)
-from .backbones.timm_encoder import (
-    tail_after as tail_after,
+    intermediate_output as intermediate_output,
+    network_after as network_after,
 )
 from .backbones.timm_weights import (
+    create_timm_backbone as create_timm_backbone,
     load_timm_weights as load_timm_weights,
-)
-from .backbones.timm_weights import (
     load_weights as load_weights,
 )
-from .backbones.timm_weights import (
-    timm_backbone as timm_backbone,
-)
 from .backbones.user_code import (
-    code_file as code_file,
-)
-from .backbones.user_code import (
-    names_user_code as names_user_code,
-)
-from .backbones.user_code import (
-    user_model as user_model,
+    is_user_code as is_user_code,
+    load_user_model as load_user_model,
+    user_code_file as user_code_file,
 )
 from .captioner import (
     AttentionStep as AttentionStep,
-)
-from .captioner import (
     Captioner as Captioner,
-)
-from .captioner import (
+    SPECIAL_TOKENS as SPECIAL_TOKENS,
     TeacherForcedOutput as TeacherForcedOutput,
+)
+from .captioning.attending_decoder import (
+    AttendingDecoder as AttendingDecoder,
+    AttendingDecoderState as AttendingDecoderState,
+    CaptionAttention as CaptionAttention,
+    SoftAttention as SoftAttention,
 )
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,
 )
-from .captioning.show_attend_tell import (
-    ShowAttendTellState as ShowAttendTellState,
-)
 from .classifier import (
     ImageClassifier as ImageClassifier,
-)
-from .classifier import (
-    block_name as block_name,
+    parse_block_name as parse_block_name,
 )
 from .encoder import (
     ImageEncoder as ImageEncoder,
-)
-from .encoder import (
     SmallEncoder as SmallEncoder,
 )
 from .normalization import (
     check_normalization as check_normalization,
-)
-from .normalization import (
-    normalized as normalized,
+    normalize_images as normalize_images,
 )
 from .ram.location_policy import (
     LocationPolicy as LocationPolicy,
 )
 from .ram.networks import (
     GlimpseNet as GlimpseNet,
-)
-from .ram.networks import (
     GlimpseRNN as GlimpseRNN,
-)
-from .ram.networks import (
     Retina as Retina,
 )
 from .ram.ram import (
@@ -93,177 +67,109 @@ from .ram.ram import (
 )
 from .ram.rollout import (
     Glimpse as Glimpse,
-)
-from .ram.rollout import (
     GlimpseRollout as GlimpseRollout,
-)
-from .ram.rollout import (
-    gathered as gathered,
+    stack_glimpses as stack_glimpses,
 )
 from .resnet.attention_resnet import (
     AttentionResNet as AttentionResNet,
-)
-from .resnet.attention_resnet import (
-    Layout as Layout,
-)
-from .resnet.attention_resnet import (
-    layout_of as layout_of,
+    ResNetLayout as ResNetLayout,
+    resnet_layout as resnet_layout,
 )
 from .resnet.units import (
     BasicUnit as BasicUnit,
-)
-from .resnet.units import (
     BottleneckUnit as BottleneckUnit,
+    ZeroPadShortcut as ZeroPadShortcut,
+    create_conv as create_conv,
 )
-from .resnet.units import (
-    ZeroPadding as ZeroPadding,
-)
-from .resnet.units import (
-    convolution as convolution,
-)
-from .serialization.config import (
-    build as build,
-)
-from .serialization.config import (
-    check_fit as check_fit,
+from .serialization.checkpoint import (
+    Progress as Progress,
+    read_checkpoint as read_checkpoint,
+    read_model as read_model,
+    read_progress as read_progress,
+    read_recorded_score as read_recorded_score,
 )
 from .serialization.config import (
-    describe as describe,
-)
-from .serialization.config import (
-    restore as restore,
+    build_model as build_model,
+    build_with_weights as build_with_weights,
+    check_config_fits as check_config_fits,
+    model_config as model_config,
+    restore_model as restore_model,
 )
 from .serialization.finite_weights import (
     all_finite as all_finite,
-)
-from .serialization.finite_weights import (
-    check_weights as check_weights,
-)
-from .serialization.finite_weights import (
-    list_names as list_names,
-)
-from .serialization.finite_weights import (
+    check_weights_before_saving as check_weights_before_saving,
+    format_names as format_names,
     nonfinite_weights as nonfinite_weights,
 )
 from .serialization.meta_shapes import (
-    check_forward as check_forward,
-)
-from .serialization.meta_shapes import (
-    outline as outline,
+    check_forward_memory as check_forward_memory,
+    weight_shapes as weight_shapes,
 )
 from .serialization.safetensors_file import (
-    read_model as read_model,
-)
-from .serialization.safetensors_file import (
-    write_model as write_model,
+    read_safetensors as read_safetensors,
+    write_safetensors as write_safetensors,
 )
 from .serialization.state_dict_mapping import (
-    check_options as check_options,
-)
-from .serialization.state_dict_mapping import (
-    head_names as head_names,
-)
-from .serialization.state_dict_mapping import (
-    renamed as renamed,
-)
-from .serialization.state_dict_mapping import (
-    renamed_key as renamed_key,
-)
-from .serialization.state_dict_mapping import (
-    timm_network as timm_network,
-)
-from .serialization.state_dict_mapping import (
-    weights_of as weights_of,
+    build_converted as build_converted,
+    check_supported_options as check_supported_options,
+    copy_state_dict as copy_state_dict,
+    match_head as match_head,
+    rename_key as rename_key,
+    rename_keys as rename_keys,
+    resolve_timm_model as resolve_timm_model,
 )
 from .serialization.state_dicts import (
     StateDict as StateDict,
-)
-from .serialization.state_dicts import (
     read_state_dict as read_state_dict,
-)
-from .serialization.state_dicts import (
-    without_prefix as without_prefix,
+    strip_prefix as strip_prefix,
 )
 from .serialization.torch_archives import (
     check_archive as check_archive,
-)
-from .serialization.torch_archives import (
     check_tensors as check_tensors,
-)
-from .serialization.torch_archives import (
     read_archive as read_archive,
 )
 from .serialization.weight_files import (
-    check_finite as check_finite,
-)
-from .serialization.weight_files import (
-    check_room as check_room,
-)
-from .serialization.weight_files import (
-    local_file as local_file,
-)
-from .serialization.weight_files import (
-    opened_weights as opened_weights,
-)
-from .serialization.weight_files import (
-    shapes_in as shapes_in,
-)
-from .serialization.weight_files import (
-    some_shapes as some_shapes,
+    check_loaded_weights as check_loaded_weights,
+    check_memory as check_memory,
+    open_safetensors as open_safetensors,
+    require_local_file as require_local_file,
+    summarize_shapes as summarize_shapes,
+    tensor_shapes as tensor_shapes,
 )
 from .swin.conversion import (
-    timm_swin_model as timm_swin_model,
+    swin_from_timm as swin_from_timm,
+    swin_from_torchvision as swin_from_torchvision,
+    swin_to_timm as swin_to_timm,
 )
-from .swin.conversion import (
-    timm_swin_parts as timm_swin_parts,
-)
-from .swin.conversion import (
-    torchvision_swin_parts as torchvision_swin_parts,
-)
-from .swin.hierarchical import (
-    HierarchicalTransformer as HierarchicalTransformer,
-)
-from .vit.exchange import (
-    ExchangeableClassifier as ExchangeableClassifier,
+from .swin.swin_transformer import (
+    SwinTransformer as SwinTransformer,
+    create_swin as create_swin,
 )
 from .vit.from_dinov2 import (
-    dinov2_parts as dinov2_parts,
+    vit_from_dinov2 as vit_from_dinov2,
 )
 from .vit.from_timm import (
-    timm_parts as timm_parts,
+    vit_from_timm as vit_from_timm,
+    vit_to_timm as vit_to_timm,
 )
 from .vit.from_torchvision import (
-    torchvision_parts as torchvision_parts,
+    vit_from_torchvision as vit_from_torchvision,
+    vit_to_torchvision as vit_to_torchvision,
 )
 from .vit.parts import (
-    attention_kinds as attention_kinds,
+    check_pos_embed_type as check_pos_embed_type,
+    create_layers as create_layers,
+    create_pool as create_pool,
+    create_stem as create_stem,
+    interpolate_pos_embed as interpolate_pos_embed,
+    layer_attn_types as layer_attn_types,
+    padded_size as padded_size,
+    prefix_token_roles as prefix_token_roles,
+    rotary_embeddings as rotary_embeddings,
+    to_2tuple as to_2tuple,
 )
-from .vit.parts import (
-    both as both,
-)
-from .vit.parts import (
-    check_positions as check_positions,
-)
-from .vit.parts import (
-    encoder_layers as encoder_layers,
-)
-from .vit.parts import (
-    learned_places as learned_places,
-)
-from .vit.parts import (
-    pool_layer as pool_layer,
-)
-from .vit.parts import (
-    prefix_roles as prefix_roles,
-)
-from .vit.parts import (
-    stem_layer as stem_layer,
-)
-from .vit.parts import (
-    token_rotations as token_rotations,
-)
-from .vit.parts import (
-    whole_size as whole_size,
+from .vit.presets import (
+    create_vit as create_vit,
 )
 from .vit.vision_transformer import (
     VisionTransformer as VisionTransformer,

@@ -1,4 +1,4 @@
-"""What every captioner can do, however it attends."""
+"""Base class of captioners: teacher forcing, single decoding steps and beam search."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,49 +9,53 @@ from torch import Tensor, nn
 
 from visattn.functional.captioning.beam_search import (
     BeamSearchOutput,
+    BeamSearchState,
     DecodingConstraints,
-    Searchable,
     beam_search,
 )
 from visattn.models.encoder import ImageEncoder
 
-StateT = TypeVar("StateT", bound=Searchable)
-SPECIALS = ("<pad>", "<start>", "<end>", "<unknown>")
+StateT = TypeVar("StateT", bound=BeamSearchState)
+SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 PAD, START, END, UNKNOWN = range(4)
 
 
 class AttentionStep(NamedTuple):
-    """Where a captioner looked for a word, and how much it made of what it saw."""
+    """Attention of a captioner for one word or for many."""
 
     weights: Float[Tensor, "*b n"]
-    """Attention over the places of the grid, row by row; sums to one."""
+    """Attention over the places of the grid, in row-major order; sums to one."""
     gate: Float[Tensor, "*b"]
-    """How much of what was seen is let in, between 0 and 1."""
+    """Factor in [0, 1] by which the context vector was scaled."""
 
 
 class TeacherForcedOutput(NamedTuple):
-    """A batch of given captions read word by word; p counts all words, step by step."""
+    """Logits and attention of all p words of a batch of captions, packed step by step."""
 
     logits: Float[Tensor, "p v"]
-    look: AttentionStep
+    """Next-word logits."""
+    attention: AttentionStep
+    """Attention from which each word was predicted."""
     rows: Int[Tensor, " p"]
+    """Index of the caption that each word belongs to."""
     steps: Int[Tensor, " p"]
+    """Position of each word in its caption."""
 
 
 class Captioner(nn.Module, ABC, Generic[StateT]):
     """A network that tells an image in words and shows, per word, where it looked.
 
     Args:
-        words: The vocabulary; it begins with `SPECIALS`.
+        words: The vocabulary; it begins with `SPECIAL_TOKENS`.
         encoder: What turns images into a grid of features.
     """
 
     def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()
-        if tuple(words[: len(SPECIALS)]) != SPECIALS:
+        if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
             raise ValueError(
-                f"words must begin with {', '.join(SPECIALS)}, got {list(words[:4])}; "
-                "visattn.data.captions.vocabulary.Vocabulary makes such a list"
+                f"words must begin with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
+                "visattn.data.Vocabulary creates such a list"
             )
         self.words = tuple(words)
         self.encoder = encoder
@@ -64,48 +68,56 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
     def step(
         self, state: StateT, token: Int[Tensor, "b k"]
     ) -> tuple[Float[Tensor, "b k v"], StateT, AttentionStep]:
-        """Read one word per hypothesis; return scores of the next, the new state and the look."""
+        """Read one word per hypothesis; return next-word logits, the new state and attention."""
 
     @abstractmethod
-    def unroll(
+    def teacher_force(
         self,
         features: Float[Tensor, "b c y x"],
         captions: Int[Tensor, "r t"],
         lengths: Int[Tensor, " r"],
-        owners: Int[Tensor, " r"] | None = None,
+        image_indices: Int[Tensor, " r"] | None = None,
     ) -> TeacherForcedOutput:
-        """Read given captions in one go, as training does.
+        """Return logits and attention of all words of the captions (teacher forcing).
 
         Args:
-            features: Of b images.
-            captions: The words that are read, `START` first; longest caption first.
-            lengths: Words to be said per caption, its end included.
-            owners: Which image each caption tells; None when caption i tells image i.
+            features: Encoder features of b images.
+            captions: Input tokens, beginning with `START`; captions in order of falling length.
+            lengths: Number of predicted tokens of each caption, `END` included.
+            image_indices: Index of the image of each caption; None if caption i belongs to image i.
         """
 
     def search(
         self,
         features: Float[Tensor, "b c y x"],
         *,
-        beam: int = 5,
-        best: int = 1,
+        beam_size: int = 5,
+        num_captions: int = 1,
         max_length: int = 30,
         min_length: int = 1,
         length_penalty: float = 0.0,
-        banned: Sequence[int] = (PAD, START, UNKNOWN),
+        banned_tokens: Sequence[int] = (PAD, START, UNKNOWN),
     ) -> BeamSearchOutput[AttentionStep]:
-        """Return the best captions of images, given the features that the encoder finds in them.
+        """Return the best captions of images by beam search; see `visattn.functional.beam_search`.
 
-        See `visattn.functional.captioning.beam_search.beam_search` for what is searched and
-        returned.
+        Args:
+            features: Encoder features of the images.
+            beam_size: Number of hypotheses per image.
+            num_captions: Number of captions returned per image.
+            max_length: Maximum number of words.
+            min_length: Minimum number of words.
+            length_penalty: Exponent of the length by which log-probabilities are divided.
+            banned_tokens: Tokens that are never generated.
         """
         return beam_search(
             self.step,
             self.start(features),
-            images=len(features),
-            start=START,
-            rules=DecodingConstraints(END, max_length, min_length, length_penalty, tuple(banned)),
-            beam=beam,
-            best=best,
+            num_images=len(features),
+            start_token=START,
+            constraints=DecodingConstraints(
+                END, max_length, min_length, length_penalty, tuple(banned_tokens)
+            ),
+            beam_size=beam_size,
+            num_captions=num_captions,
             device=features.device,
         )

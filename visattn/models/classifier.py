@@ -1,4 +1,4 @@
-"""What every classifier of images can do, whatever it is made of."""
+"""Base class of image classifiers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,29 +8,29 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from visattn.blocks.registry import name_of
-from visattn.insertion.graft import InsertedBlock
-from visattn.models.normalization import check_normalization, normalized
+from visattn.blocks.registry import block_name
+from visattn.insertion.inserted_block import InsertedBlock
+from visattn.models.normalization import check_normalization, normalize_images
 
-Part = Literal["backbone", "blocks", "head"]
-_LUMA = (0.299, 0.587, 0.114)  # the weights by which Pillow makes an image gray
+ParameterGroup = Literal["backbone", "blocks", "head"]
+_LUMA = (0.299, 0.587, 0.114)  # Pillow's weights for converting RGB to gray
 
 
 class ImageClassifier(nn.Module, ABC):
-    """A network that says to which of several classes an image belongs.
+    """Image classifier with named classes and built-in normalization.
 
-    uint8 images, 0 to 255, are normalized inside; float images are taken as normalized with
-    `mean` and `std`, as every PyTorch model takes them. `model(images)` equals
-    `model.classify(model.normalized(images))`; between the two, training may mix images.
+    uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
+    `std` already, as for every PyTorch model. `model(images)` equals
+    `model.classify(model.normalize(images))`; training can apply mixup between the two steps.
 
     Args:
-        classes: Names of the classes, in the order of the scores.
-        size: Height and width, in pixels, of the images it is made for.
+        class_names: Names of the classes, in the order of the logits.
+        img_size: Height and width of the input images, in pixels.
         mean: Mean of each color channel, in [0, 1]; one channel for gray images, else three.
-        std: Spread of each color channel, in [0, 1].
+        std: Standard deviation of each color channel, in [0, 1].
 
     Raises:
-        ValueError: If there are fewer than two classes or one stands twice, or if size, mean and
+        ValueError: If there are fewer than two classes, a name is repeated, or img_size, mean and
             std do not fit together.
     """
 
@@ -40,20 +40,20 @@ class ImageClassifier(nn.Module, ABC):
 
     def __init__(
         self,
-        classes: Sequence[str],
-        size: tuple[int, int],
+        class_names: Sequence[str],
+        img_size: tuple[int, int],
         mean: Sequence[float],
         std: Sequence[float],
     ) -> None:
         super().__init__()
-        if len(classes) < 2 or len(set(classes)) < len(classes):
+        if len(class_names) < 2 or len(set(class_names)) < len(class_names):
             raise ValueError(
-                f"classes must be at least two different names, got {len(classes)}, "
-                f"{len(set(classes))} of them different"
+                f"class_names must be at least two distinct names, got {len(class_names)} names, "
+                f"{len(set(class_names))} of them distinct"
             )
-        check_normalization(size, mean, std, (1, 3))
-        self.classes = tuple(classes)
-        self.size = (int(size[0]), int(size[1]))
+        check_normalization(img_size, mean, std, (1, 3))
+        self.class_names = tuple(class_names)
+        self.img_size = (int(img_size[0]), int(img_size[1]))
         self.mean = tuple(map(float, mean))
         self.std = tuple(map(float, std))
         self.register_buffer("shift", torch.tensor(mean).view(-1, 1, 1) * 255, persistent=False)
@@ -63,96 +63,102 @@ class ImageClassifier(nn.Module, ABC):
     def forward(
         self, images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
     ) -> Float[Tensor, "b k"]:
-        """Return the score of each class, before softmax; it raises what `normalized` raises."""
-        return self.classify(self.normalized(images))
+        """Return the logits; raises what `normalize` raises."""
+        return self.classify(self.normalize(images))
 
-    def normalized(
+    def normalize(
         self, images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
     ) -> Float[Tensor, "b c y x"]:
-        """Return images as the network wants them; floats are normalized already.
+        """Normalize uint8 images; floats are normalized already.
 
-        A network for gray images also takes RGB, and makes it gray as Pillow does; RGB floats
-        are then normalized with the one mean and std in each channel.
+        A model for gray images also accepts RGB and converts it to gray as Pillow does; RGB floats
+        are then normalized with the single mean and std in each channel.
 
         Raises:
             TypeError: If the images are neither uint8 nor floats.
-            ValueError: If they are not of the size or the channels that the network is made for,
-                or floats are pixels in 0 to 255.
+            ValueError: If the model does not accept their size or number of channels, or floats
+                are pixels in 0 to 255.
         """
-        grayed = len(self.mean) == 1 and images.shape[1] == 3
-        if not (grayed or images.shape[1] == len(self.mean)) or not self.takes(
+        to_gray = len(self.mean) == 1 and images.shape[1] == 3
+        if not (to_gray or images.shape[1] == len(self.mean)) or not self.accepts_size(
             images.shape[2], images.shape[3]
         ):
             raise ValueError(
-                f"images must be [batch, {len(self.mean)}, {self.size[0]}, {self.size[1]}], got "
-                f"{list(images.shape)}; build the classifier with that size and as many channels "
-                "of mean and std, or fit the images to it"
+                f"images must be [batch, {len(self.mean)}, {self.img_size[0]}, "
+                f"{self.img_size[1]}], got {list(images.shape)}; build the classifier for that "
+                "img_size, with one mean and std per channel, or resize the images"
             )
-        if not grayed:
-            return normalized(images, self.shift, self.scale)
+        if not to_gray:
+            return normalize_images(images, self.shift, self.scale)
         if images.dtype == torch.uint8:
             return ((images * self.luma).sum(1, keepdim=True) - self.shift) / self.scale
-        return (normalized(images, self.shift, self.scale) * self.luma).sum(1, keepdim=True)
+        return (normalize_images(images, self.shift, self.scale) * self.luma).sum(1, keepdim=True)
 
-    def takes(self, height: int, width: int) -> bool:
-        """Whether images of a size may come in: that which it is made for, if not more."""
-        return (height, width) == self.size
+    def accepts_size(self, height: int, width: int) -> bool:
+        """Return whether the model accepts images of this size; by default only `img_size`."""
+        return (height, width) == self.img_size
 
     @abstractmethod
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        """Return the score of each class, before softmax, for normalized images."""
+        """Return the logits of normalized images."""
 
     @property
     @abstractmethod
     def head(self) -> nn.Module:
-        """The last layer, the one that knows the classes."""
+        """The final classification layer."""
 
     @property
-    def attention(self) -> tuple[nn.Module, ...]:
-        """What was added to the backbone: blocks of the catalog, and what eases them in."""
+    def attention_blocks(self) -> tuple[nn.Module, ...]:
+        """All registered attention blocks and wrappers of inserted blocks."""
         return tuple(
             module
             for module in self.modules()
-            if isinstance(module, InsertedBlock) or name_of(module)
+            if isinstance(module, InsertedBlock) or block_name(module)
         )
 
-    def parts(self) -> Mapping[Part, list[nn.Parameter]]:
+    def parameter_groups(self) -> Mapping[ParameterGroup, list[nn.Parameter]]:
         """Return the parameters of the backbone, of the attention blocks and of the head.
 
-        Each parameter stands in one of the three.
+        Each parameter belongs to exactly one group.
         """
         head = {id(parameter) for parameter in self.head.parameters()}
-        blocks = {id(parameter) for block in self.attention for parameter in block.parameters()}
-        found: dict[Part, list[nn.Parameter]] = {"backbone": [], "blocks": [], "head": []}
+        blocks = {
+            id(parameter) for block in self.attention_blocks for parameter in block.parameters()
+        }
+        groups: dict[ParameterGroup, list[nn.Parameter]] = {
+            "backbone": [],
+            "blocks": [],
+            "head": [],
+        }
         for parameter in self.parameters():
-            place = id(parameter)
-            found["head" if place in head else "blocks" if place in blocks else "backbone"].append(
+            key = id(parameter)
+            groups["head" if key in head else "blocks" if key in blocks else "backbone"].append(
                 parameter
             )
-        return found
+        return groups
 
-    def undecayed(self) -> list[nn.Parameter]:
-        """Return the parameters that weight decay is to leave as they are.
+    def no_weight_decay_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that are excluded from weight decay.
 
-        They are those with a single axis (biases, norms, scales), and those that a part of the
-        network names in a class attribute `UNDECAYED`: learnt tokens, positions and temperatures,
-        for which nothing speaks for zero.
+        These are all one-dimensional parameters (biases, norms, scales) and those that a module
+        lists in a class attribute `NO_WEIGHT_DECAY`: learned tokens, position embeddings and
+        temperatures.
         """
-        named = {
-            id(getattr(part, name))
-            for part in self.modules()
-            for name in getattr(part, "UNDECAYED", ())
+        listed = {
+            id(getattr(module, name))
+            for module in self.modules()
+            for name in getattr(module, "NO_WEIGHT_DECAY", ())
         }
-        return [weight for weight in self.parameters() if weight.ndim < 2 or id(weight) in named]
+        return [weight for weight in self.parameters() if weight.ndim < 2 or id(weight) in listed]
 
 
-def block_name(name: str | None) -> str | None:
-    """Return the name of a block, None where there is to be none.
+def parse_block_name(name: str | None) -> str | None:
+    """Return the name of a block, or None for no block.
 
-    On a command line `null` comes as a word in nested options, so that words say it too.
+    Nested command-line options pass `null` as a string, so the string "none" also means no block.
 
     Example:
-        >>> block_name("cbam"), block_name("none"), block_name("None")
+        >>> parse_block_name("cbam"), parse_block_name("none"), parse_block_name("None")
         ('cbam', None, None)
     """
     return None if name is None or name.lower() == "none" else name

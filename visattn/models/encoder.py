@@ -1,4 +1,4 @@
-"""From images to a grid of features."""
+"""Image encoders: networks that map images to a grid of features."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,36 +8,38 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from visattn.models.normalization import check_normalization, normalized
+from visattn.models.normalization import check_normalization, normalize_images
 
 
 class ImageEncoder(nn.Module, ABC):
-    """A network that turns RGB images into a grid of features.
+    """Base class of networks that map RGB images to a grid of features.
 
-    uint8 images, 0 to 255, are normalized inside; float images are taken as normalized with
-    `mean` and `std`, as every PyTorch model takes them.
+    uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
+    `std` already, as for every PyTorch model.
 
-    It works in two steps, and `encoder(images)` equals `encoder.joined(encoder.grids(images))`.
-    The first is the costly one; where the encoder is `frozen`, what it gives may be kept. The
-    second lays the grids of several stages onto the finest of them.
+    `encoder(images)` equals `encoder.merge_stages(encoder.stage_features(images))`. The first step
+    is the expensive one; if the encoder is `frozen`, its output can be cached. The second step
+    resizes the grids of several stages to the finest of them and concatenates their channels.
 
     Args:
-        size: Height and width, in pixels, of the images it is made for.
+        img_size: Height and width of the input images, in pixels.
         mean: Mean of each color channel, in [0, 1].
         std: Spread of each color channel, in [0, 1].
     """
 
     channels: int
-    """Width of a feature."""
+    """Number of feature channels."""
     shift: Tensor
     scale: Tensor
-    grid: tuple[int, int]
-    """Rows and columns of features for an image of the right size."""
+    grid_size: tuple[int, int]
+    """Rows and columns of the feature grid."""
 
-    def __init__(self, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self, img_size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
+    ) -> None:
         super().__init__()
-        check_normalization(size, mean, std, (3,))
-        self.size = (int(size[0]), int(size[1]))
+        check_normalization(img_size, mean, std, (3,))
+        self.img_size = (int(img_size[0]), int(img_size[1]))
         self.mean = tuple(map(float, mean))
         self.std = tuple(map(float, std))
         self.register_buffer("shift", torch.tensor(mean).view(3, 1, 1) * 255, persistent=False)
@@ -45,102 +47,102 @@ class ImageEncoder(nn.Module, ABC):
 
     @property
     def frozen(self) -> bool:
-        """Whether nothing that `grids` does is trained, so that what it gives may be kept."""
+        """Whether `stage_features` has no trainable parameters, so that they can be cached."""
         return False
 
     @property
     def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """Channels, rows and columns of each of the `grids` of an image."""
-        return ((self.channels, *self.grid),)
+        """Channels, rows and columns of each of the `stage_features` of an image."""
+        return ((self.channels, *self.grid_size),)
 
     def forward(
         self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
     ) -> Float[Tensor, "b c gy gx"]:
-        """Return the grid of features of each image; it raises what `grids` raises."""
-        return self.joined(self.grids(images))
+        """Return the feature grid of each image; raises what `stage_features` raises."""
+        return self.merge_stages(self.stage_features(images))
 
-    def grids(
+    def stage_features(
         self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
     ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
-        """Return the grid of each stage, for each image.
+        """Return the feature grid of each stage.
 
         Args:
-            images: uint8, or floats that are normalized.
+            images: uint8, or normalized floats.
 
         Raises:
             TypeError: If the images are neither uint8 nor floats.
-            ValueError: If they are not of the size that the encoder is made for, or floats are
-                pixels in 0 to 255.
+            ValueError: If the image size is not `img_size`, or floats are pixels in 0 to 255.
         """
-        if tuple(images.shape[-2:]) != self.size:
+        if tuple(images.shape[-2:]) != self.img_size:
             raise ValueError(
-                f"images must be {self.size} (height, width), got {tuple(images.shape[-2:])}; "
-                "build the encoder for that size, or fit the images to it"
+                f"images must be {self.img_size} (height, width), got {tuple(images.shape[-2:])}; "
+                "build the encoder for that size, or resize the images"
             )
-        return self.features(self.normalized(images))
+        return self.forward_features(self.normalize(images))
 
-    def joined(self, grids: Sequence[Float[Tensor, "b _ _ _"]]) -> Float[Tensor, "b c gy gx"]:
-        """Return the grids of an image's stages as one, in the precision of the encoder.
+    def merge_stages(self, grids: Sequence[Float[Tensor, "b _ _ _"]]) -> Float[Tensor, "b c gy gx"]:
+        """Resize the grids of all stages to the finest one and concatenate their channels.
 
-        Coarser grids are laid onto the finest one: each feature is repeated where the finest grid
-        has a whole number of places for it; elsewhere features are interpolated. Their channels
-        then stand behind each other.
+        A coarser grid is repeated where the finest grid is an integer multiple of it, and
+        interpolated bilinearly otherwise.
 
         Args:
-            grids: As `grids` gives them; also such as were kept in a shorter precision.
+            grids: The `stage_features`; cached ones may have a lower precision.
 
         Raises:
-            ValueError: If they are not of the shapes in `stage_shapes`.
+            ValueError: If their shapes are not `stage_shapes`.
         """
         shapes = tuple(tuple(grid.shape[1:]) for grid in grids)
         if shapes != self.stage_shapes:
             raise ValueError(
-                f"grids must be of the shapes {self.stage_shapes} (channels, rows, columns), got "
-                f"{shapes}; they come from another encoder, or from another stage of it"
+                f"grids must have the shapes {self.stage_shapes} (channels, rows, columns), got "
+                f"{shapes}; they come from another encoder or from other stages"
             )
-        finished = self.finished([grid.to(self.shift.dtype) for grid in grids])
-        laid = [_laid(grid, self.grid) for grid in finished]
-        return laid[0] if len(laid) == 1 else torch.cat(laid, 1)
+        features = self.run_trainable_stages([grid.to(self.shift.dtype) for grid in grids])
+        resized = [_resize(grid, self.grid_size) for grid in features]
+        return resized[0] if len(resized) == 1 else torch.cat(resized, 1)
 
-    def finished(
+    def run_trainable_stages(
         self, grids: Sequence[Float[Tensor, "b _ _ _"]]
     ) -> Sequence[Float[Tensor, "b _ _ _"]]:
-        """Return the grids after those layers that are trained; without such, as they are."""
+        """Apply the trainable layers that follow the frozen ones; by default there are none."""
         return grids
 
-    def kept_weights(self) -> dict[str, Tensor]:
-        """Return the weights and statistics that `grids` depends on."""
+    def stage_feature_weights(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers that `stage_features` depends on."""
         return dict(self.state_dict())
 
-    def normalized(
+    def normalize(
         self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
     ) -> Float[Tensor, "b 3 y x"]:
-        """Return images as the network wants them; floats are normalized already.
+        """Normalize uint8 images; floats are normalized already.
 
         Raises:
             TypeError: If the images are neither uint8 nor floats.
             ValueError: If floats are pixels in 0 to 255.
         """
-        return normalized(images, self.shift, self.scale)
+        return normalize_images(images, self.shift, self.scale)
 
     @abstractmethod
-    def features(self, images: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
-        """Return the grid of each stage, for normalized images."""
+    def forward_features(
+        self, images: Float[Tensor, "b 3 y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the feature grid of each stage, for normalized images."""
 
 
 class SmallEncoder(ImageEncoder):
-    """A small CNN to be trained from scratch: three strided convolutions and a residual block.
+    """Small CNN to train from scratch: three strided convolutions and a residual block.
 
-    One feature stands for 8×8 pixels and sees 54×54 around them, so that a map stays local. The
-    strided kernels are even: with 3×3 ones every feature would look half a cell up and to the
-    left of where it is drawn.
+    The stride is 8 and the receptive field 54×54 pixels, so that attention maps stay local. The
+    strided kernels are even: with 3×3 kernels the receptive field of each feature would be half a
+    cell above and to the left of the place where the map draws it.
 
     Args:
-        size: Height and width, in pixels, of the images it is made for; multiples of 8.
-        channels: Width of a feature; the earlier layers have a quarter and a half of it.
-        coordinates: How loudly each feature says where it lies: a learnt projection of its height
-            and width, in [-1, 1], times this number. At 4 "left" and "above" are learnt far sooner
-            than at 1; at 0 nothing is said.
+        img_size: Height and width of the input images, in pixels; multiples of 8.
+        channels: Number of feature channels; earlier layers have a quarter and a half of it.
+        coord_scale: Scale of the coordinates in [-1, 1] whose learned projection is added to each
+            feature. With 4, "left" and "above" are learned much sooner than with 1; with 0 there
+            are no coordinates.
         mean: Mean of each color channel, in [0, 1].
         std: Spread of each color channel, in [0, 1].
 
@@ -152,53 +154,55 @@ class SmallEncoder(ImageEncoder):
 
     def __init__(
         self,
-        size: tuple[int, int] = (64, 64),
+        img_size: tuple[int, int] = (64, 64),
         *,
         channels: int = 128,
-        coordinates: float = 4.0,
+        coord_scale: float = 4.0,
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
-        super().__init__(size, mean, std)
-        if channels < 4 or channels % 4 or size[0] % 8 or size[1] % 8:
+        super().__init__(img_size, mean, std)
+        if channels < 4 or channels % 4 or img_size[0] % 8 or img_size[1] % 8:
             raise ValueError(
-                "channels must be a multiple of 4 and both sides of size multiples of 8, "
-                f"got channels={channels}, size={size}"
+                "channels must be a multiple of 4 and both sides of img_size multiples of 8, "
+                f"got channels={channels}, img_size={img_size}"
             )
         self.channels = channels
-        self.grid = (self.size[0] // 8, self.size[1] // 8)
-        self.coordinates = coordinates
+        self.grid_size = (self.img_size[0] // 8, self.img_size[1] // 8)
+        self.coord_scale = coord_scale
         self.stem = nn.Sequential(
-            _halving(3, channels // 4),
-            _halving(channels // 4, channels // 2),
-            _halving(channels // 2, channels),
+            _downsampling_conv(3, channels // 4),
+            _downsampling_conv(channels // 4, channels // 2),
+            _downsampling_conv(channels // 2, channels),
         )
-        self.refine = nn.Sequential(_keeping(channels), _keeping(channels))
-        self.place = nn.Conv2d(2, channels, 1, bias=False) if coordinates else nn.Identity()
+        self.refine = nn.Sequential(_same_size_conv(channels), _same_size_conv(channels))
+        self.coord_proj = nn.Conv2d(2, channels, 1, bias=False) if coord_scale else nn.Identity()
 
-    def features(self, images: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
-        """Return the one grid of features of normalized images."""
+    def forward_features(
+        self, images: Float[Tensor, "b 3 y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the single feature grid of normalized images."""
         stem = self.stem(images)
         grid = stem + self.refine(stem)
-        if self.coordinates:
-            grid = grid + self.place(self.coordinates * _places(grid))
+        if self.coord_scale:
+            grid = grid + self.coord_proj(self.coord_scale * _coordinates(grid))
         return (grid,)
 
 
-def _halving(channels: int, out: int) -> nn.Sequential:
-    return _normed(nn.Conv2d(channels, out, 4, stride=2, padding=1, bias=False))
+def _downsampling_conv(channels: int, out: int) -> nn.Sequential:
+    return _conv_bn_relu(nn.Conv2d(channels, out, 4, stride=2, padding=1, bias=False))
 
 
-def _keeping(channels: int) -> nn.Sequential:
-    return _normed(nn.Conv2d(channels, channels, 3, padding=1, bias=False))
+def _same_size_conv(channels: int) -> nn.Sequential:
+    return _conv_bn_relu(nn.Conv2d(channels, channels, 3, padding=1, bias=False))
 
 
-def _normed(convolution: nn.Conv2d) -> nn.Sequential:
+def _conv_bn_relu(convolution: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU())
 
 
-def _laid(grid: Float[Tensor, "b c y x"], size: tuple[int, int]) -> Float[Tensor, "b c y2 x2"]:
-    """Return a grid of another size in which every feature lies where it lay."""
+def _resize(grid: Float[Tensor, "b c y x"], size: tuple[int, int]) -> Float[Tensor, "b c y2 x2"]:
+    """Return a grid of another size in which every feature keeps its relative position."""
     if tuple(grid.shape[-2:]) == size:
         return grid
     if size[0] % grid.shape[-2] == 0 and size[1] % grid.shape[-1] == 0:
@@ -206,8 +210,8 @@ def _laid(grid: Float[Tensor, "b c y x"], size: tuple[int, int]) -> Float[Tensor
     return interpolate(grid, size, mode="bilinear", align_corners=False)
 
 
-def _places(grid: Float[Tensor, "b c y x"]) -> Float[Tensor, "1 2 y x"]:
-    """Return the height and width of each cell of a grid, -1 to 1."""
+def _coordinates(grid: Float[Tensor, "b c y x"]) -> Float[Tensor, "1 2 y x"]:
+    """Return the y and x coordinates of each cell of a grid, in [-1, 1]."""
     y = torch.linspace(-1, 1, grid.shape[-2], device=grid.device, dtype=grid.dtype)
     x = torch.linspace(-1, 1, grid.shape[-1], device=grid.device, dtype=grid.dtype)
     return torch.stack(torch.meshgrid(y, x, indexing="ij")).unsqueeze(0)

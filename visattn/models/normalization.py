@@ -41,7 +41,7 @@ def check_normalization(
         raise ValueError(f"size must hold at most {MAX_PIXELS:,} pixels, got {size[0]} x {size[1]}")
 
 
-def normalized(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def normalize_images(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """Return images as a network takes them: uint8 is normalized, floats are already.
 
     Floats are never scaled: a float image in 0 to 255 or 0 to 1 must be normalized by the
@@ -60,9 +60,11 @@ def normalized(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     Example:
         >>> white = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
         >>> shift, scale = torch.tensor(127.5), torch.tensor(63.75)
-        >>> normalized(white, shift, scale).max(), normalized(white / 255, shift, scale).max()
-        (tensor(2.), tensor(1.))
-        >>> normalized(white.float(), shift, scale)
+        >>> normalize_images(white, shift, scale).max()
+        tensor(2.)
+        >>> normalize_images(white / 255, shift, scale).max()
+        tensor(1.)
+        >>> normalize_images(white.float(), shift, scale)
         Traceback (most recent call last):
         ValueError: float images are taken as normalized, but these are 255 to 255, like pixel...
     """

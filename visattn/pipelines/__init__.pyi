@@ -1,3 +1,9 @@
+from .attribution_maps import (
+    compute_maps as compute_maps,
+)
+from .attribution_maps import (
+    require_values as require_values,
+)
 from .captioning import (
     Caption as Caption,
 )
@@ -8,40 +14,40 @@ from .captioning import (
     read_images as read_images,
 )
 from .draw_captions import (
-    overlay as overlay,
+    caption_figure as caption_figure,
 )
 from .draw_captions import (
-    panel as panel,
+    overlay as overlay,
 )
 from .draw_explorer import (
-    explorer as explorer,
+    all_heads_figure as all_heads_figure,
 )
 from .draw_explorer import (
-    heads_sheet as heads_sheet,
+    explorer_html as explorer_html,
 )
 from .draw_maps import (
-    DrawnMap as DrawnMap,
+    RenderedMap as RenderedMap,
 )
 from .draw_maps import (
-    comparison as comparison,
-)
-from .draw_maps import (
-    drawn_map as drawn_map,
+    comparison_figure as comparison_figure,
 )
 from .draw_maps import (
     method_title as method_title,
 )
 from .draw_maps import (
-    subject_line as subject_line,
+    render_map as render_map,
+)
+from .draw_maps import (
+    target_line as target_line,
 )
 from .draw_pages import (
-    animation as animation,
+    caption_gif as caption_gif,
 )
 from .draw_pages import (
-    judged_phrases as judged_phrases,
+    caption_html as caption_html,
 )
 from .draw_pages import (
-    page as page,
+    ground_phrases as ground_phrases,
 )
 from .draw_scanpaths import (
     Coverage as Coverage,
@@ -65,55 +71,61 @@ from .evaluate_maps import (
     QueryObject as QueryObject,
 )
 from .evaluate_maps import (
-    class_count as class_count,
+    build_queries as build_queries,
 )
 from .evaluate_maps import (
-    sought_things as sought_things,
-)
-from .explain_words import (
-    word_activations as word_activations,
+    count_classes as count_classes,
 )
 from .explain_words import (
     word_gradcam as word_gradcam,
 )
 from .explain_words import (
+    word_gradcam_maps as word_gradcam_maps,
+)
+from .explain_words import (
     word_maps as word_maps,
 )
-from .explanation import (
+from .explainer import (
+    Explainer as Explainer,
+)
+from .explainer import (
     explain as explain,
 )
-from .explanation import (
+from .explainer import (
     methods_for as methods_for,
 )
 from .inputs import (
-    Prepared as Prepared,
+    PreparedImages as PreparedImages,
 )
 from .inputs import (
-    prepared as prepared,
+    list_images as list_images,
 )
 from .inputs import (
-    transformed as transformed,
+    prepare_images as prepare_images,
+)
+from .inputs import (
+    transform_images as transform_images,
 )
 from .layer_attention import (
-    SeenLayer as SeenLayer,
+    RecordedLayer as RecordedLayer,
 )
 from .layer_attention import (
-    seen_layers as seen_layers,
+    record_layers as record_layers,
 )
-from .model_spec import (
-    named_model as named_model,
-)
-from .save_load import (
+from .model_io import (
     load as load,
 )
-from .save_load import (
+from .model_io import (
+    load_model as load_model,
+)
+from .model_io import (
     save as save,
 )
 from .scale import (
     MapScale as MapScale,
 )
 from .scale import (
-    blankness as blankness,
+    empty_map_reason as empty_map_reason,
 )
 from .scale import (
     is_signed as is_signed,

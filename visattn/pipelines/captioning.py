@@ -1,10 +1,10 @@
-"""From a model and images to words, and to maps that lie where the model looked."""
+"""Captions of images with one attention map per word, placed on the originals."""
 
 import itertools
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,43 +13,42 @@ import torch
 from PIL import Image
 from torch import nn
 
-from visattn.data.images.reader import ImageError, LoadedImage, find_images, read_image
-from visattn.data.images.resize import ResizeSpec, frame
+from visattn.data.images.reader import ImageError, ImageLike, LoadedImage, find_images, read_image
+from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.models.captioner import AttentionStep, Captioner
-from visattn.recording.attention_map import AttentionMap, shortened
-from visattn.recording.frozen_model import evaluating
+from visattn.recording.attention_map import AttentionMap, truncate_text
+from visattn.recording.frozen_model import eval_mode
 
-ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | LoadedImage
-Fit = Literal["crop", "squash", "pad"]
+ResizeMode = Literal["crop", "squash", "pad"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Caption:
-    """What a model says of an image, and where it looked for each word."""
+    """A caption with log-probability, gate and attention map of each word."""
 
     words: tuple[str, ...]
-    log_probabilities: tuple[float, ...]
-    """Of each word, in nats."""
+    log_probs: tuple[float, ...]
+    """Log-probability of each word, in nats."""
     gates: tuple[float, ...]
-    """How much of what was seen went into each word, between 0 and 1."""
+    """Value of the attention gate (beta) at each word, in [0, 1]."""
     maps: AttentionMap
-    """One map per word, placed on the original image."""
+    """One attention map per word, placed on the original image."""
     score: float
-    """Log-probability of the caption over its length penalty."""
+    """Log-probability of the caption divided by its length penalty."""
     finished: bool
-    """Whether the model came to an end; otherwise the caption was cut."""
+    """Whether the end token was generated; otherwise the caption was truncated."""
     alternatives: tuple["Caption", ...] = ()
-    """The next best captions, where more than one was asked for."""
+    """The next best captions, if `num_captions` is above 1."""
     image: str = ""
-    """The file of the image, as far as it is known."""
+    """Name of the image file; "" if unknown."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
         more = f", {len(self.alternatives)} more" if self.alternatives else ""
         name = f", {self.image}" if self.image else ""
-        text = shortened(self.text, 100)
+        text = truncate_text(self.text, 100)
         return f"Caption({text!r}, score {self.score:.3g}, {len(self.words)} maps{more}{name})"
 
     @property
@@ -63,101 +62,100 @@ def caption(
     model: nn.Module,
     images: Iterable[ImageLike] | ImageLike,
     *,
-    beam: int = 5,
-    best: int = 1,
+    beam_size: int = 5,
+    num_captions: int = 1,
     max_length: int = 30,
     min_length: int = 1,
     length_penalty: float = 0.0,
-    fit: Fit = "crop",
-    batch: int = 16,
+    resize_mode: ResizeMode = "crop",
+    batch_size: int = 16,
 ) -> list[Caption]:
-    """Say what is on images, and where the model looked for each word.
+    """Caption images by beam search, with the attention map of each word.
 
-    The model comes back in the mode in which it was.
+    The training mode of the model is restored.
 
     Args:
-        model: A trained captioner, as `load` gives it.
+        model: A trained captioner, as `load_model` returns it.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size; or
-            folders, which are searched as `visattn caption` does. Where there is a folder, files
-            that cannot be read are skipped with a warning.
-        beam: Captions searched at once per image.
-        best: Captions returned per image; those after the first stand in `alternatives`.
-        max_length: Most words.
-        min_length: Fewest words.
+            folders, searched as `visattn caption` does. With a folder, files that cannot be read
+            are skipped with a warning.
+        beam_size: Number of beams.
+        num_captions: Captions per image; those after the first are its `alternatives`.
+        max_length: Maximum number of words.
+        min_length: Minimum number of words.
         length_penalty: Exponent of the length penalty; 0 compares log-probabilities.
-        fit: How an image that is not of the model's shape is made to fit: its middle (`crop`),
-            all of it out of shape (`squash`), or all of it with margins (`pad`).
-        batch: Images that are in memory at once.
+        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
+        batch_size: Images per batch.
 
     Returns:
-        A caption for each image that could be read, in their order; its `image` names the file.
+        One caption per image that could be read, in their order; `image` names the file.
 
     Raises:
-        TypeError: If the model is no captioner.
-        FileNotFoundError: If a folder does not exist or holds no image.
-        ImageError: If an image cannot be read that was not searched for in a folder.
-        ValueError: If the numbers contradict each other, or the model gives NaN.
+        TypeError: If the model is not a captioner.
+        FileNotFoundError: If a folder does not exist or contains no image.
+        ImageError: If an image that is not in a folder cannot be read.
+        ValueError: If the arguments contradict each other, or the model outputs NaN.
 
     Warns:
-        UserWarning: For each file that was skipped; the reason is said.
+        UserWarning: For each skipped file, with the reason.
 
     Example:
-        >>> from visattn.models.captioner import SPECIALS
+        >>> from visattn.models.captioner import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 24), channels=8)
-        >>> model = ShowAttendTell((*SPECIALS, "red"), encoder, hidden=8)
-        >>> [found] = caption(model, np.zeros((60, 80, 3), np.uint8), max_length=2)
-        >>> found.maps.values.shape[1:], found.maps.geometry.image_size
+        >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), encoder, hidden_size=8)
+        >>> [result] = caption(model, np.zeros((60, 80, 3), np.uint8), max_length=2)
+        >>> result.maps.values.shape[1:], result.maps.geometry.image_size
         (torch.Size([3, 3]), (60, 80))
 
     Source:
         Vinyals et al. 2015, arXiv:1411.4555, section 3.1, for the beam search.
     """
     if not isinstance(model, Captioner):
-        raise TypeError(f"only a captioner can caption, got {type(model).__name__}")
-    if batch < 1:
-        raise ValueError(f"there must be at least 1 image at once, got batch={batch}")
-    framing = ResizeSpec(size=model.encoder.size, fit=fit)
-    read = ((one.name, *frame(one, framing)) for one in read_images(images))
-    made = {"model": type(model).__name__, "beam": beam, "fit": fit}
-    device, every = next(model.parameters()).device, list[Caption]()
-    with evaluating(model):
-        while some := list(itertools.islice(read, batch)):
-            found = model.search(
-                model.encoder(torch.stack([pixels for _, pixels, _ in some]).to(device)),
-                beam=beam,
-                best=best,
+        raise TypeError(f"the model must be a Captioner, got {type(model).__name__}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
+    inputs = ((image.name, *resize_to_input(image, spec)) for image in read_images(images))
+    metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
+    device, captions = next(model.parameters()).device, list[Caption]()
+    with eval_mode(model):
+        while batch := list(itertools.islice(inputs, batch_size)):
+            output = model.search(
+                model.encoder(torch.stack([pixels for _, pixels, _ in batch]).to(device)),
+                beam_size=beam_size,
+                num_captions=num_captions,
                 max_length=max_length,
                 min_length=min_length,
                 length_penalty=length_penalty,
             )
-            every += [
-                _captions(model, found, index, geometry, {**made, "image": name})
-                for index, (name, _, geometry) in enumerate(some)
+            captions += [
+                _captions(model, output, index, geometry, {**metadata, "image": name})
+                for index, (name, _, geometry) in enumerate(batch)
             ]
-    return every
+    return captions
 
 
 def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
-    """Read images one by one, and all those in folders.
+    """Read images one by one, and all images in folders.
 
     Args:
-        images: One or several, and folders. Where there is a folder, files that cannot be read
-            are skipped with a warning.
+        images: One image or several, or folders. With a folder, files that cannot be read are
+            skipped with a warning.
 
     Raises:
-        FileNotFoundError: If a folder holds no image.
+        FileNotFoundError: If a folder contains no image.
         ImageError: If an image cannot be read, and there is no folder.
     """
     single = isinstance(images, (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage))
-    given = [images] if single else list(images)
-    if not any(isinstance(one, (str, os.PathLike)) and Path(one).is_dir() for one in given):
-        yield from map(read_image, given)
+    listed = [images] if single else list(images)
+    if not any(isinstance(item, (str, os.PathLike)) and Path(item).is_dir() for item in listed):
+        yield from map(read_image, listed)
         return
     sources: list[ImageLike] = []
-    for one in given:  # what is not there is said before any image is read
-        sources += find_images(one) if isinstance(one, (str, os.PathLike)) else [one]
+    for item in listed:  # a missing folder is reported before any image is read
+        sources += find_images(item) if isinstance(item, (str, os.PathLike)) else [item]
     for source in sources:
         try:
             image = read_image(source)
@@ -169,31 +167,33 @@ def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage
 
 def _captions(
     model: Captioner,
-    found: BeamSearchOutput[AttentionStep],
+    output: BeamSearchOutput[AttentionStep],
     image: int,
     geometry: Geometry,
-    made: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> Caption:
-    """Return the captions of one image as one, the others as its alternatives."""
-    every: list[Caption] = []
-    for rank in range(found.tokens.shape[1]):
-        if found.scores[image, rank] == -torch.inf:
-            break  # the search found fewer captions than were asked for
-        at = (image, rank, slice(int(found.lengths[image, rank])))
-        words = tuple(model.words[token] for token in found.tokens[at].tolist())
-        values = found.looks.weights[at].unflatten(-1, model.encoder.grid).cpu()
-        every.append(
+    """Return the best caption of one image, with the others as its alternatives."""
+    captions: list[Caption] = []
+    for rank in range(output.tokens.shape[1]):
+        if output.scores[image, rank] == -torch.inf:
+            break  # there are fewer captions of these lengths
+        at = (image, rank, slice(int(output.lengths[image, rank])))
+        words = tuple(model.words[token] for token in output.tokens[at].tolist())
+        values = output.attention_steps.weights[at].unflatten(-1, model.encoder.grid_size).cpu()
+        captions.append(
             Caption(
                 words=words,
-                log_probabilities=tuple(found.log_probabilities[at].tolist()),
-                gates=tuple(found.looks.gate[at].tolist()),
-                maps=AttentionMap(values, "look.tap", "words", geometry, made, words),
-                score=float(found.scores[image, rank]),
-                finished=bool(found.finished[image, rank]),
-                image=made["image"],
+                log_probs=tuple(output.log_probs[at].tolist()),
+                gates=tuple(output.attention_steps.gate[at].tolist()),
+                maps=AttentionMap(
+                    values, "decoder.attention.scorer.tap", "words", geometry, metadata, words
+                ),
+                score=float(output.scores[image, rank]),
+                finished=bool(output.finished[image, rank]),
+                image=metadata["image"],
             )
         )
-    if not every:
-        raise ValueError("the model can say no caption of these lengths: all its words are banned")
-    first, *others = every
-    return Caption(**{**vars(first), "alternatives": tuple(others)})
+    if not captions:
+        raise ValueError("no caption of these lengths is possible: all words are banned")
+    best, *others = captions
+    return replace(best, alternatives=tuple(others))

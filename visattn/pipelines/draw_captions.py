@@ -1,4 +1,4 @@
-"""Captions and their maps, drawn on the images that they are about."""
+"""Overlays of attention maps on images, and figures of captions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +14,8 @@ from visattn.pipelines.captioning import Caption, ImageLike
 from visattn.pipelines.scale import map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.captions.panel import caption_panel
-from visattn.viz.layout.grid import tile_size
-from visattn.viz.maps.contours import outlined
+from visattn.viz.layout.grid import compute_tile_size
+from visattn.viz.maps.contours import draw_contours
 from visattn.viz.maps.heatmap import overlay as draw_overlay
 
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
@@ -26,29 +26,28 @@ def overlay(
     attention_map: AttentionMap | MapValues,
     *,
     geometry: Geometry | None = None,
-    high: float | None = None,
+    vmax: float | None = None,
     smooth: bool = True,
     outline: float | None = None,
     **options: Any,
 ) -> Image.Image:
-    """Return the image with a map on it, at the image's own size.
+    """Return the image overlaid with an attention map, at the size of the image.
 
     Args:
         image: The original image.
-        attention_map: One map, placed on it; or plain values `[y, x]`, an array, a tensor or a
-            list of rows, on any grid. They are laid over the whole image, from edge to edge,
-            unless a geometry says where they lie. Values below zero make the map signed.
-        geometry: Where plain values lie on the image; their grid covers the network's input.
-        high: The value that shows in full; by default as `visattn.pipelines.scale.map_scale`
-            chooses it. For words of one caption take the scale of all its maps together.
-        smooth: Whether to blend between cells, or to show each as it is.
-        outline: Draw a line where attention reaches this share of `high`; None draws none.
-        options: `low`, `colors`, `opacity` and more, as `visattn.viz.maps.heatmap.overlay`
-            takes them.
+        attention_map: One placed map; or an array, tensor or nested list `[y, x]` on any grid,
+            which covers the whole image unless a geometry is passed. Negative values make it
+            signed.
+        geometry: Geometry of an array: its grid covers the input of the network.
+        vmax: Value at the upper end of the colormap; by default that of
+            `visattn.pipelines.map_scale`. For words of one caption, use one value for all.
+        smooth: Whether to interpolate between cells.
+        outline: Draw a contour at this share of `vmax`; None draws none.
+        options: `vmin`, `colormap`, `opacity` and others, as for `visattn.viz.overlay`.
 
     Raises:
-        ValueError: If the map has no place on an image, was made for one of another size, or
-            holds several maps (index it first), or plain values are not `[y, x]` and finite.
+        ValueError: If the map has no geometry, belongs to an image of another size, or consists
+            of several maps (index it first), or an array is not `[y, x]` and finite.
 
     Example:
         >>> from visattn.geometry import Geometry
@@ -57,73 +56,73 @@ def overlay(
         >>> overlay(blank, spot).size, overlay(blank, [[0.0, 1.0], [0.5, 0.0]]).size
         ((40, 30), (40, 30))
     """
-    read = read_image(image)
+    original = read_image(image)
     if not isinstance(attention_map, AttentionMap):
-        place = geometry or Geometry.identity(read.size)
-        attention_map = _plain_map(attention_map, place)
+        covered = geometry or Geometry.identity(original.size)
+        attention_map = _map_from_array(attention_map, covered)
     elif geometry is not None:
-        attention_map = attention_map.placed(geometry)
+        attention_map = attention_map.with_geometry(geometry)
     values = attention_map.values
     if values.ndim != 2:
         raise ValueError(
-            f"overlay draws one map, got {tuple(values.shape)}; choose one, as in maps[0]"
+            f"overlay draws one map, got shape {tuple(values.shape)}; select one: maps[0]"
         )
-    if attention_map.geometry and attention_map.geometry.image_size != read.size:
+    if attention_map.geometry and attention_map.geometry.image_size != original.size:
         raise ValueError(
             f"the map lies on an image of {attention_map.geometry.image_size} (height, width), "
-            f"but {read.name} has {read.size}; hand over the original"
+            f"but {original.name} has {original.size}; pass the original image"
         )
-    placed = attention_map.on_image(smooth=smooth).numpy()
+    placed = attention_map.resize_to_image(smooth=smooth).numpy()
     scale = map_scale([attention_map])
-    options = {"low": scale.low if high is None else 0.0, "signed": scale.signed, **options}
-    high = scale.high if high is None else high
-    drawn = draw_overlay(read.pixels, placed, high=high, **options)
+    options = {"vmin": scale.vmin if vmax is None else 0.0, "signed": scale.signed, **options}
+    vmax = scale.vmax if vmax is None else vmax
+    drawn = draw_overlay(original.pixels, placed, vmax=vmax, **options)
     if outline is not None:
-        drawn = outlined(drawn, placed, outline * high)
+        drawn = draw_contours(drawn, placed, [outline * vmax], [(255, 255, 255)])
     return Image.fromarray(drawn)
 
 
-def _plain_map(values: MapValues, geometry: Geometry) -> AttentionMap:
-    """Return plain values as a map."""
+def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
+    """Return an array as an attention map."""
     if isinstance(values, torch.Tensor):
-        found = values.detach().cpu()
+        array = values.detach().cpu()
     else:
         try:
-            found = torch.from_numpy(np.array(values, dtype=np.float64))
+            array = torch.from_numpy(np.array(values, dtype=np.float64))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"a map is an array of numbers [y, x], got {error}") from error
-    found = found.to(torch.float32)
-    if found.ndim != 2 or not found.numel() or not bool(found.isfinite().all()):
+            raise ValueError(f"a map must be an array of numbers [y, x]: {error}") from error
+    array = array.to(torch.float32)
+    if array.ndim != 2 or not array.numel() or not bool(array.isfinite().all()):
         raise ValueError(
-            f"a map is an array [y, x] of finite numbers, got shape {list(found.shape)}"
-            + (" with NaN or infinity" if found.ndim == 2 and found.numel() else "")
+            f"a map must be an array [y, x] of finite numbers, got shape {list(array.shape)}"
+            + (" with NaN or infinity" if array.ndim == 2 and array.numel() else "")
         )
-    made = {"signed": bool((found < 0).any())}
-    return AttentionMap(found, "array", "gradient", geometry, made)
+    metadata = {"signed": bool((array < 0).any())}
+    return AttentionMap(array, "array", "gradient", geometry, metadata)
 
 
-def panel(
+def caption_figure(
     image: ImageLike, caption: Caption, *, width: int = 1200, **options: Any
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return the image and one overlay per word as one page, on one color scale.
+    """Return a figure of the image and one overlay per word, on one color scale.
 
     Args:
         image: The original image.
-        caption: What was said of it.
-        width: Of the page, in pixels.
-        options: As `visattn.viz.captions.panel.caption_panel` takes them.
+        caption: Its caption.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.caption_panel`.
 
     Raises:
-        ValueError: If the caption has no word.
+        ValueError: If the caption is empty.
     """
     pixels = read_image(image).pixels
-    options.setdefault("high", caption.maps.scale()[1])
-    shown = tile_size(pixels.shape[:2], len(caption.words), width=width)
+    options.setdefault("vmax", caption.maps.display_range()[1])
+    shown = compute_tile_size(pixels.shape[:2], len(caption.words), width=width)
     return caption_panel(
         pixels,
         caption.words,
-        caption.maps.on_image(shown).numpy(),
-        log_probabilities=caption.log_probabilities,
+        caption.maps.resize_to_image(shown).numpy(),
+        log_probs=caption.log_probs,
         gates=caption.gates,
         width=width,
         **options,

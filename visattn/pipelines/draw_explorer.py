@@ -1,4 +1,4 @@
-"""A model and an image as a page to touch, and all of its heads on one sheet."""
+"""Explorer page of a model and an image, and a figure of all attention heads."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,139 +10,143 @@ from jaxtyping import UInt8
 
 from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.draw_maps import method_title, subject_line
-from visattn.pipelines.layer_attention import SeenLayer
+from visattn.pipelines.draw_maps import method_title, target_line
+from visattn.pipelines.layer_attention import RecordedLayer
 from visattn.pipelines.scale import MapScale, map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import ExplainedModel
-from visattn.viz.html.explorer_page import ExploredLayer, ExploredMap, explorer_page
-from visattn.viz.maps.heads import LayerRow, head_grid, head_tile_size
+from visattn.viz.html.explorer_page import ExplorerLayer, ExplorerMap, explorer_page
+from visattn.viz.maps.heads import LayerHeads, head_grid, head_tile_size
 
-_UNITS = {"tokens": "attention", "gradient": "speaks for it", "saliency": "stands out"}
+_UNITS = {"tokens": "attention", "gradient": "attribution", "saliency": "saliency"}
 
 
-def explorer(
+def explorer_html(
     image: LoadedImage,
     geometry: Geometry,
     *,
-    subject: ExplainedModel,
-    layers: Sequence[SeenLayer] = (),
+    explained: ExplainedModel,
+    layers: Sequence[RecordedLayer] = (),
     maps: Sequence[AttentionMap] = (),
     scales: Sequence[MapScale] | None = None,
     name: str | None = None,
     **options: Any,
 ) -> str:
-    """Return a page of HTML, whole in itself, in which one sees where each head looked.
+    """Return a self-contained HTML page to explore the attention of all layers and heads.
 
     Args:
-        image: The original.
-        geometry: How it came into the network.
-        subject: The model.
-        layers: As `seen_layers` returns them.
-        maps: Of methods, placed on the image.
-        scales: One for each map; by default from 0 to the highest value of each.
-        name: Stands on the page; by default the image's own name.
-        options: As `visattn.viz.html.explorer_page.explorer_page` takes them.
+        image: The original image.
+        geometry: Its geometry on the input of the network.
+        explained: The model.
+        layers: Attention from `record_layers`.
+        maps: Maps of methods, placed on the image.
+        scales: One color scale per map; by default that of `map_scale`.
+        name: Name on the page; by default the file name of the image.
+        options: Arguments of `visattn.viz.html.explorer_page.explorer_page`.
 
     Raises:
-        ValueError: If there is nothing to show.
+        ValueError: If there are neither layers nor maps.
     """
-    chosen = scales or [map_scale([one]) for one in maps]
-    shown = [_explored(one, scale) for one, scale in zip(maps, chosen, strict=True)]
-    about = next(filter(None, map(subject_line, maps)), "Where it looked")
+    scales = scales or [map_scale([entry]) for entry in maps]
+    explored = [_explored_map(*pair) for pair in zip(maps, scales, strict=True)]
+    title = next(filter(None, map(target_line, maps)), "Attention")
     return explorer_page(
         image.pixels,
         geometry.to_dict(),
-        layers=[_layer(one) for one in layers],
-        maps=shown,
+        layers=[_explored_layer(layer) for layer in layers],
+        maps=explored,
         name=Path(image.name).name if name is None else name,
-        model=subject.card.name,
-        title=about,
+        model=explained.info.name,
+        title=title,
         **options,
     )
 
 
-def heads_sheet(
+def all_heads_figure(
     image: LoadedImage,
     geometry: Geometry,
     *,
-    subject: ExplainedModel,
-    layers: Sequence[SeenLayer],
+    explained: ExplainedModel,
+    layers: Sequence[RecordedLayer],
     name: str | None = None,
     **options: Any,
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a sheet with a row for each layer and a tile for each of its heads.
+    """Return a figure with a row per layer and a tile per head.
 
-    A tile shows what the class token looked at, where the model answers by one, else what all
-    patches looked at on average. All share one scale, chosen as for words of a caption: that at
-    which the middle one of all heads shows in full.
+    A tile shows the attention of the class token if the model pools it, otherwise the mean over
+    all patches. All tiles share one color scale, up to the median of the maxima of all heads.
 
     Args:
-        image: The original.
-        geometry: How it came into the network.
-        subject: The model.
-        layers: As `seen_layers` returns them.
-        name: Stands on the sheet; by default the image's own name.
-        options: As `visattn.viz.maps.heads.head_grid` takes them.
+        image: The original image.
+        geometry: Its geometry on the input of the network.
+        explained: The model.
+        layers: Attention from `record_layers`.
+        name: Name in the figure; by default the file name of the image.
+        options: Arguments of `visattn.viz.maps.heads.head_grid`.
 
     Raises:
         ValueError: If there is no layer.
     """
-    card = subject.card
-    rows = [one.row(card.pooling) for one in layers]
+    info = explained.info
+    rows = [layer.output_row(info.pooling) for layer in layers]
     tile = head_tile_size(image.size, max((len(row) for row in rows), default=1))
     placed = [AttentionMap(row, "", "tokens", geometry) for row in rows]
     peaks = torch.cat([row.flatten(1).amax(1) for row in rows]) if rows else torch.ones(1)
-    even = max((4 / row[0].numel() for row in rows), default=0.0)
-    classed = any("class" in one.askers for one in layers) and card.pooling in (
-        "class", "distilled",
-    )  # fmt: skip
-    asker = "the class token" if classed else "all patches together"
+    uniform = max((4 / row[0].numel() for row in rows), default=0.0)
+    has_class = any("class" in layer.prefix_queries for layer in layers)
+    pools_class = has_class and info.pooling in ("class", "distilled")
+    query = "the class token" if pools_class else "all patches (mean)"
     return head_grid(
         image.pixels,
         [
-            LayerRow(f"layer {one.number}", drawn.on_image(tile).numpy(), one.heads)
-            for one, drawn in zip(layers, placed, strict=True)
+            LayerHeads(f"layer {layer.index}", entry.resize_to_image(tile).numpy(), layer.heads)
+            for layer, entry in zip(layers, placed, strict=True)
         ],
         title=Path(image.name).name if name is None else name,
-        subtitle=f"{card.name}: where {asker} looked, head by head",
-        high=max(float(peaks.median()), even),
+        subtitle=f"{info.name}: attention of {query}, by head",
+        vmax=max(float(peaks.median()), uniform),
         **options,
     )
 
 
-def _layer(one: SeenLayer) -> ExploredLayer:
-    weights = one.weights.numpy()
+def _explored_layer(layer: RecordedLayer) -> ExplorerLayer:
+    weights = layer.weights.numpy()
     keys = (weights.shape[2], weights.shape[3])
-    return ExploredLayer(
-        one.number, one.site, weights, one.heads, one.grid, one.askers, keys, one.before
+    return ExplorerLayer(
+        layer.index,
+        layer.site,
+        weights,
+        layer.heads,
+        layer.grid,
+        layer.prefix_queries,
+        keys,
+        layer.num_prefix_keys,
     )
 
 
-def _explored(one: AttentionMap, scale: MapScale) -> ExploredMap:
-    values, made = one.values, one.made
+def _explored_map(attention_map: AttentionMap, scale: MapScale) -> ExplorerMap:
+    values, metadata = attention_map.values, attention_map.metadata
     facts = [
         ("Values", f"{float(values.min()):.2g} to {float(values.max()):.2g}"),
         ("Grid", f"{values.shape[0]} \N{MULTIPLICATION SIGN} {values.shape[1]}"),
     ]
-    if about := subject_line(one):
-        facts.insert(0, ("Explains", about))
-    for key, option in sorted(dict(made.get("options", {})).items()):
-        if option is not None:
-            facts.append((str(key).replace("_", " ").capitalize(), _shortly(option)))
-    return ExploredMap(
-        method_title(one),
+    if target := target_line(attention_map):
+        facts.insert(0, ("Target", target))
+    for key, value in sorted(dict(metadata.get("options", {})).items()):
+        if value is not None:
+            facts.append((str(key).replace("_", " ").capitalize(), _short_text(value)))
+    return ExplorerMap(
+        method_title(attention_map),
         values.numpy(),
-        scale.low,
-        scale.high,
+        scale.vmin,
+        scale.vmax,
         scale.signed,
-        _UNITS.get(one.kind, "value"),
+        _UNITS.get(attention_map.kind, "value"),
         tuple(facts),
     )
 
 
-def _shortly(option: Any) -> str:
-    text = f"{option:g}" if isinstance(option, float) else str(option)
-    return (
-        text[:40].replace("-", "\N{MINUS SIGN}") if isinstance(option, int | float) else text[:40]
-    )
+def _short_text(value: Any) -> str:
+    if isinstance(value, int | float):
+        return f"{value:g}".replace("-", "\N{MINUS SIGN}")
+    return str(value)[:40]

@@ -1,4 +1,4 @@
-"""Placed maps as images: on the photo, alone, as numbers in gray; several side by side."""
+"""Images of attribution maps: overlay, RGBA layer, 16-bit values, and comparison figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,69 +10,69 @@ from jaxtyping import UInt8, UInt16
 from visattn.attribution.methods import METHODS
 from visattn.data.images.reader import read_image
 from visattn.pipelines.captioning import ImageLike
-from visattn.pipelines.scale import MapScale, blankness, map_scale
+from visattn.pipelines.scale import MapScale, empty_map_reason, map_scale
 from visattn.recording.attention_map import AttentionMap
-from visattn.viz.layout.grid import tile_size
-from visattn.viz.maps.comparison import ComparedMap, comparison_panel
-from visattn.viz.maps.heatmap import Style, colored_map, overlay
+from visattn.viz.layout.grid import compute_tile_size
+from visattn.viz.maps.comparison import MethodMap, comparison_panel
+from visattn.viz.maps.heatmap import Style, map_to_rgba, overlay
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnMap:
-    """A map at the size of its photo, in three forms.
+class RenderedMap:
+    """A map at the size of its image, as three images.
 
     Args:
-        overlay: On the photo.
-        alone: In colors that let through where there is no attention.
-        gray: From `low`, 0, to `high`, 65535; of a signed map from minus `high`. Where the network
-            did not look it is 0 too.
+        overlay: The map over the image.
+        rgba: The map alone, transparent where its value is low or the network did not see.
+        gray: Values from `vmin` (0) to `vmax` (65535), for a signed map from `-vmax`; 0 where the
+            network did not see.
     """
 
     overlay: UInt8[np.ndarray, "y x 3"]
-    alone: UInt8[np.ndarray, "y x 4"]
+    rgba: UInt8[np.ndarray, "y x 4"]
     gray: UInt16[np.ndarray, "y x"]
 
 
-def drawn_map(
+def render_map(
     image: ImageLike,
     attention_map: AttentionMap,
     scale: MapScale,
     *,
     style: Style = "heat",
-    colors: str = "magma",
+    colormap: str = "magma",
     opacity: float = 0.7,
     smooth: bool = True,
-) -> DrawnMap:
-    """Return a map at the size of its photo, in three forms.
+) -> RenderedMap:
+    """Return a map at the size of its image, as three images.
 
     Args:
         image: The original image.
         attention_map: One map, placed on it.
-        scale: As `map_scale` makes it.
+        scale: Its color scale, from `map_scale`.
         style: See `visattn.viz.maps.heatmap.overlay`.
-        colors: See `visattn.viz.maps.heatmap.overlay`.
+        colormap: See `visattn.viz.maps.heatmap.overlay`.
         opacity: See `visattn.viz.maps.heatmap.overlay`.
-        smooth: Whether to blend between cells, or to show each as it is.
+        smooth: Whether to interpolate between cells.
 
     Raises:
-        ValueError: If the map lies on an image of another size, or has no place.
+        ValueError: If the map lies on an image of another size, or has no geometry.
 
     Example:
         >>> from visattn.geometry import Geometry
         >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
-        >>> drawn = drawn_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot]))
-        >>> drawn.gray.shape, drawn.gray.max()
+        >>> rendered = render_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot]))
+        >>> rendered.gray.shape, rendered.gray.max()
         ((30, 40), np.uint16(65535))
     """
     pixels = read_image(image).pixels
-    values = attention_map.on_image(smooth=smooth).numpy()
-    ends: dict[str, Any] = {"low": scale.low, "high": scale.high, "signed": scale.signed}
-    shown = overlay(pixels, values, style=style, colors=colors, opacity=opacity, **ends)
-    alone = colored_map(values, colors=colors, **ends)
-    return DrawnMap(shown, alone, _sixteen_bits(values, scale))
+    values = attention_map.resize_to_image(smooth=smooth).numpy()
+    limits: dict[str, Any] = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
+    blended = overlay(pixels, values, style=style, colormap=colormap, opacity=opacity, **limits)
+    rgba = map_to_rgba(values, colormap=colormap, **limits)
+    return RenderedMap(blended, rgba, _to_uint16(values, scale))
 
 
-def comparison(
+def comparison_figure(
     image: ImageLike,
     maps: Sequence[AttentionMap],
     *,
@@ -82,16 +82,16 @@ def comparison(
     width: int = 1200,
     **options: Any,
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a page with the image and what each method shows on it, side by side.
+    """Return a figure of the image and the overlay of each method, side by side.
 
     Args:
         image: The original image.
-        maps: Of the methods, placed on the image, as `visattn.explain` returns them.
-        scales: One for each map; by default from 0 to the highest value of each.
-        title: Of the page; by default the class that is explained, and its probability.
-        subtitle: In small print.
-        width: Of the page, in pixels.
-        options: As `visattn.viz.maps.comparison.comparison_panel` takes them.
+        maps: One map per method, placed on the image, as `visattn.explain` returns them.
+        scales: One color scale per map; by default that of `map_scale`.
+        title: Title; by default the explained class with its probability or score.
+        subtitle: Subtitle.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.maps.comparison.comparison_panel`.
 
     Raises:
         ValueError: If there is no map, or one lies on an image of another size.
@@ -99,40 +99,41 @@ def comparison(
     Example:
         >>> from visattn.geometry import Geometry
         >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
-        >>> comparison(np.zeros((30, 40, 3), np.uint8), [spot], width=600).shape[1]
+        >>> comparison_figure(np.zeros((30, 40, 3), np.uint8), [spot], width=600).shape[1]
         600
     """
-    read = read_image(image)
-    chosen = scales or [map_scale([one]) for one in maps]
-    tile = tile_size(read.size, len(maps), width=width)
-    compared = [_compared(one, scale, tile) for one, scale in zip(maps, chosen, strict=True)]
+    original = read_image(image)
+    scales = scales or [map_scale([each]) for each in maps]
+    tile = compute_tile_size(original.size, len(maps), width=width)
+    compared = [_method_map(*pair, tile) for pair in zip(maps, scales, strict=True)]
     if title is None:
-        title = next(filter(None, map(subject_line, maps)), "Where it looked")
+        title = next(filter(None, map(target_line, maps)), "Attention")
     return comparison_panel(
-        read.pixels, compared, title=title, subtitle=subtitle, width=width, **options
+        original.pixels, compared, title=title, subtitle=subtitle, width=width, **options
     )
 
 
-def subject_line(attention_map: AttentionMap) -> str:
-    """Return what a map is about: the class, or its number, and how the model found it.
+def target_line(attention_map: AttentionMap) -> str:
+    """Return the explained class of a map with its probability or score.
 
     Example:
-        >>> made = {"class": "tench", "target": 0, "score": 7.25}
-        >>> subject_line(AttentionMap(torch.eye(2), "x", "gradient", made=made))
+        >>> metadata = {"class": "tench", "target": 0, "score": 7.25}
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
         'tench, score 7.2'
-        >>> made["probability"] = 0.913
-        >>> subject_line(AttentionMap(torch.eye(2), "x", "gradient", made=made))
+        >>> metadata["probability"] = 0.913
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
         'tench, 91 %'
     """
-    made = attention_map.made
-    if made.get("target") is None and not made.get("class"):
+    metadata = attention_map.metadata
+    if metadata.get("target") is None and not metadata.get("class"):
         return ""
-    name = made.get("class") or f"class {made['target']}"
-    numbers = (made.get(key) for key in ("score", "probability"))
-    # a record of JSON holds NaN as text
-    score, share = (one if isinstance(one, (int, float)) else None for one in numbers)
-    if share is not None:
-        return f"{name}, {100 * share:.0f} %" if share >= 0.01 else f"{name}, below 1 %"
+    name = metadata.get("class") or f"class {metadata['target']}"
+    values = (metadata.get(key) for key in ("score", "probability"))
+    # records in JSON hold NaN as a string
+    score, probability = (value if isinstance(value, (int, float)) else None for value in values)
+    if probability is not None:
+        percent = f"{100 * probability:.0f} %" if probability >= 0.01 else "below 1 %"
+        return f"{name}, {percent}"
     if score is None:
         return str(name)
     number = f"{score:.2g}".replace("-", "\N{MINUS SIGN}")
@@ -140,38 +141,41 @@ def subject_line(attention_map: AttentionMap) -> str:
 
 
 def method_title(attention_map: AttentionMap) -> str:
-    """Return the name of the method that made a map, as people write it.
+    """Return the title of the method that computed a map.
 
     Example:
-        >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", made={"method": "gradcam"}))
+        >>> metadata = {"method": "gradcam"}
+        >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
         'Grad-CAM'
     """
-    made = attention_map.made
-    name = str(made.get("method") or attention_map.site)
-    return str(made.get("title") or (METHODS[name].title if name in METHODS else name))
+    metadata = attention_map.metadata
+    name = str(metadata.get("method") or attention_map.site)
+    return str(metadata.get("title") or (METHODS[name].title if name in METHODS else name))
 
 
-def _compared(one: AttentionMap, scale: MapScale, tile: tuple[int, int]) -> ComparedMap:
-    name = method_title(one)
-    if reason := one.made.get("empty") or blankness(one.values):
-        return ComparedMap(name, None, note=reason)
-    values = one.on_image(_fine_size(one, tile)).numpy()
-    return ComparedMap(name, values, scale.low, scale.high, scale.signed)
+def _method_map(attention_map: AttentionMap, scale: MapScale, tile: tuple[int, int]) -> MethodMap:
+    name = method_title(attention_map)
+    if reason := attention_map.metadata.get("empty") or empty_map_reason(attention_map.values):
+        return MethodMap(name, None, note=reason)
+    size = _supersampled_size(attention_map, tile)
+    values = attention_map.resize_to_image(size).numpy()
+    return MethodMap(name, values, scale.vmin, scale.vmax, scale.signed)
 
 
-def _fine_size(one: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:
-    """Return a size at which no cell of a map is passed over, for it to be averaged to a tile."""
-    if one.geometry is None:
+def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:
+    """Return a size at which every cell of the map has a pixel; it is then averaged to the tile."""
+    geometry = attention_map.geometry
+    if geometry is None:
         return tile
-    (top, left), (height, width) = one.values.shape, one.geometry.input_size
-    (xx, xy, _), (yx, yy, _), _ = one.geometry.matrix
-    tall, wide = one.geometry.image_size
-    down = tall / (abs(yy or yx) * (height / top if yy else width / left))
-    along = wide / (abs(xx or xy) * (width / left if xx else height / top))
-    return max(tile[0], round(down)), max(tile[1], round(along))
+    (rows, columns), (height, width) = attention_map.values.shape, geometry.input_size
+    (xx, xy, _), (yx, yy, _), _ = geometry.matrix
+    image_height, image_width = geometry.image_size
+    cells_y = image_height / (abs(yy or yx) * (height / rows if yy else width / columns))
+    cells_x = image_width / (abs(xx or xy) * (width / columns if xx else height / rows))
+    return max(tile[0], round(cells_y)), max(tile[1], round(cells_x))
 
 
-def _sixteen_bits(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]:
-    first = -scale.high if scale.signed else scale.low
-    steps = (values - first) * (65535 / (scale.high - first))
-    return np.rint(np.clip(np.nan_to_num(steps), 0, 65535)).astype(np.uint16)
+def _to_uint16(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]:
+    lowest = -scale.vmax if scale.signed else scale.vmin
+    levels = (values - lowest) * (65535 / (scale.vmax - lowest))
+    return np.rint(np.clip(np.nan_to_num(levels), 0, 65535)).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""Paths of an eye, drawn on the images that it went over: one by one, and many together."""
+"""Figures and animations of scan paths: one image, many images, and mean coverage."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,12 @@ from torch import Tensor
 from visattn.data.images.reader import read_image
 from visattn.pipelines.captioning import ImageLike
 from visattn.pipelines.scanpath import ScanPath
-from visattn.viz.scanpaths.animation import scan_animation
+from visattn.viz.scanpaths.animation import scan_path_animation, scan_path_grid_animation
+from visattn.viz.scanpaths.canvas import patch_to_rgb, place_image
 from visattn.viz.scanpaths.coverage import coverage_panel
-from visattn.viz.scanpaths.mosaic import colored
-from visattn.viz.scanpaths.panel import scan_panel
-from visattn.viz.scanpaths.path import scan_path
-from visattn.viz.scanpaths.record import ShownScan
-from visattn.viz.scanpaths.view import scan_view
-from visattn.viz.scanpaths.wall import scan_wall
+from visattn.viz.scanpaths.panel import scan_path_panel
+from visattn.viz.scanpaths.path import draw_scan_path
+from visattn.viz.scanpaths.record import ScanPathData
 
 _TIMES, _DOT = "\N{MULTIPLICATION SIGN}", " \N{MIDDLE DOT} "
 
@@ -26,75 +24,81 @@ _TIMES, _DOT = "\N{MULTIPLICATION SIGN}", " \N{MIDDLE DOT} "
 def glimpse_panel(
     image: ImageLike, scan: ScanPath, *, name: str = ""
 ) -> UInt8[ndarray, "height width 3"]:
-    """Return a page: the path on the image, what was seen, and what was thought.
+    """Return a figure of a scan path: path, glimpse contents and class probabilities.
 
     Args:
         image: The original image.
-        scan: What `glimpses` said of it.
-        name: Of the image; stands on the page.
+        scan: Its scan path, from `glimpses`.
+        name: Name of the image in the figure.
 
     Raises:
-        ValueError: If the scan was made of an image of another size.
+        ValueError: If the scan path belongs to an image of another size.
     """
-    shown = _shown(image, scan)
+    shown = _scan_path_data(image, scan)
     size = f"{shown.image.shape[1]} {_TIMES} {shown.image.shape[0]}"
-    return scan_panel(shown, note=_DOT.join(filter(None, [name, size, *_told(scan)])))
+    return scan_path_panel(shown, note=_DOT.join(filter(None, [name, size, *_note_parts(scan)])))
 
 
 def glimpse_overlay(
-    image: ImageLike, scan: ScanPath, *, longest: int = 400
+    image: ImageLike, scan: ScanPath, *, max_side: int = 400
 ) -> UInt8[ndarray, "y x 3"]:
-    """Return the image with the path of the eye on it.
+    """Return the image with its scan path.
 
     Args:
         image: The original image.
-        scan: What `glimpses` said of it.
-        longest: Of its sides, in pixels.
+        scan: Its scan path, from `glimpses`.
+        max_side: Maximum length of the longer side, in pixels.
 
     Raises:
-        ValueError: If the scan was made of an image of another size.
+        ValueError: If the scan path belongs to an image of another size.
     """
-    shown = _shown(image, scan)
-    view = scan_view(shown.image.shape[:2], shown.boxes, (longest, longest))
-    return scan_path(view.canvas(shown.image), view.boxes(shown.boxes), area=view.area)
+    shown = _scan_path_data(image, scan)
+    view = place_image(shown.image.shape[:2], shown.boxes, (max_side, max_side))
+    return draw_scan_path(
+        view.paste_image(shown.image), view.boxes_on_canvas(shown.boxes), image_area=view.image_area
+    )
 
 
 def glimpse_animation(image: ImageLike, scan: ScanPath, *, width: int = 560) -> bytes:
-    """Return a GIF that follows the eye from glimpse to glimpse.
+    """Return an animated GIF of a scan path, one frame per glimpse.
 
     Args:
         image: The original image.
-        scan: What `glimpses` said of it.
-        width: In pixels.
+        scan: Its scan path, from `glimpses`.
+        width: Width in pixels.
 
     Raises:
-        ValueError: If the scan was made of an image of another size, or the width is too small.
+        ValueError: If the scan path belongs to an image of another size, or the width is too small.
     """
-    return scan_animation(_shown(image, scan), width=width)
+    return scan_path_animation(_scan_path_data(image, scan), width=width)
 
 
 def glimpse_wall(images: Sequence[ImageLike], scans: Sequence[ScanPath], **options: Any) -> bytes:
-    """Return a GIF of many images side by side, whose eyes take their steps together.
+    """Return an animated GIF of the scan paths of many images on a grid.
 
     Args:
         images: The original images.
-        scans: What `glimpses` said of each.
-        options: `truths`, `columns` and `side`, as `visattn.viz.scanpaths.wall.scan_wall` takes
-            them.
+        scans: One scan path per image.
+        options: `truths`, `columns` and `side`, as for
+            `visattn.viz.scanpaths.animation.scan_path_grid_animation`.
 
     Raises:
-        ValueError: If there is not one scan for each image, or one was made of another size.
+        ValueError: If there is not one scan path per image, or one belongs to another size.
     """
     if len(images) != len(scans):
-        raise ValueError(f"each image needs its scan, got {len(images)} images, {len(scans)} scans")
-    return scan_wall([_shown(*pair) for pair in zip(images, scans, strict=True)], **options)
+        raise ValueError(
+            f"there must be one scan path per image, got {len(scans)} for {len(images)} images"
+        )
+    return scan_path_grid_animation(
+        [_scan_path_data(*pair) for pair in zip(images, scans, strict=True)], **options
+    )
 
 
 class Coverage:
-    """Where a model looked on many images, added up one by one.
+    """Mean scan path and mean resolution maps over many images.
 
     Args:
-        policy: Who led the eye, in a few words for the page.
+        policy: Description of the policy for the figure.
 
     Example:
         >>> Coverage().count
@@ -106,69 +110,69 @@ class Coverage:
         self._sums: list[Float[Tensor, "*axes"]] = []
 
     def add(self, scan: ScanPath) -> None:
-        """Take in a scan.
+        """Add a scan path.
 
         Raises:
-            ValueError: If it has another number of glimpses or another grid than those before.
+            ValueError: If its number of glimpses or its grid differs from the others.
         """
-        values, places = scan.maps.values.double(), scan.places.double()
+        values, locations = scan.maps.values.double(), scan.locations.double()
         pixels = scan.pixels.double()
-        found = [values, values.amax(0), places, places**2, pixels]
-        if self._sums and any(a.shape != b.shape for a, b in zip(self._sums, found, strict=True)):
+        terms = [values, values.amax(0), locations, locations**2, pixels]
+        if self._sums and any(a.shape != b.shape for a, b in zip(self._sums, terms, strict=True)):
             raise ValueError(
-                f"scans must be of one model: the others had {list(self._sums[0].shape)} glimpses, "
-                f"rows and columns, this one has {list(values.shape)}"
+                "scan paths must come from one model: expected maps of shape "
+                f"{list(self._sums[0].shape)}, got {list(values.shape)}"
             )
-        self._sums = [a + b for a, b in zip(self._sums or [0.0] * 5, found, strict=True)]
+        self._sums = [a + b for a, b in zip(self._sums or [0.0] * 5, terms, strict=True)]
         self.count += 1
 
     def panel(self) -> UInt8[ndarray, "height width 3"]:
-        """Return a page with the mean path and a heat map for each glimpse.
+        """Return a figure with the mean path and a heat map for each glimpse.
 
         Raises:
-            ValueError: If there was no scan.
+            ValueError: If no scan path was added.
         """
         if not self.count:
-            raise ValueError("coverage needs at least one scan; add some first")
-        maps, whole, places, squares, pixels = (one / self.count for one in self._sums)
-        spread = (squares - places**2).clamp(min=0).sqrt()
-        half = places.new_tensor([maps.shape[2], maps.shape[1]]) / 2
-        boxes = torch.cat([(places - spread + 1) * half, (places + spread + 1) * half], -1)
+            raise ValueError("coverage needs at least one scan path, got none")
+        maps, overall, mean, squares, pixels = (total / self.count for total in self._sums)
+        std = (squares - mean**2).clamp(min=0).sqrt()
+        half = mean.new_tensor([maps.shape[2], maps.shape[1]]) / 2
+        boxes = torch.cat([(mean - std + 1) * half, (mean + std + 1) * half], -1)
         images = f"{self.count:,} image{'' if self.count == 1 else 's'}"
         return coverage_panel(
-            colored(pixels.round().byte().numpy()),
+            patch_to_rgb(pixels.round().byte().numpy()),
             boxes.numpy(),
-            whole.numpy(),
+            overall.numpy(),
             maps.numpy(),
-            title=f"Where it looked on {images}",
+            title=f"Coverage of {images}",
             note=self.policy,
         )
 
 
-def _shown(image: ImageLike, scan: ScanPath) -> ShownScan:
-    """Return what is drawn of a scan, after a look whether it is of this image."""
-    read, geometry = read_image(image), scan.maps.geometry
-    if geometry is None or geometry.image_size != read.size:
+def _scan_path_data(image: ImageLike, scan: ScanPath) -> ScanPathData:
+    """Return the plain arrays of a scan path, after checking that it belongs to the image."""
+    original, geometry = read_image(image), scan.maps.geometry
+    if geometry is None or geometry.image_size != original.size:
         size = None if geometry is None else geometry.image_size
         raise ValueError(
-            f"the scan was made of an image of {size} (height, width), but {read.name} has "
-            f"{read.size}; hand over the original"
+            f"the scan path belongs to an image of {size} (height, width), but {original.name} has "
+            f"{original.size}; pass the original image"
         )
-    return ShownScan(
-        read.pixels,
+    return ScanPathData(
+        original.pixels,
         scan.boxes.numpy(),
         scan.patches.numpy(),
         scan.probabilities.numpy(),
-        scan.classes,
+        scan.class_names,
     )
 
 
-def _told(scan: ScanPath) -> list[str]:
-    """Return what there is to be said of the glimpses."""
+def _note_parts(scan: ScanPath) -> list[str]:
+    """Return the description of the glimpses: input size, glimpse size, policy."""
     count, scales, _, side, _ = scan.patches.shape
-    sort = f"{count} glimpse{'' if count == 1 else 's'} of {side} {_TIMES} {side}"
-    sort += f" at {scales} scales" if scales > 1 else ""
-    policy = str(scan.maps.made["policy"])
-    drawn = f", seed {scan.maps.made['seed']}" if policy in ("sampled", "random") else ""
+    text = f"{count} glimpse{'' if count == 1 else 's'} of {side} {_TIMES} {side}"
+    text += f" at {scales} scales" if scales > 1 else ""
+    policy = str(scan.maps.metadata["policy"])
+    seed = f", seed {scan.maps.metadata['seed']}" if policy in ("sampled", "random") else ""
     height, width = scan.maps.values.shape[1:]
-    return [f"network input {width} {_TIMES} {height}", sort, f"{policy} policy{drawn}"]
+    return [f"network input {width} {_TIMES} {height}", text, f"{policy} policy{seed}"]

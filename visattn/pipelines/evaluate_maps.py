@@ -1,4 +1,4 @@
-"""What maps are to show on images whose objects are known."""
+"""Evaluation of attribution maps on annotated images: localization, faithfulness, sanity checks."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -9,311 +9,321 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from visattn.attribution.baselines import BASELINES
-from visattn.attribution.methods import fitting, method_of
-from visattn.attribution.targets import ClassTarget, target_of
+from visattn.attribution.methods import get_method, supported_methods
+from visattn.attribution.model_free import BASELINES
+from visattn.attribution.targets import ClassTarget
 from visattn.data.images.reader import LoadedImage
-from visattn.data.regions.dataset import LocatedImage
-from visattn.data.regions.imagenet_to_coco import classes_of
+from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.regions.imagenet_to_coco import matching_classes
 from visattn.geometry.affine import Geometry
 from visattn.metrics.maps.faithfulness import (
-    Answers,
     PerturbationSchedule,
+    ScoreFunction,
     insertion_deletion,
     pixel_ranks,
     road_scores,
 )
-from visattn.metrics.maps.localization import LocationRule, is_flat, scores_on_region
-from visattn.metrics.maps.sanity_checks import map_likeness, randomized_likeness
-from visattn.pipelines.captioning import Fit
-from visattn.pipelines.inputs import Prepared, prepared
+from visattn.metrics.maps.localization import LocalizationRule, is_constant_map, localization_scores
+from visattn.metrics.maps.sanity_checks import cascading_randomization, map_similarity
+from visattn.pipelines.explainer import Explainer
+from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import ExplainedModel
+
+PARTS = ("localization", "insertion_deletion", "road")
+_DIFFICULT_AREA = 0.25  # of the image; larger objects are hit by a central map
 
 
 @dataclass(frozen=True)
 class QueryObject:
-    """What a map is to show: things of a category on an image.
+    """Objects of one category on an image, on which a map should lie.
 
     Args:
-        image: With its objects.
-        category: Of them; None for all, whatever the model says.
-        classes: Numbers of the model's classes that are of the category.
+        image: Image with its objects.
+        category: Their category; None for all objects and the predicted class.
+        classes: Class indices of the model that belong to the category.
     """
 
-    image: LocatedImage
+    image: AnnotatedImage
     category: str | None = None
     classes: tuple[int, ...] = ()
 
 
-def sought_things(
-    images: Sequence[LocatedImage], classes: Sequence[str], count: int, *, predicted: bool
+def build_queries(
+    images: Sequence[AnnotatedImage],
+    class_names: Sequence[str],
+    num_classes: int,
+    *,
+    predicted: bool,
 ) -> tuple[list[QueryObject], dict[str, int]]:
-    """Return what is sought on images, and how often a category was met that the model lacks.
+    """Return the objects to explain, and the number of images per category without a class.
 
     Args:
-        images: With their objects.
-        classes: Names of the model's classes, or none.
-        count: Of its classes.
-        predicted: Ask for the model's own answer, and count all objects as right places. If not,
-            each category on an image is asked for by itself, wherever the model has a class of it.
+        images: Images with their objects.
+        class_names: Class names of the model; may be empty.
+        num_classes: Number of its classes.
+        predicted: Whether to explain the predicted class, for which all objects count; otherwise
+            each category of an image is explained, if the model has a class of it.
 
     Example:
         >>> from pathlib import Path
-        >>> from visattn.data.regions.dataset import LocatedObject
-        >>> things = (LocatedObject("zebra", []), LocatedObject("person", []))
-        >>> photo = LocatedImage("a.jpg", Path("a.jpg"), (3, 4), things)
-        >>> found, lacking = sought_things([photo], (), 1000, predicted=False)
-        >>> [(one.category, one.classes) for one in found], lacking
+        >>> from visattn.data.regions.dataset import AnnotatedObject
+        >>> objects = (AnnotatedObject("zebra", []), AnnotatedObject("person", []))
+        >>> photo = AnnotatedImage("a.jpg", Path("a.jpg"), (3, 4), objects)
+        >>> queries, missing = build_queries([photo], (), 1000, predicted=False)
+        >>> [(query.category, query.classes) for query in queries], missing
         ([('zebra', (340,))], {'person': 1})
     """
     if predicted:
         return [QueryObject(image) for image in images], {}
-    found: list[QueryObject] = []
-    lacking: dict[str, int] = {}
+    queries: list[QueryObject] = []
+    missing: dict[str, int] = {}
     for image in images:
         for category in image.categories:
-            numbers = classes_of(category, classes, count)
-            if numbers:
-                found.append(QueryObject(image, category, numbers))
+            classes = matching_classes(category, class_names, num_classes)
+            if classes:
+                queries.append(QueryObject(image, category, classes))
             else:
-                lacking[category] = lacking.get(category, 0) + 1
-    return found, lacking
+                missing[category] = missing.get(category, 0) + 1
+    return queries, missing
 
 
-def class_count(subject: ExplainedModel) -> int:
-    """Return how many classes a model tells apart, if need be by asking it once."""
-    if subject.classes:
-        return len(subject.classes)
-    weight = next(subject.model.parameters(), torch.zeros(()))
-    blank = weight.new_zeros(1, len(subject.card.mean), *subject.card.size)
+def count_classes(explained: ExplainedModel) -> int:
+    """Return the number of classes of a model, from its class names or one forward pass."""
+    if explained.class_names:
+        return len(explained.class_names)
+    weight = next(explained.model.parameters(), torch.zeros(()))
+    blank = weight.new_zeros(1, len(explained.info.mean), *explained.info.input_size)
     with torch.no_grad():
-        return subject.scores(blank).shape[1]
-
-
-PARTS = ("location", "removal", "road")
-_DIFFICULT = 0.25  # of the image; larger things are met by a glance at the middle
+        return explained.scores(blank).shape[1]
 
 
 @dataclass(frozen=True)
 class MapEvaluator:
-    """Makes maps with methods and baselines, and scores each of them.
+    """Computes maps with methods and baselines, and their scores.
 
     Args:
-        subject: The model.
-        parts: Which scores: `location` on the image, `removal` (insertion and deletion), `road`.
-        rule: What counts as a hit.
-        plan: How pixels are taken away.
-        seed: Of random maps, of the order of equal pixels, of noise, of destroyed weights.
-        transform: Preprocessing in place of the model's own.
-        fit: How images come to fit in place of the model's own way.
+        explainer: The model with its preprocessing.
+        parts: Scores to compute: `localization`, `insertion_deletion`, `road`.
+        rule: Tolerance and threshold of the localization scores.
+        schedule: Steps of pixel removal.
+        seed: Seed of random maps, the order of equal pixels, noise and randomized weights.
     """
 
-    subject: ExplainedModel
+    explainer: Explainer
     parts: Sequence[str] = PARTS
-    rule: LocationRule = field(default_factory=LocationRule)
-    plan: PerturbationSchedule = field(default_factory=PerturbationSchedule)
+    rule: LocalizationRule = field(default_factory=LocalizationRule)
+    schedule: PerturbationSchedule = field(default_factory=PerturbationSchedule)
     seed: int = 0
-    transform: Any = None
-    fit: Fit | None = None
+
+    @property
+    def explained(self) -> ExplainedModel:
+        """The model with its metadata."""
+        return self.explainer.analyze()
 
     def check_methods(self, methods: Sequence[str]) -> None:
-        """Check that all methods are known and fit the model.
+        """Check that all methods exist and fit the model.
 
         Raises:
-            ValueError: If one does not; the message says which do.
+            ValueError: If one does not, with the methods that do.
         """
-        fit = fitting(self.subject.card)
+        supported = supported_methods(self.explained.info)
         for name in methods:
-            if name not in BASELINES and method_of(name).name not in fit:
+            if name not in BASELINES and get_method(name).name not in supported:
                 raise ValueError(
-                    f"method {name} does not fit {self.subject.card.name}; these do: "
-                    f"{', '.join(fit)}"
+                    f"{name} does not fit {self.explained.info.name}; supported methods: "
+                    f"{', '.join(supported)}"
                 )
 
-    def rows(
-        self, sought: Sequence[QueryObject], read: Sequence[LoadedImage], methods: Sequence[str]
+    def evaluate(
+        self,
+        queries: Sequence[QueryObject],
+        images: Sequence[LoadedImage],
+        methods: Sequence[str],
     ) -> Iterator[dict[str, Any]]:
-        """Yield what is found of each method, and in it of each image.
+        """Yield the scores of each method on each query.
 
         Args:
-            sought: What the maps are to show.
-            read: The images, upright, in the same order.
+            queries: Objects to explain.
+            images: Their images, upright, in the same order.
             methods: Names of methods or baselines.
         """
-        made = self._prepared(read)
-        numbers, told = self._answered(made, sought)
-        regions = [self._region(*both) for both in zip(sought, made.geometries, strict=True)]
-        seeds = [self._seed(one) for one in sought]
-        answers = self._probabilities(numbers)
+        batch = self._prepare(images)
+        class_indices, predictions = self._predict(batch, queries)
+        regions = [self._region(*pair) for pair in zip(queries, batch.geometries, strict=True)]
+        seeds = [self._query_seed(query) for query in queries]
+        score_function = self._score_function(class_indices)
         for method in methods:
-            maps = self._maps(method, made.inputs, numbers, seeds)
-            removal = self._removal(answers, made.inputs, maps, seeds)
-            for index, one in enumerate(sought):
-                place = AttentionMap(maps[index], method, "gradient", made.geometries[index])
-                flat = is_flat(maps[index])
-                row = {"kind": "score", **_named(one), "method": method, **told[index]}
-                yield (
-                    row
-                    | {"flat": flat}
-                    | self._located(place, regions[index], one)
-                    | (
-                        {}
-                        if flat
-                        else {name: float(found[index]) for name, found in removal.items()}
-                    )
-                )
+            maps = self._compute_maps(method, batch, class_indices, seeds)
+            faithfulness = self._faithfulness(score_function, batch.inputs, maps, seeds)
+            for index, query in enumerate(queries):
+                placed = AttentionMap(maps[index], method, "gradient", batch.geometries[index])
+                constant = is_constant_map(maps[index])
+                row = {"kind": "score", **_query_key(query), "method": method, **predictions[index]}
+                row |= {"constant_map": constant}
+                row |= self._localization(placed, regions[index], query)
+                if not constant:
+                    row |= {name: float(values[index]) for name, values in faithfulness.items()}
+                yield row
 
-    def checks(
+    def sanity_checks(
         self,
-        sought: Sequence[QueryObject],
-        read: Sequence[LoadedImage],
+        queries: Sequence[QueryObject],
+        images: Sequence[LoadedImage],
         methods: Sequence[str],
         *,
         steps: int = 6,
     ) -> Iterator[dict[str, Any]]:
-        """Yield how much the maps of each method depend on the model, and on what is asked for.
+        """Yield how much the maps of each method depend on the model and on the target.
 
         Args:
-            sought: What the maps are to show.
-            read: The images, upright, in the same order.
+            queries: Objects to explain.
+            images: Their images, upright, in the same order.
             methods: Names of methods or baselines.
-            steps: In which the weights are destroyed, from the scores down.
+            steps: Steps in which the weights are randomized, from the classifier downwards.
 
         Yields:
-            For each method and image `randomized`, the likeness of the map to itself after each
-            step, and `other_class`, that to the map of another class, drawn at random.
+            For each method and query `randomized`, the similarity of the map to the original after
+            each step, and `other_class`, that to the map of a random other class.
 
         Source:
             Adebayo et al. 2018, arXiv:1810.03292, section 3.1; Sixt et al. 2020,
             arXiv:1912.09818, section 5, random logit.
         """
-        made = self._prepared(read)
-        numbers, told = self._answered(made, sought)
-        others = self._others(sought, numbers, int(told[0]["classes"]))
-        seeds = [self._seed(one) for one in sought]
+        batch = self._prepare(images)
+        class_indices, predictions = self._predict(batch, queries)
+        others = self._other_classes(queries, class_indices, int(predictions[0]["classes"]))
+        seeds = [self._query_seed(query) for query in queries]
         for method in methods:
 
-            def maps(asked: Sequence[int] = numbers, method: str = method) -> Tensor:
-                return self._maps(method, made.inputs, asked, seeds)
+            def maps(indices: Sequence[int] = class_indices, method: str = method) -> Tensor:
+                return self._compute_maps(method, batch, indices, seeds)
 
-            other = map_likeness(maps(), maps(others))
-            likeness = randomized_likeness(self.subject.model, maps, steps=steps, seed=self.seed)
-            for index, one in enumerate(sought):
+            other = map_similarity(maps(), maps(others))
+            similarity = cascading_randomization(
+                self.explained.model, maps, num_steps=steps, seed=self.seed
+            )
+            for index, query in enumerate(queries):
                 yield {
                     "kind": "check",
-                    **_named(one),
+                    **_query_key(query),
                     "method": method,
-                    "randomized": likeness[index].tolist(),
+                    "randomized": similarity[index].tolist(),
                     "other_class": float(other[index]),
                 }
 
-    def _prepared(self, read: Sequence[LoadedImage]) -> Prepared:
-        return prepared(self.subject, read, transform=self.transform, fit=self.fit)
+    def _prepare(self, images: Sequence[LoadedImage]) -> PreparedImages:
+        """Return prepared images; an image that occurs several times is prepared once."""
+        unique = {id(image): image for image in images}
+        rows = {key: row for row, key in enumerate(unique)}
+        batch = self.explainer.prepare(list(unique.values()))
+        return batch.select([rows[id(image)] for image in images])
 
-    def _answered(
-        self, made: Prepared, sought: Sequence[QueryObject]
+    def _predict(
+        self, batch: PreparedImages, queries: Sequence[QueryObject]
     ) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return the class that is asked for on each image, and what the model says of it."""
+        """Return the class to explain on each image, and what the model predicts for it."""
         with torch.no_grad():
-            scores = self.subject.scores(made.inputs).float()
-        best = scores.argmax(1).tolist()
-        numbers = [
-            max(one.classes, key=row.__getitem__) if one.classes else answer
-            for one, row, answer in zip(sought, scores.tolist(), best, strict=True)
+            scores = self.explained.scores(batch.inputs).float()
+        predicted = scores.argmax(1).tolist()
+        class_indices = [
+            max(query.classes, key=row.__getitem__) if query.classes else prediction
+            for query, row, prediction in zip(queries, scores.tolist(), predicted, strict=True)
         ]
-        shares = scores.softmax(1)
-        told = [
+        probabilities = scores.softmax(1)
+        triples = zip(queries, class_indices, predicted, strict=True)
+        return class_indices, [
             {
                 "classes": scores.shape[1],
-                "class": number,
-                "answer": answer,
-                "right": answer in one.classes if one.classes else None,
-                "probability": float(shares[index, number]),
+                "class": class_index,
+                "prediction": prediction,
+                "correct": prediction in query.classes if query.classes else None,
+                "probability": float(probabilities[index, class_index]),
             }
-            for index, (one, number, answer) in enumerate(zip(sought, numbers, best, strict=True))
+            for index, (query, class_index, prediction) in enumerate(triples)
         ]
-        return numbers, told
 
-    def _maps(
+    def _compute_maps(
         self,
         method: str,
-        inputs: Float[Tensor, "b c y x"],
-        numbers: Sequence[int],
+        batch: PreparedImages,
+        class_indices: Sequence[int],
         seeds: Sequence[int],
     ) -> Float[Tensor, "b gy gx"]:
         if method in BASELINES:
-            return BASELINES[method](inputs, seeds)
-        target = target_of(list(numbers), self.subject)
-        return method_of(method).function(self.subject, inputs, target).detach().float()
+            return BASELINES[method](batch.inputs, seeds)
+        maps = self.explainer.map(batch, method, list(class_indices), keep_empty=True)
+        values = torch.stack([attention_map.values for attention_map in maps])
+        return values.to(batch.inputs.device)
 
-    def _removal(
+    def _faithfulness(
         self,
-        answers: Answers,
+        score_function: ScoreFunction,
         inputs: Float[Tensor, "b c y x"],
         maps: Float[Tensor, "b gy gx"],
         seeds: Sequence[int],
     ) -> dict[str, Float[Tensor, " b"]]:
-        """Return what becomes of the answers; of flat maps it means nothing."""
-        found: dict[str, Tensor] = {}
-        if not {"removal", "road"} & set(self.parts):
-            return found
+        """Return the faithfulness scores; for constant maps they have no meaning."""
+        results: dict[str, Tensor] = {}
+        if not {"insertion_deletion", "road"} & set(self.parts):
+            return results
         size = (inputs.shape[2], inputs.shape[3])
         ranks = pixel_ranks(maps.nan_to_num(0.0, 0.0, 0.0), size, seeds)
-        if "removal" in self.parts:
-            found |= insertion_deletion(answers, inputs, ranks, self.plan)
+        if "insertion_deletion" in self.parts:
+            results |= insertion_deletion(score_function, inputs, ranks, self.schedule)
         if "road" in self.parts:
-            found |= road_scores(answers, inputs, ranks, self.plan, seeds)
-        return found
+            results |= road_scores(score_function, inputs, ranks, self.schedule, seeds)
+        return results
 
-    def _probabilities(self, numbers: Sequence[int]) -> Answers:
-        target = ClassTarget(numbers)
+    def _score_function(self, class_indices: Sequence[int]) -> ScoreFunction:
+        target = ClassTarget(class_indices)
 
         def probability(inputs: Float[Tensor, "b c y x"]) -> Float[Tensor, " b"]:
-            return target(self.subject.scores(inputs).float().softmax(1))
+            return target(self.explained.scores(inputs).float().softmax(1))
 
         return probability
 
     def _region(
-        self, one: QueryObject, geometry: Geometry
+        self, query: QueryObject, geometry: Geometry
     ) -> tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"]] | None:
-        """Return mask and boxes of what is sought, or None if the network saw none of it."""
-        mask, boxes = (torch.from_numpy(part) for part in one.image.regions(one.category))
-        seen = AttentionMap(torch.ones(1, 1), "seen", "gradient", geometry).on_image().isfinite()
-        return (mask, boxes) if bool((mask & seen).any()) else None
+        """Return mask and boxes of the objects; None if they lie outside the input."""
+        mask, boxes = (torch.from_numpy(part) for part in query.image.region_masks(query.category))
+        ones = AttentionMap(torch.ones(1, 1), "input", "gradient", geometry)
+        in_input = ones.resize_to_image().isfinite()
+        return (mask, boxes) if bool((mask & in_input).any()) else None
 
-    def _located(
+    def _localization(
         self,
-        place: AttentionMap,
+        attention_map: AttentionMap,
         region: tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"]] | None,
-        one: QueryObject,
+        query: QueryObject,
     ) -> dict[str, Any]:
         if region is None:
-            return {"unseen": True}
-        if "location" not in self.parts:
+            return {"outside_input": True}
+        if "localization" not in self.parts:
             return {}
-        found = scores_on_region(place.on_image().cpu(), *region, self.rule)
-        others = len(one.image.categories) > 1
-        difficult = others and float(region[0].double().mean()) < _DIFFICULT
-        return {"difficult": difficult, **found.to_dict()}
+        scores = localization_scores(attention_map.resize_to_image().cpu(), *region, self.rule)
+        other_categories = len(query.image.categories) > 1
+        difficult = other_categories and float(region[0].double().mean()) < _DIFFICULT_AREA
+        return {"difficult": difficult, **scores.to_dict()}
 
-    def _seed(self, one: QueryObject) -> int:
-        """Return a seed that an image has in every batch and on every machine."""
-        return self.seed + zlib.crc32(f"{one.image.name}\n{one.category}".encode())
+    def _query_seed(self, query: QueryObject) -> int:
+        """Return a seed that depends only on the query, not on its batch or the machine."""
+        return self.seed + zlib.crc32(f"{query.image.name}\n{query.category}".encode())
 
-    def _others(
-        self, sought: Sequence[QueryObject], numbers: Sequence[int], count: int
+    def _other_classes(
+        self, queries: Sequence[QueryObject], class_indices: Sequence[int], num_classes: int
     ) -> list[int]:
-        """Return for each image a class that is not the one that is asked for."""
-        if count < 2:
-            raise ValueError("another class can only be asked for if the model has two or more")
+        """Return a random class for each image that is not the explained one."""
+        if num_classes < 2:
+            raise ValueError("the check with another class needs a model with at least 2 classes")
         others: list[int] = []
-        for one, number in zip(sought, numbers, strict=True):
-            generator = torch.Generator().manual_seed(self._seed(one))
-            drawn = int(torch.randint(count - 1, (), generator=generator))
-            others.append(drawn + (drawn >= number))
+        for query, class_index in zip(queries, class_indices, strict=True):
+            generator = torch.Generator().manual_seed(self._query_seed(query))
+            other = int(torch.randint(num_classes - 1, (), generator=generator))
+            others.append(other + (other >= class_index))
         return others
 
 
-def _named(one: QueryObject) -> dict[str, Any]:
-    return {"image": one.image.name, "category": one.category}
+def _query_key(query: QueryObject) -> dict[str, Any]:
+    return {"image": query.image.name, "category": query.category}

@@ -1,7 +1,7 @@
-"""Images of any size as a model wants them, each with the way back to the original."""
+"""Preprocessing of images for a model, with the geometry back to the originals."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,196 +14,219 @@ from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
 
 from visattn.data.images.reader import LoadedImage, read_image
-from visattn.data.images.resize import ResizeSpec, frame
+from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.geometry.affine import Geometry
-from visattn.geometry.preprocessing import followed
+from visattn.geometry.preprocessing import transform_with_geometry
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.encoder import ImageEncoder
-from visattn.pipelines.captioning import Fit, ImageLike
+from visattn.pipelines.captioning import ImageLike, ResizeMode
 from visattn.recording.model_info import ExplainedModel
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """Images on their way into a model.
+class PreparedImages:
+    """Preprocessed images.
 
     Args:
-        inputs: Normalized, on the device of the model.
-        geometries: Where each lies on its original.
-        read: The originals, upright.
+        inputs: Normalized images, on the device and in the dtype of the model.
+        geometries: Geometry of each input on its original.
+        originals: The original images, upright.
     """
 
     inputs: Float[Tensor, "b c y x"]
     geometries: tuple[Geometry, ...]
-    read: tuple[LoadedImage, ...]
+    originals: tuple[LoadedImage, ...]
+
+    def select(self, indices: Sequence[int]) -> "PreparedImages":
+        """Return some of the images, in the order of their indices."""
+        return PreparedImages(
+            self.inputs[list(indices)],
+            tuple(self.geometries[index] for index in indices),
+            tuple(self.originals[index] for index in indices),
+        )
 
 
-def prepared(
-    subject: ExplainedModel,
+def prepare_images(
+    explained: ExplainedModel,
     images: Iterable[ImageLike] | ImageLike,
     *,
     transform: Any = None,
-    fit: Fit | None = None,
-) -> Prepared:
-    """Return images as a model wants them, each with the way back to the original.
+    resize_mode: ResizeMode | None = None,
+) -> PreparedImages:
+    """Return images preprocessed for a model, with the geometry back to the originals.
 
-    A model of visattn's normalizes images itself, one of timm brings its own preprocessing.
-    For others the shorter side is resized, the middle cut out, and colors normalized as the card
-    says; of torchvision's the shorter side is first 8/7 as long, as with most of its weights.
+    Models of visattn normalize images themselves; timm models have their own preprocessing. For
+    others the shorter side is resized to the input size (torchvision: to 8/7 of it, as for most of
+    its weights), the center is cropped, and colors are normalized with the mean and standard
+    deviation of the model metadata.
 
     Args:
-        subject: The model and its card.
+        explained: The model with its metadata.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
-        transform: The preprocessing to take in place of the model's: steps of torchvision or timm,
-            which end in normalized tensors.
-        fit: How images are made to fit in place of the model's own way: their middle (`crop`),
-            all of it out of shape (`squash`), or all of it with margins (`pad`).
+        transform: Preprocessing in place of that of the model: steps of torchvision or timm, which
+            end in normalized tensors.
+        resize_mode: How images get the shape of the input, in place of the preprocessing of the
+            model: central `crop`, `squash`, or `pad`.
 
     Raises:
         ImageError: If an image cannot be read.
-        ValueError: If there is no image, both a transform and a fit are given, a step of the
-            transform is unknown, or what it gives is no tensor of one size for all.
+        ValueError: If there is no image, both `transform` and `resize_mode` are passed, a step of
+            the transform is not supported, or its outputs are not tensors of one size.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
-        >>> card = ModelInfo("net", "other", (32, 48), (0.5,) * 3, (0.5,) * 3, "none")
-        >>> subject = ExplainedModel(torch.nn.Identity(), card, lambda images: images.mean((2, 3)))
-        >>> made = prepared(subject, np.full((64, 64, 3), 255, np.uint8), fit="pad")
-        >>> made.inputs.shape, made.inputs.amax().item(), made.geometries[0].input_size
+        >>> info = ModelInfo("net", "other", (32, 48), (0.5,) * 3, (0.5,) * 3, "none")
+        >>> forward = lambda images: images.mean((2, 3))
+        >>> explained = ExplainedModel(torch.nn.Identity(), info, forward)
+        >>> photo = np.full((64, 64, 3), 255, np.uint8)
+        >>> batch = prepare_images(explained, photo, resize_mode="pad")
+        >>> batch.inputs.shape, batch.inputs.amax().item(), batch.geometries[0].input_size
         (torch.Size([1, 3, 32, 48]), 1.0, (32, 48))
     """
-    if transform is None and fit is None and subject.card.source == "timm":
-        transform = _timm_transform(subject)
+    if transform is None and resize_mode is None and explained.info.library == "timm":
+        transform = _timm_transform(explained)
     if transform is not None:
-        return transformed(subject.model, images, transform, fit=fit)
-    read = _read(images)
-    inputs, geometries = _framed(subject, read, fit)
-    return Prepared(_beside(inputs, subject.model), geometries, read)
+        return transform_images(explained.model, images, transform, resize_mode=resize_mode)
+    originals = _read_images(images)
+    inputs, geometries = _resize_and_normalize(explained, originals, resize_mode)
+    return PreparedImages(_like_weights(inputs, explained.model), geometries, originals)
 
 
-def transformed(
+def transform_images(
     model: nn.Module,
     images: Iterable[ImageLike] | ImageLike,
     transform: Any,
     *,
-    fit: Fit | None = None,
-) -> Prepared:
-    """Return images as a transform makes them, each with the way back to the original.
+    resize_mode: ResizeMode | None = None,
+) -> PreparedImages:
+    """Return images preprocessed by a transform, with the geometry back to the originals.
 
     Args:
-        model: On whose device they are to be.
+        model: Model whose device and dtype the inputs get.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
         transform: Steps of torchvision or timm, which end in normalized tensors.
-        fit: None: a transform says itself how images come to fit.
+        resize_mode: Must be None: the transform resizes.
 
     Raises:
         ImageError: If an image cannot be read.
-        ValueError: If there is no image, a fit is given too, a step of the transform is unknown,
-            or what it gives is no tensor of one size for all.
+        ValueError: If there is no image, `resize_mode` is passed, a step of the transform is not
+            supported, or its outputs are not tensors of one size.
 
     Example:
         >>> from torchvision.transforms import v2
         >>> steps = v2.Compose([v2.ToImage(), v2.Resize((3, 5)), v2.ToDtype(torch.float32)])
-        >>> transformed(nn.Identity(), np.zeros((6, 9, 3), np.uint8), steps).inputs.shape
+        >>> transform_images(nn.Identity(), np.zeros((6, 9, 3), np.uint8), steps).inputs.shape
         torch.Size([1, 3, 3, 5])
     """
-    if fit is not None:
+    if resize_mode is not None:
         raise ValueError(
-            f"a transform says itself how images come to fit, got fit={fit!r} too: drop one"
+            f"the transform resizes images, got resize_mode={resize_mode!r} too: pass only one"
         )
-    read = _read(images)
-    inputs, geometries = _transformed(transform, read)
-    return Prepared(_beside(inputs, model), geometries, read)
+    originals = _read_images(images)
+    inputs, geometries = _apply_transform(transform, originals)
+    return PreparedImages(_like_weights(inputs, model), geometries, originals)
 
 
-def _read(images: Iterable[ImageLike] | ImageLike) -> tuple[LoadedImage, ...]:
-    one = isinstance(images, (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage))
-    read = tuple(read_image(image) for image in ([images] if one else images))
-    if not read:
+def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
+    """Return one image, or several, as a list.
+
+    Example:
+        >>> list_images("photo.jpg")
+        ['photo.jpg']
+    """
+    single = (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage)
+    return [images] if isinstance(images, single) else list(images)
+
+
+def _read_images(images: Iterable[ImageLike] | ImageLike) -> tuple[LoadedImage, ...]:
+    originals = tuple(read_image(image) for image in list_images(images))
+    if not originals:
         raise ValueError("there must be at least one image, got none")
-    return read
+    return originals
 
 
-def _beside(inputs: Tensor, model: nn.Module) -> Tensor:
-    """Return inputs on the device of a model, and of its precision."""
+def _like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
+    """Return inputs on the device and in the dtype of the model."""
     weight = next(model.parameters(), None)
     if weight is None:
         return inputs
     return inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
 
 
-def _timm_transform(subject: ExplainedModel) -> Any:
-    """Return timm's preprocessing for evaluation, with the size and colors of the card."""
-    card = subject.card
-    config = resolve_model_data_config(subject.model)
-    config.update(input_size=(len(card.mean), *card.size), mean=card.mean, std=card.std)
+def _timm_transform(explained: ExplainedModel) -> Any:
+    """Return timm's evaluation transform with the size and colors of the metadata."""
+    info = explained.info
+    config = resolve_model_data_config(explained.model)
+    config.update(input_size=(len(info.mean), *info.input_size), mean=info.mean, std=info.std)
     return create_transform(**config)
 
 
-def _transformed(
-    transform: Any, read: tuple[LoadedImage, ...]
+def _apply_transform(
+    transform: Any, originals: tuple[LoadedImage, ...]
 ) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
-    """Run a transform on each image."""
-    made: list[Tensor] = []
+    """Apply a transform to each image."""
+    outputs: list[Tensor] = []
     geometries: list[Geometry] = []
-    for image in read:
-        output, geometry = followed(transform, Image.fromarray(image.pixels), image.orientation)
-        if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
-            given = f"{output.dtype} " if isinstance(output, Tensor) else ""
-            raise ValueError(
-                "the transform must end in tensors of floats [c, y, x], got "
-                f"{given}{type(output).__name__}; add ToTensor() and Normalize(mean, std)"
-            )
-        if made and output.shape != made[0].shape:
-            raise ValueError(
-                f"the transform must give one size for all, got {tuple(made[0].shape)} and "
-                f"{tuple(output.shape)} of {image.name}; end it in CenterCrop(size) or "
-                "Resize((height, width)), or hand over one image at a time"
-            )
-        made.append(output.as_subclass(Tensor))
-        geometries.append(geometry)
-    return torch.stack(made), tuple(geometries)
-
-
-def _framed(
-    subject: ExplainedModel, read: tuple[LoadedImage, ...], fit: Fit | None
-) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
-    """Fit images into the frame of the card, and normalize their colors."""
-    card, model = subject.card, subject.model
-    network = model.encoder if isinstance(model, Captioner) else model
-    ours = network if isinstance(network, ImageClassifier | ImageEncoder) else None
-    shorter = None
-    if fit is None and card.source == "torchvision":
-        shorter = round(min(card.size) * 8 / 7)
-    framing = ResizeSpec(
-        card.size, fit or "crop", shorter, fill=_bars(subject, own=ours is not None)
-    )
-    gray = ours is None and len(card.mean) == 1
-    framed = [frame(_grayed(image) if gray else image, framing) for image in read]
-    pixels = torch.stack([pixels for pixels, _ in framed])
-    geometries = tuple(geometry for _, geometry in framed)
-    if ours is not None:
-        return ours.normalized(pixels.to(ours.shift.device)), geometries
-    if len(card.mean) not in (1, 3):
-        raise ValueError(
-            f"{card.name} takes images of {len(card.mean)} channels, but photos have 3, or 1 if "
-            "they are gray; make the tensors yourself and record the model"
+    for image in originals:
+        output, geometry = transform_with_geometry(
+            transform, Image.fromarray(image.pixels), image.orientation
         )
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (card.mean, card.std))
+        if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
+            dtype = f"{output.dtype} " if isinstance(output, Tensor) else ""
+            raise ValueError(
+                "the transform must return float tensors [c, y, x], got "
+                f"{dtype}{type(output).__name__}; add ToTensor() and Normalize(mean, std)"
+            )
+        if outputs and output.shape != outputs[0].shape:
+            raise ValueError(
+                f"the transform must return one size for all images, got {tuple(outputs[0].shape)} "
+                f"and {tuple(output.shape)} of {image.name}; end it in CenterCrop(size) or "
+                "Resize((height, width)), or pass one image at a time"
+            )
+        outputs.append(output.as_subclass(Tensor))
+        geometries.append(geometry)
+    return torch.stack(outputs), tuple(geometries)
+
+
+def _resize_and_normalize(
+    explained: ExplainedModel, originals: tuple[LoadedImage, ...], resize_mode: ResizeMode | None
+) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
+    """Resize images to the input size and normalize their colors."""
+    info, model = explained.info, explained.model
+    network = model.encoder if isinstance(model, Captioner) else model
+    own = network if isinstance(network, ImageClassifier | ImageEncoder) else None
+    shorter = None
+    if resize_mode is None and info.library == "torchvision":
+        shorter = round(min(info.input_size) * 8 / 7)
+    fill = _pad_color(explained, own=own is not None)
+    spec = ResizeSpec(info.input_size, resize_mode or "crop", shorter, fill=fill)
+    if own is None and len(info.mean) == 1:
+        originals = tuple(map(_to_gray, originals))
+    resized = [resize_to_input(image, spec) for image in originals]
+    pixels = torch.stack([pixels for pixels, _ in resized])
+    geometries = tuple(geometry for _, geometry in resized)
+    if own is not None:
+        return own.normalize(pixels.to(own.shift.device)), geometries
+    if len(info.mean) not in (1, 3):
+        raise ValueError(
+            f"{info.name} takes {len(info.mean)} channels; images have 3, or 1 if they are gray: "
+            "make the input tensors yourself and use visattn.record"
+        )
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     return (pixels[:, : len(mean)] / 255 - mean) / std, geometries
 
 
-def _bars(subject: ExplainedModel, *, own: bool) -> tuple[int, int, int]:
-    """Return the color of margins: that which the model knows, or that which it takes for zero."""
+def _pad_color(explained: ExplainedModel, *, own: bool) -> tuple[int, int, int]:
+    """Return the color of padding: the pad value of the model, or its mean color."""
     if own:
-        level = round(255 * getattr(subject.model, "background", 0.0))
+        level = round(255 * getattr(explained.model, "pad_value", 0.0))
         return level, level, level
-    levels = [round(255 * min(max(value, 0.0), 1.0)) for value in subject.card.mean]
+    levels = [round(255 * min(max(value, 0.0), 1.0)) for value in explained.info.mean]
     return levels[0], levels[len(levels) // 2], levels[-1]
 
 
-def _grayed(image: LoadedImage) -> LoadedImage:
-    """Return an image without color, as Pillow makes it gray."""
+def _to_gray(image: LoadedImage) -> LoadedImage:
+    """Return an image in gray, as Pillow converts it, with three equal channels."""
     gray = Image.fromarray(image.pixels).convert("L").convert("RGB")
     return LoadedImage(np.array(gray), image.orientation, image.name)

@@ -1,7 +1,7 @@
-"""What each head of each layer of a model looked at in one image, small enough to be kept."""
+"""Attention of every layer and head to one image, averaged over queries where it is too large."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -12,131 +12,130 @@ from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import AttentionLayer, ExplainedModel
 from visattn.recording.recorder import record
 
-ROOM = 16_000_000  # weights that a page holds; it is then some 20 MB long
-_AT_ONCE = 48_000_000  # weights that are recorded in one go
+MAX_WEIGHTS = 16_000_000
+"""Attention weights that a page stores; it then has about 20 MB."""
+_MAX_RECORDED = 48_000_000
+"""Attention weights that are recorded in one forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
-class SeenLayer:
-    """The attention of one layer to one image.
+class RecordedLayer:
+    """Attention of one layer to one image.
 
     Args:
-        number: Of the layer, counted from 0.
-        site: Path of the module.
-        weights: Of each head, from each token that asks to each cell that is looked at.
-        heads: The numbers of the heads.
-        grid: Rows and columns of the tokens that ask.
-        askers: Roles of the tokens that ask before those on the grid.
-        before: How many more tokens are looked at, which lie nowhere on the image.
+        index: Index of the layer.
+        site: Name of the module.
+        weights: Attention of each head, from each query to each place of the key grid.
+        heads: Indices of the heads.
+        grid: Rows and columns of the queries on the grid.
+        prefix_queries: Kinds of the queries before those on the grid.
+        num_prefix_keys: Number of keys that lie nowhere on the image.
     """
 
-    number: int
+    index: int
     site: str
     weights: Float[Tensor, "h q y x"]
     heads: tuple[int, ...]
     grid: tuple[int, int]
-    askers: tuple[str, ...]
-    before: int
+    prefix_queries: tuple[str, ...]
+    num_prefix_keys: int
 
-    def row(self, pooling: str) -> Float[Tensor, "h y x"]:
-        """Return what was looked at for the answer: by the class token, or by all patches."""
-        if pooling in ("class", "distilled") and "class" in self.askers:
-            return self.weights[:, self.askers.index("class")]
-        patches = self.weights[:, len(self.askers) :]
+    def output_row(self, pooling: str) -> Float[Tensor, "h y x"]:
+        """Return the attention of the pooled token: the class token, or the mean of all patches."""
+        if pooling in ("class", "distilled") and "class" in self.prefix_queries:
+            return self.weights[:, self.prefix_queries.index("class")]
+        patches = self.weights[:, len(self.prefix_queries) :]
         return patches.mean(1) if patches.shape[1] else self.weights.mean(1)
 
 
-def seen_layers(
-    subject: ExplainedModel,
-    pixels: Float[Tensor, "1 c y x"],
+def record_layers(
+    explained: ExplainedModel,
+    inputs: Float[Tensor, "1 c y x"],
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    room: int = ROOM,
-) -> list[SeenLayer]:
+    max_weights: int = MAX_WEIGHTS,
+) -> list[RecordedLayer]:
     """Return the attention of all layers to one image.
 
-    Where there are more weights than there is room for, patches that lie together ask together:
-    their rows are averaged. No layer and no head is left out.
+    If there are more weights than `max_weights`, the rows of neighboring queries are averaged. No
+    layer and no head is left out.
 
     Args:
-        subject: The model.
-        pixels: One image, normalized.
-        layers: Numbers of layers, -1 for the last; None for all.
-        heads: Numbers of heads; None for all.
-        room: For so many weights, about.
+        explained: The model.
+        inputs: One normalized image.
+        layers: Indices of layers, -1 for the last; None for all.
+        heads: Indices of heads; None for all.
+        max_weights: Approximate number of weights that are returned.
 
     Raises:
-        ValueError: If the model has no attention among tokens, or no such layers or heads.
+        ValueError: If the model has no token attention, or no such layers or heads.
     """
-    card = subject.card
-    if card.refusal or not card.layers:
-        raise ValueError(
-            f"{card.name} has no heads to show: {card.refusal or 'no attention among tokens'}"
-        )
-    count = len(card.layers)
-    if wrong := [number for number in layers or () if not -count <= number < count]:
-        raise ValueError(f"there are {count} layers, counted from 0, got {wrong[0]}")
-    numbers = range(count) if layers is None else sorted({number % count for number in layers})
-    each = room // len(numbers)
-    found: list[SeenLayer] = []
-    for chunk in _chunks(numbers, card.layers):
-        with record(subject.model, layers=chunk, heads=heads) as seen, torch.no_grad():
-            subject.forward(pixels)
-        tokens = [one for one in seen.maps if one.kind == "tokens"]
-        for number, one in zip(chunk, tokens, strict=True):
-            found.append(_thinned(_layer(number, one, card.layers[number], heads), each))
-    return found
+    info = explained.info
+    if info.attention_error or not info.attention_layers:
+        reason = info.attention_error or "it has no token attention"
+        raise ValueError(f"{info.name} has no attention heads to show: {reason}")
+    count = len(info.attention_layers)
+    if wrong := [index for index in layers or () if not -count <= index < count]:
+        raise ValueError(f"layers must lie between 0 and {count - 1}, got {wrong[0]}")
+    indices = range(count) if layers is None else sorted({index % count for index in layers})
+    results: list[RecordedLayer] = []
+    for chunk in _chunks(indices, info.attention_layers):
+        with record(explained.model, layers=chunk, heads=heads) as recorder, torch.no_grad():
+            explained.forward(inputs)
+        maps = [entry for entry in recorder.maps if entry.kind == "tokens"]
+        for index, attention_map in zip(chunk, maps, strict=True):
+            layer = _recorded_layer(index, attention_map, info.attention_layers[index], heads)
+            results.append(_average_queries(layer, max_weights // len(indices)))
+    return results
 
 
-def _chunks(numbers: Sequence[int], layers: Sequence[AttentionLayer]) -> list[list[int]]:
-    """Return layers by the lot, so that those of one lot fit into memory together."""
-    lots: list[list[int]] = []
-    held = _AT_ONCE + 1
-    for number in numbers:
-        size = _size(layers[number])
-        if held + size > _AT_ONCE:
-            lots.append([])
-            held = 0
-        lots[-1].append(number)
-        held += size
-    return lots
+def _chunks(indices: Sequence[int], layers: Sequence[AttentionLayer]) -> list[list[int]]:
+    """Return layers in chunks whose weights fit into memory together."""
+    chunks: list[list[int]] = []
+    total = _MAX_RECORDED + 1
+    for index in indices:
+        size = _num_weights(layers[index])
+        if total + size > _MAX_RECORDED:
+            chunks.append([])
+            total = 0
+        chunks[-1].append(index)
+        total += size
+    return chunks
 
 
-def _size(layer: AttentionLayer) -> int:
-    before, keys = len(layer.roles), layer.keys or layer.grid
-    asking = layer.grid[0] * layer.grid[1] + before
-    return (layer.heads or 1) * asking * (keys[0] * keys[1] + before)
+def _num_weights(layer: AttentionLayer) -> int:
+    prefix, keys = len(layer.prefix_tokens), layer.key_grid or layer.grid
+    queries = layer.grid[0] * layer.grid[1] + prefix
+    return (layer.num_heads or 1) * queries * (keys[0] * keys[1] + prefix)
 
 
-def _layer(
-    number: int, one: AttentionMap, layer: AttentionLayer, heads: Sequence[int] | None
-) -> SeenLayer:
-    weights = one.values[0].float().cpu()
+def _recorded_layer(
+    index: int, attention_map: AttentionMap, layer: AttentionLayer, heads: Sequence[int] | None
+) -> RecordedLayer:
+    weights = attention_map.values[0].float().cpu()
     weights = weights[:, None] if weights.ndim == 3 else weights
     count, patches = weights.shape[1], layer.grid[0] * layer.grid[1]
-    before = tuple(one.made.get("before", layer.roles))
-    asking = before if count in (len(before), len(before) + patches) else ()
-    numbers = tuple(range(weights.shape[0])) if heads is None else tuple(heads)
-    return SeenLayer(number, layer.site, weights, numbers, layer.grid, asking, len(before))
+    prefix = tuple(attention_map.metadata.get("prefix_tokens", layer.prefix_tokens))
+    queries = prefix if count in (len(prefix), len(prefix) + patches) else ()
+    indices = tuple(range(weights.shape[0])) if heads is None else tuple(heads)
+    return RecordedLayer(index, layer.site, weights, indices, layer.grid, queries, len(prefix))
 
 
-def _thinned(layer: SeenLayer, room: int) -> SeenLayer:
-    """Return a layer in which patches that lie together ask together, if there is no room."""
+def _average_queries(layer: RecordedLayer, max_weights: int) -> RecordedLayer:
+    """Average the rows of neighboring queries until there are few enough weights."""
     heads, count, rows, columns = layer.weights.shape
-    first = len(layer.askers)
+    prefix = len(layer.prefix_queries)
     y, x = layer.grid
-    if layer.weights.numel() <= room or count - first != y * x:
+    if layer.weights.numel() <= max_weights or count - prefix != y * x:
         return layer
-    times = 2
-    while heads * (first + -(-y // times) * -(-x // times)) * rows * columns > room:
-        if times >= max(y, x):
+    factor = 2
+    while heads * (prefix + -(-y // factor) * -(-x // factor)) * rows * columns > max_weights:
+        if factor >= max(y, x):
             break
-        times += 1
-    grid = (-(-y // times), -(-x // times))
-    asked = layer.weights[:, first:].flatten(2).mT.unflatten(-1, layer.grid)
-    thin = adaptive_avg_pool2d(asked, grid).flatten(2).mT.unflatten(-1, (rows, columns))
-    weights = torch.cat([layer.weights[:, :first], thin], dim=1)
-    return SeenLayer(
-        layer.number, layer.site, weights, layer.heads, grid, layer.askers, layer.before
-    )
+        factor += 1
+    grid = (-(-y // factor), -(-x // factor))
+    per_query = layer.weights[:, prefix:].flatten(2).mT.unflatten(-1, layer.grid)
+    averaged = adaptive_avg_pool2d(per_query, grid).flatten(2).mT.unflatten(-1, (rows, columns))
+    weights = torch.cat([layer.weights[:, :prefix], averaged], dim=1)
+    return replace(layer, weights=weights, grid=grid)

@@ -1,4 +1,4 @@
-"""At which values maps begin to show, and at which they show in full: chosen, and said."""
+"""Color scales of maps: the values at the ends of the colormap, by rule."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,20 +12,20 @@ from visattn.recording.attention_map import AttentionMap
 
 ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
-_TAIL = 0.01  # of the cells, at each end, with percentiles
-_FAR_FROM_ZERO = ("rise",)  # methods whose values are scores, and high where nothing is
-_FINE = 64 * 64  # cells; where there are more, a few outshine all others by far
+_TAIL = 0.01  # share of cells beyond each end of a percentile scale
+_OFFSET_METHODS = ("rise",)  # methods whose values are scores, far above 0 everywhere
+_MANY_CELLS = 64 * 64  # above it, a few outliers would darken the rest of the map
 
 
 @dataclass(frozen=True)
 class MapScale:
-    """The scale of a map that is drawn.
+    """Color scale of a rendered map.
 
     Args:
-        rule: How it was chosen.
-        low: The value that begins to show.
-        high: The value that shows in full.
-        signed: Whether values below zero speak against: then they show by their size.
+        rule: Rule by which it was chosen.
+        vmin: Value at the lower end of the colormap.
+        vmax: Value at the upper end.
+        signed: Whether negative values are shown by their magnitude, in another colormap.
 
     Example:
         >>> MapScale("image", 0.0, 0.25).text
@@ -33,34 +33,32 @@ class MapScale:
     """
 
     rule: ScaleRule
-    low: float
-    high: float
+    vmin: float
+    vmax: float
     signed: bool = False
 
     @property
     def text(self) -> str:
-        """The two ends."""
-        first = -self.high if self.signed else self.low
-        return f"{first:.2g} to {self.high:.2g}"
+        """Both ends as text."""
+        first = -self.vmax if self.signed else self.vmin
+        return f"{first:.2g} to {self.vmax:.2g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as JSON holds them."""
+        """Return the fields as plain values for JSON."""
         return asdict(self)
 
 
 def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapScale:
-    """Return one scale for maps of one method.
+    """Return one color scale for maps of one method.
 
-    By `image`, and `global` over those of many images, it goes from 0 to the highest value;
-    for attention, whose weights sum to one, not below four times an even spread. Of maps as fine as
-    the pixels a hundredth of the cells may lie above: a few of them outshine all others by far.
-    Of RISE, which is nowhere near 0, it begins at the lowest value.
-    By `percentile` a hundredth of the cells lies outside at each end, and what differs is seen,
-    however little it differs.
+    `image`, and `global` over several images, go from 0 to the maximum; for attention weights the
+    upper end is at least four times the uniform weight. Maps at pixel resolution are clipped at
+    their 99th percentile. RISE, whose values are far from 0, starts at the minimum. `percentile`
+    clips 1 % of the cells at each end, which shows small differences.
 
     Args:
-        maps: One for `image` and `percentile`, or as many as there are images.
-        rule: How to choose.
+        maps: One map for `image` and `percentile`, or one per image.
+        rule: `image`, `global` or `percentile`.
 
     Raises:
         ValueError: If there is no map, or no such rule.
@@ -69,51 +67,53 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
         >>> one = AttentionMap(torch.tensor([[0.5, 2.0]]), "layer4", "gradient")
         >>> other = AttentionMap(torch.tensor([[4.0, 3.0]]), "layer4", "gradient")
         >>> map_scale([one, other], "global")
-        MapScale(rule='global', low=0.0, high=4.0, signed=False)
+        MapScale(rule='global', vmin=0.0, vmax=4.0, signed=False)
     """
     if not maps or rule not in RULES:
         raise ValueError(
             f"a scale needs maps and a rule among {', '.join(RULES)}; got {len(maps)}, {rule!r}"
         )
     signed = is_signed(maps[0])
-    finite = [replace(one, values=one.values.nan_to_num(0.0, 0.0, 0.0)) for one in maps]
-    sizes = [one.values.abs() if signed else one.values for one in finite]
+    finite = [replace(m, values=m.values.nan_to_num(0.0, 0.0, 0.0)) for m in maps]
+    magnitudes = [m.values.abs() if signed else m.values for m in finite]
     if rule == "percentile":
-        values = torch.cat([size.flatten() for size in sizes]).double()
+        values = torch.cat([values.flatten() for values in magnitudes]).double()
         low, high = values.quantile(values.new_tensor([_TAIL, 1 - _TAIL])).tolist()
         low = 0.0 if signed else low
         if low < high:
             return MapScale(rule, low, high, signed)
-    ends = [_end(one, size) for one, size in zip(finite, sizes, strict=True)]
+    ends = [_upper_end(*pair) for pair in zip(finite, magnitudes, strict=True)]
     high = max(ends) if max(ends) > 0 else 1.0
-    lowest = min(float(size.min()) for size in sizes)
-    far = maps[0].made.get("method") in _FAR_FROM_ZERO and 0 < lowest < high
-    return MapScale(rule, lowest if far else 0.0, high, signed)
+    lowest = min(float(values.min()) for values in magnitudes)
+    has_offset = maps[0].metadata.get("method") in _OFFSET_METHODS and 0 < lowest < high
+    return MapScale(rule, lowest if has_offset else 0.0, high, signed)
 
 
-def _end(one: AttentionMap, size: Float[Tensor, "y x"]) -> float:
-    """Return the value of a map that shows in full."""
-    if one.kind in ("gradient", "saliency") and size.numel() > _FINE:
-        top = float(size.double().flatten().quantile(1 - _TAIL))
-        return top if top > 0 else float(size.max())
-    return float(size.max()) if is_signed(one) else one.scale()[1]
+def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "y x"]) -> float:
+    """Return the value at the upper end of the colormap for one map."""
+    if attention_map.kind in ("gradient", "saliency") and magnitudes.numel() > _MANY_CELLS:
+        top = float(magnitudes.double().flatten().quantile(1 - _TAIL))
+        return top if top > 0 else float(magnitudes.max())
+    if is_signed(attention_map):
+        return float(magnitudes.max())
+    return attention_map.display_range()[1]
 
 
 def is_signed(attention_map: AttentionMap) -> bool:
-    """Return whether the values of a map below zero speak against what is explained.
+    """Return whether negative values of a map count against the target.
 
     Example:
-        >>> is_signed(AttentionMap(torch.zeros(2, 2), "x", "gradient", made={"signed": True}))
+        >>> is_signed(AttentionMap(torch.zeros(2, 2), "x", "gradient", metadata={"signed": True}))
         True
     """
-    return bool(attention_map.made.get("signed", False))
+    return bool(attention_map.metadata.get("signed", False))
 
 
-def blankness(values: Float[Tensor, "*axes"]) -> str:
-    """Return why a map would show nothing, in words; nothing if it shows something.
+def empty_map_reason(values: Float[Tensor, "*axes"]) -> str:
+    """Return why a map is empty; "" if it is not.
 
     Example:
-        >>> blankness(torch.zeros(2, 2)), blankness(torch.eye(2))
+        >>> empty_map_reason(torch.zeros(2, 2)), empty_map_reason(torch.eye(2))
         ('the map is zero everywhere', '')
     """
     if not bool(torch.isfinite(values).all()):

@@ -1,6 +1,5 @@
-"""From a glimpse model and images to the path of its eye, placed on the original images."""
+"""Scan paths of glimpse models, placed on the original images."""
 
-import os
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,38 +11,40 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.data.images.reader import LoadedImage, read_image
-from visattn.data.images.resize import ResizeSpec, frame
-from visattn.functional.glimpses.paths import random_paths, raster_paths
-from visattn.functional.saliency.itti_koch import saliency, salient_paths
+from visattn.data.images.reader import read_image
+from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
+from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
 from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.pipelines.captioning import Fit, ImageLike
-from visattn.recording.attention_map import AttentionMap, shortened
-from visattn.recording.frozen_model import evaluating
+from visattn.pipelines.captioning import ImageLike, ResizeMode
+from visattn.pipelines.inputs import list_images
+from visattn.recording.attention_map import AttentionMap, truncate_text
+from visattn.recording.frozen_model import eval_mode
 
-Policy = Literal["mean", "sampled", "random", "raster", "saliency"]
+Policy = Literal["greedy", "sampled", "random", "raster", "saliency"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScanPath:
-    """Where a model looked on an image, what it saw there and what it thought.
+    """Locations, windows and predictions of a glimpse model on one image.
 
     Args:
-        classes: Names of the classes.
-        probabilities: Of each class after each glimpse.
-        places: x and y of each glimpse on the network's input, in [-1, 1], the first included.
-        boxes: Left, top, right and bottom of each window, the finest of a glimpse first, in pixels
-            of the original image; what lies outside it was seen as background.
-        patches: What the network saw in each window.
-        pixels: The network's input.
-        maps: One map for each glimpse, placed on the original image: 1 where a pixel of the
-            input was seen as it is, 1/2 where two by two were seen as one, and so on; 0 elsewhere.
+        class_names: Names of the classes.
+        probabilities: Class probabilities after each glimpse.
+        locations: x and y of each glimpse on the input of the network, in [-1, 1], the initial
+            location included.
+        boxes: Left, top, right and bottom of each window, finest scale first, in pixels of the
+            original image; outside the image the network sees the pad value.
+        patches: Content of each window, as the network sees it.
+        pixels: Input of the network.
+        maps: One map per glimpse, placed on the original: 1 where pixels of the input are seen at
+            full resolution, 1/2 where two by two are averaged, and so on; 0 elsewhere.
     """
 
-    classes: tuple[str, ...]
+    class_names: tuple[str, ...]
     probabilities: Float[Tensor, "t k"]
-    places: Float[Tensor, "t 2"]
+    locations: Float[Tensor, "t 2"]
     boxes: Float[Tensor, "t s 4"]
     patches: UInt8[Tensor, "t s c g g"]
     pixels: UInt8[Tensor, "c y x"]
@@ -52,18 +53,18 @@ class ScanPath:
     def __repr__(self) -> str:
         """Return the scan path in one line."""
         return (
-            f"ScanPath({shortened(self.answer)}, probability {self.probability:.3f}, "
-            f"{len(self.places)} glimpses)"
+            f"ScanPath({truncate_text(self.prediction)}, probability {self.probability:.3f}, "
+            f"{len(self.locations)} glimpses)"
         )
 
     @property
-    def answer(self) -> str:
-        """The likeliest class after the last glimpse."""
-        return self.classes[int(self.probabilities[-1].argmax())]
+    def prediction(self) -> str:
+        """Predicted class after the last glimpse."""
+        return self.class_names[int(self.probabilities[-1].argmax())]
 
     @property
     def probability(self) -> float:
-        """Of the answer."""
+        """Probability of the predicted class."""
         return float(self.probabilities[-1].max())
 
 
@@ -72,55 +73,53 @@ def glimpses(
     model: nn.Module,
     images: Iterable[ImageLike] | ImageLike,
     *,
-    policy: Policy = "mean",
+    policy: Policy = "greedy",
     seed: int = 0,
-    fit: Fit = "crop",
+    resize_mode: ResizeMode = "crop",
 ) -> list[ScanPath]:
-    """Say what images show, and where the model looked to find out.
+    """Return the scan path of a glimpse model on each image.
 
-    The model comes back in the mode in which it was, and so does the random state. What is drawn
-    at random depends on the seed and the image, and on no other image.
+    The training mode and the random state are restored. Random locations depend only on the seed
+    and the image.
 
     Args:
-        model: A trained glimpse model, as `load` gives it.
+        model: A trained glimpse model, as `load_model` returns it.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
-        policy: Who leads the eye: the model's own policy at its `mean` or `sampled` as in training;
-            or for comparison nobody (`random`), a grid (`raster`) or what stands out (`saliency`).
-        seed: Of a random start, samples and random places; its last 32 bits count.
-        fit: How an image that is not of the model's shape is made to fit: its middle (`crop`),
-            all of it out of shape (`squash`), or all of it with margins (`pad`).
+        policy: The mean of the learned policy (`greedy`), samples of it (`sampled`) as in
+            training, or a baseline: `random` locations, a `raster`, the peaks of `saliency`.
+        seed: Seed of random initial locations, samples and random locations (32 bits).
+        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
 
     Raises:
-        TypeError: If the model takes no glimpses.
+        TypeError: If the model is not a glimpse model.
         ImageError: If an image cannot be read.
-        ValueError: If there is no such policy or fit, or the model gives NaN.
+        ValueError: If the policy or resize mode does not exist, or the model outputs NaN.
 
     Example:
         >>> model = RecurrentAttentionModel(
-        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse=5, glimpses=3
+        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
         ... )
-        >>> [found] = glimpses(model, np.zeros((60, 80, 3), np.uint8))
-        >>> found.boxes.shape, found.maps.geometry.image_size
+        >>> [scan] = glimpses(model, np.zeros((60, 80, 3), np.uint8))
+        >>> scan.boxes.shape, scan.maps.geometry.image_size
         (torch.Size([3, 1, 4]), (60, 80))
 
     Source:
         Mnih et al. 2014, arXiv:1406.6247.
     """
     if not isinstance(model, RecurrentAttentionModel):
-        raise TypeError(f"only a glimpse model has glimpses, got {type(model).__name__}")
+        raise TypeError(f"the model must be a RecurrentAttentionModel, got {type(model).__name__}")
     if policy not in get_args(Policy):
         raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {policy!r}")
-    one = isinstance(images, (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage))
-    bars = round(255 * model.background)
-    framing = ResizeSpec(size=model.size, fit=fit, fill=(bars, bars, bars))
-    with evaluating(model):
+    level = round(255 * model.pad_value)
+    spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))
+    with eval_mode(model):
         return [
-            _scan(model, *frame(read_image(image), framing), policy, seed)
-            for image in ([images] if one else images)
+            _scan_image(model, *resize_to_input(read_image(image), spec), policy, seed)
+            for image in list_images(images)
         ]
 
 
-def _scan(
+def _scan_image(
     model: RecurrentAttentionModel,
     pixels: UInt8[Tensor, "3 y x"],
     geometry: Geometry,
@@ -128,57 +127,61 @@ def _scan(
     seed: int,
 ) -> ScanPath:
     device = model.shift.device
-    given = _channels(pixels, len(model.mean))[None].to(device)
+    inputs = _to_channels(pixels, len(model.mean))[None].to(device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(zlib.crc32(pixels.numpy().tobytes(), seed))  # only 32 bits would count
-        path = _path(given, model.glimpses, policy)
-        looks = model.look(given, sampled=policy == "sampled", path=path)
-    places, scores = looks.places[0, 0], looks.scores[0, 0]
-    if not (places.isfinite().all() and scores.isfinite().all()):
-        raise ValueError("the model gives NaN or infinity: its weights are damaged")
-    windows = model.boxes(places).cpu()
+        torch.manual_seed(zlib.crc32(pixels.numpy().tobytes(), seed))  # crc32 has 32 bits
+        path = _baseline_path(inputs, model.num_glimpses, policy)
+        rollout = model.scanpath(inputs, sample=policy == "sampled", locations=path)
+    locations, logits = rollout.locations[0, 0], rollout.logits[0, 0]
+    if not (locations.isfinite().all() and logits.isfinite().all()):
+        raise ValueError("the model outputs NaN or infinity: its weights are damaged")
+    windows = model.boxes(locations).cpu()
     corners = geometry.to_image(windows.double().view(-1, 2))
     return ScanPath(
-        classes=model.classes,
-        probabilities=scores.double().softmax(-1).cpu(),
-        places=places.cpu(),
+        class_names=model.class_names,
+        probabilities=logits.double().softmax(-1).cpu(),
+        locations=locations.cpu(),
         boxes=corners.view(windows.shape),
-        patches=model.patches(given, places[None])[0].cpu(),
-        pixels=given[0].cpu(),
+        patches=model.patches(inputs, locations[None])[0].cpu(),
+        pixels=inputs[0].cpu(),
         maps=AttentionMap(
-            _sharpness(windows, model.size),
+            _resolution_maps(windows, model.img_size),
             "retina",
             "glimpse",
             geometry,
             {"model": type(model).__name__, "policy": policy, "seed": seed},
-            tuple(str(number) for number in range(1, len(places) + 1)),
+            tuple(str(number) for number in range(1, len(locations) + 1)),
         ),
     )
 
 
-def _channels(pixels: UInt8[Tensor, "3 y x"], count: int) -> UInt8[Tensor, "c y x"]:
-    """Return an image as the model has it: in color, or gray as Pillow makes it."""
+def _to_channels(pixels: UInt8[Tensor, "3 y x"], count: int) -> UInt8[Tensor, "c y x"]:
+    """Return an image in color, or in gray as Pillow converts it."""
     if count == 3:
         return pixels
     gray = Image.fromarray(pixels.permute(1, 2, 0).numpy()).convert("L")
     return torch.from_numpy(np.array(gray))[None]
 
 
-def _path(
+def _baseline_path(
     pixels: UInt8[Tensor, "1 c y x"], count: int, policy: Policy
 ) -> Float[Tensor, "1 t 2"] | None:
-    """Return the places that a policy without learning chooses; None if the model is to choose."""
+    """Return the locations of a policy that is not learned; None for the learned ones."""
     if policy == "random":
-        return random_paths(1, count).to(pixels.device)
+        return random_scanpaths(1, count).to(pixels.device)
     if policy == "raster":
-        return raster_paths(1, count).to(pixels.device)
-    return salient_paths(saliency(pixels / 255), count) if policy == "saliency" else None
+        return raster_scanpaths(1, count).to(pixels.device)
+    if policy == "saliency":
+        return saliency_scanpaths(itti_koch_saliency(pixels / 255), count)
+    return None
 
 
-def _sharpness(windows: Float[Tensor, "t s 4"], size: tuple[int, int]) -> Float[Tensor, "t y x"]:
-    """Return for each glimpse and pixel the share of resolution with which it was seen."""
+def _resolution_maps(
+    windows: Float[Tensor, "t s 4"], size: tuple[int, int]
+) -> Float[Tensor, "t y x"]:
+    """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1]."""
     values = torch.zeros(len(windows), *size)
-    for scale in reversed(range(windows.shape[1])):  # the finest last: it has the last word
+    for scale in reversed(range(windows.shape[1])):  # the finest scale overwrites the others
         for value, box in zip(values, windows[:, scale].long().clamp(min=0).tolist(), strict=True):
             left, top, right, bottom = box
             value[top:bottom, left:right] = 0.5**scale

@@ -1,273 +1,124 @@
 from .attention_call import (
     AttentionCall as AttentionCall,
-)
-from .attention_call import (
-    fused_call as fused_call,
+    disable_torch_function as disable_torch_function,
+    multihead_arguments as multihead_arguments,
+    multihead_call as multihead_call,
+    multihead_output as multihead_output,
+    restore_torch_function as restore_torch_function,
+    sdpa_call as sdpa_call,
 )
 from .attention_map import (
     AttentionMap as AttentionMap,
-)
-from .attention_map import (
-    shortened as shortened,
+    truncate_text as truncate_text,
 )
 from .feature_layers import (
-    feature_site as feature_site,
-)
-from .feature_layers import (
-    layer_name as layer_name,
-)
-from .feature_layers import (
+    find_module_name as find_module_name,
+    first_tensor as first_tensor,
+    has_layout as has_layout,
+    measure_feature_layer as measure_feature_layer,
     resizes_images as resizes_images,
+    resolve_feature_layer as resolve_feature_layer,
+    to_grid as to_grid,
 )
 from .feature_pooling import (
+    GradientRun as GradientRun,
+    ModuleOutput as ModuleOutput,
     PooledFeatures as PooledFeatures,
-)
-from .feature_pooling import (
-    pooled_features as pooled_features,
-)
-from .frozen_model import (
-    asked as asked,
+    find_pooled_features as find_pooled_features,
+    run_with_gradients as run_with_gradients,
 )
 from .frozen_model import (
-    evaluating as evaluating,
-)
-from .frozen_model import (
+    eval_mode as eval_mode,
     frozen as frozen,
+    with_grad as with_grad,
 )
 from .gradient_graph import (
     GradientGraph as GradientGraph,
+    gradient_edge as gradient_edge,
+    is_product as is_product,
+    num_positions as num_positions,
+    preserves_rows as preserves_rows,
 )
-from .gradient_graph import (
-    edge_of as edge_of,
-)
-from .gradient_graph import (
-    extent as extent,
-)
-from .gradient_graph import (
-    keeps_rows as keeps_rows,
-)
-from .gradient_graph import (
-    mixes as mixes,
-)
-from .grid_probe import (
-    GridProbe as GridProbe,
-)
-from .image_marks import (
-    Agreement as Agreement,
-)
-from .image_marks import (
-    agreement as agreement,
-)
-from .image_marks import (
-    marked_images as marked_images,
-)
-from .image_marks import (
-    responses as responses,
-)
-from .image_marks import (
-    silent as silent,
-)
-from .input_size import (
-    checked_size as checked_size,
-)
-from .input_size import (
-    class_names as class_names,
-)
-from .input_size import (
-    own_size as own_size,
-)
-from .input_size import (
-    size_hint as size_hint,
-)
-from .layer_place import (
-    first_tensor as first_tensor,
-)
-from .layer_place import (
-    lies_on_grid as lies_on_grid,
-)
-from .layer_place import (
-    measured_site as measured_site,
-)
-from .layer_place import (
-    on_grid as on_grid,
-)
-from .marked_probe import (
-    AttentionTokens as AttentionTokens,
-)
-from .marked_probe import (
-    MarkedReader as MarkedReader,
-)
-from .marked_probe import (
-    MarkedReading as MarkedReading,
-)
-from .marked_probe import (
-    grids_of as grids_of,
-)
-from .marked_probe import (
-    lie_on as lie_on,
+from .model_config import (
+    configured_image_size as configured_image_size,
+    input_size_hint as input_size_hint,
+    parse_class_names as parse_class_names,
+    parse_image_size as parse_image_size,
+    vision_config as vision_config,
+    vision_tower as vision_tower,
 )
 from .model_info import (
     AttentionLayer as AttentionLayer,
-)
-from .model_info import (
     ExplainedModel as ExplainedModel,
-)
-from .model_info import (
-    FeatureSite as FeatureSite,
-)
-from .model_info import (
+    FeatureLayer as FeatureLayer,
     ModelInfo as ModelInfo,
-)
-from .model_info import (
-    card_table as card_table,
+    format_model_info as format_model_info,
 )
 from .model_outputs import (
     OutputLayout as OutputLayout,
-)
-from .model_outputs import (
     class_scores as class_scores,
-)
-from .model_outputs import (
-    described_output as described_output,
-)
-from .model_outputs import (
-    output_layout as output_layout,
+    describe_output as describe_output,
+    detect_output_layout as detect_output_layout,
 )
 from .module_calls import (
     ModuleCall as ModuleCall,
-)
-from .module_calls import (
-    ModuleCalls as ModuleCalls,
-)
-from .module_calls import (
+    ModuleCallStack as ModuleCallStack,
     TrackedWeights as TrackedWeights,
-)
-from .module_calls import (
-    dry as dry,
-)
-from .module_calls import (
-    first_image as first_image,
-)
-from .module_calls import (
-    is_dry as is_dry,
-)
-from .module_calls import (
-    is_foreign as is_foreign,
-)
-from .module_calls import (
-    is_place as is_place,
-)
-from .multihead import (
-    asked_of as asked_of,
-)
-from .multihead import (
-    hide as hide,
-)
-from .multihead import (
-    multihead_call as multihead_call,
-)
-from .multihead import (
-    multihead_output as multihead_output,
-)
-from .multihead import (
-    unhide as unhide,
+    first_image_batch as first_image_batch,
+    is_probing as is_probing,
+    is_third_party as is_third_party,
+    may_compute_attention as may_compute_attention,
+    probing as probing,
 )
 from .probe import (
     ModelProbe as ModelProbe,
-)
-from .probe import (
     ProbeResult as ProbeResult,
-)
-from .probe import (
-    TokenPlace as TokenPlace,
+    TokenLayout as TokenLayout,
 )
 from .probe_cache import (
-    Classifying as Classifying,
+    NormalizingClassifier as NormalizingClassifier,
+    forward_function as forward_function,
+    prefix_tokens_of as prefix_tokens_of,
+    probe_model as probe_model,
+    probe_pooled_features as probe_pooled_features,
 )
-from .probe_cache import (
-    features_of as features_of,
-)
-from .probe_cache import (
-    forward_of as forward_of,
-)
-from .probe_cache import (
-    reading_of as reading_of,
-)
-from .probe_cache import (
-    roles_of as roles_of,
+from .quadrant_probe import (
+    AttentionTokens as AttentionTokens,
+    GridAlignment as GridAlignment,
+    QuadrantProbe as QuadrantProbe,
+    QuadrantProbeResult as QuadrantProbeResult,
+    candidate_grids as candidate_grids,
+    grid_alignment as grid_alignment,
+    quadrant_images as quadrant_images,
+    squared_deviations as squared_deviations,
+    tokens_aligned as tokens_aligned,
+    unresponsive as unresponsive,
 )
 from .recorder import (
     Recording as Recording,
-)
-from .recorder import (
+    check_supports_hooks as check_supports_hooks,
     record as record,
-)
-from .scored_run import (
-    ModuleOutput as ModuleOutput,
-)
-from .scored_run import (
-    ScoredRun as ScoredRun,
-)
-from .scored_run import (
-    scored_run as scored_run,
-)
-from .select import (
-    check_runs_hooks as check_runs_hooks,
-)
-from .select import (
-    chosen_sites as chosen_sites,
-)
-from .select import (
-    perhaps_chosen as perhaps_chosen,
+    select_known_layers as select_known_layers,
+    select_layers as select_layers,
 )
 from .third_party import (
     RecordedWeights as RecordedWeights,
-)
-from .third_party import (
     ThirdPartyRecorder as ThirdPartyRecorder,
 )
 from .token_grid import (
-    block_of as block_of,
-)
-from .token_grid import (
-    coded as coded,
-)
-from .token_grid import (
+    GridProbe as GridProbe,
+    decode_indices as decode_indices,
+    encode_indices as encode_indices,
+    encodes_indices as encodes_indices,
     fits as fits,
-)
-from .token_grid import (
-    grid_of as grid_of,
-)
-from .token_grid import (
-    holds_numbers as holds_numbers,
-)
-from .token_grid import (
-    in_order as in_order,
-)
-from .token_grid import (
-    numbers_in as numbers_in,
-)
-from .token_grid import (
-    split_tokens as split_tokens,
-)
-from .token_grid import (
-    windows_of as windows_of,
+    infer_grid as infer_grid,
+    is_sequential as is_sequential,
+    rectangular_window_size as rectangular_window_size,
+    split_prefix_tokens as split_prefix_tokens,
+    windows_per_image as windows_per_image,
 )
 from .torch_function import (
+    AttentionInterceptor as AttentionInterceptor,
     AttentionListener as AttentionListener,
-)
-from .torch_function import (
-    Interception as Interception,
-)
-from .torch_function import (
     sums_to_one as sums_to_one,
-)
-from .user_errors import (
-    raised_at as raised_at,
-)
-from .vision_tower import (
-    vision_config as vision_config,
-)
-from .vision_tower import (
-    vision_tower as vision_tower,
 )

@@ -1,36 +1,42 @@
-"""Attention that was seen in passing, and the weights that it was made with."""
+"""Intercepted attention calls: their inputs, outputs and attention weights."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear
 
 from visattn.functional.attention.masks import causal_mask
-from visattn.functional.attention.softmax import attention_weights
+from visattn.functional.attention.softmax import dot_product_attention_weights
+from visattn.recording.module_calls import ModuleCall
 
-Chosen = slice | list[int]
+Index = slice | list[int]
+_MHA_FORWARD = signature(nn.MultiheadAttention.forward)
+_GUARD = "torch_function_guard"
 
 
 @dataclass(eq=False)
 class AttentionCall:
-    """What went into attention and what came out; weights are found when they are asked for.
+    """Inputs and outputs of one attention computation; the weights are computed on request.
 
     Args:
         shape: Groups (images, or windows of images), heads, queries and keys.
-        queries: What is looked for; None if the model computed the weights itself.
-        keys: What it is compared with.
-        values: What is taken.
-        mask: True = may attend.
+        queries: `[g h n d]`; None if the model computed the weights itself.
+        keys: `[g h m d]`; None if the model computed the weights itself.
+        values: `[g h m d]`.
+        mask: Boolean, True = may attend.
         bias: Added to the scaled scores.
-        scale: What scores are multiplied by; 1 / sqrt(d) if None.
-        computed: The weights, if the model computed them.
-        output: What came out, to be checked against; None if it cannot.
-        merged: What follows before the output comes out.
-        mixed: Whether the model mixed the weights of several heads before it used them.
-        dropout: Share of the weights that was dropped.
+        scale: Factor of the scores; 1 / sqrt(d) if None.
+        weights: Attention weights, if the model computed them itself.
+        output: Output of the attention, used to verify the weights; None if not available.
+        output_projection: Applied to the weighted values before they become the output.
+        heads_mixed: Whether the model mixed the weights of several heads before using them.
+        dropout_p: Attention dropout probability.
     """
 
     shape: tuple[int, int, int, int]
@@ -40,87 +46,94 @@ class AttentionCall:
     mask: Tensor | None = None
     bias: Tensor | None = None
     scale: float | None = None
-    computed: Tensor | None = None
+    weights: Tensor | None = None
     output: Tensor | None = None
-    merged: Callable[[Tensor], Tensor] | None = None
-    mixed: bool = False
-    dropout: float = 0.0
+    output_projection: Callable[[Tensor], Tensor] | None = None
+    heads_mixed: bool = False
+    dropout_p: float = 0.0
 
-    def rows(self, heads: Chosen, rows: Chosen) -> Float[Tensor, "g h r m"]:
-        """Return the weights of some heads and queries.
+    def compute_weights(self, heads: Index, queries: Index) -> Float[Tensor, "g h r m"]:
+        """Return the attention weights of the selected heads and queries.
 
         Args:
-            heads: Which heads.
-            rows: Which queries.
+            heads: Indices of the heads.
+            queries: Indices of the queries.
+
+        Raises:
+            ValueError: If the call has neither weights nor queries and keys.
         """
-        if self.computed is not None:
-            return _picked(self.computed, heads, rows)
+        if self.weights is not None:
+            return _select(self.weights, heads, queries)
         if self.queries is None or self.keys is None:
-            raise ValueError("attention needs queries and keys, or weights that were computed")
+            raise ValueError(
+                "an attention call must have either queries and keys, or weights; got neither"
+            )
         mask, bias = (
-            None if one is None else _picked(one.expand(self.shape), heads, rows)
-            for one in (self.mask, self.bias)
+            None if tensor is None else _select(tensor.expand(self.shape), heads, queries)
+            for tensor in (self.mask, self.bias)
         )
-        queries = _picked(self.queries, heads, rows)
-        keys = _picked(self.keys, heads, slice(None))
-        return attention_weights(queries, keys, mask=mask, bias=bias, scale=self.scale)
+        selected_queries = _select(self.queries, heads, queries)
+        keys = _select(self.keys, heads, slice(None))
+        return dot_product_attention_weights(
+            selected_queries, keys, mask=mask, bias=bias, scale=self.scale
+        )
 
-    def deviation(self, weights: Float[Tensor, "g h r m"], heads: Chosen, rows: Chosen) -> float:
-        """Return by how much these weights times the values miss the output, at most.
+    def deviation(self, weights: Float[Tensor, "g h r m"], heads: Index, queries: Index) -> float:
+        """Return the largest difference between weights times values and the actual output.
 
-        It is measured in units of the largest value, if that is above 1. NaN says that it cannot be
-        known: weights were dropped, or heads that the output is made of are missing.
+        It is relative to the largest absolute value if that is above 1. It is NaN if it cannot be
+        computed: with attention dropout, or if only some heads of a projected output are selected.
 
         Args:
-            weights: Of these heads and queries.
-            heads: Which heads.
-            rows: Which queries.
+            weights: Weights of the selected heads and queries.
+            heads: Indices of the heads.
+            queries: Indices of the queries.
         """
-        partial = self.merged is not None and heads != slice(None)
-        if self.output is None or self.values is None or self.dropout or partial:
+        partial = self.output_projection is not None and heads != slice(None)
+        if self.output is None or self.values is None or self.dropout_p or partial:
             return torch.nan
-        taken = weights @ self.values[:, heads]
-        if self.merged is None:
-            expected = _picked(self.output, heads, rows)
+        result = weights @ self.values[:, heads]
+        if self.output_projection is None:
+            expected = _select(self.output, heads, queries)
         else:
-            taken, expected = self.merged(taken), self.output[:, rows]
-        size = max(1.0, float(self.values.abs().max()))
-        return float((taken - expected).abs().max()) / size
+            result, expected = self.output_projection(result), self.output[:, queries]
+        magnitude = max(1.0, float(self.values.abs().max()))
+        return float((result - expected).abs().max()) / magnitude
 
 
-def _picked(part: Tensor, heads: Chosen, rows: Chosen) -> Tensor:
-    whole = slice(None)
-    part = part if heads == whole else part[:, heads]
-    return part if rows == whole else part[:, :, rows]
+def _select(tensor: Tensor, heads: Index, queries: Index) -> Tensor:
+    everything = slice(None)
+    tensor = tensor if heads == everything else tensor[:, heads]
+    return tensor if queries == everything else tensor[:, :, queries]
 
 
-def fused_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | None:
-    """Return what `scaled_dot_product_attention` was asked; None if it is not of four axes.
+def sdpa_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | None:
+    """Return the `AttentionCall` of arguments of `scaled_dot_product_attention`.
+
+    Returns None if the tensors do not have four axes.
 
     Args:
-        args: As it was given.
-        kwargs: As it was given.
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
 
     Example:
-        >>> fused_call((torch.zeros(2, 3, 5, 7),) * 3, {"is_causal": True}).shape
+        >>> sdpa_call((torch.zeros(2, 3, 5, 7),) * 3, {"is_causal": True}).shape
         (2, 3, 5, 5)
     """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    query, key, value = (given[name] for name in names[:3])
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = (arguments[name] for name in names[:3])
     if query.ndim == 3:
-        query, key, value = (part.unsqueeze(1) for part in (query, key, value))
+        query, key, value = (tensor.unsqueeze(1) for tensor in (query, key, value))
     if query.ndim != 4:
         return None
-    if key.shape[1] != query.shape[1]:  # fewer heads of keys, each for a group of queries
-        key, value = (
-            part.repeat_interleave(query.shape[1] // key.shape[1], 1) for part in (key, value)
-        )
-    mask = given.get("attn_mask")
-    bias = None
+    if key.shape[1] != query.shape[1]:  # grouped-query attention
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
+    mask, bias = arguments.get("attn_mask"), None
     if mask is not None and mask.dtype != torch.bool:
         mask, bias = None, mask
-    if given.get("is_causal"):
+    if arguments.get("is_causal"):
         mask = causal_mask(
             query.shape[2], key.shape[2], alignment="upper_left", device=query.device
         )
@@ -132,6 +145,129 @@ def fused_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall |
         value,
         mask,
         bias,
-        given.get("scale"),
-        dropout=float(given.get("dropout_p") or 0.0),
+        arguments.get("scale"),
+        dropout_p=float(arguments.get("dropout_p") or 0.0),
     )
+
+
+def disable_torch_function(call: ModuleCall) -> None:
+    """Disable `__torch_function__` interception while `nn.MultiheadAttention` runs.
+
+    With an active interception it leaves its fast path, and its output differs in the last bits.
+
+    Args:
+        call: Call of the layer, which has begun.
+    """
+    guard: AbstractContextManager[None] = torch._C.DisableTorchFunction()  # noqa: SLF001
+    guard.__enter__()
+    call.state[_GUARD] = guard
+
+
+def restore_torch_function(call: ModuleCall) -> None:
+    """Undo `disable_torch_function`.
+
+    Args:
+        call: Call of the layer, which has ended.
+    """
+    call.state.pop(_GUARD).__exit__(None, None, None)
+
+
+def multihead_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `nn.MultiheadAttention.forward` by name, with defaults.
+
+    Args:
+        args: Positional arguments of the forward method.
+        kwargs: Keyword arguments of the forward method.
+
+    Example:
+        >>> multihead_arguments((1, 2, 3), {"attn_mask": 5})["attn_mask"]
+        5
+    """
+    bound = _MHA_FORWARD.bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def multihead_call(
+    layer: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> AttentionCall | str:
+    """Return the `AttentionCall` of a finished `nn.MultiheadAttention` call.
+
+    Returns the reason as text if its weights cannot be recorded.
+
+    Args:
+        layer: The layer.
+        args: Positional arguments of its forward method.
+        kwargs: Keyword arguments of its forward method.
+        output: Output of its forward method.
+    """
+    arguments = multihead_arguments(args, kwargs)
+    tokens: list[Tensor] = [arguments[name] for name in ("query", "key", "value")]
+    if tokens[0].ndim != 3 or tokens[0].is_nested:
+        return "its inputs are unbatched or nested tensors"
+    if layer.bias_k is not None or layer.add_zero_attn:
+        return "it appends keys that are not tokens (add_bias_kv or add_zero_attn)"
+    if not layer.batch_first:
+        tokens = [tensor.transpose(0, 1) for tensor in tokens]
+    queries, keys, values = (
+        linear(tensor, weight, bias).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+        for tensor, (weight, bias) in zip(tokens, _input_projections(layer), strict=True)
+    )
+    shape = (queries.shape[0], queries.shape[1], queries.shape[2], keys.shape[2])
+    return AttentionCall(
+        shape,
+        queries,
+        keys,
+        values,
+        bias=_multihead_bias(arguments, shape, queries),
+        output=output[0] if layer.batch_first else output[0].transpose(0, 1),
+        output_projection=lambda heads: layer.out_proj(heads.transpose(1, 2).flatten(2)),
+        dropout_p=layer.dropout if layer.training else 0.0,
+    )
+
+
+def _input_projections(layer: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | None]]:
+    if layer.in_proj_weight is None:
+        weights = [layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
+    else:
+        weights = list(layer.in_proj_weight.chunk(3))
+    biases = [None] * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+    return list(zip(weights, biases, strict=True))
+
+
+def _multihead_bias(
+    arguments: dict[str, Any], shape: tuple[int, int, int, int], like: Tensor
+) -> Tensor | None:
+    """Return masks as a bias of the scores; in masks of this layer True = may not attend."""
+    total: Tensor | None = None
+    padding, attn_mask = arguments["key_padding_mask"], arguments["attn_mask"]
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = attn_mask.unflatten(0, shape[:2])
+    for mask in (None if padding is None else padding[:, None, None], attn_mask):
+        if mask is None:
+            continue
+        bias = mask
+        if mask.dtype == torch.bool:
+            bias = torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
+        total = bias if total is None else total + bias
+    return total
+
+
+def multihead_output(
+    layer: nn.MultiheadAttention, attention: AttentionCall, weights: Tensor, output: Any
+) -> tuple[Tensor, Any]:
+    """Return the output of `nn.MultiheadAttention` computed with other attention weights.
+
+    Args:
+        layer: The layer.
+        attention: Result of `multihead_call`.
+        weights: Attention weights `[b h n m]`.
+        output: Original output of the layer.
+
+    Raises:
+        ValueError: If the attention call has no values or no output projection.
+    """
+    if attention.values is None or attention.output_projection is None:
+        raise ValueError("the attention call must have values and an output projection")
+    tokens = attention.output_projection(dropout(weights, attention.dropout_p) @ attention.values)
+    return (tokens if layer.batch_first else tokens.transpose(0, 1)), output[1]

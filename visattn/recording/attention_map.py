@@ -1,4 +1,4 @@
-"""The one form in which every kind of attention ends: values that know their place."""
+"""Attention maps: weights on a grid, with the geometry that places them on the image."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,25 +16,26 @@ from visattn.geometry.affine import Geometry
 class AttentionMap:
     """Attention weights on a grid that covers the network's input from edge to edge.
 
-    `len`, indexing and iteration go over the first axis, which is that of the labels if there are
-    any: `maps[2]` is the map of the third word.
+    `len`, indexing and iteration use the first axis. Labels, if any, name its entries: `maps[2]` is
+    the map of the third word.
 
     Args:
-        values: Weights `[..., y, x]`; `[..., c]` if the kind is `channel`.
-        site: Where in the model they were made, as a path of attributes.
-        kind: What they are: a `gate`, a softmax over `tokens`, one map per word (`words`), a
-            `glimpse`, made from scores and their `gradient`, from the image alone (`saliency`),
-            or a gate per `channel`, which has no place on the image.
-        geometry: The way to the image; None if it is not known (yet).
-        made: How they were made, in plain values.
-        labels: A name for each map of the first axis, or none.
+        values: Weights `[..., y, x]`; `[..., c]` for the kind `channel`.
+        site: Qualified name of the module that computed them, as in `named_modules()`.
+        kind: A spatial `gate`, a softmax over `tokens`, one map per word (`words`), a `glimpse`, an
+            attribution computed with a target (`gradient`), bottom-up `saliency` of the image, or a
+            `channel` gate, which has no position on the image.
+        geometry: Transform from the network's input to the image; None if unknown.
+        metadata: Details of how they were computed, as plain values.
+        labels: A name for each map of the first axis; () for none.
 
     Raises:
-        ValueError: If the kind is unknown, there are too few axes, or the labels do not fit.
+        ValueError: If the kind is unknown, there are too few axes, or the labels do not match the
+            first axis.
 
     Example:
         >>> maps = AttentionMap(torch.rand(2, 3, 5), "decoder.attend", "words", labels=("a", "dog"))
-        >>> [(one.made["label"], tuple(one.values.shape)) for one in maps]
+        >>> [(word.metadata["label"], tuple(word.values.shape)) for word in maps]
         [('a', (3, 5)), ('dog', (3, 5))]
     """
 
@@ -42,124 +43,131 @@ class AttentionMap:
     site: str
     kind: MapKind
     geometry: Geometry | None = None
-    made: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the kind, the axes and the labels."""
         if self.kind not in get_args(MapKind):
             raise ValueError(f"kind must be one of {get_args(MapKind)}, got {self.kind!r}")
-        if self.values.ndim < self._own_axes:
+        if self.values.ndim < self._map_ndim:
             axes = "[..., c]" if self.kind == "channel" else "[..., y, x]"
-            given = tuple(self.values.shape)
-            raise ValueError(f"values of kind {self.kind} must be {axes}, got shape {given}")
+            shape = tuple(self.values.shape)
+            raise ValueError(f"values of kind {self.kind!r} must be {axes}, got shape {shape}")
         if self.labels and (
-            self.values.ndim == self._own_axes or len(self.labels) != len(self.values)
+            self.values.ndim == self._map_ndim or len(self.labels) != len(self.values)
         ):
             raise ValueError(
-                "labels must name the maps of the first axis, one each, "
-                f"got {len(self.labels)} labels for {tuple(self.values.shape)}"
+                "there must be one label for each map of the first axis, "
+                f"got {len(self.labels)} labels for values of shape {tuple(self.values.shape)}"
             )
 
     def __repr__(self) -> str:
-        """Return what the map is in one line.
+        """Return a one-line summary.
 
         Example:
-            >>> AttentionMap(torch.eye(2), "layer4", "gradient", made={"class": "dog"})
-            AttentionMap(layer4, gradient, 2 x 2, 0 to 1, dog, not placed)
+            >>> AttentionMap(torch.eye(2), "layer4", "gradient", metadata={"class": "dog"})
+            AttentionMap(layer4, gradient, 2 x 2, 0 to 1, dog, no geometry)
         """
         shape = " x ".join(map(str, self.values.shape))
         values = self.values.detach()
-        ends = f"{float(values.min()):.3g} to {float(values.max()):.3g}" if values.numel() else ""
-        about = " ".join(self.labels) or self.made.get("class") or self.made.get("label") or ""
-        place = "not placed"
+        limits = f"{float(values.min()):.3g} to {float(values.max()):.3g}" if values.numel() else ""
+        metadata = self.metadata
+        label = " ".join(self.labels) or metadata.get("class") or metadata.get("label") or ""
+        position = "no geometry"
         if self.geometry is not None:
-            place = "on {} x {}".format(*self.geometry.image_size)
-        parts = [self.site, self.kind, shape, ends, shortened(str(about)), place]
+            position = "on {} x {}".format(*self.geometry.image_size)
+        parts = [self.site, self.kind, shape, limits, truncate_text(str(label)), position]
         return f"AttentionMap({', '.join(filter(None, parts))})"
 
     @property
-    def _own_axes(self) -> int:
+    def _map_ndim(self) -> int:
         return 1 if self.kind == "channel" else 2
 
     def __len__(self) -> int:
         """Return the number of maps along the first axis."""
-        if self.values.ndim == self._own_axes:
-            raise TypeError("this is a single map: it has no length and cannot be indexed")
+        if self.values.ndim == self._map_ndim:
+            raise TypeError("a single map has no length and cannot be indexed")
         return len(self.values)
 
-    def __getitem__(self, which: int | slice) -> "AttentionMap":
-        """Return one map, or a run of them; one map keeps its label in `made`."""
+    def __getitem__(self, index: int | slice) -> "AttentionMap":
+        """Return one map or a slice of them; a single map keeps its label in `metadata`."""
         count = len(self)
-        if isinstance(which, slice):
-            return replace(self, values=self.values[which], labels=self.labels[which])
-        if not -count <= which < count:
-            raise IndexError(f"there are {count} maps, got index {which}")
-        made = {**self.made, "label": self.labels[which]} if self.labels else self.made
-        return replace(self, values=self.values[which], labels=(), made=made)
+        if isinstance(index, slice):
+            return replace(self, values=self.values[index], labels=self.labels[index])
+        if not -count <= index < count:
+            raise IndexError(f"the index must be below the number of maps, {count}; got {index}")
+        metadata = dict(self.metadata)
+        if self.labels:
+            metadata["label"] = self.labels[index]
+        return replace(self, values=self.values[index], labels=(), metadata=metadata)
 
     def __iter__(self) -> Iterator["AttentionMap"]:
-        """Go over the maps of the first axis."""
+        """Iterate over the maps of the first axis."""
         return (self[index] for index in range(len(self)))
 
-    def placed(self, geometry: Geometry) -> "AttentionMap":
-        """Return the same values with a place.
+    def with_geometry(self, geometry: Geometry) -> "AttentionMap":
+        """Return the same map with a geometry.
 
         Example:
             >>> gate = AttentionMap(torch.rand(2, 2), "gate", "gate")
-            >>> gate.placed(Geometry.identity((8, 8))).on_image().shape
+            >>> gate.with_geometry(Geometry.identity((8, 8))).resize_to_image().shape
             torch.Size([8, 8])
         """
         return replace(self, geometry=geometry)
 
-    def scale(self) -> tuple[float, float]:
-        """Return the values at which these maps, all alike, should begin to show and show in full.
+    def display_range(self) -> tuple[float, float]:
+        """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
 
-        A gate shows in full at 1. Weights that sum to 1 do so at the peak of the middle map, when
-        the maps are ordered by their peaks, and not below four times an even spread: attention that
-        is nearly everywhere looks as faint as it is.
+        For gates vmax is 1. For weights that sum to 1 it is the median of the maps' peaks, and at
+        least four times the uniform weight, so that nearly uniform attention is drawn faintly.
 
         Example:
-            >>> even = AttentionMap(torch.full((3, 4, 4), 1 / 16), "attend", "words")
-            >>> even.scale()
+            >>> uniform = AttentionMap(torch.full((3, 4, 4), 1 / 16), "attend", "words")
+            >>> uniform.display_range()
             (0.0, 0.25)
         """
         if self.kind == "gate":
             return 0.0, 1.0
-        values = self.values.reshape(-1, *self.values.shape[-self._own_axes :])
+        values = self.values.reshape(-1, *self.values.shape[-self._map_ndim :])
         peaks = values.flatten(1).nan_to_num(0.0).amax(1)
         top = float(peaks.median()) if len(peaks) else 0.0
         if self.kind in ("tokens", "words"):
             top = max(top, 4 / values[0].numel())
         return 0.0, top if top > 0 else 1.0
 
-    def on_image(
+    def resize_to_image(
         self, size: tuple[int, int] | None = None, *, smooth: bool = True
     ) -> Float[Tensor, "*axes y x"]:
-        """Return the values on the pixels of the image; NaN where the network did not look.
+        """Resample the map to the pixels of the image; NaN outside of the network's input.
 
-        Every pixel takes the value at its center, so a cell appears where it lies and nowhere else.
-        Values are never scaled, and lie between those of the cells around.
+        Each pixel gets the value at its center, as `align_corners=False` does. Values are not
+        rescaled, and lie between those of the surrounding cells.
 
         Args:
-            size: Height and width of the image if it is to be drawn smaller or larger than it is.
-            smooth: Interpolate between the centers of the cells; if false, show the cells.
+            size: Height and width of the result; by default those of the image.
+            smooth: Bilinear interpolation between cell centers; if False, nearest neighbor.
 
         Raises:
-            ValueError: If the map has no place: its kind is `channel`, or its geometry not known.
+            ValueError: If the kind is `channel`, or the geometry is unknown.
 
         Example:
             >>> halves = AttentionMap(torch.tensor([[0.0, 1.0]]), "gate", "gate")
-            >>> halves.placed(Geometry.identity((1, 4))).on_image()
+            >>> halves.with_geometry(Geometry.identity((1, 4))).resize_to_image()
             tensor([[0.0000, 0.2500, 0.7500, 1.0000]])
             >>> middle = Geometry.identity((1, 6)).cropped(0, 1, (1, 4))
-            >>> halves.placed(middle).on_image(smooth=False)
+            >>> halves.with_geometry(middle).resize_to_image(smooth=False)
             tensor([[nan, 0., 0., 1., 1., nan]])
         """
         if self.kind == "channel":
-            raise ValueError(f"{self.site} is a gate per channel: it has no place on the image")
+            raise ValueError(
+                f"only spatial maps can be resized to the image; {self.site} is a channel gate"
+            )
         if self.geometry is None:
-            raise ValueError(f"{self.site} does not know its image; call placed(geometry) first")
+            raise ValueError(
+                f"the map must have a geometry to be resized to the image, {self.site} has none; "
+                "call with_geometry(geometry) first"
+            )
         (xx, xy, x0), (yx, yy, y0), _ = self.geometry.matrix
         rows, columns = size or self.geometry.image_size
         values, (grid_y, grid_x) = self.values, self.values.shape[-2:]
@@ -167,50 +175,52 @@ class AttentionMap:
         image_y, image_x = self.geometry.image_size
         y, x = _centers(rows, image_y), _centers(columns, image_x)
         left, top, right, bottom = self.geometry.region
-        seen = ((y >= top) & (y <= bottom))[:, None] & ((x >= left) & (x <= right))
-        seen &= left < right and top < bottom
-        if xy:  # a quarter turn: the image's x runs along the grid's y
+        visible = ((y >= top) & (y <= bottom))[:, None] & ((x >= left) & (x <= right))
+        visible &= left < right and top < bottom
+        if xy:  # rotated by 90 degrees: the x of the image is the y of the grid
             values = values.transpose(-1, -2)
             down, along = (y - y0) / yx * grid_x / width, (x - x0) / xy * grid_y / height
         else:
             down, along = (y - y0) / yy * grid_y / height, (x - x0) / xx * grid_x / width
-        values = _sampled(values, along, -1, smooth=smooth)
-        values = _sampled(values, down, -2, smooth=smooth)
-        return values.masked_fill_(~seen.to(values.device), torch.nan)  # ours: sampled above
+        values = _resample_axis(values, along, -1, smooth=smooth)
+        values = _resample_axis(values, down, -2, smooth=smooth)
+        return values.masked_fill_(
+            ~visible.to(values.device), torch.nan
+        )  # in place on a new tensor
 
 
-def shortened(text: str, most: int = 60) -> str:
-    """Return a text of one line, cut where it is longer than a part of a line may be.
+def truncate_text(text: str, max_length: int = 60) -> str:
+    """Return a text as one line of at most `max_length` characters.
 
     Example:
-        >>> shortened("a dog"), shortened("a" * 9, 5)
+        >>> truncate_text("a dog"), truncate_text("a" * 9, 5)
         ('a dog', 'aa...')
     """
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return line if len(line) <= max_length else f"{line[: max_length - 3]}..."
 
 
 def _centers(count: int, length: int) -> Float[Tensor, " n"]:
-    """Return the centers of `count` pixels that share `length` pixels of the image."""
+    """Return the centers of `count` pixels that together span `length` pixels of the image."""
     return (torch.arange(count, dtype=torch.float64) + 0.5) * (length / count)
 
 
-def _sampled(
-    values: Float[Tensor, "*axes y x"], at: Float[Tensor, " n"], axis: int, *, smooth: bool
+def _resample_axis(
+    values: Float[Tensor, "*axes y x"], positions: Float[Tensor, " n"], axis: int, *, smooth: bool
 ) -> Float[Tensor, "*axes y2 x2"]:
-    """Return the values of one axis at places given in cells, the first reaching from 0 to 1."""
+    """Return the values of one axis at positions in units of cells; the first cell is 0 to 1."""
     last = values.shape[axis] - 1
     if not smooth:
-        return _taken(values, at.floor().long().clamp(0, last), axis)
-    at = (at - 0.5).clamp(0, last)
-    before = at.floor().long().clamp(max=max(last - 1, 0))
-    share = (at - before).to(values)
-    share = share if axis == -1 else share[:, None]
-    after = _taken(values, (before + 1).clamp(max=last), axis)
-    return _taken(values, before, axis).lerp_(after, share)
+        return _index_axis(values, positions.floor().long().clamp(0, last), axis)
+    positions = (positions - 0.5).clamp(0, last)
+    lower = positions.floor().long().clamp(max=max(last - 1, 0))
+    weight = (positions - lower).to(values)
+    weight = weight if axis == -1 else weight[:, None]
+    upper = _index_axis(values, (lower + 1).clamp(max=last), axis)
+    return _index_axis(values, lower, axis).lerp_(upper, weight)
 
 
-def _taken(
+def _index_axis(
     values: Float[Tensor, "*axes y x"], index: Int[Tensor, " n"], axis: int
 ) -> Float[Tensor, "*axes y2 x2"]:
     return values.index_select(axis, index.to(values.device))

@@ -1,107 +1,342 @@
-"""Any module of a model as a layer of gradient maps: found by name, its place measured."""
+"""Feature layers: any module of a model, with layout and grid of its output on the image."""
 
-from difflib import get_close_matches
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from visattn.recording.layer_place import measured_site
-from visattn.recording.model_info import ExplainedModel, FeatureSite
+from visattn.io.messages import did_you_mean
+from visattn.recording.frozen_model import eval_mode
+from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
+from visattn.recording.token_grid import Grid, fits
 
 Layer = int | str | nn.Module
 
-_PLACES: WeakKeyDictionary[nn.Module, dict[Any, FeatureSite]] = WeakKeyDictionary()
+# Centers of changed blocks (y, x) as shares of the image. The set has no symmetry: flips,
+# transposition and shifts all change it.
+_BLOCK_CENTERS = (
+    (0.19, 0.24), (0.22, 0.77), (0.80, 0.16), (0.77, 0.81),
+    (0.48, 0.36), (0.33, 0.58), (0.64, 0.51), (0.53, 0.86),
+)  # fmt: skip
+_BLOCKS_PER_SIDE = 7
+_TOLERANCE = 0.1  # share of the image: half a block, and the spread by a layer
+_MIN_LOCALIZED = 6  # blocks that must be localized; all of them on a coarse grid
+_COARSE = 4  # cells along a side below which chance hits are likely
+_MAX_PREFIX_TOKENS = 128
+
+_MEASURED: WeakKeyDictionary[nn.Module, dict[Any, FeatureLayer]] = WeakKeyDictionary()
 
 
-def feature_site(subject: ExplainedModel, layer: Layer) -> FeatureSite:
-    """Return a layer whose activations lie on a grid.
+def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLayer:
+    """Return the feature layer that a number, a module or a module name selects.
 
-    Where the activations of a module lie that is not on the model's card is measured: blocks of an
-    image are changed, and must show at their place in what the module puts out.
+    If the module is not among the model's feature layers, its layout is measured: blocks of an
+    image are changed, and the output must change at the same positions.
 
     Args:
-        subject: The model.
-        layer: The number of a layer on the card, -1 for the last; or any module of the model, as
-            itself or by its path. Of a module that runs several times the last run counts, or the
-            one that is named: `layer4.2.relu#2` is the second run of `layer4.2.relu`.
+        explained: The model.
+        layer: Index into `info.feature_layers` (-1 is the last), a module, or its qualified name.
+            For a module that is called several times the last call counts, or the one that the
+            name selects: `layer4.2.relu#2` is the second call of `layer4.2.relu`.
 
     Raises:
-        ValueError: If there is no such module or run, or its output does not lie on the image.
+        ValueError: If there is no such module or call, or its output does not lie on the image.
 
     Example:
-        >>> from visattn.attribution.explained_model import subject_of
+        >>> from visattn.attribution.explained_model import analyze_model
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 2, 2), nn.ReLU(), nn.Flatten(),
         ...                       nn.Linear(8 * 12 * 20, 2))
-        >>> feature_site(subject_of(model, (24, 40)), model[1])
-        FeatureSite(site='1', layout='b c y x', grid=(12, 20), before=0, after=0, run=None)
+        >>> layer = resolve_feature_layer(analyze_model(model, (24, 40)), model[1])
+        >>> layer.site, layer.layout, layer.grid
+        ('1', 'b c y x', (12, 20))
     """
-    sites = subject.card.features
+    known = explained.info.feature_layers
     if isinstance(layer, int):
-        if -len(sites) <= layer < len(sites):
-            return sites[layer]
-        raise ValueError(_unknown(subject, layer))
-    name = layer_name(subject.model, layer) if isinstance(layer, nn.Module) else layer
-    path, mark, number = name.partition("#")
-    if path not in dict(subject.model.named_modules()) or (mark and not number.isdecimal()):
-        raise ValueError(_unknown(subject, name))
-    if resizes_images(subject.model):
+        if -len(known) <= layer < len(known):
+            return known[layer]
+        raise ValueError(_unknown_layer_error(explained, layer))
+    name = find_module_name(explained.model, layer) if isinstance(layer, nn.Module) else layer
+    site, separator, call = name.partition("#")
+    modules = dict(explained.model.named_modules())
+    if site not in modules or (separator and not call.isdecimal()):
+        raise ValueError(_unknown_layer_error(explained, name))
+    if resizes_images(explained.model):
         raise ValueError(
-            f"{subject.card.name} resizes and pads images itself, so that no layer covers the "
-            "image exactly; take input_gradient, smoothgrad, occlusion or rise"
+            f"{explained.info.name} resizes and pads images internally, so no layer covers the "
+            "image exactly; use input_gradient, smoothgrad, occlusion or rise"
         )
-    kept = _PLACES.setdefault(subject.model, {})
-    key = (id(subject.model.get_submodule(path)), name, subject.card)
-    if key not in kept:
-        kept[key] = measured_site(subject, path, int(number) if mark else None)
-    return kept[key]
+    cache = _MEASURED.setdefault(explained.model, {})
+    key = (id(modules[site]), name, explained.info)
+    if key not in cache:
+        cache[key] = measure_feature_layer(explained, site, int(call) if separator else None)
+    return cache[key]
 
 
-def layer_name(model: nn.Module, module: nn.Module) -> str:
-    """Return the path of a module in a model.
+def find_module_name(model: nn.Module, module: nn.Module) -> str:
+    """Return the qualified name of a module in a model.
 
     Args:
-        model: That holds it.
-        module: Part of the model.
+        model: The model.
+        module: A module of it.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If the module is not part of the model.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
-        >>> layer_name(model, model[1])
+        >>> find_module_name(model, model[1])
         '1'
     """
-    path = next((name for name, part in model.named_modules() if part is module), None)
-    if path is None:
+    name = next((name for name, child in model.named_modules() if child is module), None)
+    if name is None:
         raise ValueError(
             f"layer must be a module of the {type(model).__name__}, got a {type(module).__name__} "
-            "that is no part of it"
+            "that is not part of it"
         )
-    return path
+    return name
 
 
 def resizes_images(model: nn.Module) -> bool:
-    """Whether a model resizes and pads images itself, so that its grids do not cover them.
+    """Whether a model resizes and pads images internally, as torchvision's detectors do.
 
     Args:
-        model: Any; the detectors of torchvision do.
+        model: Any module.
     """
     return any(type(part).__name__ == "GeneralizedRCNNTransform" for part in model.modules())
 
 
-def _unknown(subject: ExplainedModel, layer: int | str) -> str:
-    sites = [site.site for site in subject.card.features]
-    names = [name for name, _ in subject.model.named_modules() if name]
+def _unknown_layer_error(explained: ExplainedModel, layer: int | str) -> str:
+    sites = [layer.site for layer in explained.info.feature_layers]
     if isinstance(layer, int):
-        known = ", ".join(sites) or "none"
         return (
-            f"{subject.card.name} has no features at layer {layer}; there are {len(sites)}: {known}"
+            f"layer must be below the number of feature layers of {explained.info.name}, "
+            f"{len(sites)} ({', '.join(sites) or 'none'}); got {layer}"
         )
-    close = get_close_matches(layer.partition("#")[0], names, n=3, cutoff=0.5)
-    hint = (
-        f"did you mean {' or '.join(close)}?"
-        if close
-        else f"its modules are {', '.join(names[:6])}"
+    names = [name for name, _ in explained.model.named_modules() if name]
+    return (
+        f"layer must name a module of {explained.info.name}, got {layer!r}; "
+        f"{did_you_mean(layer.partition('#')[0], names, cutoff=0.5)}"
     )
-    return f"{subject.card.name} has no features at layer {layer!r}; {hint}"
+
+
+def first_tensor(output: Any) -> tuple[Any, Tensor] | None:
+    """Return the first tensor in the output of a module, and its key.
+
+    The key is None if the output itself is a tensor.
+
+    Args:
+        output: A tensor, or a tuple, list or mapping of them.
+    """
+    if isinstance(output, Tensor):
+        return None, output
+    if isinstance(output, Mapping):
+        parts: Iterator[tuple[Any, Any]] = iter(cast("Mapping[Any, Any]", output).items())
+    elif isinstance(output, (list, tuple)):
+        parts = enumerate(cast("list[Any]", output))
+    else:
+        return None
+    return next(((key, part) for key, part in parts if isinstance(part, Tensor)), None)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A way to read a tensor as features on a grid."""
+
+    axes: FeatureLayout
+    grid: Grid
+    num_prefix_tokens: int = 0
+    num_suffix_tokens: int = 0
+
+    def to_layer(self, site: str, call: int | None) -> FeatureLayer:
+        return FeatureLayer(
+            site, self.axes, self.grid, self.num_prefix_tokens, self.num_suffix_tokens, call
+        )
+
+
+def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None) -> FeatureLayer:
+    """Return layout and grid of the output of a module, measured with changed image blocks.
+
+    Args:
+        explained: The model.
+        site: Qualified name of the module.
+        call: Which of its calls, from 1; None for the last.
+
+    Raises:
+        ValueError: If the output does not lie on the image, or there is no such call.
+
+    Example:
+        >>> info = ModelInfo("net", "other", (40, 60), (0.5,), (0.5,), "none")
+        >>> model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(2))
+        >>> measure_feature_layer(ExplainedModel(model, info, model), "1", None).layout
+        'b c n'
+    """
+    outputs = _block_outputs(explained, site)
+    title = f"{site}{f'#{call}' if call else ''} of {explained.info.name}"
+    hint = _layer_hint(explained.info)
+    if not outputs:
+        raise ValueError(f"{title} must run and return a tensor, but it does not; {hint}")
+    if call is not None and not 1 <= call <= len(outputs):
+        raise ValueError(
+            f"the number after # must be a call of the module, {site}#1 to {site}#{len(outputs)}; "
+            f"got {site}#{call} of {explained.info.name}"
+        )
+    output = outputs[(call or 0) - 1]
+    shape = "x".join(map(str, output.shape[1:]))
+    if output.shape[0] != len(_BLOCK_CENTERS) + 1 or output.ndim not in (3, 4):
+        raise ValueError(
+            f"{title} must return features on a grid for each image, got shape "
+            f"{list(output.shape)} for {len(_BLOCK_CENTERS) + 1} images; {hint}"
+        )
+    localized = [
+        (error, layout)
+        for layout in _candidate_layouts(output, explained.info)
+        if (error := _localization_error(output, layout)) is not None
+    ]
+    if not localized:
+        raise ValueError(
+            f"the features of {title} ({shape}) must respond to changed image blocks at the "
+            f"position of the block, but they do not, so its map would be wrong; {hint}"
+        )
+    number = call or (len(outputs) if len(outputs) > 1 else None)
+    return min(localized, key=lambda pair: pair[0])[1].to_layer(site, number)
+
+
+def _block_outputs(explained: ExplainedModel, site: str) -> list[Tensor]:
+    """Return the output of each call of a module for an image and copies with changed blocks."""
+    outputs: list[Tensor] = []
+
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        if (first := first_tensor(output)) is not None:
+            outputs.append(first[1].detach().float().cpu().clone())
+
+    images = _block_images(explained)
+    devices = [images.device] if images.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(explained.model):
+        handle = explained.model.get_submodule(site).register_forward_hook(hook)
+        try:
+            explained.forward(images)
+        finally:
+            handle.remove()
+    return outputs
+
+
+def _block_images(explained: ExplainedModel) -> Float[Tensor, "m c y x"]:
+    """Return a noise image, and copies of it with one changed block each."""
+    size, random = explained.info.input_size, torch.Generator().manual_seed(0)
+    base, change = torch.randn(2, len(explained.info.mean), *size, generator=random)
+    images = [0.5 * base]
+    for center in _BLOCK_CENTERS:
+        top, left, bottom, right = _block_box(center, size)
+        images.append(images[0].clone())
+        images[-1][:, top:bottom, left:right] = 1 + change[:, top:bottom, left:right]
+    weights = (weight for weight in explained.model.parameters() if weight.is_floating_point())
+    return torch.stack(images).to(next(weights, base))
+
+
+def _block_box(center: tuple[float, float], size: tuple[int, int]) -> tuple[int, int, int, int]:
+    sides = [max(1, round(length / _BLOCKS_PER_SIDE)) for length in size]
+    top, left = (
+        min(max(round(share * length - side / 2), 0), length - side)
+        for share, length, side in zip(center, size, sides, strict=True)
+    )
+    return top, left, top + sides[0], left + sides[1]
+
+
+def _candidate_layouts(output: Tensor, info: ModelInfo) -> Iterator[_Layout]:
+    """Yield the ways to read an output as features on a grid."""
+    shape, size = output.shape, info.input_size
+    if output.ndim == 4:
+        for axes, sides in (("b c y x", shape[2:]), ("b y x c", shape[1:3])):
+            grid = (sides[0], sides[1])
+            if min(grid) >= 1 and max(grid) > 1 and fits(grid, size):
+                yield _Layout(cast("FeatureLayout", axes), grid)
+        return
+    known = {layer.grid for layer in info.feature_layers}
+    for layer in info.attention_layers:
+        known |= {grid for grid in (layer.grid, layer.key_grid) if grid is not None}
+    for axes, count in (("b n c", shape[1]), ("b c n", shape[2])):
+        grids = known | {(n, count // n) for n in range(1, count + 1) if not count % n}
+        for grid in grids:
+            extra = count - grid[0] * grid[1]
+            if not 0 <= extra <= _MAX_PREFIX_TOKENS or max(grid) < 2 or not fits(grid, size):
+                continue
+            yield _Layout(cast("FeatureLayout", axes), grid, extra)
+            if extra:
+                yield _Layout(cast("FeatureLayout", axes), grid, 0, extra)
+
+
+def _localization_error(output: Tensor, layout: _Layout) -> float | None:
+    """Return the mean distance between blocks and responses, as a share of the image.
+
+    Returns None if too few blocks are localized.
+    """
+    grid = layout.grid
+    features = to_grid(output, layout.to_layer("", None))
+    changes = (features[1:] - features[:1]).square().sum(1).sqrt()
+    if not bool(changes.isfinite().all()):
+        return None
+    peaks = changes.flatten(1).amax(1).view(-1, 1, 1)
+    strong = (changes - peaks / 2).clamp(min=0)
+    total = strong.sum((1, 2)).clamp(min=torch.finfo(strong.dtype).tiny)
+    centers = [(torch.arange(count) + 0.5) / count for count in grid]
+    rows = (strong.sum(2) * centers[0]).sum(1) / total
+    columns = (strong.sum(1) * centers[1]).sum(1) / total
+    errors = (torch.stack((rows, columns), 1) - torch.tensor(_BLOCK_CENTERS)).abs()
+    tolerance = torch.tensor([0.5 / count + _TOLERANCE for count in grid])
+    localized = ((errors <= tolerance).all(1) & (peaks.flatten() > 0)).sum()
+    required = len(_BLOCK_CENTERS) if min(grid) < _COARSE else _MIN_LOCALIZED
+    return float(errors.mean()) if int(localized) >= required else None
+
+
+def to_grid(features: Tensor, layer: FeatureLayer) -> Float[Tensor, "b d gy gx"]:
+    """Return features of any layout as `[b d gy gx]`.
+
+    Args:
+        features: Output of the layer.
+        layer: Its layout and grid.
+
+    Raises:
+        ValueError: If the features do not have this layout.
+
+    Example:
+        >>> to_grid(torch.zeros(7, 2 + 15, 4), FeatureLayer("norm", "b n c", (3, 5), 2)).shape
+        torch.Size([7, 4, 3, 5])
+    """
+    axes, count = layer.layout.split(), layer.grid[0] * layer.grid[1]
+    if not has_layout(features, layer):
+        raise ValueError(
+            f"{layer.site} must return [{layer.layout}] with a grid of {layer.grid[0]} x "
+            f"{layer.grid[1]} after {layer.num_prefix_tokens} prefix tokens, got shape "
+            f"{list(features.shape)}"
+        )
+    if "n" in axes:
+        tokens = features.mT if layer.layout == "b n c" else features
+        start = layer.num_prefix_tokens
+        return tokens[:, :, start : start + count].unflatten(-1, layer.grid)
+    return features.movedim(-1, 1) if layer.layout == "b y x c" else features
+
+
+def has_layout(features: Tensor, layer: FeatureLayer) -> bool:
+    """Whether features have the layout and the grid of a layer.
+
+    Args:
+        features: Output of the layer.
+        layer: Its layout and grid.
+    """
+    axes = layer.layout.split()
+    if features.ndim != len(axes):
+        return False
+    if "n" in axes:
+        count = layer.num_prefix_tokens + layer.grid[0] * layer.grid[1] + layer.num_suffix_tokens
+        return features.shape[axes.index("n")] == count
+    axis = axes.index("y")
+    return tuple(features.shape[axis : axis + 2]) == layer.grid
+
+
+def _layer_hint(info: ModelInfo) -> str:
+    sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
+    return f"suitable layers include {sites}" if sites else "no suitable layer is known"

@@ -1,7 +1,8 @@
-"""The last spatial features before a model pools them, found by going back from its scores."""
+"""The last spatial features before a model pools them, found through gradients of its scores."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from math import prod
 from typing import Any
@@ -10,219 +11,340 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from visattn.recording.frozen_model import asked, frozen
-from visattn.recording.gradient_graph import Edge, GradientGraph, edge_of, extent, keeps_rows, mixes
-from visattn.recording.marked_probe import MarkedReading
-from visattn.recording.model_info import FeatureSite
-from visattn.recording.module_calls import dry
-from visattn.recording.scored_run import ModuleOutput, ScoredRun, scored_run
+from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.gradient_graph import (
+    Edge,
+    GradientGraph,
+    gradient_edge,
+    is_product,
+    num_positions,
+    preserves_rows,
+)
+from visattn.recording.model_info import FeatureLayer
+from visattn.recording.model_outputs import class_scores, detect_output_layout
+from visattn.recording.module_calls import probing
+from visattn.recording.quadrant_probe import QuadrantProbeResult
 from visattn.recording.token_grid import fits
 
-_TRIED = 4  # of the last outputs, that may carry all places on
-_FEW = 3  # places that vectors may have: pooled in several ways, or tokens before a grid
+_MAX_TESTED = 4  # last outputs that may carry all positions
+_VECTOR_POSITIONS = 3  # positions of a pooled vector: several pools, or prefix tokens
 
 
 @dataclass(eq=False)
 class PooledFeatures:
-    """What the scores of a model are pooled from.
+    """Features that the scores of a model are pooled from.
 
     Args:
-        sites: Where activations lie on a grid, from the image to the scores; the last one is
-            what the pooled vector is made of. Empty if that cannot be said.
-        refusal: Why it cannot.
-        read: Numbers of the tokens that the scores are made of, if the last layer has tokens.
+        layers: Layers with a grid, from the image to the scores; the pooled vector is computed
+            from the last one. Empty if it could not be determined.
+        error: Why it could not be determined.
+        read_tokens: Indices of the tokens that the scores are computed from, if the last layer has
+            tokens.
     """
 
-    sites: tuple[FeatureSite, ...] = ()
-    refusal: str = ""
-    read: tuple[int, ...] | None = None
+    layers: tuple[FeatureLayer, ...] = ()
+    error: str = ""
+    read_tokens: tuple[int, ...] | None = None
 
 
-def pooled_features(
-    model: nn.Module, image: Tensor, run: Callable[[Tensor], Any], marked: MarkedReading
+@dataclass(eq=False)
+class ModuleOutput:
+    """Output of a module in a run with gradients.
+
+    Args:
+        site: Qualified name of the module.
+        edge: Its edge in the autograd graph.
+        tensor: The output.
+        version: Version counter of the tensor when the module returned it.
+        layer: Layout and grid, if its activations are aligned with the image.
+    """
+
+    site: str
+    edge: Edge
+    tensor: Tensor
+    version: int
+    layer: FeatureLayer | None
+
+    @property
+    def unmodified(self) -> bool:
+        """Whether no in-place operation overwrote it."""
+        return self.tensor._version == self.version  # noqa: SLF001
+
+
+@dataclass(eq=False)
+class GradientRun:
+    """A run of a model with gradients down to the image.
+
+    Args:
+        image_size: Height and width of the image.
+        outputs: Outputs of modules that are called once, in order.
+        attention: Edges of the inputs and of the outputs of each attention module.
+        scores: The scores.
+    """
+
+    image_size: tuple[int, int]
+    outputs: list[ModuleOutput] = field(default_factory=list)
+    attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+
+
+def run_with_gradients(
+    model: nn.Module,
+    image: Tensor,
+    forward: Callable[[Tensor], Any],
+    quadrants: QuadrantProbeResult,
+) -> GradientRun:
+    """Run a model on an image that requires a gradient, and return its module outputs and scores.
+
+    Args:
+        model: The model.
+        image: A batch of one normalized image that requires a gradient.
+        forward: Calls the model.
+        quadrants: Result of its run on quadrant images.
+    """
+    run = GradientRun((image.shape[2], image.shape[3]))
+    with ExitStack() as stack:
+        for site, module in model.named_modules():
+            hook = _output_hook(site, run, quadrants)
+            handle = module.register_forward_hook(hook, with_kwargs=True)
+            stack.callback(handle.remove)
+        output = forward(image)
+    if not detect_output_layout(output, len(image)).error:
+        output = class_scores(output, len(image))
+    elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
+        output = output["out"] if "out" in output else output["logits"]
+    run.scores = [
+        tensor for tensor in _tensors(output) if tensor.requires_grad and tensor.is_floating_point()
+    ]
+    return run
+
+
+def _output_hook(
+    site: str, run: GradientRun, quadrants: QuadrantProbeResult
+) -> Callable[..., None]:
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if site in quadrants.attention_modules:
+            inputs, outputs = (
+                [gradient_edge(tensor) for tensor in _tensors(part) if tensor.grad_fn is not None]
+                for part in ((args, kwargs), output)
+            )
+            run.attention.append((inputs, outputs))
+        tensor = output[0] if isinstance(output, tuple) else output
+        once = quadrants.num_calls[site] == 1
+        if once and isinstance(tensor, Tensor) and tensor.grad_fn is not None:
+            version, layer = tensor._version, quadrants.feature_layers.get(site)  # noqa: SLF001
+            run.outputs.append(ModuleOutput(site, gradient_edge(tensor), tensor, version, layer))
+
+    return hook
+
+
+def _tensors(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from (tensor for part in value.values() for tensor in _tensors(part))
+    elif isinstance(value, (tuple, list)):
+        yield from (tensor for part in value for tensor in _tensors(part))
+
+
+def find_pooled_features(
+    model: nn.Module,
+    image: Tensor,
+    forward: Callable[[Tensor], Any],
+    quadrants: QuadrantProbeResult,
 ) -> PooledFeatures:
-    """Return the last features before pooling, by what the scores are made of.
+    """Return the last features before pooling, from one run of the model with gradients.
 
-    The model runs once with gradients. Everything that leads from the image to the scores passes
-    through certain tensors; the last of these whose gradient is spread over places, and not only
-    over a vector or a class token, is what is pooled. The module that put it out is taken, or,
-    where only a class token goes on, the last one through which all places reach it.
-
-    Args:
-        model: To be read.
-        image: One, normalized.
-        run: Calls the model.
-        marked: What was read off it when it ran on marked images.
-    """
-    with frozen(model), dry():
-        seen = scored_run(model, asked(image), run, marked)
-        if not seen.roots:
-            return PooledFeatures(refusal="no gradient leads from its scores to the image")
-        return _Following(seen, marked).features()
-
-
-def _is_plane(feature: FeatureSite | None) -> bool:
-    return feature is not None and feature.layout == "b c y x"
-
-
-class _Following:
-    """Goes back from the scores of a model to what they were pooled from.
+    Every path from the image to the scores passes through certain tensors, the bottlenecks. The
+    last bottleneck whose gradient is spread over positions, and not only over a vector or a class
+    token, is what the model pools. The result is the module that returned it or, where only a class
+    token continues, the last module through which all positions reach the class token.
 
     Args:
-        seen: A run of the model.
-        marked: What was read off it when it ran on marked images.
+        model: The model.
+        image: A batch of one normalized image.
+        forward: Calls the model.
+        quadrants: Result of its run on quadrant images.
+    """
+    with frozen(model), probing():
+        run = run_with_gradients(model, with_grad(image), forward, quadrants)
+        if not run.scores:
+            return PooledFeatures(error="its scores have no gradient with respect to the image")
+        return _PoolingSearch(run, quadrants).search()
+
+
+class _PoolingSearch:
+    """Traces the scores of a model back to the features that they are pooled from.
+
+    Args:
+        run: A run of the model with gradients.
+        quadrants: Result of its run on quadrant images.
     """
 
-    def __init__(self, seen: ScoredRun, marked: MarkedReading) -> None:
-        self.seen, self.marked = seen, marked
-        self.few = max([_FEW, *marked.prefixes.values()])
-        self.graph = GradientGraph([edge_of(root) for root in seen.roots])
-        self.inside = set[Edge]()
-        for taken, put in seen.attention:
-            self.inside |= self.graph.between(put, taken)
-        self.dense = seen.roots[0].ndim == 4  # whether each place has scores of its own
+    def __init__(self, run: GradientRun, quadrants: QuadrantProbeResult) -> None:
+        self.run, self.quadrants = run, quadrants
+        self.vector_positions = max([_VECTOR_POSITIONS, *quadrants.num_prefix_tokens.values()])
+        self.graph = GradientGraph([gradient_edge(scores) for scores in run.scores])
+        self.inside_attention = set[Edge]()
+        for inputs, outputs in run.attention:
+            self.inside_attention |= self.graph.between(outputs, inputs)
+        self.dense = run.scores[0].ndim == 4  # scores for each position
         generator = torch.Generator().manual_seed(1)
         self.weights = [
-            torch.randn(root.shape, generator=generator).to(root) for root in seen.roots
+            torch.randn(scores.shape, generator=generator).to(scores) for scores in run.scores
         ]
 
-    def features(self) -> PooledFeatures:
+    def search(self) -> PooledFeatures:
         """Return the features before pooling and those of earlier stages."""
-        pooled = self._last_spread()
+        pooled = self._last_spatial_bottleneck()
         if pooled is None:
-            self.graph.revive()
-            pooled = self._last_spread()
+            self.graph.unblock_zero_gradients()
+            pooled = self._last_spatial_bottleneck()
         if pooled is None:
-            return PooledFeatures(refusal="no gradient of its scores is spread over places")
-        read = self._read(pooled)
-        carrying = None if self.dense else self._carrying(pooled)
-        alike = carrying is not None and self._width(carrying.edge) == self._width(pooled)
-        chosen = carrying if alike and carrying else self._direct(pooled, alone=carrying is None)
+            return PooledFeatures(error="no gradient of its scores is spread over positions")
+        tokens = self._read_tokens(pooled)
+        carrier = None if self.dense else self._last_carrier(pooled)
+        same_width = carrier is not None and self._width(carrier.edge) == self._width(pooled)
+        if same_width and carrier:
+            chosen = carrier
+        else:
+            chosen = self._pooled_output(pooled, alone=carrier is None)
         if isinstance(chosen, str):
-            return PooledFeatures(refusal=chosen, read=read)
-        if chosen.feature is None:
-            raise AssertionError("an output that was chosen lies on the image")
-        return PooledFeatures((*self._earlier(chosen, chosen.feature), chosen.feature), "", read)
+            return PooledFeatures(error=chosen, read_tokens=tokens)
+        if chosen.layer is None:
+            raise AssertionError("the chosen output must be aligned with the image")
+        return PooledFeatures(
+            (*self._earlier_layers(chosen, chosen.layer), chosen.layer), "", tokens
+        )
 
     def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
-        """Return the gradient of some mixture of the scores with respect to tensors."""
+        """Return gradients of a random weighted sum of the scores with respect to tensors."""
         if not edges:
             return []
-        wanted = [GradientEdge(*edge) for edge in edges]
-        found = torch.autograd.grad(
-            self.seen.roots, wanted, self.weights, retain_graph=True, allow_unused=True
+        inputs = [GradientEdge(*edge) for edge in edges]
+        gradients = torch.autograd.grad(
+            self.run.scores, inputs, self.weights, retain_graph=True, allow_unused=True
         )
-        return list(found)
+        return list(gradients)
 
-    def _spread(self, gradient: Tensor | None) -> bool:
-        return gradient is not None and extent(gradient) > self.few
+    def _is_spatial(self, gradient: Tensor | None) -> bool:
+        return gradient is not None and num_positions(gradient) > self.vector_positions
 
-    def _last_spread(self) -> Edge | None:
-        """Return the last tensor that all passes through and whose gradient is over places."""
-        chain = [edge for edge in self.graph.chain if edge not in self.inside]
-        if self.dense:  # scores of places are no features
-            behind = (any(map(mixes, self.graph.before(edge))) for edge in chain)
-            chain = list(compress(chain, behind))
-        for start in range(0, len(chain), 16):
-            part = chain[start : start + 16]
-            for edge, gradient in zip(part, self.gradients(part), strict=True):
-                if self._spread(gradient):
+    def _last_spatial_bottleneck(self) -> Edge | None:
+        edges = [edge for edge in self.graph.bottlenecks if edge not in self.inside_attention]
+        if self.dense:  # dense scores are no features
+            before_scores = (any(map(is_product, self.graph.downstream(edge))) for edge in edges)
+            edges = list(compress(edges, before_scores))
+        for start in range(0, len(edges), 16):
+            chunk = edges[start : start + 16]
+            for edge, gradient in zip(chunk, self.gradients(chunk), strict=True):
+                if self._is_spatial(gradient):
                     return edge
         return None
 
-    def _carrying(self, pooled: Edge) -> ModuleOutput | None:
-        """Return what carries all places on from where only few tokens go on by themselves."""
-        behind = self.graph.before(pooled)
-        later = [one.edge for one in self.seen.outputs if one.feature and one.edge in behind]
-        edges = [edge for edge in dict.fromkeys(later) if edge not in self.inside]
-        found = zip(edges, self.gradients(edges), strict=True)
-        spread = [edge for edge, gradient in found if self._spread(gradient)]
-        for edge in reversed(spread[-_TRIED:]):
+    def _last_carrier(self, pooled: Edge) -> ModuleOutput | None:
+        """Return the last output that carries all positions where only few tokens continue."""
+        downstream = self.graph.downstream(pooled)
+        later = [out.edge for out in self.run.outputs if out.layer and out.edge in downstream]
+        edges = [edge for edge in dict.fromkeys(later) if edge not in self.inside_attention]
+        pairs = zip(edges, self.gradients(edges), strict=True)
+        spatial = [edge for edge, gradient in pairs if self._is_spatial(gradient)]
+        for edge in reversed(spatial[-_MAX_TESTED:]):
             with self.graph.blocked(edge):
-                rest = self.gradients([pooled])[0]
-            if not self._spread(rest):
-                return self._outermost(edge)
+                remaining = self.gradients([pooled])[0]
+            if not self._is_spatial(remaining):
+                return self._outermost_output(edge)
         return None
 
     def _width(self, edge: Edge) -> int:
-        """Return how many channels tokens have, which are their last axis."""
+        """Return the size of the last axis, the channels of tokens."""
         return self.graph.shape(edge)[-1]
 
-    def _direct(self, pooled: Edge, *, alone: bool) -> ModuleOutput | str:
-        """Return what put out the tensor that is pooled, or why it cannot be said.
+    def _pooled_output(self, pooled: Edge, *, alone: bool) -> ModuleOutput | str:
+        """Return the module output that is pooled, or why there is none.
 
         Args:
-            pooled: Where it stands.
-            alone: Whether nothing behind it carries all its places on.
+            pooled: Edge of the pooled tensor.
+            alone: Whether nothing downstream carries all its positions.
         """
-        busy = [
-            edge for edge in self.graph.before(pooled) if mixes(edge) and edge not in self.inside
+        products = [
+            edge
+            for edge in self.graph.downstream(pooled)
+            if is_product(edge) and edge not in self.inside_attention
         ]
-        found = sum(self._spread(gradient) for gradient in self.gradients(busy))
-        if alone and found > self.dense:
-            return "several streams of features go on side by side before they are pooled"
-        for edge in self.graph.chain[self.graph.chain.index(pooled) :]:
-            if edge != pooled and any(map(mixes, self.graph.between([pooled], [edge]))):
+        streams = sum(self._is_spatial(gradient) for gradient in self.gradients(products))
+        if alone and streams > self.dense:
+            return "several feature streams run in parallel before they are pooled"
+        for edge in self.graph.bottlenecks[self.graph.bottlenecks.index(pooled) :]:
+            if edge != pooled and any(map(is_product, self.graph.between([pooled], [edge]))):
                 break
-            found = self._outermost(edge) or self._inherited(edge)
-            if found is not None and found.whole:
-                return found
+            output = self._outermost_output(edge) or self._pooled_plane(edge)
+            if output is not None and output.unmodified:
+                return output
         shape = " x ".join(str(side) for side in self.graph.shape(pooled)[1:])
         return (
-            f"what its scores are pooled from ({shape} for each image) is put out by no module "
-            "whose places on the image could be followed"
+            f"its scores are pooled from a tensor ({shape} for each image) that is not the output "
+            "of a module with a known position on the image"
         )
 
-    def _outermost(self, edge: Edge) -> ModuleOutput | None:
-        put = (one for one in reversed(self.seen.outputs) if one.edge == edge)
-        return next((one for one in put if one.feature is not None), None)
+    def _outermost_output(self, edge: Edge) -> ModuleOutput | None:
+        outputs = (output for output in reversed(self.run.outputs) if output.edge == edge)
+        return next((output for output in outputs if output.layer is not None), None)
 
-    def _inherited(self, edge: Edge) -> ModuleOutput | None:
-        """Return an output on few places, made row by row of one whose places are known."""
-        put = next((one for one in reversed(self.seen.outputs) if one.edge == edge), None)
-        if put is None or put.tensor.ndim != 4:
+    def _pooled_plane(self, edge: Edge) -> ModuleOutput | None:
+        """Return an output on a small grid that is computed row by row from an aligned one."""
+        output = next((out for out in reversed(self.run.outputs) if out.edge == edge), None)
+        if output is None or output.tensor.ndim != 4:
             return None
-        rows, columns = put.tensor.shape[2:]
-        if not fits((rows, columns), self.seen.size):
+        rows, columns = output.tensor.shape[2:]
+        if not fits((rows, columns), self.run.image_size):
             return None
-        known = {one.edge for one in self.seen.outputs if _is_plane(one.feature)}
-        for source in self.graph.chain[self.graph.chain.index(edge) + 1 :]:
-            if not self._keeps(source, edge):
+        aligned = {out.edge for out in self.run.outputs if _is_plane(out.layer)}
+        for source in self.graph.bottlenecks[self.graph.bottlenecks.index(edge) + 1 :]:
+            if not self._preserves_rows(source, edge):
                 return None
-            if source in known:
-                return replace(put, feature=FeatureSite(put.site, "b c y x", (rows, columns)))
+            if source in aligned:
+                return replace(output, layer=FeatureLayer(output.site, "b c y x", (rows, columns)))
         return None
 
-    def _keeps(self, source: Edge, edge: Edge) -> bool:
+    def _preserves_rows(self, source: Edge, edge: Edge) -> bool:
         between = self.graph.between([edge], [source])
-        return all(keeps_rows(one) or self._is_vector(one) for one in between)
+        return all(preserves_rows(step) or self._is_vector(step) for step in between)
 
     def _is_vector(self, edge: Edge) -> bool:
-        return prod(sorted(self.graph.shape(edge))[:-1]) <= self.few
+        return prod(sorted(self.graph.shape(edge))[:-1]) <= self.vector_positions
 
-    def _earlier(self, chosen: ModuleOutput, last: FeatureSite) -> list[FeatureSite]:
-        """Return the last features of each earlier grid that all passes through."""
-        through = set(self.graph.chain)
-        ends: dict[Any, FeatureSite] = {}
-        for one in self.seen.outputs:
-            if one.edge == chosen.edge:
+    def _earlier_layers(self, chosen: ModuleOutput, last: FeatureLayer) -> list[FeatureLayer]:
+        """Return the last bottleneck layer of each earlier grid."""
+        bottlenecks = set(self.graph.bottlenecks)
+        layers: dict[Any, FeatureLayer] = {}
+        for output in self.run.outputs:
+            if output.edge == chosen.edge:
                 break
-            if one.feature is not None and one.edge in through and one.whole:
-                ends[one.feature.grid, one.feature.layout] = one.feature
-        ends.pop((last.grid, last.layout), None)
-        return list(ends.values())
+            layer = output.layer
+            if layer is not None and output.edge in bottlenecks and output.unmodified:
+                layers[layer.grid, layer.layout] = layer
+        layers.pop((last.grid, last.layout), None)
+        return list(layers.values())
 
-    def _read(self, pooled: Edge) -> tuple[int, ...] | None:
-        """Return which tokens the scores are made of, at the last tensor that has tokens."""
-        at = self.graph.chain.index(pooled)
-        cells = {rows * columns for rows, columns in self.marked.grids}
-        longest = max(self.marked.prefixes.values(), default=0)
-        for edge in self.graph.chain[: at + 1]:
+    def _read_tokens(self, pooled: Edge) -> tuple[int, ...] | None:
+        """Return which tokens the scores depend on, at the last tensor that has tokens."""
+        end = self.graph.bottlenecks.index(pooled)
+        cells = {rows * columns for rows, columns in self.quadrants.grids}
+        prefix_counts = self.quadrants.num_prefix_tokens
+        most = max(prefix_counts.values(), default=0)
+        for edge in self.graph.bottlenecks[: end + 1]:
             shape = self.graph.shape(edge)
             count = shape[1] if len(shape) == 3 else 0
-            before = self.marked.prefixes.get(count, 0)
-            if before or count in cells:
+            prefix = prefix_counts.get(count, 0)
+            if prefix or count in cells:
                 [gradient] = self.gradients([edge])
-                rows = [] if gradient is None else gradient[0].ne(0).any(-1).nonzero().flatten()
-                return tuple(int(row) + longest - before for row in rows)
+                if gradient is None:
+                    return ()
+                tokens = gradient[0].ne(0).any(-1).nonzero().flatten()
+                return tuple(int(token) + most - prefix for token in tokens)
         return None
+
+
+def _is_plane(layer: FeatureLayer | None) -> bool:
+    return layer is not None and layer.layout == "b c y x"

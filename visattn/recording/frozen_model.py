@@ -1,4 +1,4 @@
-"""Models that are asked, and come back as they were."""
+"""Context managers that restore a model: evaluation mode, and frozen parameters."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation, and give each of its parts back in the mode in which it was.
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and restore the mode of each of its modules afterwards.
 
     Args:
-        model: To be looked at.
+        model: Any module.
 
     Example:
         >>> model = torch.nn.Dropout().train()
-        >>> with evaluating(model):
+        >>> with eval_mode(model):
         ...     model.training
         False
         >>> model.training
@@ -33,15 +33,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Let a model be asked for gradients of what goes into it, and leave no trace of that.
+    """Put a model into evaluation mode with frozen parameters and enabled gradients.
 
-    Inside the block it is in evaluation mode and no parameter takes a gradient, so that of a
-    backward pass only that part is computed which leads to what is asked for. Gradients are on,
-    whatever the caller had. Modes, wishes for gradients and the random state come back, also after
-    an error.
+    With frozen parameters, a backward pass only computes gradients with respect to the inputs or
+    activations of interest. Training modes, `requires_grad` of each parameter and the random state
+    are restored afterwards, also after an exception.
 
     Args:
-        model: To be asked.
+        model: Any module.
 
     Example:
         >>> model = torch.nn.Linear(2, 1).train()
@@ -51,28 +50,28 @@ def frozen(model: nn.Module) -> Iterator[None]:
         >>> model.training, model.weight.requires_grad
         (True, True)
     """
-    wishes = [(weight, weight.requires_grad) for weight in model.parameters()]
-    devices = {weight.device for weight, _ in wishes if weight.device.type == "cuda"}
+    states = [(weight, weight.requires_grad) for weight in model.parameters()]
+    devices = {weight.device for weight, _ in states if weight.device.type == "cuda"}
     with (
         torch.random.fork_rng(devices=list(devices)),
         torch.inference_mode(mode=False),
         torch.enable_grad(),
-        evaluating(model),
+        eval_mode(model),
     ):
         try:
-            for weight, _ in wishes:
+            for weight, _ in states:
                 weight.requires_grad = False
             yield
         finally:
-            for weight, wish in wishes:
-                weight.requires_grad = wish
+            for weight, requires_grad in states:
+                weight.requires_grad = requires_grad
 
 
-def asked(images: Tensor) -> Tensor:
-    """Return a copy of images that takes a gradient.
+def with_grad(images: Tensor) -> Tensor:
+    """Return a detached copy of images that requires a gradient.
 
     Example:
-        >>> asked(torch.zeros(2)).requires_grad
+        >>> with_grad(torch.zeros(2)).requires_grad
         True
     """
     return images.detach().clone().requires_grad_()

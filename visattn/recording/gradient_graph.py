@@ -1,4 +1,4 @@
-"""The graph of a run with gradients: what leads to what, and what everything passes through."""
+"""The autograd graph of a model's scores: dependencies and tensors that all paths pass through."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Edge = tuple[Any, int]  # a node of the graph and which of its outputs: one tensor
-_KEEPING = (
+Edge = tuple[Any, int]  # an autograd node and the number of one of its outputs: one tensor
+_ELEMENTWISE_OR_POOLING = (
     "Convolution", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "Relu", "LeakyRelu",
     "Prelu", "Elu", "Celu", "Gelu", "Silu", "Mish", "Hardswish", "Hardsigmoid", "Hardtanh",
     "Sigmoid", "Tanh", "Clamp", "Softplus", "Mul", "Add", "Sub", "Div", "MaxPool2D", "AvgPool2D",
     "AdaptiveAvgPool2D", "AdaptiveMaxPool2D", "Upsample", "ConstantPad", "Clone", "ToCopy",
 )  # fmt: skip
-_CHANNELS = (1, 2**64 - 3)  # the second axis of four, counted from either end
-_MIXING = (
+_CHANNEL_AXES = (1, 2**64 - 3)  # the second of four axes, counted from either end
+_PRODUCTS = (
     "Convolution",
     "Addmm",
     "Addbmm",
@@ -29,132 +29,140 @@ _MIXING = (
 )
 
 
-def edge_of(tensor: Tensor) -> Edge:
-    """Return where a tensor stands in the graph.
+def gradient_edge(tensor: Tensor) -> Edge:
+    """Return the edge of the autograd graph that stands for a tensor.
 
     Args:
-        tensor: That takes a gradient.
+        tensor: That requires a gradient.
     """
     edge = torch.autograd.graph.get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 
 
-def extent(gradient: Tensor) -> int:
-    """Return over how many places a gradient is spread, if its longest axis is that of channels.
+def num_positions(gradient: Tensor) -> int:
+    """Return at how many positions a gradient is nonzero, taking its longest axis as channels.
 
     Args:
         gradient: Of any shape.
 
     Example:
-        >>> extent(torch.ones(1, 7, 2, 3)), extent(torch.tensor([[[1.0, 2.0], [0.0, 0.0]]]))
-        (6, 1)
+        >>> num_positions(torch.ones(1, 7, 2, 3))
+        6
+        >>> num_positions(torch.tensor([[[1.0, 2.0], [0.0, 0.0]]]))
+        1
     """
-    held = gradient != 0
+    nonzero = gradient != 0
     counts = [
-        int(held.movedim(axis, 0).flatten(1).any(1).sum()) if held.ndim > 1 else int(held.sum())
-        for axis in range(held.ndim)
+        int(nonzero.movedim(axis, 0).flatten(1).any(1).sum())
+        if nonzero.ndim > 1
+        else int(nonzero.sum())
+        for axis in range(nonzero.ndim)
     ]
-    places = 1
+    positions = 1
     for count in sorted(counts)[:-1]:
-        places *= count
-    return places
+        positions *= count
+    return positions
 
 
-def mixes(edge: Edge) -> bool:
-    """Whether what a tensor comes from is a product with weights, or of tokens with each other.
+def is_product(edge: Edge) -> bool:
+    """Whether a tensor is a product with weights (convolution, linear) or of tokens (attention).
 
     Args:
-        edge: Where the tensor stands.
+        edge: Edge of the tensor.
     """
-    return type(edge[0]).__name__.startswith(_MIXING)
+    return type(edge[0]).__name__.startswith(_PRODUCTS)
 
 
-def keeps_rows(edge: Edge) -> bool:
-    """Whether a tensor `[b, c, y, x]` has its rows and columns in the order of those it is made of.
+def preserves_rows(edge: Edge) -> bool:
+    """Whether the operation of a tensor `[b, c, y, x]` keeps the order of rows and columns.
 
     Args:
-        edge: Where the tensor stands.
+        edge: Edge of the tensor.
     """
     name = type(edge[0]).__name__
     if name.startswith("Cat"):
-        return edge[0]._saved_dim in _CHANNELS  # noqa: SLF001
-    return name.startswith("Convolution") or (name.startswith(_KEEPING) and not mixes(edge))
+        return edge[0]._saved_dim in _CHANNEL_AXES  # noqa: SLF001
+    if name.startswith("Convolution"):
+        return True
+    return name.startswith(_ELEMENTWISE_OR_POOLING) and not is_product(edge)
 
 
 class GradientGraph:
-    """What scores were computed from.
+    """The autograd graph from scores down to the image.
 
     Args:
-        roots: Where the scores stand.
+        roots: Edges of the scores.
     """
 
     def __init__(self, roots: Sequence[Edge]) -> None:
-        self._counts = Counter[Edge](roots)
+        self._num_uses = Counter[Edge](roots)
         self._roots = list(dict.fromkeys(roots))
-        waiting = list(self._roots)
-        seen = set(waiting)
-        while waiting:
-            for edge in _sources(waiting.pop()):
-                self._counts[edge] += 1
-                if edge not in seen:
-                    seen.add(edge)
-                    waiting.append(edge)
-        self.chain = self._chain(Counter(roots))
+        stack = list(self._roots)
+        visited = set(stack)
+        while stack:
+            for edge in _inputs(stack.pop()):
+                self._num_uses[edge] += 1
+                if edge not in visited:
+                    visited.add(edge)
+                    stack.append(edge)
+        self.bottlenecks = self._find_bottlenecks(Counter(roots))
+        """Tensors that every path passes through (dominators), from the scores to the image."""
 
-    def _chain(self, open_ends: Counter[Edge]) -> list[Edge]:
-        """Return the tensors through which everything passes, from the scores to the image."""
-        left = self._counts.copy()
-        left.subtract(open_ends)
-        pending = set(open_ends)
-        ready = [edge for edge in pending if left[edge] == 0]
-        chain: list[Edge] = []
+    def _find_bottlenecks(self, roots: Counter[Edge]) -> list[Edge]:
+        remaining = self._num_uses.copy()
+        remaining.subtract(roots)
+        frontier = set(roots)
+        ready = [edge for edge in frontier if remaining[edge] == 0]
+        bottlenecks: list[Edge] = []
         while ready:
             edge = ready.pop()
-            if len(pending) == 1:
-                chain.append(edge)
-            pending.discard(edge)
-            for source in _sources(edge):
-                pending.add(source)
-                left[source] -= 1
-                if left[source] == 0:
+            if len(frontier) == 1:
+                bottlenecks.append(edge)
+            frontier.discard(edge)
+            for source in _inputs(edge):
+                frontier.add(source)
+                remaining[source] -= 1
+                if remaining[source] == 0:
                     ready.append(source)
-        return chain
+        return bottlenecks
 
-    def between(self, late: Sequence[Edge], early: Sequence[Edge]) -> set[Edge]:
-        """Return what is computed on the way from some tensors to others, these left out.
+    def between(self, outputs: Sequence[Edge], inputs: Sequence[Edge]) -> set[Edge]:
+        """Return the tensors on the paths from outputs back to inputs.
 
         Args:
-            late: That were computed last; part of what is returned.
-            early: That were computed first.
+            outputs: Included in the result.
+            inputs: Not included in the result.
         """
-        ends = set(early)
-        waiting = [edge for edge in late if edge not in ends]
-        found = set(waiting)
-        while waiting:
-            for edge in _sources(waiting.pop()):
-                if edge not in ends and edge not in found:
-                    found.add(edge)
-                    waiting.append(edge)
-        return found
+        ends = set(inputs)
+        stack = [edge for edge in outputs if edge not in ends]
+        visited = set(stack)
+        while stack:
+            for edge in _inputs(stack.pop()):
+                if edge not in ends and edge not in visited:
+                    visited.add(edge)
+                    stack.append(edge)
+        return visited
 
-    def before(self, edge: Edge) -> set[Edge]:
-        """Return what lies between the scores and a tensor that everything passes through."""
+    def downstream(self, edge: Edge) -> set[Edge]:
+        """Return the tensors between a bottleneck and the scores."""
         return self.between(self._roots, [edge])
 
-    def revive(self) -> None:
-        """Let gradients pass where weights that are all 0 stop them, as in untrained heads."""
-        for node in dict.fromkeys(node for node, _ in self._counts):
+    def unblock_zero_gradients(self) -> None:
+        """Replace gradients that become all zero by ones, as behind zero-initialized heads."""
+        for node in dict.fromkeys(node for node, _ in self._num_uses):
             if node.next_functions:
-                node.register_hook(_revived)
+                node.register_hook(_replace_zero_gradient)
 
     @contextmanager
     def blocked(self, edge: Edge) -> Iterator[None]:
-        """Let no gradient pass through a tensor inside the block."""
+        """Set the gradient of a tensor to zero inside the block."""
 
         def block(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
             return tuple(
-                torch.zeros_like(one) if number == edge[1] and one is not None else one
-                for number, one in enumerate(gradients)
+                torch.zeros_like(gradient)
+                if number == edge[1] and gradient is not None
+                else gradient
+                for number, gradient in enumerate(gradients)
             )
 
         handle = edge[0].register_prehook(block)
@@ -167,21 +175,23 @@ class GradientGraph:
         """Return the shape of a tensor.
 
         Args:
-            edge: Where it stands.
+            edge: Edge of the tensor.
         """
         return tuple(int(side) for side in edge[0]._input_metadata[edge[1]].shape)  # noqa: SLF001
 
 
-def _sources(edge: Edge) -> list[Edge]:
+def _inputs(edge: Edge) -> list[Edge]:
     return [(node, number) for node, number in edge[0].next_functions if node is not None]
 
 
-def _revived(
-    given: tuple[Tensor | None, ...], taken: tuple[Tensor | None, ...]
+def _replace_zero_gradient(
+    grad_inputs: tuple[Tensor | None, ...], grad_outputs: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...] | None:
-    """Return a gradient of ones if none is left of one that is not 0."""
-    if any(bool(one.any()) for one in given if one is not None):
+    """Return ones if a nonzero gradient became all zero."""
+    if any(bool(gradient.any()) for gradient in grad_inputs if gradient is not None):
         return None
-    if not any(bool(one.any()) for one in taken if one is not None):
+    if not any(bool(gradient.any()) for gradient in grad_outputs if gradient is not None):
         return None
-    return tuple(None if one is None else torch.ones_like(one) for one in given)
+    return tuple(
+        None if gradient is None else torch.ones_like(gradient) for gradient in grad_inputs
+    )

@@ -1,4 +1,4 @@
-"""What there is to know about a model before one asks where it looked."""
+"""Model metadata for recording and attribution: input, attention layers, feature layers, output."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,133 +9,133 @@ from torch import Tensor, nn
 
 from visattn.recording.model_outputs import OutputLayout, class_scores
 
-Source = Literal["visattn", "timm", "torchvision", "transformers", "other"]
+Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "none"]
 FeatureLayout = Literal["b c y x", "b y x c", "b n c", "b c n"]
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """One layer of attention among tokens.
+    """A layer of attention among tokens.
 
     Args:
-        site: Path of the module in the model.
-        grid: Rows and columns of the tokens that ask.
-        heads: How many there are, or None if nobody said.
-        roles: Of the tokens that stand before the grid, in their order.
-        keys: Rows and columns of the tokens that are looked at, if it is another grid.
-        window: Height and width of the windows that attention stays in, or None.
-        shift: By how many rows and columns the windows are moved.
-        lone: Whether there is one query for all of the grid, as in pooling and class attention.
+        site: Qualified name of the module, as in `named_modules()`.
+        grid: Rows and columns of the query tokens.
+        num_heads: Number of heads; None if unknown.
+        prefix_tokens: Kinds of the tokens before the grid, in order: `class`, `distillation`,
+            `register`.
+        key_grid: Rows and columns of the key tokens, if it is another grid.
+        window_size: Height and width of attention windows; None for global attention.
+        shift_size: Rows and columns by which the windows are shifted.
+        single_query: Whether one query attends to the whole grid, as in attention pooling and
+            class attention.
     """
 
     site: str
     grid: tuple[int, int]
-    heads: int | None = None
-    roles: tuple[str, ...] = ()
-    keys: tuple[int, int] | None = None
-    window: tuple[int, int] | None = None
-    shift: tuple[int, int] = (0, 0)
-    lone: bool = False
+    num_heads: int | None = None
+    prefix_tokens: tuple[str, ...] = ()
+    key_grid: tuple[int, int] | None = None
+    window_size: tuple[int, int] | None = None
+    shift_size: tuple[int, int] = (0, 0)
+    single_query: bool = False
 
 
 @dataclass(frozen=True)
-class FeatureSite:
-    """A place in the model whose activations lie on a grid, as gradient maps of a layer need it.
+class FeatureLayer:
+    """A layer whose activations lie on a grid, as class activation maps need it.
 
     Args:
-        site: Path of the module whose output they are.
-        layout: The order of their axes.
+        site: Qualified name of the module, as in `named_modules()`.
+        layout: Order of the axes of its output.
         grid: Rows and columns.
-        before: Tokens that stand before the grid, for `b n c` and `b c n`.
-        after: Tokens that stand after it.
-        run: Which of the module's runs counts, from 1; None for the last.
+        num_prefix_tokens: Tokens before the grid, for `b n c` and `b c n`.
+        num_suffix_tokens: Tokens after the grid.
+        call: Which forward call of the module in one run of the model, from 1; None for the last.
     """
 
     site: str
     layout: FeatureLayout
     grid: tuple[int, int]
-    before: int = 0
-    after: int = 0
-    run: int | None = None
+    num_prefix_tokens: int = 0
+    num_suffix_tokens: int = 0
+    call: int | None = None
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model is made for and made of; printed, it is a table.
+    """Metadata of a model; `print` shows it as a table.
 
     Args:
-        name: Of the architecture.
-        source: Whose model it is.
-        size: Height and width of the images it is made for.
-        mean: Mean of each color channel of those images, in [0, 1].
-        std: Spread of each color channel.
-        pooling: What the scores are made of: the class token, it and a distillation token, the
-            mean of the patches, an attention pool, or no tokens at all.
-        layers: Attention among tokens, in the order of the model; () for a CNN.
-        features: Where activations lie on a grid, from the image to the scores; the last one
-            is the usual place of a gradient map.
-        refusal: Why the attention of this model cannot be shown as maps; "" if it can.
-        refused: Layers that cannot be shown although others can, and why.
-        output: Where the class scores are in what the model returns.
-        no_features: Why it cannot be said which features its scores are pooled from; "" if it can.
+        name: Name of the architecture.
+        library: Library that the model comes from.
+        input_size: Height and width of the input images.
+        mean: Mean of each color channel that images are normalized with, in [0, 1].
+        std: Standard deviation of each color channel.
+        pooling: What the head classifies: the `class` token, class and distillation token
+            (`distilled`), the `mean` of the patches, an `attention` pool, or `none` without tokens.
+        attention_layers: Attention among tokens, in the order of the model; () for a CNN.
+        feature_layers: Layers whose activations lie on a grid, from the image to the scores; the
+            last one is the default of class activation maps.
+        attention_error: Why no attention of the model can be recorded as maps; "" if it can.
+        unsupported_layers: Attention layers that cannot be recorded, and why.
+        output: Location of the class scores in the output of the model.
+        features_error: Why the features before pooling could not be determined; "" if they were.
     """
 
     name: str
-    source: Source
-    size: tuple[int, int]
+    library: Library
+    input_size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     pooling: Pooling
-    layers: tuple[AttentionLayer, ...] = ()
-    features: tuple[FeatureSite, ...] = ()
-    refusal: str = ""
-    refused: tuple[tuple[str, str], ...] = ()
+    attention_layers: tuple[AttentionLayer, ...] = ()
+    feature_layers: tuple[FeatureLayer, ...] = ()
+    attention_error: str = ""
+    unsupported_layers: tuple[tuple[str, str], ...] = ()
     output: OutputLayout = field(default_factory=OutputLayout)
-    no_features: str = ""
+    features_error: str = ""
 
     def __str__(self) -> str:
         """Return the table."""
-        return card_table(self)
+        return format_model_info(self)
 
 
 @dataclass(frozen=True)
 class ExplainedModel:
-    """A model as the methods see it: normalized images in, what it makes of them out.
+    """A model with its metadata, as attribution methods take it.
 
     Args:
-        model: What is listened to.
-        card: What is known about it.
-        forward: From normalized images to what the model returns.
-        classes: Names of the classes, or () if nobody said.
+        model: The model, whose modules are hooked.
+        info: Its metadata.
+        forward: Function from normalized images to the output of the model.
+        class_names: Names of the classes; () if unknown.
     """
 
     model: nn.Module
-    card: ModelInfo
+    info: ModelInfo
     forward: Callable[[Float[Tensor, "b c y x"]], Any]
-    classes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     def scores(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        """Return the scores of the classes, before softmax.
+        """Return the class scores (logits) of normalized images.
 
         Args:
             images: Normalized.
 
         Raises:
-            ValueError: If the model returns no class scores.
+            ValueError: If the output of the model has no class scores.
         """
-        if self.card.output.refusal:
-            raise ValueError(
-                f"{self.card.name} has no class to explain: {self.card.output.refusal}"
-            )
+        if self.info.output.error:
+            raise ValueError(f"{self.info.name} has no class to explain: {self.info.output.error}")
         return class_scores(self.forward(images), len(images))
 
 
-def card_table(card: ModelInfo) -> str:
-    """Return what is known about a model as lines of text.
+def format_model_info(info: ModelInfo) -> str:
+    """Return the metadata of a model as a table of text.
 
     Args:
-        card: Of the model.
+        info: The metadata.
 
     Example:
         >>> layer = AttentionLayer("blocks.0.attn", (3, 5), 2, ("class",))
@@ -144,47 +144,49 @@ def card_table(card: ModelInfo) -> str:
           input      48 x 80, mean 0.5, std 0.5
           pooling    class
           attention  1 layer
-            blocks.0.attn  3 x 5, 2 heads, after class
+            blocks.0.attn  3 x 5, 2 heads, prefix class
     """
-    mean, std = (" ".join(f"{value:g}" for value in values) for values in (card.mean, card.std))
+    mean, std = (" ".join(f"{value:g}" for value in values) for values in (info.mean, info.std))
     lines = [
-        f"{card.name} ({card.source})",
-        f"  input      {_by(card.size)}, mean {mean}, std {std}",
-        f"  pooling    {card.pooling}",
+        f"{info.name} ({info.library})",
+        f"  input      {_format_size(info.input_size)}, mean {mean}, std {std}",
+        f"  pooling    {info.pooling}",
     ]
-    if card.output.scores or card.output.refusal:
-        lines.append(
-            f"  scores     {card.output.refusal or f'the {card.output.scores} of its output'}"
-        )
-    if card.refusal:
-        lines.append(f"  attention  not shown: {card.refusal}")
+    if info.output.key or info.output.error:
+        lines.append(f"  scores     {info.output.error or f'{info.output.key} of the output'}")
+    if info.attention_error:
+        lines.append(f"  attention  not supported: {info.attention_error}")
     else:
-        lines.append(f"  attention  {_counted(len(card.layers), 'layer')}")
-    lines += _columns([(layer.site, _layer_line(layer)) for layer in card.layers])
-    lines += _columns([(site, f"not shown: {reason}") for site, reason in card.refused])
-    if card.no_features:
-        lines.append(f"  features   not known: {card.no_features}")
-    elif card.features:
-        lines.append(f"  features   {_counted(len(card.features), 'layer')}")
-    lines += _columns([(one.site, f"{_by(one.grid)}, [{one.layout}]") for one in card.features])
+        lines.append(f"  attention  {_format_count(len(info.attention_layers), 'layer')}")
+    lines += _columns([(layer.site, _format_layer(layer)) for layer in info.attention_layers])
+    lines += _columns([(site, f"not supported: {why}") for site, why in info.unsupported_layers])
+    if info.features_error:
+        lines.append(f"  features   unknown: {info.features_error}")
+    elif info.feature_layers:
+        lines.append(f"  features   {_format_count(len(info.feature_layers), 'layer')}")
+    lines += _columns(
+        [
+            (layer.site, f"{_format_size(layer.grid)}, [{layer.layout}]")
+            for layer in info.feature_layers
+        ]
+    )
     return "\n".join(lines)
 
 
-def _layer_line(layer: AttentionLayer) -> str:
-    parts = [_by(layer.grid)]
-    if layer.heads is not None:
-        parts.append(_counted(layer.heads, "head"))
-    if layer.roles:
-        kinds = dict.fromkeys(layer.roles)
-        counts = {kind: layer.roles.count(kind) for kind in kinds}
-        told = (kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
-        parts.append(f"after {', '.join(told)}")
-    if layer.keys is not None:
-        parts.append(f"looks at {_by(layer.keys)}")
-    if layer.window is not None:
-        moved = f" moved by {_by(layer.shift)}" if any(layer.shift) else ""
-        parts.append(f"windows {_by(layer.window)}{moved}")
-    return ", ".join([*parts, *(["one query for all"] if layer.lone else [])])
+def _format_layer(layer: AttentionLayer) -> str:
+    parts = [_format_size(layer.grid)]
+    if layer.num_heads is not None:
+        parts.append(_format_count(layer.num_heads, "head"))
+    if layer.prefix_tokens:
+        counts = {kind: layer.prefix_tokens.count(kind) for kind in layer.prefix_tokens}
+        tokens = (kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
+        parts.append(f"prefix {', '.join(tokens)}")
+    if layer.key_grid is not None:
+        parts.append(f"keys {_format_size(layer.key_grid)}")
+    if layer.window_size is not None:
+        shift = f" shifted by {_format_size(layer.shift_size)}" if any(layer.shift_size) else ""
+        parts.append(f"windows {_format_size(layer.window_size)}{shift}")
+    return ", ".join([*parts, *(["single query"] if layer.single_query else [])])
 
 
 def _columns(rows: list[tuple[str, str]]) -> list[str]:
@@ -192,9 +194,9 @@ def _columns(rows: list[tuple[str, str]]) -> list[str]:
     return [f"    {left:{width}}  {right}" for left, right in rows]
 
 
-def _by(sides: tuple[int, int]) -> str:
-    return f"{sides[0]} x {sides[1]}"
+def _format_size(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
 
 
-def _counted(count: int, of: str) -> str:
-    return f"{count} {of}" if count == 1 else f"{count} {of}s"
+def _format_count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""What a model returns: where its class scores are, and what it holds besides."""
+"""Class scores in the output of a model: where they are, or why there are none."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,70 +8,72 @@ from typing import Any, cast
 from jaxtyping import Float
 from torch import Tensor
 
-_SCORES = ("logits", "out", "scores", "class_logits", "class_scores", "pred_logits", "predictions")
-_FEATURES = frozenset({
+_SCORE_KEYS = (
+    "logits", "out", "scores", "class_logits", "class_scores", "pred_logits", "predictions",
+)  # fmt: skip
+_FEATURE_KEYS = frozenset({
     "loss", "last_hidden_state", "hidden_states", "pooler_output", "attentions", "features",
     "feature_maps", "embedding", "embeddings", "image_embeds", "text_embeds", "vision_embeds",
     "boxes", "pred_boxes",
 })  # fmt: skip
-_LISTED = 4  # tensors of an output that a message names
+_MAX_LISTED = 4  # parts of an output that a message lists
 
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """Where the class scores of a model are in what it returns.
+    """Location of the class scores in the output of a model.
 
     Args:
-        scores: Name or position of the scores, "" if they are the output itself.
-        classes: How many there are; None if the output holds no class scores.
-        refusal: Why there are no class scores; "" if there are.
+        key: Name or index of the scores; "" if they are the output itself.
+        num_classes: Number of classes; None if the output has no class scores.
+        error: Why there are no class scores; "" if there are.
     """
 
-    scores: str = ""
-    classes: int | None = None
-    refusal: str = ""
+    key: str = ""
+    num_classes: int | None = None
+    error: str = ""
 
 
-def output_layout(output: Any, batch: int) -> OutputLayout:
-    """Return where the class scores of a model are in what it returned.
+def detect_output_layout(output: Any, batch_size: int) -> OutputLayout:
+    """Return where the class scores are in the output of a model.
 
-    Class scores are a tensor `[b, k]`: the output itself, or a part of it called `logits`, `out`
-    or the like, or the first such tensor that is not known to be something else.
+    Class scores are a tensor `[b, k]`: the output itself, a part of it named `logits`, `out` or
+    similar, or else the first such tensor whose name is not known to mean something else.
 
     Args:
-        output: As the model returned it.
-        batch: Images that it was given.
+        output: Output of the model.
+        batch_size: Number of input images.
 
     Example:
         >>> import torch
-        >>> output_layout({"features": torch.zeros(2, 7), "logits": torch.zeros(2, 5)}, 2)
-        OutputLayout(scores='logits', classes=5, refusal='')
-        >>> print(output_layout({"out": torch.zeros(2, 21, 8, 8)}, 2).refusal)
-        it returns no class scores [b, k] but out [2, 21, 8, 8]; pass a function of its output, as \
-in target=lambda output: output['out'][:, 3].mean((1, 2))
+        >>> detect_output_layout({"features": torch.zeros(2, 7), "logits": torch.zeros(2, 5)}, 2)
+        OutputLayout(key='logits', num_classes=5, error='')
+        >>> print(detect_output_layout({"out": torch.zeros(2, 21, 8, 8)}, 2).error)
+        its output has no class scores [b, k], got out [2, 21, 8, 8]; pass a function of the \
+output, such as target=lambda output: output['out'][:, 3].mean((1, 2))
     """
-    parts = _parts(output)
-    named = {name: part for name, _, part in parts}
-    usual = next((name for name in _SCORES if name in named), None)
-    if usual is not None:
-        candidates = [usual]
+    parts = _tensor_parts(output)
+    by_name = {name: tensor for name, _, tensor in parts}
+    score_key = next((name for name in _SCORE_KEYS if name in by_name), None)
+    if score_key is not None:
+        candidates = [score_key]
     else:
-        candidates = [name for name, _, _ in parts if name not in _FEATURES]
+        candidates = [name for name, _, _ in parts if name not in _FEATURE_KEYS]
     for name in candidates:
-        if (scores := _class_scores(named[name], batch)) is not None:
+        if (scores := _as_class_scores(by_name[name], batch_size)) is not None:
             return OutputLayout(name, scores.shape[1])
-    return OutputLayout(refusal=_refusal(output, parts, usual))
+    return OutputLayout(error=_no_scores_error(output, parts, score_key))
 
 
-def class_scores(output: Any, batch: int | None = None) -> Float[Tensor, "b k"]:
-    """Return the class scores that a model returned, wherever they are in its output.
+def class_scores(output: Any, batch_size: int | None = None) -> Float[Tensor, "b k"]:
+    """Return the class scores in the output of a model.
 
     Args:
-        output: As the model returned it.
-        batch: Images that it was given; None if that is not known.
+        output: Output of the model.
+        batch_size: Number of input images; None if unknown.
 
     Raises:
-        ValueError: If there are none; the message shows a function that makes a target of it.
+        ValueError: If there are none; the message shows a target function for this output.
 
     Example:
         >>> import torch
@@ -80,97 +82,103 @@ def class_scores(output: Any, batch: int | None = None) -> Float[Tensor, "b k"]:
     """
     if isinstance(output, Tensor) and output.ndim == 2:
         return output
-    count = batch if batch is not None else _batch(output)
-    layout = output_layout(output, count)
-    if layout.refusal:
-        raise ValueError(f"there is no class to explain: {layout.refusal}")
-    [part] = [part for name, _, part in _parts(output) if name == layout.scores]
-    return cast("Tensor", _class_scores(part, count))
+    count = batch_size if batch_size is not None else _infer_batch_size(output)
+    layout = detect_output_layout(output, count)
+    if layout.error:
+        raise ValueError(f"the model has no class to explain: {layout.error}")
+    [tensor] = [tensor for name, _, tensor in _tensor_parts(output) if name == layout.key]
+    return cast("Tensor", _as_class_scores(tensor, count))
 
 
-def described_output(output: Any) -> str:
-    """Return what a model returned in a few words.
+def describe_output(output: Any) -> str:
+    """Return a short description of the output of a model.
 
     Example:
         >>> import torch
-        >>> described_output([{"boxes": torch.zeros(3, 4)}])
+        >>> describe_output([{"boxes": torch.zeros(3, 4)}])
         'a list: [0] a dict (boxes)'
     """
     if isinstance(output, Tensor):
         return f"a tensor {list(output.shape)}"
-    return f"a {type(output).__name__}: {_listed(_all_parts(output)) or 'empty'}"
+    return f"a {type(output).__name__}: {_list_parts(_named_parts(output)) or 'empty'}"
 
 
-def _refusal(output: Any, parts: list[tuple[str, str, Tensor]], usual: str | None) -> str:
-    shown = _listed([(name, part) for name, _, part in parts]) if parts else None
-    what = shown or described_output(output)
+def _no_scores_error(
+    output: Any, parts: list[tuple[str, str, Tensor]], score_key: str | None
+) -> str:
+    tensors = _list_parts([(name, tensor) for name, _, tensor in parts]) if parts else None
     return (
-        f"it returns no class scores [b, k] but {what}; pass a function of its output, as in "
-        f"target=lambda output: {_example(output, parts, usual)}"
+        f"its output has no class scores [b, k], got {tensors or describe_output(output)}; pass a "
+        f"function of the output, such as target=lambda output: "
+        f"{_example_target(output, parts, score_key)}"
     )
 
 
-def _example(output: Any, parts: list[tuple[str, str, Tensor]], usual: str | None) -> str:
-    """Return the body of a function that makes one number for each image of an output."""
+def _example_target(
+    output: Any, parts: list[tuple[str, str, Tensor]], score_key: str | None
+) -> str:
+    """Return the body of a function that computes one number for each image from an output."""
     if not parts:
         first = output[0] if isinstance(output, Sequence) and output else None
         if isinstance(first, Mapping):  # one mapping for each image, as detectors return
             key = next((key for key in ("scores", *first) if key in first), "scores")
-            return f"torch.stack([one[{key!r}].sum() for one in output])"
+            return f"torch.stack([image[{key!r}].sum() for image in output])"
         return "one number for each image"
-    fitting = [part for part in parts if part[0] == usual] or [
+    suitable = [part for part in parts if part[0] == score_key] or [
         part for part in parts if part[2].ndim >= 2
     ]
-    _, path, part = (fitting or parts)[0 if usual else -1]
-    if part.ndim == 3:
-        return f"{path}[:, 0, 3]"
-    if part.ndim < 3:
-        return f"{path}[:, 3]" if part.ndim == 2 else path
-    return f"{path}[:, 3].mean({tuple(range(1, part.ndim - 1))})"
+    _, expression, tensor = (suitable or parts)[0 if score_key else -1]
+    if tensor.ndim == 3:
+        return f"{expression}[:, 0, 3]"
+    if tensor.ndim < 3:
+        return f"{expression}[:, 3]" if tensor.ndim == 2 else expression
+    return f"{expression}[:, 3].mean({tuple(range(1, tensor.ndim - 1))})"
 
 
-def _class_scores(part: Tensor, batch: int) -> Float[Tensor, "b k"] | None:
-    """Return a tensor as class scores of so many images; None if it cannot be that."""
-    if not part.is_floating_point() or part.ndim == 0 or len(part) != batch:
+def _as_class_scores(tensor: Tensor, batch_size: int) -> Float[Tensor, "b k"] | None:
+    """Return a tensor as class scores of a batch; None if it has another shape."""
+    if not tensor.is_floating_point() or tensor.ndim == 0 or len(tensor) != batch_size:
         return None
-    if part.ndim == 1:  # the one score of a model that says yes or no
-        return part[:, None]
-    whole = part.flatten(2).squeeze(2) if part.ndim > 2 and part[0, 0].numel() == 1 else part
-    return whole if whole.ndim == 2 else None
+    if tensor.ndim == 1:  # the logit of a binary classifier
+        return tensor[:, None]
+    singleton = tensor.ndim > 2 and tensor[0, 0].numel() == 1
+    scores = tensor.flatten(2).squeeze(2) if singleton else tensor
+    return scores if scores.ndim == 2 else None
 
 
-def _parts(output: Any) -> list[tuple[str, str, Tensor]]:
+def _tensor_parts(output: Any) -> list[tuple[str, str, Tensor]]:
     """Return the tensors of an output, each with its name and the expression that returns it."""
     if isinstance(output, Tensor):
         return [("", "output", output)]
-    dotted = dataclasses.is_dataclass(output) or hasattr(output, "_fields")
-    listed = not dotted and isinstance(output, (list, tuple))
-    found: list[tuple[str, str, Tensor]] = []
-    for name, part in _all_parts(output):
+    has_attributes = dataclasses.is_dataclass(output) or hasattr(output, "_fields")
+    is_sequence = not has_attributes and isinstance(output, (list, tuple))
+    parts: list[tuple[str, str, Tensor]] = []
+    for name, part in _named_parts(output):
         if isinstance(part, Tensor):
-            key = f".{name}" if dotted else name if listed else f"[{name!r}]"
-            found.append((name, f"output{key}", part))
-    return found
+            access = f".{name}" if has_attributes else name if is_sequence else f"[{name!r}]"
+            parts.append((name, f"output{access}", part))
+    return parts
 
 
-def _all_parts(output: Any) -> list[tuple[str, Any]]:
+def _named_parts(output: Any) -> list[tuple[str, Any]]:
     if isinstance(output, Mapping):
         return [(str(name), part) for name, part in cast("Mapping[Any, Any]", output).items()]
     if dataclasses.is_dataclass(output):
-        return [(one.name, getattr(output, one.name)) for one in dataclasses.fields(output)]
+        fields = dataclasses.fields(output)
+        return [(field.name, getattr(output, field.name)) for field in fields]
     if hasattr(output, "_fields"):
         return [(name, getattr(output, name)) for name in output._fields]
     if isinstance(output, (list, tuple)):
-        return [(f"[{at}]", part) for at, part in enumerate(cast("Sequence[Any]", output))]
+        return [(f"[{index}]", part) for index, part in enumerate(cast("Sequence[Any]", output))]
     return []
 
 
-def _listed(parts: Sequence[tuple[str, Any]]) -> str:
-    told = [f"{name} {_short(part)}".strip() for name, part in parts[:_LISTED]]
-    return ", ".join(told) + (", ..." if len(parts) > _LISTED else "")
+def _list_parts(parts: Sequence[tuple[str, Any]]) -> str:
+    listed = [f"{name} {_describe_part(part)}".strip() for name, part in parts[:_MAX_LISTED]]
+    return ", ".join(listed) + (", ..." if len(parts) > _MAX_LISTED else "")
 
 
-def _short(part: Any) -> str:
+def _describe_part(part: Any) -> str:
     if isinstance(part, Tensor):
         return str(list(part.shape))
     if isinstance(part, Mapping):
@@ -178,6 +186,6 @@ def _short(part: Any) -> str:
     return f"a {type(part).__name__}"
 
 
-def _batch(output: Any) -> int:
-    """Return how many images an output is of: as many as its first tensor has rows."""
-    return next((len(part) for _, _, part in _parts(output) if part.ndim), 0)
+def _infer_batch_size(output: Any) -> int:
+    """Return the length of the first tensor of an output."""
+    return next((len(tensor) for _, _, tensor in _tensor_parts(output) if tensor.ndim), 0)

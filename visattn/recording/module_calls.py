@@ -1,4 +1,4 @@
-"""Which part of a model is running."""
+"""Tracks which module of a model is running, with forward hooks."""
 
 import threading
 from collections import Counter
@@ -16,165 +16,171 @@ _STATE = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class TrackedWeights:
-    """A tensor that comes from a softmax.
+    """A tensor computed from the output of a softmax.
 
     Args:
-        now: The tensor.
-        softmax: What the softmax gave.
-        mixed: Whether a linear map came between the two.
+        tensor: The tensor.
+        softmax: Output of the softmax.
+        heads_mixed: Whether a linear map was applied between the two.
     """
 
-    now: Tensor
+    tensor: Tensor
     softmax: Tensor
-    mixed: bool = False
+    heads_mixed: bool = False
 
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One run of one module.
+    """One forward call of one module.
 
     Args:
-        site: Path of the module.
-        module: Itself.
-        number: How often it ran before, on this way through the model.
-        foreign: Whether nobody but an interception can see its attention.
-        inputs: What its projections were given.
-        followed: Tensors that come from a softmax, by their `id`.
-        attentions: How much attention was seen in it.
-        notes: What listeners want to remember of it.
+        site: Qualified name of the module, as in `named_modules()`.
+        module: The module.
+        index: Number of earlier calls of it in this forward pass of the model.
+        third_party: Whether its attention can only be intercepted (it has no `Tap`).
+        projection_inputs: Inputs of its linear projections.
+        tracked: Tensors computed from a softmax, by their `id`.
+        num_attentions: Number of attention computations in it.
+        state: Data that listeners store for the duration of the call.
     """
 
     site: str
     module: nn.Module
-    number: int
-    foreign: bool
-    inputs: list[Tensor] = field(default_factory=list)
-    followed: dict[int, TrackedWeights] = field(default_factory=dict)
-    attentions: int = 0
-    notes: dict[str, Any] = field(default_factory=dict)
+    index: int
+    third_party: bool
+    projection_inputs: list[Tensor] = field(default_factory=list)
+    tracked: dict[int, TrackedWeights] = field(default_factory=dict)
+    num_attentions: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
 
 
-Entered = Callable[[ModuleCall, tuple[Any, ...], dict[str, Any]], Any]
-Left = Callable[[ModuleCall, tuple[Any, ...], dict[str, Any], Any], Any]
+OnEnter = Callable[[ModuleCall, tuple[Any, ...], dict[str, Any]], Any]
+OnExit = Callable[[ModuleCall, tuple[Any, ...], dict[str, Any], Any], Any]
 
 
-class ModuleCalls:
-    """The modules that are running, the outermost first.
+class ModuleCallStack:
+    """The running modules of a model, outermost first.
 
-    Layers of `torch.nn` count as part of the module that calls them, but for multi-head attention.
+    Layers of `torch.nn` count as part of the module that calls them, except multi-head attention.
+
+    Args:
+        probing: Whether to track probe runs (see `probing`) instead of regular runs.
     """
 
-    def __init__(self, *, dry: bool = False) -> None:
-        self.dry = dry
+    def __init__(self, *, probing: bool = False) -> None:
+        self.probing = probing
         self.stack: list[ModuleCall] = []
         self.counts: Counter[str] = Counter()
 
     @property
     def current(self) -> ModuleCall | None:
-        """The innermost module that is running; None outside of the model."""
+        """The innermost running module; None outside of the model."""
         return self.stack[-1] if self.stack else None
 
     @property
-    def silent(self) -> bool:
-        """Whether what runs now is meant for other ears."""
-        return is_dry() != self.dry
+    def inactive(self) -> bool:
+        """Whether the current run is not of the kind (probe or regular) that is tracked."""
+        return is_probing() != self.probing
 
     @contextmanager
-    def watching(self, model: nn.Module, entered: Entered, left: Left) -> Iterator[None]:
-        """Call back whenever a module of a model begins, with what it is given, and ends.
+    def hooked(self, model: nn.Module, on_enter: OnEnter, on_exit: OnExit) -> Iterator[None]:
+        """Call back whenever a module of a model starts and ends.
 
-        What `entered` gives back, if it is a pair, takes the place of what the module is given;
-        what `left` gives back, unless it is None, that of its output.
+        If `on_enter` returns a pair, it replaces the arguments of the module. If `on_exit` returns
+        anything but None, it replaces the output.
+
+        Args:
+            model: The model.
+            on_enter: Called with the module call, its args and kwargs.
+            on_exit: Called with the module call, its args, kwargs and output.
         """
         with ExitStack() as hooks:
             for site, module in model.named_modules():
-                if is_place(module):
-                    self._watch(hooks, site, module, entered, left)
+                if may_compute_attention(module):
+                    self._register_hooks(hooks, site, module, on_enter, on_exit)
             yield
         self.stack.clear()
 
-    def _watch(
-        self, hooks: ExitStack, site: str, module: nn.Module, entered: Entered, left: Left
+    def _register_hooks(
+        self, hooks: ExitStack, site: str, module: nn.Module, on_enter: OnEnter, on_exit: OnExit
     ) -> None:
-        foreign = is_foreign(module)
+        third_party = is_third_party(module)
 
-        def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if self.silent:
+        def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self.inactive:
                 return None
             if not self.stack:
                 self.counts.clear()
-            call = ModuleCall(site, module, self.counts[site], foreign)
+            call = ModuleCall(site, module, self.counts[site], third_party)
             self.counts[site] += 1
             self.stack.append(call)
-            return entered(call, args, kwargs)
+            return on_enter(call, args, kwargs)
 
-        def end(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            if self.silent or not any(call.module is module for call in self.stack):
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            if self.inactive or not any(call.module is module for call in self.stack):
                 return None
-            while self.stack[-1].module is not module:  # an error left others behind
+            while self.stack[-1].module is not module:  # left behind by an exception
                 self.stack.pop()
             try:
-                return left(self.stack[-1], args, kwargs, output)
+                return on_exit(self.stack[-1], args, kwargs, output)
             finally:
                 self.stack.pop()
 
         for handle in (
-            module.register_forward_pre_hook(begin, with_kwargs=True),
-            module.register_forward_hook(end, with_kwargs=True, always_call=True),
+            module.register_forward_pre_hook(pre_hook, with_kwargs=True),
+            module.register_forward_hook(hook, with_kwargs=True, always_call=True),
         ):
             hooks.callback(handle.remove)
 
 
-def is_place(module: nn.Module) -> bool:
-    """Whether attention may be computed in the forward method of this very module.
+def may_compute_attention(module: nn.Module) -> bool:
+    """Whether the forward method of this module itself may compute attention.
 
     Example:
-        >>> is_place(nn.Linear(1, 1)), is_place(nn.MultiheadAttention(1, 1)), is_place(Tap("gate"))
-        (False, True, False)
+        >>> layers = nn.Linear(1, 1), nn.MultiheadAttention(1, 1), Tap("gate")
+        >>> [may_compute_attention(layer) for layer in layers]
+        [False, True, False]
     """
     if isinstance(module, nn.MultiheadAttention):
         return True
     return not isinstance(module, Tap) and not type(module).__module__.startswith("torch.nn.")
 
 
-def is_foreign(module: nn.Module) -> bool:
-    """Whether a module may attend to something and has no tap to show it by.
+def is_third_party(module: nn.Module) -> bool:
+    """Whether a module may compute attention and has no `Tap` to record it with.
 
     Example:
-        >>> is_foreign(nn.Sequential(Tap("gate"))), is_foreign(nn.MultiheadAttention(1, 1))
+        >>> is_third_party(nn.Sequential(Tap("gate"))), is_third_party(nn.MultiheadAttention(1, 1))
         (False, True)
     """
-    ours = type(module).__module__.split(".")[0] == "visattn"
-    return is_place(module) and not ours and not any(map(_is_tap, module.children()))
+    from_visattn = type(module).__module__.split(".")[0] == "visattn"
+    has_tap = any(isinstance(child, Tap) for child in module.children())
+    return may_compute_attention(module) and not from_visattn and not has_tap
 
 
-def _is_tap(module: nn.Module) -> bool:
-    return isinstance(module, Tap)
-
-
-def is_dry() -> bool:
-    """Whether a model runs on zeros, to be read, in this thread."""
-    return getattr(_STATE, "dry", False)
+def is_probing() -> bool:
+    """Whether this thread is inside a `probing` block."""
+    return getattr(_STATE, "probing", False)
 
 
 @contextmanager
-def dry() -> Iterator[None]:
-    """Say that what runs inside the block is a trial, which no recording is to keep.
+def probing() -> Iterator[None]:
+    """Mark runs inside the block as probe runs, which recordings ignore.
 
     Example:
-        >>> with dry():
-        ...     is_dry()
+        >>> with probing():
+        ...     is_probing()
         True
     """
-    before = is_dry()
-    _STATE.dry = True
+    before = is_probing()
+    _STATE.probing = True
     try:
         yield
     finally:
-        _STATE.dry = before
+        _STATE.probing = before
 
 
-def first_image(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the first tensor of four axes among what a module is given."""
-    given = (*args, *kwargs.values())
-    return next((one for one in given if isinstance(one, Tensor) and one.ndim == 4), None)
+def first_image_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the first tensor with four axes among the arguments of a module."""
+    arguments = (*args, *kwargs.values())
+    return next((arg for arg in arguments if isinstance(arg, Tensor) and arg.ndim == 4), None)

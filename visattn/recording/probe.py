@@ -1,4 +1,4 @@
-"""What a model does with its tokens, read off one run on images of zeros."""
+"""Locates the tokens of attention layers by sending token indices through a model."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -8,288 +8,303 @@ from typing import Any
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.recording.attention_call import AttentionCall
-from visattn.recording.grid_probe import IMAGES, GridProbe
-from visattn.recording.marked_probe import MarkedReading, lie_on
-from visattn.recording.model_info import AttentionLayer, FeatureSite
-from visattn.recording.model_outputs import OutputLayout, output_layout
-from visattn.recording.module_calls import ModuleCall, ModuleCalls, dry
-from visattn.recording.multihead import asked_of, hide, multihead_call, unhide
-from visattn.recording.token_grid import (
-    block_of,
-    in_order,
-    numbers_in,
-    split_tokens,
-    windows_of,
+from visattn.recording.attention_call import (
+    AttentionCall,
+    disable_torch_function,
+    multihead_arguments,
+    multihead_call,
+    restore_torch_function,
 )
-from visattn.recording.torch_function import Interception
+from visattn.recording.model_info import AttentionLayer, FeatureLayer
+from visattn.recording.model_outputs import OutputLayout, detect_output_layout
+from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
+from visattn.recording.quadrant_probe import QuadrantProbeResult, tokens_aligned
+from visattn.recording.token_grid import (
+    PROBE_BATCH_SIZE,
+    GridProbe,
+    decode_indices,
+    is_sequential,
+    rectangular_window_size,
+    split_prefix_tokens,
+    windows_per_image,
+)
+from visattn.recording.torch_function import AttentionInterceptor
 
-_CHANNELS = ("XCA", "ChannelAttention", "ChannelAttentionV2", "CrossCovarianceAttn")
+_CHANNEL_ATTENTION = ("XCA", "ChannelAttention", "ChannelAttentionV2", "CrossCovarianceAttn")
+_FIRST_QUERY = RecordRequest((0,))
+_MISALIGNED = "changed image blocks do not show at the tokens of their position"
+_NO_OUTPUT_POSITIONS = "its output does not lie on the positions of its queries"
 
 
 @dataclass(frozen=True, eq=False)
-class TokenPlace:
-    """Where the tokens of one layer of attention lie.
+class TokenLayout:
+    """Positions of the tokens of one attention layer.
 
     Args:
-        layer: As it stands on the card.
-        before: Roles of the tokens before the grid of the keys.
-        windows: Which tokens the windows hold, -1 for empty slots; None if all see each other.
+        layer: Metadata of the layer.
+        key_prefix_tokens: Kinds of the tokens before the grid of the keys.
+        windows: Token indices of each window, -1 for empty slots; None for global attention.
     """
 
     layer: AttentionLayer
-    before: tuple[str, ...]
+    key_prefix_tokens: tuple[str, ...]
     windows: Tensor | None = None
 
 
 @dataclass(eq=False)
 class ProbeResult:
-    """What was read off a run.
+    """Result of the probe runs of a model.
 
     Args:
-        places: For each part of the model that computes attention and each of its runs, where its
-            tokens lie, or why they cannot be shown.
-        inputs: What goes into attention, where it lies on a grid.
-        roles: Of the tokens that the model puts before its grid.
-        marked: What was read off it on marked images.
-        output: Where the class scores are in what the model returns.
-        failure: Why the model could not be run; "" if it could.
+        layouts: For each module that computes attention and each of its calls, the positions of its
+            tokens, or why it cannot be recorded.
+        attention_inputs: Inputs of attention that lie on a grid.
+        prefix_tokens: Kinds of the tokens that the model puts before its grid.
+        quadrants: Result of the run on quadrant images.
+        output: Location of the class scores in the output of the model.
+        error: Why the model could not be run; "" if it could.
     """
 
-    places: dict[str, list[TokenPlace | str]] = field(default_factory=dict)
-    inputs: tuple[FeatureSite, ...] = ()
-    roles: tuple[str, ...] = ()
-    marked: MarkedReading = field(default_factory=MarkedReading)
+    layouts: dict[str, list[TokenLayout | str]] = field(default_factory=dict)
+    attention_inputs: tuple[FeatureLayer, ...] = ()
+    prefix_tokens: tuple[str, ...] = ()
+    quadrants: QuadrantProbeResult = field(default_factory=QuadrantProbeResult)
     output: OutputLayout = field(default_factory=OutputLayout)
-    failure: str = ""
+    error: str = ""
 
     @property
-    def layers(self) -> list[AttentionLayer]:
-        """Layers that can be shown, in the order in which they run."""
-        firsts = (runs[0] for runs in self.places.values())
-        return [place.layer for place in firsts if isinstance(place, TokenPlace)]
+    def attention_layers(self) -> list[AttentionLayer]:
+        """Attention layers that can be recorded, in the order in which they run."""
+        first_calls = (calls[0] for calls in self.layouts.values())
+        return [layout.layer for layout in first_calls if isinstance(layout, TokenLayout)]
 
     @property
-    def refused(self) -> list[tuple[str, str]]:
-        """Layers that cannot be shown, and why."""
-        firsts = ((site, runs[0]) for site, runs in self.places.items())
-        return [(site, reason) for site, reason in firsts if isinstance(reason, str)]
+    def unsupported_layers(self) -> list[tuple[str, str]]:
+        """Attention layers that cannot be recorded, and why."""
+        first_calls = ((site, calls[0]) for site, calls in self.layouts.items())
+        return [(site, reason) for site, reason in first_calls if isinstance(reason, str)]
 
 
 class ModelProbe:
-    """Run a model on zeros and see where its tokens go.
+    """Runs a model on zeros, with token indices in place of activations.
 
-    Numbers travel through the network in place of activations: every block is given tokens that say
-    which they are, norms let them pass, and where attention projects its tokens they are read
-    again. So windows are found as the model itself cuts, moves and fills them. Whether the tokens
-    that came in lie on the image in that order, a run on marked images has shown.
+    The input of every block is replaced by tokens that encode their own index, norms pass them
+    through, and the indices are decoded where attention projects its tokens. So windows are found
+    as the model itself partitions, shifts and pads them. The run on quadrant images verifies that
+    the tokens lie on the image in this order.
 
     Args:
-        model: To be read.
-        size: Height and width of the images.
-        roles: Of the tokens that it may put before the grid.
-        marked: What was read off it on marked images.
+        model: The model.
+        image_size: Height and width of the images.
+        prefix_tokens: Kinds of tokens that it may put before the grid.
+        quadrants: Result of its run on quadrant images.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        size: tuple[int, int],
-        roles: tuple[str, ...],
-        marked: MarkedReading,
+        image_size: tuple[int, int],
+        prefix_tokens: tuple[str, ...],
+        quadrants: QuadrantProbeResult,
     ) -> None:
-        self.model, self.size, self.roles, self.marked = model, size, roles, marked
-        self.calls = ModuleCalls(dry=True)
-        self.grids = GridProbe(size, roles, marked.grids)
-        self.reading = ProbeResult(roles=roles, marked=marked)
-        self.before_attention: dict[str, FeatureSite] = {}
+        self.model, self.image_size = model, image_size
+        self.prefix_tokens, self.quadrants = prefix_tokens, quadrants
+        self.calls = ModuleCallStack(probing=True)
+        self.grids = GridProbe(image_size, prefix_tokens, quadrants.grids)
+        self.result = ProbeResult(prefix_tokens=prefix_tokens, quadrants=quadrants)
+        self.attention_inputs: dict[str, FeatureLayer] = {}
 
-    def read(self, run: Callable[[], Any]) -> ProbeResult:
-        """Return what is seen while the model runs.
+    def run(self, forward: Callable[[], Any]) -> ProbeResult:
+        """Return what was found while the model runs.
 
         Args:
-            run: Calls the model on zeros.
+            forward: Calls the model with images of zeros.
         """
         with ExitStack() as stack:
-            stack.enter_context(dry())
-            stack.enter_context(self.calls.watching(self.model, self._entered, self._left))
+            stack.enter_context(probing())
+            stack.enter_context(self.calls.hooked(self.model, self._on_enter, self._on_exit))
             for site, module in self.model.named_modules():
-                hook = self._tapped(site) if isinstance(module, Tap) else self.grids.hook(site)
+                is_tap = isinstance(module, Tap)
+                hook = self._tap_hook(site) if is_tap else self.grids.forward_hook(site)
                 stack.callback(module.register_forward_hook(hook).remove)
                 if isinstance(module, Tap) and module.kind == "tokens":
-                    module.wishes.append(_FIRST)
-                    stack.callback(module.wishes.remove, _FIRST)
-            stack.enter_context(Interception(self.calls, self))
-            self.reading.output = output_layout(run(), IMAGES)
-        inputs = dict.fromkeys(site.site for site in self.before_attention.values())
-        self.reading.inputs = tuple(
-            self.marked.sites[site] for site in inputs if site in self.marked.sites
-        )
-        return self.reading
+                    module.requests.append(_FIRST_QUERY)
+                    stack.callback(module.requests.remove, _FIRST_QUERY)
+            stack.enter_context(AttentionInterceptor(self.calls, self))
+            self.result.output = detect_output_layout(forward(), PROBE_BATCH_SIZE)
+        sites = dict.fromkeys(layer.site for layer in self.attention_inputs.values())
+        aligned = self.quadrants.feature_layers
+        self.result.attention_inputs = tuple(aligned[site] for site in sites if site in aligned)
+        return self.result
 
-    def saw(self, place: ModuleCall, attention: AttentionCall) -> None:
-        """Remember the attention of a module until it ends."""
-        place.attentions += 1
-        place.notes["shape"] = attention.shape
+    def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
+        """Store the shape of attention until the module ends."""
+        call.num_attentions += 1
+        call.state["shape"] = attention.shape
 
-    def refused(self, place: ModuleCall, reason: str) -> None:
-        """Remember why a module cannot be shown."""
-        place.notes.setdefault("refusal", reason)
+    def on_unsupported(self, call: ModuleCall, reason: str) -> None:
+        """Store why the attention of a module cannot be recorded."""
+        call.state.setdefault("unsupported", reason)
 
-    def _entered(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call.notes["features"] = _nearest(self.grids.norm, call.site) or self._arrived()
-        call.notes["arrived"] = self.grids.latest
+    def _on_enter(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        norm = _norm_of_same_block(self.grids.last_norm, call.site)
+        call.state["input_layer"] = norm or self._parent_input()
+        call.state["last_features"] = self.grids.last_features
         if isinstance(call.module, nn.MultiheadAttention):
-            call.inputs.append(asked_of(args, kwargs)["query"])
-            hide(call)
+            call.projection_inputs.append(multihead_arguments(args, kwargs)["query"])
+            disable_torch_function(call)
             return None
         if len(self.calls.stack) == 1:
             return None
-        for at, given in enumerate(args):
-            if isinstance(given, Tensor) and (code := self.grids.code(given)) is not None:
-                return (*args[:at], code, *args[at + 1 :]), kwargs
-        for name, given in kwargs.items():
-            if isinstance(given, Tensor) and (code := self.grids.code(given)) is not None:
+        for index, arg in enumerate(args):
+            if isinstance(arg, Tensor) and (code := self.grids.encode(arg)) is not None:
+                return (*args[:index], code, *args[index + 1 :]), kwargs
+        for name, arg in kwargs.items():
+            if isinstance(arg, Tensor) and (code := self.grids.encode(arg)) is not None:
                 return args, {**kwargs, name: code}
         return None
 
-    def _arrived(self) -> FeatureSite | None:
-        """Return what was put out last before the module around this one began."""
+    def _parent_input(self) -> FeatureLayer | None:
+        """Return the last feature layer before the enclosing module began."""
         stack = self.calls.stack
-        return stack[-2].notes["arrived"] if len(stack) > 1 else None
+        return stack[-2].state["last_features"] if len(stack) > 1 else None
 
-    def _left(
+    def _on_exit(
         self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         if isinstance(call.module, nn.MultiheadAttention):
             attention = output and multihead_call(call.module, args, kwargs, output)
-            unhide(call)
+            restore_torch_function(call)
             if isinstance(attention, str):
-                self.refused(call, attention)
-            elif attention:  # unless an error came between
-                self.saw(call, attention)
-        if not call.foreign or not (call.attentions or "refusal" in call.notes):
+                self.on_unsupported(call, attention)
+            elif attention:  # None after an exception
+                self.on_attention(call, attention)
+        if not call.third_party or not (call.num_attentions or "unsupported" in call.state):
             return
-        place = self._placed(call, output)
-        if isinstance(place, TokenPlace) and not _lies(self.marked, call, place):
-            place = _ELSEWHERE
-        self.reading.places.setdefault(call.site, []).append(place)
-        if isinstance(place, TokenPlace):
-            self._remember(call, call.site, lone=place.layer.lone)
+        layout = self._token_layout(call, output)
+        if isinstance(layout, TokenLayout) and not _is_aligned(self.quadrants, call, layout):
+            layout = _MISALIGNED
+        self.result.layouts.setdefault(call.site, []).append(layout)
+        if isinstance(layout, TokenLayout):
+            self._store_input(call, call.site, single_query=layout.layer.single_query)
 
-    def _remember(self, call: ModuleCall, site: str, *, lone: bool) -> None:
-        if not lone and call.notes["features"] is not None:
-            self.before_attention.setdefault(site, call.notes["features"])
+    def _store_input(self, call: ModuleCall, site: str, *, single_query: bool) -> None:
+        if not single_query and call.state["input_layer"] is not None:
+            self.attention_inputs.setdefault(site, call.state["input_layer"])
 
-    def _placed(self, call: ModuleCall, output: Any) -> TokenPlace | str:
-        """Return where the tokens of attention that has run lie."""
-        if type(call.module).__name__ in _CHANNELS:
-            return "it attends among channels, not among places"
-        if "refusal" in call.notes:
-            return call.notes["refusal"]
-        if call.attentions > 1:
+    def _token_layout(self, call: ModuleCall, output: Any) -> TokenLayout | str:
+        """Return the positions of the tokens of finished attention, or why they are unknown."""
+        if type(call.module).__name__ in _CHANNEL_ATTENTION:
+            return "it attends among channels, not among positions"
+        if "unsupported" in call.state:
+            return call.state["unsupported"]
+        if call.num_attentions > 1:
             return "it combines several softmaxes, none of which alone is its attention"
-        groups, heads, queries, keys = call.notes["shape"]
-        read = (numbers_in(given, groups, queries) for given in call.inputs)
-        numbers = next((one for one in read if one is not None), None)
+        groups, heads, queries, keys = call.state["shape"]
+        decoded = (decode_indices(tensor, groups, queries) for tensor in call.projection_inputs)
+        indices = next((index for index in decoded if index is not None), None)
         windows = None
-        if numbers is not None and queries == keys:
-            windows = windows_of(numbers, IMAGES)
+        if indices is not None and queries == keys:
+            windows = windows_per_image(indices, PROBE_BATCH_SIZE)
             if windows is None:
-                return "the windows of several images do not follow one another"
-        elif groups != IMAGES:
-            return "where the tokens of its groups lie on the grid could not be followed"
-        elif self.grids.shuffled:
-            return "its tokens are out of the order of their grid"
-        if windows is not None and not in_order(windows):
-            place = self._in_windows(call.site, windows, heads)
+                return "the windows of several images are interleaved"
+        elif groups != PROBE_BATCH_SIZE:
+            return "the grid positions of the tokens of its groups could not be traced"
+        elif self.grids.permuted:
+            return "its tokens are not in the order of their grid"
+        if windows is not None and not is_sequential(windows):
+            layout = self._window_layout(call.site, windows, heads)
         else:
-            place = self._on_grid(call.site, heads, queries, keys)
+            layout = self._global_layout(call.site, heads, queries, keys)
         tokens = int(windows.max()) + 1 if windows is not None else queries
-        if isinstance(place, TokenPlace) and not place.layer.lone:
-            seen = place.layer.grid in self.grids.seen
-            given = _gives(output, groups * queries, IMAGES * tokens)
-            return place if (seen if given is None else given) else _NOT_PLACES
-        return place
+        if isinstance(layout, TokenLayout) and not layout.layer.single_query:
+            observed = layout.layer.grid in self.grids.observed_grids
+            positions = _has_positions(output, groups * queries, PROBE_BATCH_SIZE * tokens)
+            valid = observed if positions is None else positions
+            return layout if valid else _NO_OUTPUT_POSITIONS
+        return layout
 
-    def _in_windows(self, site: str, windows: Tensor, heads: int) -> TokenPlace | str:
-        split = split_tokens(int(windows.max()) + 1, self.roles, self.size, self.grids.seen)
+    def _split(self, num_tokens: int) -> tuple[tuple[str, ...], tuple[int, int]] | None:
+        return split_prefix_tokens(
+            num_tokens, self.prefix_tokens, self.image_size, self.grids.observed_grids
+        )
+
+    def _window_layout(self, site: str, windows: Tensor, heads: int) -> TokenLayout | str:
+        num_tokens = int(windows.max()) + 1
+        split = self._split(num_tokens)
         if split is None:
-            return _no_grid(int(windows.max()) + 1, self.roles)
-        roles, grid = split
-        if roles:
-            return "its windows hold tokens that are not of the grid"
+            return _no_grid_error(num_tokens, self.prefix_tokens)
+        prefix, grid = split
+        if prefix:
+            return "its windows contain tokens that are not part of the grid"
         start = int(windows[0, 0])
         shift = divmod(start, grid[1]) if start > 0 else (0, 0)
-        window = block_of(windows, grid[1])
-        layer = AttentionLayer(site, grid, heads, window=window, shift=shift if window else (0, 0))
-        return TokenPlace(layer, (), windows)
+        window = rectangular_window_size(windows, grid[1])
+        layer = AttentionLayer(
+            site, grid, heads, window_size=window, shift_size=shift if window else (0, 0)
+        )
+        return TokenLayout(layer, (), windows)
 
-    def _on_grid(self, site: str, heads: int, queries: int, keys: int) -> TokenPlace | str:
-        lone = queries == 1 < keys
-        offered = split_tokens(keys, self.roles, self.size, self.grids.seen)
-        asking = offered
-        if not lone and queries != keys:
-            asking = split_tokens(queries, self.roles, self.size, self.grids.seen)
-        if offered is None or asking is None:
-            return _no_grid(keys if offered is None else queries, self.roles)
-        (before, at), (roles, grid) = offered, asking
-        other = None if at == grid else at
-        layer = AttentionLayer(site, grid, heads, roles, other, lone=lone)
-        return TokenPlace(layer, before)
+    def _global_layout(self, site: str, heads: int, queries: int, keys: int) -> TokenLayout | str:
+        single_query = queries == 1 < keys
+        key_split = query_split = self._split(keys)
+        if not single_query and queries != keys:
+            query_split = self._split(queries)
+        if key_split is None or query_split is None:
+            return _no_grid_error(keys if key_split is None else queries, self.prefix_tokens)
+        (key_prefix, key_grid), (prefix, grid) = key_split, query_split
+        other_grid = None if key_grid == grid else key_grid
+        layer = AttentionLayer(site, grid, heads, prefix, other_grid, single_query=single_query)
+        return TokenLayout(layer, key_prefix)
 
-    def _tapped(self, site: str) -> Callable[..., Any]:
-        def hook(module: nn.Module, _: tuple[Any, ...], weights: Tensor) -> None:
-            knows = isinstance(module, Tap) and (module.shown is not None or module.lone)
-            if not knows or not isinstance(module, Tap) or module.grid is None:
+    def _tap_hook(self, site: str) -> Callable[..., Any]:
+        def hook(tap: nn.Module, _: tuple[Any, ...], weights: Tensor) -> None:
+            if not isinstance(tap, Tap) or tap.grid is None:
+                return
+            if tap.fulfilled is None and not tap.single_query:
                 return
             heads = weights.shape[1] if weights.ndim > 2 else None
-            window, shift = module.notes.get("window"), module.notes.get("shift", (0, 0))
+            window, shift = tap.notes.get("window"), tap.notes.get("shift", (0, 0))
             layer = AttentionLayer(
-                site, module.grid, heads, module.roles, None, window, shift, module.lone
+                site, tap.grid, heads, tap.roles, None, window, shift, tap.single_query
             )
-            self.reading.places[site] = [TokenPlace(layer, module.roles)]
+            self.result.layouts[site] = [TokenLayout(layer, tap.roles)]
             if self.calls.current is not None:
-                self._remember(self.calls.current, site, lone=module.lone)
+                self._store_input(self.calls.current, site, single_query=tap.single_query)
 
         return hook
 
 
-_FIRST = RecordRequest((0,))
-_ELSEWHERE = "blocks of pixels that are changed show at other tokens than those of their places"
-_NOT_PLACES = "what it puts out does not lie on the places of its queries"
-
-
-def _lies(marked: MarkedReading, call: ModuleCall, place: TokenPlace) -> bool:
-    """Whether the tokens of attention carry the marks of the places at which they are to lie."""
-    tokens, layer = marked.attention.get((call.site, call.number)), place.layer
+def _is_aligned(quadrants: QuadrantProbeResult, call: ModuleCall, layout: TokenLayout) -> bool:
+    """Whether the tokens of attention respond to quadrants at their inferred positions."""
+    tokens, layer = quadrants.attention_tokens.get((call.site, call.index)), layout.layer
     if tokens is None:
         return False
-    grid, before = layer.keys or layer.grid, len(place.before)
-    if not lie_on(tokens.keys, grid, before, place.windows):
+    key_grid, prefix = layer.key_grid or layer.grid, len(layout.key_prefix_tokens)
+    if not tokens_aligned(tokens.keys, key_grid, prefix, layout.windows):
         return False
-    if layer.lone or tokens.queries is None:
+    if layer.single_query or tokens.queries is None:
         return True
-    return lie_on(tokens.queries, layer.grid, len(layer.roles), place.windows)
+    return tokens_aligned(tokens.queries, layer.grid, len(layer.prefix_tokens), layout.windows)
 
 
-def _no_grid(count: int, roles: tuple[str, ...]) -> str:
-    told = ", ".join(roles) or "none"
-    return f"{count} tokens are no grid of the image (tokens before the grid: {told})"
+def _no_grid_error(num_tokens: int, prefix_tokens: tuple[str, ...]) -> str:
+    prefix = ", ".join(prefix_tokens) or "none"
+    return f"{num_tokens} tokens form no grid of the image (prefix tokens: {prefix})"
 
 
-def _gives(output: Any, slots: int, tokens: int) -> bool | None:
-    """Whether what attention put out has a place for each query; None if it was pooled already."""
-    found = output[0] if isinstance(output, tuple) and output else output
-    if not isinstance(found, Tensor) or found.ndim < 3:
+def _has_positions(output: Any, slots: int, tokens: int) -> bool | None:
+    """Whether the output of attention has a position for each query; None if it is pooled."""
+    tensor = output[0] if isinstance(output, tuple) and output else output
+    if not isinstance(tensor, Tensor) or tensor.ndim < 3:
         return None
-    counts = {found.numel() // found.shape[-1]}
-    if found.ndim == 4:
-        counts.add(found.numel() // found.shape[1])
+    counts = {tensor.numel() // tensor.shape[-1]}
+    if tensor.ndim == 4:
+        counts.add(tensor.numel() // tensor.shape[1])
     return bool(counts & {slots, tokens})
 
 
-def _nearest(norm: FeatureSite | None, site: str) -> FeatureSite | None:
-    """Return a norm if it stands in the block that holds the site."""
+def _norm_of_same_block(norm: FeatureLayer | None, site: str) -> FeatureLayer | None:
+    """Return a norm if it is in the block that contains the module."""
     block = "" if norm is None else norm.site.rpartition(".")[0]
     return norm if block and site.startswith(f"{block}.") else None

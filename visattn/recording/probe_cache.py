@@ -1,4 +1,4 @@
-"""What was read off a model once, kept while the model lives."""
+"""Cached probe results of models, kept as long as the model lives."""
 
 import re
 from collections.abc import Callable
@@ -10,18 +10,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.recording.feature_pooling import PooledFeatures, pooled_features
-from visattn.recording.frozen_model import evaluating
-from visattn.recording.grid_probe import IMAGES
-from visattn.recording.image_marks import marked_images
-from visattn.recording.marked_probe import MarkedReader, MarkedReading
-from visattn.recording.model_outputs import output_layout
+from visattn.io.messages import user_code_location
+from visattn.recording.feature_pooling import PooledFeatures, find_pooled_features
+from visattn.recording.frozen_model import eval_mode
+from visattn.recording.model_outputs import detect_output_layout
 from visattn.recording.probe import ModelProbe, ProbeResult
-from visattn.recording.user_errors import raised_at
+from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
+from visattn.recording.token_grid import PROBE_BATCH_SIZE
 
-_READ: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
+_PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
 _POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
-_ROLES = {
+_PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
     "distillation": re.compile(r"(^|\.)(dist|distillation)_token$"),
     "register": re.compile(r"(^|\.)(reg|register|storage)_tokens?$"),
@@ -29,162 +28,176 @@ _ROLES = {
 
 
 @runtime_checkable
-class Classifying(Protocol):
-    """A classifier that normalizes images itself, as those of this package do."""
+class NormalizingClassifier(Protocol):
+    """A classifier that normalizes images itself, as the classifiers of visattn do."""
 
-    classes: tuple[str, ...]
-    size: tuple[int, int]
+    class_names: tuple[str, ...]
+    img_size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def normalized(self, images: Tensor) -> Tensor:
-        """Return images as the network wants them."""
+    def normalize(self, images: Tensor) -> Tensor:
+        """Return images normalized with mean and std."""
         ...
 
     def classify(self, images: Tensor) -> Tensor:
-        """Return the score of each class for normalized images."""
+        """Return the class scores of normalized images."""
         ...
 
 
-def forward_of(model: nn.Module) -> Callable[..., Any]:
-    """Return what takes normalized images.
+def forward_function(model: nn.Module) -> Callable[..., Any]:
+    """Return the function of a model that takes normalized images.
 
     Args:
-        model: Any.
+        model: Any module.
     """
-    return model.classify if isinstance(model, Classifying) else model
+    return model.classify if isinstance(model, NormalizingClassifier) else model
 
 
-def reading_of(
+def probe_model(
     model: nn.Module,
-    size: tuple[int, int],
+    input_size: tuple[int, int],
     channels: int,
-    run: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
+    forward: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
     *,
-    way: str = "",
+    cache_key: str = "",
 ) -> ProbeResult:
-    """Return what is read off a model when it runs on noise; at once if that was done before.
+    """Return the probe result of a model; cached results return at once.
 
-    It runs on noise with a mark in each quarter, and, if it attends to something, on zeros. It
-    is in evaluation mode meanwhile and comes back as it was.
-
-    Args:
-        model: To be read.
-        size: Height and width of the images.
-        channels: Of the images.
-        run: Calls the model, if it takes more than images.
-        way: What tells that call from others.
-    """
-    kept = _READ.setdefault(model, {})
-    key = (size, channels, way, _shape(model))
-    if key not in kept:
-        kept[key] = _read(model, size, channels, run or forward_of(model))
-    return kept[key]
-
-
-def features_of(model: nn.Module, size: tuple[int, int], channels: int) -> PooledFeatures:
-    """Return what the scores of a model are pooled from; at once if that was done before.
+    The model runs on quadrant images and, if it computes attention, on zeros. It is in evaluation
+    mode meanwhile, and is restored afterwards.
 
     Args:
-        model: To be read.
-        size: Height and width of the images.
+        model: The model.
+        input_size: Height and width of the images.
         channels: Of the images.
+        forward: Calls the model, if it takes more than images.
+        cache_key: Identifies that call.
     """
-    kept = _POOLED.setdefault(model, {})
-    key = (size, channels, _shape(model))
-    if key not in kept:
-        reading = reading_of(model, size, channels)
-        kept[key] = _pooled(model, size, channels, forward_of(model), reading.marked)
-        if kept[key].sites:
-            last = kept[key].sites[-1]
-            runs = reading.marked.order(last.site)
-            earlier = [one for one in reading.inputs if reading.marked.order(one.site) < runs]
-            kept[key].sites = (*earlier, last) if earlier else kept[key].sites
-    return kept[key]
+    cache = _PROBED.setdefault(model, {})
+    key = (input_size, channels, cache_key, _structure_hash(model))
+    if key not in cache:
+        cache[key] = _probe(model, input_size, channels, forward or forward_function(model))
+    return cache[key]
 
 
-def _pooled(
-    model: nn.Module,
-    size: tuple[int, int],
-    channels: int,
-    run: Callable[[Tensor], Any],
-    marked: MarkedReading,
+def probe_pooled_features(
+    model: nn.Module, input_size: tuple[int, int], channels: int
 ) -> PooledFeatures:
-    image = marked_images(channels, size, _like(model))[:1]
+    """Return the features that the scores of a model are pooled from; cached like `probe_model`.
+
+    Args:
+        model: The model.
+        input_size: Height and width of the images.
+        channels: Of the images.
+    """
+    cache = _POOLED.setdefault(model, {})
+    key = (input_size, channels, _structure_hash(model))
+    if key not in cache:
+        result = probe_model(model, input_size, channels)
+        quadrants = result.quadrants
+        pooled = _pooled_features(model, input_size, channels, forward_function(model), quadrants)
+        if pooled.layers:
+            last = pooled.layers[-1]
+            end = quadrants.position(last.site)
+            inputs = result.attention_inputs
+            earlier = [layer for layer in inputs if quadrants.position(layer.site) < end]
+            pooled.layers = (*earlier, last) if earlier else pooled.layers
+        cache[key] = pooled
+    return cache[key]
+
+
+def _pooled_features(
+    model: nn.Module,
+    input_size: tuple[int, int],
+    channels: int,
+    forward: Callable[[Tensor], Any],
+    quadrants: QuadrantProbeResult,
+) -> PooledFeatures:
+    image = quadrant_images(channels, input_size, _first_weight(model))[:1]
     try:
-        return pooled_features(model, image, run, marked)
+        return find_pooled_features(model, image, forward, quadrants)
     except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
-        return PooledFeatures(refusal=f"no gradient of its scores can be taken ({error})")
+        return PooledFeatures(error=f"its scores are not differentiable ({error})")
 
 
-def _like(model: nn.Module) -> Tensor:
-    """Return a tensor of the type, and on the device, of a model's weights."""
-    weights = (one.detach() for one in model.parameters() if one.is_floating_point())
+def _first_weight(model: nn.Module) -> Tensor:
+    """Return a tensor with dtype and device of a model's weights."""
+    weights = (weight.detach() for weight in model.parameters() if weight.is_floating_point())
     return next(weights, torch.zeros(1))
 
 
-def _read(
-    model: nn.Module, size: tuple[int, int], channels: int, run: Callable[[Tensor], Any]
+def _probe(
+    model: nn.Module,
+    input_size: tuple[int, int],
+    channels: int,
+    forward: Callable[[Tensor], Any],
 ) -> ProbeResult:
-    like = _like(model)
-    devices = [like.device] if like.device.type == "cuda" else []
-    images = marked_images(channels, size, like)
-    zeros = torch.zeros_like(images[:IMAGES])
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), evaluating(model):
+    weight = _first_weight(model)
+    devices = [weight.device] if weight.device.type == "cuda" else []
+    images = quadrant_images(channels, input_size, weight)
+    zeros = torch.zeros_like(images[:PROBE_BATCH_SIZE])
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(model):
         try:
             outputs: list[Any] = []
-            marked = MarkedReader(model, size).read(lambda: outputs.append(run(images)))
-            roles = roles_of(model)
-            count = max(marked.prefixes.values(), default=0)
-            if count > len(roles):  # of which nobody said by a name what they are
-                roles = _by_use(count, _pooled(model, size, channels, run, marked).read)
-            if not marked.attending and not any(isinstance(one, Tap) for one in model.modules()):
-                layout = output_layout(outputs[-1], len(images))
-                return ProbeResult(roles=roles, marked=marked, output=layout)
-            return ModelProbe(model, size, roles, marked).read(lambda: run(zeros))
-        except Exception as error:  # noqa: BLE001 - whatever a foreign model raises is told
-            place = f" in {where}" if (where := raised_at(error)) else ""
-            return ProbeResult(failure=f"{type(error).__name__}{place}: {error}")
+            probe = QuadrantProbe(model, input_size)
+            quadrants = probe.run(lambda: outputs.append(forward(images)))
+            prefix_tokens = prefix_tokens_of(model)
+            count = max(quadrants.num_prefix_tokens.values(), default=0)
+            if count > len(prefix_tokens):  # parameter names do not tell their kinds
+                pooled = _pooled_features(model, input_size, channels, forward, quadrants)
+                prefix_tokens = _prefix_tokens_by_use(count, pooled.read_tokens)
+            has_taps = any(isinstance(module, Tap) for module in model.modules())
+            if not quadrants.attention_modules and not has_taps:
+                layout = detect_output_layout(outputs[-1], len(images))
+                return ProbeResult(prefix_tokens=prefix_tokens, quadrants=quadrants, output=layout)
+            model_probe = ModelProbe(model, input_size, prefix_tokens, quadrants)
+            return model_probe.run(lambda: forward(zeros))
+        except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
+            location = user_code_location(error)
+            where = f" in {location}" if location else ""
+            return ProbeResult(error=f"{type(error).__name__}{where}: {error}")
 
 
-def _by_use(count: int, read: tuple[int, ...] | None) -> tuple[str, ...]:
-    """Return the roles of tokens before the grid by which of them the scores are made of.
+def _prefix_tokens_by_use(count: int, read_tokens: tuple[int, ...] | None) -> tuple[str, ...]:
+    """Return the kinds of prefix tokens by whether the scores depend on them.
 
     Args:
-        count: How many there are.
-        read: Numbers of the tokens that the scores are made of, if that is known.
+        count: Number of prefix tokens.
+        read_tokens: Indices of the tokens that the scores are computed from, if known.
     """
-    names = iter(("class", "distillation"))
+    kinds = iter(("class", "distillation"))
     return tuple(
-        next(names, "register") if number in (read or ()) else "register" for number in range(count)
+        next(kinds, "register") if index in (read_tokens or ()) else "register"
+        for index in range(count)
     )
 
 
-def _shape(model: nn.Module) -> int:
-    """Return a number that changes when the parts of a model, or their windows, do."""
+def _structure_hash(model: nn.Module) -> int:
+    """Return a hash that changes when the modules of a model, or their windows, do."""
     parts = (
-        (site, id(type(part)), str(getattr(part, "window_size", "")))
-        for site, part in model.named_modules()
+        (name, id(type(module)), str(getattr(module, "window_size", "")))
+        for name, module in model.named_modules()
     )
     return hash(tuple(parts))
 
 
-def roles_of(model: nn.Module) -> tuple[str, ...]:
-    """Return the roles of the tokens that a model puts before its grid.
+def prefix_tokens_of(model: nn.Module) -> tuple[str, ...]:
+    """Return the kinds of the prefix tokens of a model, by the names of its parameters.
 
     Args:
-        model: Any.
+        model: Any module.
 
     Example:
         >>> model = nn.Module()
         >>> model.cls_token, model.reg_token = (nn.Parameter(torch.zeros(1, n, 8)) for n in (1, 2))
-        >>> roles_of(model)
+        >>> prefix_tokens_of(model)
         ('class', 'register', 'register')
     """
-    counts = dict.fromkeys(_ROLES, 0)
+    counts = dict.fromkeys(_PREFIX_PARAMETERS, 0)
     for name, weight in model.named_parameters():
-        for role, pattern in _ROLES.items():
+        for kind, pattern in _PREFIX_PARAMETERS.items():
             if pattern.search(name):
                 count = weight.shape[-2] if weight.ndim > 1 else 1
-                counts[role] = max(counts[role], count if role == "register" else 1)
-    return tuple(role for role, count in counts.items() for _ in range(count))
+                counts[kind] = max(counts[kind], count if kind == "register" else 1)
+    return tuple(kind for kind, count in counts.items() for _ in range(count))

@@ -1,45 +1,47 @@
-"""Listen to a model while it runs, and keep every attention map that it makes."""
+"""Records the attention maps of a model while it runs."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import MapKind, RecordRequest, Tap
-from visattn.recording.attention_map import AttentionMap, shortened
-from visattn.recording.module_calls import is_dry, is_foreign
-from visattn.recording.select import check_runs_hooks, chosen_sites, perhaps_chosen
+from visattn.recording.attention_map import AttentionMap, truncate_text
+from visattn.recording.module_calls import is_probing, is_third_party
 from visattn.recording.third_party import RecordedWeights, ThirdPartyRecorder
+
+LayerSelection = int | str | Sequence[int | str] | None
 
 
 @dataclass(repr=False)
 class Recording:
-    """What was seen.
+    """Recorded attention maps.
 
     Args:
-        maps: In the order in which they were made. Their first axis is that of the batch; `made`
-            holds the number of the `layer` among those that can be recorded and of the `call`,
-            from 0, for sites that run several times, and, of attention among tokens, the roles of
-            the tokens that stand `before` the grid, and which `queries` and `heads` the rows belong
-            to.
-        weights: The same as the model made them: of attention among tokens with the columns of
-            those before the grid, which are no part of a map. They share the memory of the maps.
-        refused: Attention that ran and cannot be shown, by its site, and why.
+        maps: In the order in which they were computed; the first axis is the batch. The metadata
+            has the index of the `layer` among those that can be recorded and of the `call` of the
+            module, both from 0, and for attention among tokens the kinds of `prefix_tokens` and
+            the selected `queries` and `heads`.
+        weights: Attention weights as the model computed them; for attention among tokens with the
+            columns of prefix tokens, which maps do not have. They share memory with the maps.
+        unsupported: Reasons for attention that ran and cannot be recorded, by module name.
     """
 
     maps: list[AttentionMap] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Return how many maps there are, and of which sites, in one line."""
-        sites = shortened(", ".join(dict.fromkeys(one.site for one in self.maps)))
-        refused = f", {len(self.refused)} refused" if self.refused else ""
-        return f"Recording({len(self.maps)} maps{': ' if sites else ''}{sites}{refused})"
+        """Return the number of maps and their modules in one line."""
+        sites = truncate_text(", ".join(dict.fromkeys(item.site for item in self.maps)))
+        unsupported = f", {len(self.unsupported)} unsupported" if self.unsupported else ""
+        return f"Recording({len(self.maps)} maps{': ' if sites else ''}{sites}{unsupported})"
 
 
 @contextmanager
@@ -47,240 +49,338 @@ def record(
     model: nn.Module,
     *,
     queries: str | Sequence[int] = "all",
-    layers: int | str | Sequence[int | str] | None = None,
+    layers: LayerSelection = None,
     heads: Sequence[int] | None = None,
     differentiable: bool = False,
 ) -> Iterator[Recording]:
-    """Record the attention maps of everything that runs inside the `with` block.
+    """Record the attention maps of every forward pass inside the `with` block.
 
-    The values are detached, and stay on their device. The model comes back as it was, and gives
-    what it always gives, to the bit. Of a transformer only what is asked for is computed: the rows
-    of its class token cost next to nothing, those of all tokens as many numbers as there are pairs
-    of them. Gates and words have no queries and no heads, and are recorded whole.
+    Maps are detached and stay on their device. The output of the model does not change by a single
+    bit, and its hooks are removed afterwards. Only the requested weights of a transformer are
+    computed: the rows of the class token are cheap, those of all tokens are quadratic. Gates and
+    word attention have no queries and heads, and are recorded as a whole.
 
-    Models that were not written to be recorded are listened to as well: their fused attention, each
-    softmax that ends in a product with values, and `torch.nn.MultiheadAttention`. The first time on
-    an image of some size they run once more, on zeros, so that it is known where their tokens lie.
-    Every map is compared with what the layer put out. Attention whose place on the image is not
-    known, or that is not among places, is in `refused`.
+    Models of other libraries are recorded without changes: `scaled_dot_product_attention`, each
+    softmax whose result is multiplied with values, and `torch.nn.MultiheadAttention` are
+    intercepted. The first run with an image of some size adds a probe run that locates the tokens.
+    Every map is compared with the output of its layer. Attention with unknown token positions, or
+    not among positions, is listed in `unsupported`.
 
     Args:
-        model: What to listen to.
-        queries: Whose rows of attention among tokens: of `all`, of the `patches`, of the `class`,
-            `distillation` or `register` tokens, or of tokens by number, those before the patches
-            counted first.
-        layers: Which sites, by their number in the order of the model (-1 is the last one), by
-            name, or by a pattern of their names such as `blocks.1*`; None for all.
-        heads: Which heads of attention among tokens, by number; None for all.
-        differentiable: Whether the model is to compute with the weights that are recorded, and
-            these stay in its graph, so that gradients with respect to them can be taken; its output
-            then differs in the last bits. It needs all queries and heads.
+        model: The model.
+        queries: Queries of attention among tokens: `all`, `patches`, `class`, `distillation` or
+            `register` tokens, or token indices, where prefix tokens come before the patches.
+        layers: Indices of layers in the order of the model (-1 is the last one), names, or a
+            pattern of names such as `blocks.1*`; None for all.
+        heads: Indices of attention heads; None for all.
+        differentiable: Compute the model's output with the recorded weights and keep them in the
+            autograd graph, to take gradients with respect to them. The output then differs in the
+            last bits. It requires all queries and heads.
 
     Raises:
-        ValueError: If nothing in the model can attend to anything, if it is compiled or scripted,
-            so that listening would be in vain, if there are no such layers, tokens or heads, or a
-            layer cannot show single ones, if weights over tokens come without a grid on which these
-            lie, if weights do not give what a layer put out, or if the block ended without any map
-            having been made.
+        ValueError: If the model has no attention that can be recorded, is compiled or scripted, has
+            no such layers, tokens or heads, or a layer cannot record single ones; if weights over
+            tokens have no grid or do not reproduce the output of their layer; or if the block ends
+            without any map.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Sigmoid(), Tap("gate"))
-        >>> with record(model) as seen:
+        >>> with record(model) as recording:
         ...     _ = model(torch.zeros(1, 1, 2, 2))
-        >>> seen.maps[0].site, seen.maps[0].values.unique()
+        >>> recording.maps[0].site, recording.maps[0].values.unique()
         ('1', tensor([0.5000]))
     """
-    check_runs_hooks(model)
-    wish = _wish(queries, heads, woven=differentiable)
-    taps = {site: module for site, module in model.named_modules() if isinstance(module, Tap)}
-    others = any(map(is_foreign, model.modules()))
-    if not taps and not others:
+    check_supports_hooks(model)
+    request = _record_request(queries, heads, differentiable=differentiable)
+    taps = {name: module for name, module in model.named_modules() if isinstance(module, Tap)}
+    has_third_party = any(map(is_third_party, model.modules()))
+    if not taps and not has_third_party:
         raise ValueError(
-            f"{type(model).__name__} holds no Tap, so none of its attention can be seen; "
-            "build it of visattn.blocks, or pass the weights through a visattn.blocks.tap.Tap"
+            f"the model must have attention that can be recorded, but {type(model).__name__} has "
+            "no Tap; build it from visattn.blocks, or pass its weights through a "
+            "visattn.blocks.tap.Tap"
         )
     recording = Recording()
-    keeper = _Keeper(recording, wish, layers, list(taps), open_end=others)
-    foreign = ThirdPartyRecorder(
-        model, wish, keeper.chosen, keeper.keep_foreign, not taps, recording.refused
+    collector = _MapCollector(recording, request, layers, list(taps), open_ended=has_third_party)
+    third_party = ThirdPartyRecorder(
+        model,
+        request,
+        collector.select,
+        collector.add_third_party,
+        probe_first=not taps,
+        unsupported=recording.unsupported,
     )
     with ExitStack() as stack:
-        for site in keeper.chosen(()):
+        for site in collector.select(()):
             if site in taps:
-                stack.enter_context(_listening(taps[site], site, keeper))
-        if others:
-            stack.enter_context(foreign.listening())
+                stack.enter_context(_recording_tap(taps[site], site, collector))
+        if has_third_party:
+            stack.enter_context(third_party.recording())
         yield recording
     if not recording.maps:
-        raise ValueError(_silence(model, taps, recording, foreign))
+        raise ValueError(_no_maps_error(model, taps, recording, third_party))
 
 
-def _wish(
-    queries: str | Sequence[int], heads: Sequence[int] | None, *, woven: bool
+def _record_request(
+    queries: str | Sequence[int], heads: Sequence[int] | None, *, differentiable: bool
 ) -> RecordRequest:
-    wish = RecordRequest(
+    request = RecordRequest(
         queries if isinstance(queries, str) else tuple(queries),
         None if heads is None else tuple(heads),
-        woven,
+        differentiable,
     )
-    if woven and not wish.whole:
+    if differentiable and not request.is_complete:
         raise ValueError(
-            "a model can only compute with whole weights, so differentiable=True needs "
-            f"queries='all' and heads=None, got queries={queries!r} and heads={heads}; pick rows "
-            "from their gradients"
+            "differentiable=True requires queries='all' and heads=None, because the model computes "
+            f"with the recorded weights; got queries={queries!r} and heads={heads}. Select rows "
+            "from the gradients instead"
         )
-    return wish
+    return request
+
+
+def select_layers(names: Sequence[str], layers: LayerSelection) -> list[str]:
+    """Return the names of the selected layers.
+
+    Args:
+        names: Names of all layers, in the order of the model.
+        layers: Indices, names, or a pattern of names; None for all.
+
+    Raises:
+        ValueError: If there is no such layer.
+
+    Example:
+        >>> select_layers(["a.attn", "b.attn"], [-1, "a.attn"]), select_layers(["a", "b"], "b*")
+        (['b.attn', 'a.attn'], ['b'])
+    """
+    selected = select_known_layers(names, layers)
+    if isinstance(layers, str) and not selected:
+        raise ValueError(
+            f"layers must match the name of an attention layer, got {layers!r}; the layers are "
+            f"{', '.join(names)}"
+        )
+    if layers is None or isinstance(layers, str):
+        return selected
+    indices = [layers] if isinstance(layers, int) else layers
+    if not selected or len(selected) < len(indices):
+        raise ValueError(
+            f"layers must be indices below {len(names)} or names of attention layers, got {layers}"
+        )
+    return selected
+
+
+def select_known_layers(names: Sequence[str], layers: LayerSelection) -> list[str]:
+    """Return the names of the selected layers, where layers that are not known yet may follow.
+
+    Args:
+        names: Names of the known layers.
+        layers: Indices, names, or a pattern of names; None for all.
+
+    Example:
+        >>> select_known_layers(["a", "b"], [-1, 7])
+        ['b']
+    """
+    if layers is None or isinstance(layers, str):
+        return [name for name in names if layers is None or fnmatch(name, layers)]
+    count = len(names)
+    return [
+        names[layer] if isinstance(layer, int) else layer
+        for layer in ([layers] if isinstance(layers, int) else layers)
+        if (-count <= layer < count if isinstance(layer, int) else layer in names)
+    ]
+
+
+def check_supports_hooks(model: nn.Module) -> None:
+    """Check that the attention of a model can be intercepted.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: If it is compiled or scripted, or uses attention kernels that cannot be
+            intercepted.
+
+    Example:
+        >>> check_supports_hooks(nn.Linear(1, 1))
+    """
+    for name, module in model.named_modules():
+        compiled = getattr(module, "_compiled_call_impl", None) is not None
+        wrapped = type(module).__name__ == "OptimizedModule"
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if compiled or wrapped or scripted:
+            raise ValueError(
+                "the model must be neither compiled nor scripted to be recorded, but "
+                f"{name or 'the model'} is; record the original model"
+            )
+        kernel = getattr(getattr(module, "config", None), "_attn_implementation", None)
+        if isinstance(kernel, str) and kernel not in ("sdpa", "eager"):
+            raise ValueError(
+                "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
+                f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') or "
+                "'eager' on it first"
+            )
 
 
 @dataclass
-class _Keeper:
-    """Makes maps of what is heard.
+class _MapCollector:
+    """Converts recorded weights to maps.
 
     Args:
-        recording: Where they go.
-        wish: Whose rows.
-        layers: Which sites are wanted.
-        taps: Sites of taps.
-        open_end: Whether there may be more sites, of which one knows when the model runs.
+        recording: Receives the maps.
+        request: Selected queries and heads.
+        layers: Selected layers.
+        taps: Names of the taps.
+        open_ended: Whether more layers may become known when the model runs.
     """
 
     recording: Recording
-    wish: RecordRequest
-    layers: int | str | Sequence[int | str] | None
+    request: RecordRequest
+    layers: LayerSelection
     taps: list[str]
-    open_end: bool
+    open_ended: bool
     calls: Counter[str] = field(default_factory=Counter)
     _sites: list[str] = field(default_factory=list)
-    _known: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    _selected: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
 
-    def chosen(self, others: Sequence[str], refused: Sequence[str] = ()) -> list[str]:
-        """Return the sites that are to be listened to, taps and others."""
-        key = tuple(others)
-        if key not in self._known:
+    def select(self, third_party: Sequence[str], unsupported: Sequence[str] = ()) -> list[str]:
+        """Return the names of the layers to record, taps and third-party layers."""
+        key = tuple(third_party)
+        if key not in self._selected:
             self._sites = [*self.taps, *key]
             if self.taps and key:
-                self._check_counted()
-            hidden = perhaps_chosen(refused, self._names())
-            waiting = self.open_end and not key
-            choose = perhaps_chosen if waiting or hidden else chosen_sites
-            self._known[key] = choose(self._sites, self.layers)
-        return self._known[key]
+                self._check_no_negative_index()
+            names_unsupported = select_known_layers(unsupported, self._selected_names())
+            incomplete = self.open_ended and not key
+            select = select_known_layers if incomplete or names_unsupported else select_layers
+            self._selected[key] = select(self._sites, self.layers)
+        return self._selected[key]
 
-    def _names(self) -> str | list[str]:
-        """Return the names or the pattern among what is wanted."""
+    def _selected_names(self) -> str | list[str]:
+        """Return the names or the pattern among the selected layers."""
         if isinstance(self.layers, str):
             return self.layers
-        several = [] if self.layers is None or isinstance(self.layers, int) else self.layers
-        return [one for one in several if isinstance(one, str)]
+        layers = [] if self.layers is None or isinstance(self.layers, int) else self.layers
+        return [layer for layer in layers if isinstance(layer, str)]
 
-    def _check_counted(self) -> None:
-        """Let layers pass that do not count from the end of what was not known at the start."""
-        given = [self.layers] if isinstance(self.layers, int) else self.layers or ()
-        if not isinstance(given, str) and any(isinstance(one, int) and one < 0 for one in given):
+    def _check_no_negative_index(self) -> None:
+        """Refuse indices from the end, which change when more layers become known."""
+        layers = [self.layers] if isinstance(self.layers, int) else self.layers or ()
+        if isinstance(layers, str):
+            return
+        if any(isinstance(layer, int) and layer < 0 for layer in layers):
             raise ValueError(
-                f"layers={self.layers} counts from the end, which is not known before a model runs "
-                "that has taps and other attention too; count from the start, or give names: "
-                + ", ".join(self._sites)
+                f"layers must not count from the end, got {self.layers}: the model has taps and "
+                "other attention, so the last layer is unknown before it runs; count from the "
+                f"start, or use names: {', '.join(self._sites)}"
             )
 
-    def keep(self, site: str, kind: MapKind, values: Tensor, weights: Tensor, made: Any) -> None:
-        """Keep one map."""
+    def add(self, site: str, kind: MapKind, values: Tensor, weights: Tensor, made: Any) -> None:
+        """Add a map."""
         layer = {"layer": self._sites.index(site)} if site in self._sites else {}
-        made = {"call": self.calls[site], **layer, **made}
+        metadata = {"call": self.calls[site], **layer, **made}
         self.calls[site] += 1
-        self.recording.maps.append(AttentionMap(values, site, kind, made=made))
+        self.recording.maps.append(AttentionMap(values, site, kind, metadata=metadata))
         self.recording.weights.append(weights)
 
-    def keep_foreign(self, shown: RecordedWeights) -> None:
-        """Keep attention among tokens that was heard in passing."""
-        cells = shown.grid[0] * shown.grid[1]
-        values = shown.weights[..., shown.weights.shape[-1] - cells :].unflatten(-1, shown.grid)
-        self.keep(shown.site, "tokens", values, shown.weights, shown.made)
+    def add_third_party(self, recorded: RecordedWeights) -> None:
+        """Add a map of intercepted attention among tokens."""
+        weights, grid = recorded.weights, recorded.grid
+        values = weights[..., weights.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
+        self.add(recorded.site, "tokens", values, weights, recorded.metadata)
 
 
-def _silence(
-    model: nn.Module, taps: dict[str, Tap], recording: Recording, foreign: ThirdPartyRecorder
+def _no_maps_error(
+    model: nn.Module, taps: dict[str, Tap], recording: Recording, third_party: ThirdPartyRecorder
 ) -> str:
     """Return why there is no map."""
-    said = f"{type(model).__name__} made no map while it was recorded; "
-    if recording.refused:
-        reasons = dict.fromkeys(recording.refused.values())
-        told = "; ".join(f"{_first(recording.refused, reason)}: {reason}" for reason in reasons)
-        return f"{said}{told}; ask for gradients instead, or record another model"
-    if taps:
-        return f"{said}run it inside the with block, and see that it uses its taps: " + ", ".join(
-            taps
+    name = type(model).__name__
+    if recording.unsupported:
+        reasons = dict.fromkeys(recording.unsupported.values())
+        listed = "; ".join(
+            f"{_sites_with_reason(recording.unsupported, reason)}: {reason}" for reason in reasons
         )
-    if not foreign.ran:
-        return f"{said}run it inside the with block"
+        return (
+            f"no attention of {name} can be recorded: {listed}; use a gradient method such as "
+            "gradcam instead, or record another model"
+        )
+    if taps:
+        return (
+            f"{name} must run inside the with block and use its taps ({', '.join(taps)}), but no "
+            "map was recorded"
+        )
+    if not third_party.ran:
+        return f"{name} must run inside the with block, but it did not"
     return (
-        f"{said}neither scaled_dot_product_attention nor a softmax that weighs values nor "
-        "torch.nn.MultiheadAttention ran in it. If it has no attention, ask for gradients instead; "
-        "if that runs in kernels of xformers, flash or flex attention, switch it to sdpa or eager"
+        f"no attention of {name} was recorded: it ran neither scaled_dot_product_attention, nor a "
+        "softmax whose result is multiplied with values, nor torch.nn.MultiheadAttention. If it "
+        "has no attention, use a gradient method such as gradcam instead; if it uses kernels of "
+        "xformers, flash or flex attention, switch it to sdpa or eager"
     )
 
 
-def _first(refused: dict[str, str], reason: str) -> str:
-    sites = [site or "the model" for site, why in refused.items() if why == reason]
+def _sites_with_reason(unsupported: dict[str, str], reason: str) -> str:
+    sites = [site or "the model" for site, other in unsupported.items() if other == reason]
     return sites[0] if len(sites) == 1 else f"{sites[0]} and {len(sites) - 1} more"
 
 
 @contextmanager
-def _listening(tap: Tap, site: str, keeper: _Keeper) -> Iterator[None]:
-    wish = keeper.wish
+def _recording_tap(tap: Tap, site: str, collector: _MapCollector) -> Iterator[None]:
+    request = collector.request
 
-    def keep(tap: nn.Module, _: tuple[Tensor, ...], weights: Tensor) -> None:
-        if isinstance(tap, Tap) and not is_dry():
-            own = _picked(weights if wish.woven else weights.detach(), tap, wish, site)
-            keeper.keep(site, tap.kind, _on_grid(own, tap, site), own, _made(tap, wish))
+    def hook(tap: nn.Module, _: tuple[Tensor, ...], weights: Tensor) -> None:
+        if isinstance(tap, Tap) and not is_probing():
+            values = weights if request.differentiable else weights.detach()
+            selected = _select_rows(values, tap, request, site)
+            metadata = _tap_metadata(tap, request)
+            collector.add(site, tap.kind, _to_grid(selected, tap, site), selected, metadata)
 
-    handle = tap.register_forward_hook(keep)
-    tap.wishes.append(wish)
+    handle = tap.register_forward_hook(hook)
+    tap.requests.append(request)
     try:
         yield
     finally:
         handle.remove()
-        tap.wishes.remove(wish)
+        tap.requests.remove(request)
 
 
-def _made(tap: Tap, wish: RecordRequest) -> dict[str, Any]:
-    """Return how the weights were made, and whose they are, of a block that tells."""
-    if tap.shown is None:
+def _tap_metadata(tap: Tap, request: RecordRequest) -> dict[str, Any]:
+    if tap.fulfilled is None:
         return dict(tap.notes)
-    return {**tap.notes, "before": tap.roles, "queries": wish.queries, "heads": wish.heads}
+    selection = {"queries": request.queries, "heads": request.heads}
+    return {**tap.notes, "prefix_tokens": tap.roles, **selection}
 
 
-def _picked(
-    weights: Float[Tensor, "*axes"], tap: Tap, wish: RecordRequest, site: str
-) -> Float[Tensor, "*picked"]:
-    """Return the rows that this listener wants, of those that the block showed to all."""
-    if tap.kind != "tokens" or tap.lone or wish.whole or wish == tap.shown:
+def _select_rows(
+    weights: Float[Tensor, "*axes"], tap: Tap, request: RecordRequest, site: str
+) -> Float[Tensor, "*selected"]:
+    """Return the requested rows of the weights that a block computed for all its recordings."""
+    complete = request.is_complete or request == tap.fulfilled
+    if tap.kind != "tokens" or tap.single_query or complete:
         return weights
-    if tap.shown is None:
+    if tap.fulfilled is None:
         raise ValueError(
-            f"the attention at {site or 'the tap'} cannot show the rows of single tokens or heads; "
-            "record it with queries='all' and heads=None, or leave it out by layers="
+            f"the attention at {site or 'the tap'} can only be recorded with queries='all' and "
+            f"heads=None, got queries={request.queries!r} and heads={request.heads}; or exclude it "
+            "with layers="
         )
-    own = weights[:, wish.chosen_heads(weights.shape[1])]
-    return own[:, :, wish.rows(tap.roles, weights.shape[2])]
+    selected = weights[:, request.head_indices(weights.shape[1])]
+    return selected[:, :, request.query_indices(tap.roles, weights.shape[2])]
 
 
-def _on_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tensor, "*shaped"]:
+def _to_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tensor, "*shaped"]:
     """Return weights over a flattened grid as weights over rows and columns."""
     if tap.grid is None:
         if tap.kind in ("tokens", "words"):
             raise ValueError(
-                f"the weights at {site or 'the tap'}, {list(weights.shape)}, run over a row "
-                f"of {weights.shape[-1]} tokens whose grid nobody said, so they are no map of a "
-                "image; if the tokens lie on one, set tap.grid = (height, width) before the tap "
-                "is used; if not, record another part of the model"
+                f"weights over {weights.shape[-1]} tokens must have a grid to become a map, but "
+                f"the tap at {site or 'the root'} has none (weights {list(weights.shape)}); set "
+                "tap.grid = (height, width) before the tap is called, or record another layer"
             )
         return weights
     rows, columns = tap.grid
     weights = weights[..., len(tap.roles) :]
     if weights.shape[-1] != rows * columns:
         raise ValueError(
-            f"the last axis at {site} must run over its grid of {rows} x {columns} cells, "
-            f"got {tuple(weights.shape)}; the block sets tap.grid before it uses its tap"
+            f"the last axis of the weights at {site} must have the length of the grid, {rows} x "
+            f"{columns}, got shape {tuple(weights.shape)}; set tap.grid before the tap is called"
         )
     return weights.unflatten(-1, (rows, columns))

@@ -1,219 +1,357 @@
-"""Where the tokens of a network lie on its grid, found by sending their numbers through it."""
+"""Token grids: which grid a number of tokens forms, and token indices sent through a network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import inf, log
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+
+from visattn.recording.model_info import FeatureLayer
 
 Grid = tuple[int, int]
-_DIGIT = 128  # what half precision of either kind holds exactly
+PROBE_BATCH_SIZE = 2  # shows in which order the windows of several images are stacked
+_DIGIT = 128  # base of the encoded indices; float16 and bfloat16 represent all digits exactly
 _DIGITS = 3
-_CODE = _DIGITS + 1  # and the number of the image, from 1
+_CODE = _DIGITS + 1  # channels of a code: the digits, and the number of the image, from 1
 
 
-def fits(grid: Grid, size: tuple[int, int]) -> bool:
-    """Whether a grid of square cells can cover an image, to a cell.
+def fits(grid: Grid, image_size: tuple[int, int]) -> bool:
+    """Whether a grid of square cells can cover an image, up to one cell of padding or cropping.
 
     Args:
         grid: Rows and columns.
-        size: Height and width of the image.
+        image_size: Height and width.
 
     Example:
         >>> fits((3, 5), (48, 80)), fits((15, 1), (48, 80))
         (True, False)
     """
-    if not all(1 <= cells <= length for cells, length in zip(grid, size, strict=True)):
+    pairs = list(zip(grid, image_size, strict=True))
+    if not all(1 <= cells <= length for cells, length in pairs):
         return False
-    least = max(length / (cells + 1) for cells, length in zip(grid, size, strict=True))
-    most = min(
-        length / (cells - 1) if cells > 1 else inf for cells, length in zip(grid, size, strict=True)
-    )
-    return least < most
+    smallest = max(length / (cells + 1) for cells, length in pairs)
+    largest = min(length / (cells - 1) if cells > 1 else inf for cells, length in pairs)
+    return smallest < largest
 
 
-def grid_of(count: int, size: tuple[int, int], seen: Iterable[Grid]) -> Grid | None:
-    """Return rows and columns of a number of tokens; None if they are no grid of the image.
+def infer_grid(
+    num_tokens: int, image_size: tuple[int, int], observed_grids: Iterable[Grid]
+) -> Grid | None:
+    """Return rows and columns of a number of tokens; None if they form no grid of the image.
 
-    They are a grid that was seen in the network, or one that is coarser by a whole number; where
-    none was seen, one of square cells that fill the image.
+    The grid is one observed in the network, or one that is coarser by an integer factor; if none
+    was observed, one of square cells that fill the image.
 
     Args:
-        count: How many there are.
-        size: Height and width of the image.
-        seen: Grids that were seen.
+        num_tokens: Tokens of the grid.
+        image_size: Height and width.
+        observed_grids: Grids of other activations of the network.
 
     Example:
-        >>> grid_of(15, (48, 80), [(6, 10)]), grid_of(16, (48, 80), [(6, 10)])
+        >>> infer_grid(15, (48, 80), [(6, 10)]), infer_grid(16, (48, 80), [(6, 10)])
         ((3, 5), None)
     """
-    grids = list(dict.fromkeys(seen))
-    same = [grid for grid in grids if grid[0] * grid[1] == count]
-    if same:
-        return min(same, key=lambda grid: _squareness(grid, size))
+    grids = list(dict.fromkeys(observed_grids))
+    same_count = [grid for grid in grids if grid[0] * grid[1] == num_tokens]
+    if same_count:
+        return min(same_count, key=lambda grid: _anisotropy(grid, image_size))
     if not grids:
-        steps = (step for step in range(2, min(size)) if not size[0] % step and not size[1] % step)
-        grids = [(size[0] // step, size[1] // step) for step in steps]
-        return next((grid for grid in grids if grid[0] * grid[1] == count), None)
+        height, width = image_size
+        strides = (n for n in range(2, min(image_size)) if not height % n and not width % n)
+        grids = [(height // stride, width // stride) for stride in strides]
+        return next((grid for grid in grids if grid[0] * grid[1] == num_tokens), None)
     coarser = {
-        (-(-rows // step), -(-columns // step)) for rows, columns in grids for step in range(2, 9)
+        (-(-rows // factor), -(-columns // factor))
+        for rows, columns in grids
+        for factor in range(2, 9)
     }
-    found = [grid for grid in coarser if grid[0] * grid[1] == count and fits(grid, size)]
-    return min(found, key=lambda grid: _squareness(grid, size), default=None)
+    matching = [
+        grid for grid in coarser if grid[0] * grid[1] == num_tokens and fits(grid, image_size)
+    ]
+    return min(matching, key=lambda grid: _anisotropy(grid, image_size), default=None)
 
 
-def _squareness(grid: Grid, size: tuple[int, int]) -> float:
-    return abs(log(size[0] / grid[0] * grid[1] / size[1]))
+def _anisotropy(grid: Grid, image_size: tuple[int, int]) -> float:
+    """Return 0 for square cells, and more the longer they are."""
+    return abs(log(image_size[0] / grid[0] * grid[1] / image_size[1]))
 
 
-def split_tokens(
-    count: int, roles: Sequence[str], size: tuple[int, int], seen: Sequence[Grid]
+def split_prefix_tokens(
+    num_tokens: int,
+    prefix_tokens: Sequence[str],
+    image_size: tuple[int, int],
+    observed_grids: Sequence[Grid],
 ) -> tuple[tuple[str, ...], Grid] | None:
-    """Return the roles of the tokens before a grid, and the grid; None if there is none.
+    """Return the prefix tokens among a number of tokens, and the grid of the others.
+
+    Returns None if the others form no grid.
 
     Args:
-        count: Tokens in all.
-        roles: Of the tokens that the network adds; some layers may not have them, or not all.
-        size: Height and width of the image.
-        seen: Grids that were seen in the network.
+        num_tokens: All tokens.
+        prefix_tokens: Kinds of the prefix tokens of the network; a layer may have all, none, or
+            those of one kind.
+        image_size: Height and width.
+        observed_grids: Grids of other activations of the network.
 
     Example:
-        >>> split_tokens(16, ("class",), (48, 80), [(3, 5)])
+        >>> split_prefix_tokens(16, ("class",), (48, 80), [(3, 5)])
         (('class',), (3, 5))
     """
-    kinds = dict.fromkeys(roles)
-    options = [tuple(roles), (), *(tuple(r for r in roles if r == kind) for kind in kinds)]
-    for coarse in (False, True):
-        for before in options:
-            left = count - len(before)
-            known = [grid for grid in seen if coarse or grid[0] * grid[1] == left]
-            if seen and not known:
+    kinds = dict.fromkeys(prefix_tokens)
+    options = [
+        tuple(prefix_tokens),
+        (),
+        *(tuple(token for token in prefix_tokens if token == kind) for kind in kinds),
+    ]
+    for allow_coarser in (False, True):
+        for prefix in options:
+            count = num_tokens - len(prefix)
+            known = [grid for grid in observed_grids if allow_coarser or grid[0] * grid[1] == count]
+            if observed_grids and not known:
                 continue
-            if left > 0 and (grid := grid_of(left, size, known)) is not None:
-                return before, grid
+            if count > 0 and (grid := infer_grid(count, image_size, known)) is not None:
+                return prefix, grid
     return None
 
 
-def coded(like: Tensor, places: int, *, last: bool) -> Tensor:
-    """Return a tensor that says of each place which one it is.
+def encode_indices(like: Tensor, num_tokens: int, *, channels_last: bool) -> Tensor:
+    """Return a tensor whose tokens encode their own index and image in the first channels.
 
     Args:
-        like: Of which shape; two images or more.
-        places: How many there are in one image.
-        last: Whether channels are its last axis, else they are its second.
+        like: Gives shape, dtype and device.
+        num_tokens: Tokens of one image.
+        channels_last: Whether channels are the last axis; otherwise they are the second.
 
     Example:
-        >>> numbers_in(coded(torch.zeros(2, 2, 3, 7), 6, last=True), 2, 6)
+        >>> decode_indices(encode_indices(torch.zeros(2, 2, 3, 7), 6, channels_last=True), 2, 6)
         tensor([[ 0,  1,  2,  3,  4,  5],
                 [ 6,  7,  8,  9, 10, 11]])
     """
-    numbers = torch.arange(places, device=like.device)
-    digits = [numbers // _DIGIT**power % _DIGIT for power in range(_DIGITS)]
+    indices = torch.arange(num_tokens, device=like.device)
+    digits = [indices // _DIGIT**power % _DIGIT for power in range(_DIGITS)]
     code = torch.stack(digits, -1).expand(len(like), -1, -1)
     images = torch.arange(1, len(like) + 1, device=like.device)[:, None, None]
-    code = torch.cat((code, images.expand(-1, places, 1)), -1).to(like.dtype)
-    spatial = like.shape[1:-1] if last else like.shape[2:]
-    laid = code.unflatten(1, spatial)
-    empty = torch.zeros_like(like)
-    if last:
-        empty[..., :_CODE] = laid
+    code = torch.cat((code, images.expand(-1, num_tokens, 1)), -1).to(like.dtype)
+    code = code.unflatten(1, like.shape[1:-1] if channels_last else like.shape[2:])
+    encoded = torch.zeros_like(like)
+    if channels_last:
+        encoded[..., :_CODE] = code
     else:
-        empty[:, :_CODE] = laid.movedim(-1, 1)
-    return empty
+        encoded[:, :_CODE] = code.movedim(-1, 1)
+    return encoded
 
 
-def numbers_in(tokens: Tensor, groups: int, slots: int) -> Int[Tensor, "g n"] | None:
-    """Return the numbers that tokens carry, -1 for empty ones; None if they carry none.
+def decode_indices(tokens: Tensor, groups: int, slots: int) -> Int[Tensor, "g n"] | None:
+    """Return the indices that tokens encode, -1 for empty slots; None if they encode none.
 
-    Those of the second image begin where those of the first end.
+    Indices continue from one image to the next.
 
     Args:
         tokens: Of any layout.
-        groups: How many groups of tokens there are.
-        slots: How many tokens are in a group.
+        groups: Number of groups of tokens (images, or windows of images).
+        slots: Tokens in a group.
     """
-    for codes in _layouts(tokens, groups, slots):
+    for codes in _grouped_layouts(tokens, groups, slots):
         digits, images = codes[..., :_DIGITS], codes[..., _DIGITS].round().long()
-        held = images > 0
+        occupied = images > 0
         powers = torch.tensor([_DIGIT**power for power in range(_DIGITS)], device=codes.device)
-        numbers = (digits.round().long() * powers).sum(-1)
+        indices = (digits.round().long() * powers).sum(-1)
         exact = bool((codes[..., :_CODE] == codes[..., :_CODE].round()).all())
-        if not exact or bool(codes[..., _CODE:].any()) or not bool(held.any()):
+        if not exact or bool(codes[..., _CODE:].any()) or not bool(occupied.any()):
             continue
-        count, used = int(numbers.max()) + 1, images[held]
-        own = numbers[held] + (used - 1) * count
-        every = int(used.max()) * count
-        if int(used.min()) == 1 and own.numel() == every == own.unique().numel():
-            return torch.where(held, numbers + (images - 1) * count, -1)
+        count, used_images = int(indices.max()) + 1, images[occupied]
+        unique = indices[occupied] + (used_images - 1) * count
+        expected = int(used_images.max()) * count
+        complete = unique.numel() == expected == unique.unique().numel()
+        if int(used_images.min()) == 1 and complete:
+            return torch.where(occupied, indices + (images - 1) * count, -1)
     return None
 
 
-def _layouts(
+def _grouped_layouts(
     tokens: Tensor, groups: int, slots: int
 ) -> Iterable[Float[Tensor, "{groups} {slots} _"]]:
-    """Return the ways in which tokens can be read as groups of slots, channels last."""
-    count = groups * slots
+    """Yield the ways to read tokens as groups of slots, channels last."""
     if tokens.ndim < 2 or not tokens.is_floating_point():
         return
-    for channels in dict.fromkeys((-1, 1)):
-        width = tokens.shape[channels]
-        if width > _CODE and tokens.numel() == count * width:
-            yield tokens.detach().float().movedim(channels, -1).reshape(groups, slots, width)
+    for axis in dict.fromkeys((-1, 1)):
+        channels = tokens.shape[axis]
+        if channels > _CODE and tokens.numel() == groups * slots * channels:
+            moved = tokens.detach().float().movedim(axis, -1)
+            yield moved.reshape(groups, slots, channels)
 
 
-def holds_numbers(tokens: Tensor) -> bool:
-    """Whether tokens carry numbers, in any layout."""
+def encodes_indices(tokens: Tensor) -> bool:
+    """Whether tokens encode indices, in any layout."""
     images = len(tokens)
     return any(
-        numbers_in(tokens, images, tokens[0].numel() // width) is not None
-        for width in {tokens.shape[-1], tokens.shape[1]}
+        decode_indices(tokens, images, tokens[0].numel() // channels) is not None
+        for channels in {tokens.shape[-1], tokens.shape[1]}
     )
 
 
-def windows_of(numbers: Int[Tensor, "g n"], images: int) -> Int[Tensor, "w n"] | None:
-    """Return the tokens that the windows of one image hold; None if images are not in order.
+def windows_per_image(indices: Int[Tensor, "g n"], images: int) -> Int[Tensor, "w n"] | None:
+    """Return the token indices of each window of one image.
+
+    Returns None if the windows of several images are interleaved.
 
     Args:
-        numbers: Of the tokens of all windows, -1 for empty slots.
-        images: How many there are.
+        indices: Token indices of all windows, -1 for empty slots.
+        images: Number of images.
     """
-    count = (int(numbers.max()) + 1) // images
-    each = numbers.unflatten(0, (images, -1))
-    own = torch.where(each < 0, each, each - torch.arange(images)[:, None, None].to(each) * count)
-    alike = bool((own == own[:1]).all()) and int(own.max()) < count
-    return own[0] if alike else None
+    count = (int(indices.max()) + 1) // images
+    by_image = indices.unflatten(0, (images, -1))
+    offsets = torch.arange(images)[:, None, None].to(by_image) * count
+    local = torch.where(by_image < 0, by_image, by_image - offsets)
+    equal = bool((local == local[:1]).all()) and int(local.max()) < count
+    return local[0] if equal else None
 
 
-def in_order(windows: Int[Tensor, "w n"]) -> bool:
-    """Whether there is one window, which holds all tokens in their order.
+def is_sequential(windows: Int[Tensor, "w n"]) -> bool:
+    """Whether there is a single window, which holds all tokens in order.
 
     Example:
-        >>> in_order(torch.tensor([[0, 1, 2]])), in_order(torch.tensor([[1, 2, 0]]))
+        >>> is_sequential(torch.tensor([[0, 1, 2]])), is_sequential(torch.tensor([[1, 2, 0]]))
         (True, False)
     """
-    own = windows[0].tolist()
-    return len(windows) == 1 and all(after == before + 1 for before, after in pairwise([-1, *own]))
+    tokens = windows[0].tolist()
+    ordered = all(after == before + 1 for before, after in pairwise([-1, *tokens]))
+    return len(windows) == 1 and ordered
 
 
-def block_of(windows: Int[Tensor, "w n"], columns: int) -> Grid | None:
-    """Return height and width of windows that are blocks of a grid; None if they are spread.
+def rectangular_window_size(windows: Int[Tensor, "w n"], columns: int) -> Grid | None:
+    """Return height and width of windows that are rectangles of a grid; None if they are not.
 
     Args:
-        windows: Numbers of the tokens that each holds.
+        windows: Token indices of each window.
         columns: Of the grid.
 
     Example:
-        >>> block_of(torch.tensor([[0, 1, 5, 6], [2, 3, 7, 8]]), 5)
+        >>> rectangular_window_size(torch.tensor([[0, 1, 5, 6], [2, 3, 7, 8]]), 5)
         (2, 2)
     """
     full = [window for window in windows.tolist() if min(window) >= 0]
-    blocks = set[Grid | None]()
+    sizes = set[Grid | None]()
     for window in full:
-        rows = sorted({number // columns for number in window})
-        across = sorted({number % columns for number in window})
-        solid = rows[-1] - rows[0] + 1 == len(rows) and across[-1] - across[0] + 1 == len(across)
-        blocks.add((len(rows), len(across)) if solid else None)
-    whole = [block for block in blocks if block is not None]
-    return max(whole, default=None)
+        ys = sorted({index // columns for index in window})
+        xs = sorted({index % columns for index in window})
+        contiguous = ys[-1] - ys[0] + 1 == len(ys) and xs[-1] - xs[0] + 1 == len(xs)
+        sizes.add((len(ys), len(xs)) if contiguous else None)
+    return max((size for size in sizes if size is not None), default=None)
+
+
+class GridProbe:
+    """Finds the grids of a network's activations while token indices are sent through it.
+
+    Args:
+        image_size: Height and width of the images.
+        prefix_tokens: Kinds of tokens that the network may put before its grid.
+        known_grids: Grids that were confirmed with quadrant images.
+    """
+
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        prefix_tokens: tuple[str, ...],
+        known_grids: list[Grid],
+    ) -> None:
+        self.image_size, self.prefix_tokens = image_size, prefix_tokens
+        self.known_grids = known_grids
+        self.observed_grids: list[Grid] = []
+        self.permuted = False  # whether a module put tokens into another order
+        self.last_norm: FeatureLayer | None = None
+        self.last_features: FeatureLayer | None = None
+
+    def forward_hook(self, site: str) -> Callable[..., Any]:
+        """Return a hook that observes a module, and makes norms return encoded tokens.
+
+        Args:
+            site: Qualified name of the module.
+        """
+
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            tensor = output[0] if isinstance(output, tuple) and output else output
+            if not isinstance(tensor, Tensor) or not _is_batch(tensor):
+                return None
+            self.permuted = self.permuted or _is_permuted(tensor)
+            norm = "Norm" in type(module).__name__ and tensor is output
+            passed = self._norm_output(args, tensor) if norm else tensor
+            layer = self.infer_layer(site, passed, channels_first=isinstance(module, nn.Conv2d))
+            if layer is None:
+                return passed if norm else None
+            self.last_features = layer
+            self.last_norm = layer if norm else self.last_norm
+            if layer.layout != "b n c":
+                self.observed_grids.append(layer.grid)
+            return passed if norm else None
+
+        return hook
+
+    def encode(self, tensor: Tensor) -> Tensor | None:
+        """Return a tensor with encoded indices; None if it is encoded already or has no grid.
+
+        Args:
+            tensor: An input of a module.
+        """
+        if not tensor.is_floating_point() or not _is_batch(tensor):
+            return None
+        layer = self.infer_layer("", tensor)
+        if layer is None or encodes_indices(tensor):
+            return None
+        channels_last = layer.layout != "b c y x"
+        if tensor.shape[-1 if channels_last else 1] <= _CODE:
+            return None
+        num_tokens = layer.num_prefix_tokens + layer.grid[0] * layer.grid[1]
+        return encode_indices(tensor, num_tokens, channels_last=channels_last)
+
+    def _norm_output(self, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        """Return the encoded input of a norm unchanged, or its output newly encoded."""
+        tensor = args[0] if args else None
+        if isinstance(tensor, Tensor) and tensor.shape == output.shape and encodes_indices(tensor):
+            return tensor
+        encoded = self.encode(output)
+        return output if encoded is None else encoded
+
+    def infer_layer(
+        self, site: str, activations: Tensor, *, channels_first: bool = False
+    ) -> FeatureLayer | None:
+        """Return layout and grid of activations; None if they lie on no known grid.
+
+        Args:
+            site: Qualified name of the module that returned them.
+            activations: With three or four axes.
+            channels_first: Whether channels are known to be the second axis.
+        """
+        shape = activations.shape
+        if activations.ndim == 3:
+            split = split_prefix_tokens(
+                shape[1], self.prefix_tokens, self.image_size, self.observed_grids
+            )
+            if split is None or self.permuted or split[1] not in self.known_grids:
+                return None
+            return FeatureLayer(site, "b n c", split[1], len(split[0]))
+        leading, trailing = (shape[1], shape[2]), (shape[2], shape[3])
+        options = [trailing] if channels_first else [trailing, leading]
+        options = [grid for grid in options if grid in self.known_grids]
+        observed = [grid for grid in options if grid in self.observed_grids]
+        fitting = (grid for grid in observed or options if fits(grid, self.image_size))
+        grid = next(fitting, None)
+        if grid is None:
+            return None
+        return FeatureLayer(site, "b c y x" if grid is trailing else "b y x c", grid)
+
+
+def _is_batch(tensor: Tensor) -> bool:
+    return tensor.ndim in (3, 4) and len(tensor) == PROBE_BATCH_SIZE
+
+
+def _is_permuted(tokens: Tensor) -> bool:
+    """Whether encoded tokens are not in the order of their indices."""
+    if tokens.ndim != 3:
+        return False
+    indices = decode_indices(tokens, PROBE_BATCH_SIZE, tokens.shape[1])
+    windows = None if indices is None else windows_per_image(indices, PROBE_BATCH_SIZE)
+    return windows is not None and not is_sequential(windows)

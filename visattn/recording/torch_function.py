@@ -1,4 +1,4 @@
-"""Attention of models that do not show it, heard on its way through torch."""
+"""Interception of attention in unmodified models, with a `TorchFunctionMode`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast, runtime_checkable
@@ -9,167 +9,171 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from visattn.recording.attention_call import AttentionCall, fused_call
-from visattn.recording.module_calls import ModuleCall, ModuleCalls, TrackedWeights
+from visattn.recording.attention_call import AttentionCall, sdpa_call
+from visattn.recording.module_calls import ModuleCall, ModuleCallStack, TrackedWeights
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
-_PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
+_MATMUL = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
 _PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
-Weave = Callable[[ModuleCall, AttentionCall], Tensor | None]
-GROUPED = "its tokens meet in groups that are laid out along axes of their own"
+ReplaceWeights = Callable[[ModuleCall, AttentionCall], Tensor | None]
+UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
 
 
 @runtime_checkable
 class AttentionListener(Protocol):
-    """Who wants to know of attention."""
+    """Callbacks of an `AttentionInterceptor`."""
 
-    def saw(self, place: ModuleCall, attention: AttentionCall) -> None:
-        """Take note of attention that has run."""
+    def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
+        """Handle attention that was computed in a module call."""
         ...
 
-    def refused(self, place: ModuleCall, reason: str) -> None:
-        """Take note that what runs here cannot be a map."""
+    def on_unsupported(self, call: ModuleCall, reason: str) -> None:
+        """Handle attention in a module call that cannot be recorded."""
         ...
 
 
-class Interception(TorchFunctionMode):
-    """Hear attention wherever it is computed, without touching what is computed.
+class AttentionInterceptor(TorchFunctionMode):
+    """Intercepts attention wherever a model computes it, without changing the computation.
 
-    Fused attention is taken at `scaled_dot_product_attention`. Of a softmax over the last axis what
-    becomes of it is followed, up to the product with the values: what stands there is the attention
-    that was used, whatever was done to it in between.
+    It intercepts `scaled_dot_product_attention`, and each softmax over the last axis: tensors that
+    are computed from its output are tracked up to the matrix product with the values. The left
+    operand of that product is the attention that the model used, whatever it did to it in between.
 
     Args:
-        calls: Where the model is.
-        listener: Who is told.
-        weave: Returns the weights that the model is to go on with, or None for what it would do
-            itself; then the listener is not told.
-        apart: Whether tokens that attend to each other are to attend to themselves alone, so that
-            what one of them carries stays where it is.
+        calls: The running modules.
+        listener: Receives the attention calls.
+        replace_weights: Returns weights that the model continues with, or None to let it compute
+            them itself. If it is set, `listener.on_attention` is not called.
+        identity_attention: Replace self-attention by the identity, so that every token keeps its
+            content.
     """
 
     def __init__(
         self,
-        calls: ModuleCalls,
+        calls: ModuleCallStack,
         listener: AttentionListener,
-        weave: Weave | None = None,
+        replace_weights: ReplaceWeights | None = None,
         *,
-        apart: bool = False,
+        identity_attention: bool = False,
     ) -> None:
         super().__init__()
-        self.calls, self.listener, self.weave, self.apart = calls, listener, weave, apart
+        self.calls, self.listener = calls, listener
+        self.replace_weights = replace_weights
+        self.identity_attention = identity_attention
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run what torch is asked to run, and listen."""
+        """Run a torch function, and intercept it if it is part of attention."""
         kwargs = kwargs or {}
-        place = None if self.calls.silent else self.calls.current
-        if place is None or not place.foreign:
+        call = None if self.calls.inactive else self.calls.current
+        if call is None or not call.third_party:
             return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            return self._fused(place, args, kwargs)
+            return self._sdpa(call, args, kwargs)
         if func in _SOFTMAX:
-            return self._softmax(place, func, args, kwargs)
-        if place.followed:
-            return self._followed(place, func, args, kwargs)
-        if self.calls.dry and func in _PROJECTIONS:
-            _read(self.calls, args)
+            return self._softmax(call, func, args, kwargs)
+        if call.tracked:
+            return self._track(call, func, args, kwargs)
+        if self.calls.probing and func in _PROJECTIONS:
+            _store_projection_input(self.calls, args)
         return func(*args, **kwargs)
 
-    def _fused(self, place: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        attention = fused_call(args, kwargs)
+    def _sdpa(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        attention = sdpa_call(args, kwargs)
         if attention is None:
-            self.listener.refused(place, GROUPED)
+            self.listener.on_unsupported(call, UNSUPPORTED_AXES)
             return F.scaled_dot_product_attention(*args, **kwargs)
-        if self.apart and attention.shape[2] == attention.shape[3]:
-            self.listener.saw(place, attention)
+        if self.identity_attention and attention.shape[2] == attention.shape[3]:
+            self.listener.on_attention(call, attention)
             values = cast("Tensor", attention.values)
             return values if args[0].ndim == 4 else values.squeeze(1)
-        if self.weave is not None and (weights := self.weave(place, attention)) is not None:
-            dropped = F.dropout(weights, attention.dropout) if attention.dropout else weights
-            seen = dropped @ cast("Tensor", attention.values)
-            return seen if args[0].ndim == 4 else seen.squeeze(1)
+        replace = self.replace_weights
+        if replace is not None and (weights := replace(call, attention)) is not None:
+            dropout_p = attention.dropout_p
+            dropped = F.dropout(weights, dropout_p) if dropout_p else weights
+            output = dropped @ cast("Tensor", attention.values)
+            return output if args[0].ndim == 4 else output.squeeze(1)
         output = F.scaled_dot_product_attention(*args, **kwargs)
-        if self.weave is None:
+        if replace is None:
             attention.output = output if output.ndim == 4 else output.unsqueeze(1)
-            self.listener.saw(place, attention)
+            self.listener.on_attention(call, attention)
         return output
 
     def _softmax(
-        self, place: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor:
         weights = func(*args, **kwargs)
         axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if weights.ndim < 3 or axis is None:
             return weights
         if axis % weights.ndim != weights.ndim - 1:
-            self.listener.refused(
-                place, f"its softmax runs over axis {axis} of {weights.ndim}, not over keys"
+            self.listener.on_unsupported(
+                call, f"its softmax runs over axis {axis} of {weights.ndim}, not over the keys"
             )
         else:
-            place.followed[id(weights)] = TrackedWeights(weights, weights)
+            call.tracked[id(weights)] = TrackedWeights(weights, weights)
         return weights
 
-    def _followed(
-        self, place: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _track(
+        self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        traces = [place.followed.get(id(one)) for one in _tensors(args)]
-        trace = next((one for one in traces if one is not None), None)
-        if trace is not None and func in _PRODUCTS:
-            place.followed.clear()
-            args = self._product(place, args, trace)
+        candidates = (call.tracked.get(id(tensor)) for tensor in _tensors(args))
+        tracked = next((weights for weights in candidates if weights is not None), None)
+        if tracked is not None and func in _MATMUL:
+            call.tracked.clear()
+            args = self._weighted_sum(call, args, tracked)
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        if trace is not None and isinstance(result, Tensor) and result.is_floating_point():
-            mixed = trace.mixed or func in _PROJECTIONS
-            place.followed[id(result)] = TrackedWeights(result, trace.softmax, mixed=mixed)
+        if tracked is not None and isinstance(result, Tensor) and result.is_floating_point():
+            mixed = tracked.heads_mixed or func in _PROJECTIONS
+            call.tracked[id(result)] = TrackedWeights(result, tracked.softmax, heads_mixed=mixed)
         return result
 
-    def _product(
-        self, place: ModuleCall, args: tuple[Any, ...], trace: TrackedWeights
+    def _weighted_sum(
+        self, call: ModuleCall, args: tuple[Any, ...], tracked: TrackedWeights
     ) -> tuple[Any, ...]:
-        """Hear a product with weights, which stand on its left or, turned, on its right."""
-        right = trace.now is not args[0]
-        used = args[1].mT if right else args[0]
-        attention = _computed(used, args[0].mT if right else args[1], trace)
+        """Intercept the product of weights and values; weights on the right are transposed."""
+        transposed = tracked.tensor is not args[0]
+        used = args[1].mT if transposed else args[0]
+        attention = _explicit_call(used, args[0].mT if transposed else args[1], tracked)
         if isinstance(attention, str):
-            self.listener.refused(place, attention)
+            self.listener.on_unsupported(call, attention)
             return args
-        if self.weave is None:
-            self.listener.saw(place, attention)
-        if self.apart and used.shape[-1] == used.shape[-2]:
-            alone = torch.eye(used.shape[-1]).to(used).expand_as(used)
-            return (args[0], alone) if right else (alone, args[1])
-        if self.weave is None:
+        if self.replace_weights is None:
+            self.listener.on_attention(call, attention)
+        if self.identity_attention and used.shape[-1] == used.shape[-2]:
+            identity = torch.eye(used.shape[-1]).to(used).expand_as(used)
+            return (args[0], identity) if transposed else (identity, args[1])
+        if self.replace_weights is None:
             return args
-        again = self.weave(place, attention)
-        if again is None or attention.mixed:
+        weights = self.replace_weights(call, attention)
+        if weights is None or attention.heads_mixed:
             return args
-        again = again.view(used.shape)
-        return (args[0], again.mT) if right else (again, args[1])
+        weights = weights.view(used.shape)
+        return (args[0], weights.mT) if transposed else (weights, args[1])
 
 
-def _computed(used: Tensor, values: Tensor, trace: TrackedWeights) -> AttentionCall | str:
-    """Return attention whose weights the model computed, or why it cannot be shown."""
+def _explicit_call(used: Tensor, values: Tensor, tracked: TrackedWeights) -> AttentionCall | str:
+    """Return the attention call of weights that the model computed, or why it is unsupported."""
     if values.ndim == 3:
         values = values.unsqueeze(1)
     weights = used.unsqueeze(1) if used.ndim == 3 else used
     if weights.ndim != 4:
-        return GROUPED
+        return UNSUPPORTED_AXES
     mixed = not sums_to_one(weights)
     if mixed:
-        if not trace.mixed or trace.softmax.shape != weights.shape:
+        if not tracked.heads_mixed or tracked.softmax.shape != weights.shape:
             return "the weights that it uses do not sum to 1"
-        weights = trace.softmax
+        weights = tracked.softmax
     groups, heads, queries, keys = weights.shape
     return AttentionCall(
-        (groups, heads, queries, keys), values=values, computed=weights, mixed=mixed
+        (groups, heads, queries, keys), values=values, weights=weights, heads_mixed=mixed
     )
 
 
 def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
-    """Whether each row of weights does, or is empty, or not a number.
+    """Whether every row of weights sums to 1, is all zeros, or is NaN.
 
     Example:
         >>> sums_to_one(torch.tensor([[0.25, 0.75], [0.0, 0.0]])), sums_to_one(torch.ones(2, 2))
@@ -177,20 +181,20 @@ def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
     """
     wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
     sums = wide.sum(-1)
-    near = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 2e-2
-    off = torch.minimum((sums - 1).abs(), wide.abs().amax(-1))
-    return bool((off.nan_to_num(0.0) <= near).all())
+    tolerance = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 2e-2
+    error = torch.minimum((sums - 1).abs(), wide.abs().amax(-1))
+    return bool((error.nan_to_num(0.0) <= tolerance).all())
 
 
 def _tensors(args: tuple[Any, ...]) -> Iterator[Tensor]:
-    for one in args:
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, (list, tuple)):
-            yield from (part for part in one if isinstance(part, Tensor))
+    for arg in args:
+        if isinstance(arg, Tensor):
+            yield arg
+        elif isinstance(arg, (list, tuple)):
+            yield from (part for part in arg if isinstance(part, Tensor))
 
 
-def _read(calls: ModuleCalls, args: tuple[Any, ...]) -> None:
-    """Remember what a projection was given, for the module that runs and the one around it."""
-    for place in calls.stack[-2:]:
-        place.inputs.append(args[0])
+def _store_projection_input(calls: ModuleCallStack, args: tuple[Any, ...]) -> None:
+    """Store the input of a projection with the running module and the one around it."""
+    for call in calls.stack[-2:]:
+        call.projection_inputs.append(args[0])

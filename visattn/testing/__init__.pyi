@@ -1,96 +1,44 @@
 from .behavior import (
-    awakened as awakened,
+    depends_on_input as depends_on_input,
+    is_batch_independent as is_batch_independent,
+    is_deterministic as is_deterministic,
+    is_memory_format_invariant as is_memory_format_invariant,
+    perturbed_block as perturbed_block,
+    preserves_input as preserves_input,
 )
-from .behavior import (
-    ignores_layout as ignores_layout,
-)
-from .behavior import (
-    leaves_input as leaves_input,
-)
-from .behavior import (
-    looks_at_input as looks_at_input,
-)
-from .behavior import (
-    repeats_itself as repeats_itself,
-)
-from .behavior import (
-    sees_each_alone as sees_each_alone,
-)
-from .candidate import (
+from .block_under_test import (
     BlockUnderTest as BlockUnderTest,
-)
-from .candidate import (
     CheckResult as CheckResult,
-)
-from .candidate import (
-    answered as answered,
-)
-from .candidate import (
-    catalogd as catalogd,
-)
-from .candidate import (
-    distance as distance,
-)
-from .candidate import (
-    facing as facing,
-)
-from .candidate import (
+    backward as backward,
+    checked_forward as checked_forward,
+    error_context as error_context,
     failed as failed,
-)
-from .candidate import (
-    learn as learn,
-)
-from .candidate import (
-    stood as stood,
+    passed as passed,
+    registered_block as registered_block,
+    relative_error as relative_error,
 )
 from .export import (
-    compiles as compiles,
-)
-from .export import (
-    copies_whole as copies_whole,
-)
-from .export import (
-    exports as exports,
-)
-from .export import (
-    stays_on_device as stays_on_device,
-)
-from .export import (
-    traces as traces,
+    follows_device as follows_device,
+    supports_compile as supports_compile,
+    supports_copying as supports_copying,
+    supports_export as supports_export,
+    supports_fx as supports_fx,
 )
 from .gradients import (
-    has_right_slopes as has_right_slopes,
-)
-from .gradients import (
-    learns_everywhere as learns_everywhere,
+    passes_gradcheck as passes_gradcheck,
+    reaches_all_parameters as reaches_all_parameters,
 )
 from .shapes_and_dtypes import (
-    is_advice as is_advice,
-)
-from .shapes_and_dtypes import (
-    keeps_shape as keeps_shape,
-)
-from .shapes_and_dtypes import (
-    stays_finite as stays_finite,
-)
-from .shapes_and_dtypes import (
-    takes_widths as takes_widths,
-)
-from .shapes_and_dtypes import (
-    trains_alone as trains_alone,
-)
-from .shapes_and_dtypes import (
-    works_in_half as works_in_half,
+    is_informative as is_informative,
+    is_numerically_stable as is_numerically_stable,
+    preserves_shape as preserves_shape,
+    supports_channel_counts as supports_channel_counts,
+    supports_half_precision as supports_half_precision,
+    trains_on_single_image as trains_on_single_image,
 )
 from .suite import (
-    examine as examine,
-)
-from .suite import (
-    examine_all as examine_all,
-)
-from .suite import (
-    listed as listed,
-)
-from .suite import (
-    tabled as tabled,
+    format_results as format_results,
+    format_table as format_table,
+    run_check as run_check,
+    run_checks as run_checks,
 )

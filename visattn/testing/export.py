@@ -1,4 +1,4 @@
-"""Checks of what is done with a block: copied, kept, moved, exported, traced, compiled."""
+"""Checks of copying, device placement, torch.export, torch.fx and torch.compile."""
 
 import copy
 from typing import cast
@@ -7,122 +7,128 @@ import torch
 from torch import nn
 
 from visattn.insertion.baking import bake
-from visattn.insertion.graft import InsertedBlock, place
-from visattn.testing.behavior import awakened
-from visattn.testing.candidate import (
+from visattn.insertion.inserted_block import InsertedBlock, attach
+from visattn.testing.behavior import perturbed_block
+from visattn.testing.block_under_test import (
     BlockUnderTest,
     CheckResult,
-    answered,
-    distance,
-    facing,
+    checked_forward,
+    error_context,
     failed,
-    stood,
+    passed,
+    relative_error,
 )
 
 CLOSE = 1e-5
-_OTHERS = ((1, (7, 7)), (3, (9, 8)), (2, (16, 16)))
+_OTHER_SIZES = ((1, (7, 7)), (3, (9, 8)), (2, (16, 16)))
 
 
-def copies_whole(subject: BlockUnderTest) -> CheckResult:
-    """Say whether a deep copy, and a new block with the same state, give exactly the same.
+def supports_copying(under_test: BlockUnderTest) -> CheckResult:
+    """Check that a deep copy and a block with the same state dict give identical outputs.
 
     Example:
-        >>> copies_whole(BlockUnderTest("batch norm", nn.BatchNorm2d)).passed
+        >>> supports_copying(BlockUnderTest("batch norm", nn.BatchNorm2d)).passed
         True
     """
-    block, x = awakened(subject).eval(), subject.features()
-    with facing("deepcopy"):
+    block, x = perturbed_block(under_test).eval(), under_test.features()
+    with error_context("deepcopy"):
         copied = copy.deepcopy(block)
-    with facing("load_state_dict"):
-        loaded = subject.block(seed=1).eval()
+    with error_context("load_state_dict"):
+        loaded = under_test.block(seed=1).eval()
         loaded.load_state_dict(block.state_dict())
     with torch.no_grad():
-        wanted = answered(block, x, "itself")
+        wanted = checked_forward(block, x, "itself")
         for name, other in (("deepcopy", copied), ("load_state_dict", loaded)):
-            if not torch.equal(answered(other, x, name), wanted):
-                return failed(f"after {name} it gives something else")
-    return stood("deepcopy, state_dict")
+            if not torch.equal(checked_forward(other, x, name), wanted):
+                return failed(f"after {name} the output differs")
+    return passed("deepcopy, state_dict")
 
 
-def stays_on_device(subject: BlockUnderTest) -> CheckResult:
-    """Say whether a block that was moved away makes nothing on the CPU while it runs.
+def follows_device(under_test: BlockUnderTest) -> CheckResult:
+    """Check that a moved block creates no tensors on the CPU in its forward.
 
-    Nothing is computed there: the device is `meta`, which every machine has.
+    The device is `meta`, which every machine has.
 
     Example:
         >>> class Masked(nn.Module):
         ...     def forward(self, x):
         ...         return x * torch.ones(x.shape[2:])
-        >>> stays_on_device(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid())).passed
+        >>> follows_device(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid())).passed
         True
     """
-    x = subject.features().to("meta")
-    for mode, training in (("in use", False), ("in training", True)):
-        given = answered(subject.block().to("meta").train(training), x, f"on meta, {mode}")
-        if given.device != x.device:
-            return failed(f"{mode}: gives features on {given.device}, not on meta")
-    return stood("meta")
+    x = under_test.features().to("meta")
+    for mode, training in (("eval mode", False), ("training mode", True)):
+        output = checked_forward(
+            under_test.block().to("meta").train(training), x, f"on meta, {mode}"
+        )
+        if output.device != x.device:
+            return failed(f"{mode}: returns features on {output.device}, not on meta")
+    return passed("meta")
 
 
-def exports(subject: BlockUnderTest) -> CheckResult:
-    """Say whether `torch.export` takes the block with free batch and size, and keeps what it does.
+def supports_export(under_test: BlockUnderTest) -> CheckResult:
+    """Check that `torch.export` supports the block with dynamic batch and size.
 
     Example:
-        >>> exports(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid())).passed
+        >>> supports_export(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid())).passed
         True
     """
-    block = awakened(subject).eval()
+    block = perturbed_block(under_test).eval()
     free = {0: torch.export.Dim("batch", min=1, max=4096)}
     free |= {axis: torch.export.Dim(f"side{axis}", min=7, max=4096) for axis in (2, 3)}
-    with facing("torch.export"), torch.no_grad():
-        program = torch.export.export(block, (subject.features(),), dynamic_shapes=(free,))
-    return _does_the_same(subject, program.module(), block, "exported")
+    with error_context("torch.export"), torch.no_grad():
+        program = torch.export.export(block, (under_test.features(),), dynamic_shapes=(free,))
+    return _compare_outputs(under_test, program.module(), block, "exported")
 
 
-def traces(subject: BlockUnderTest) -> CheckResult:
-    """Say whether `torch.fx` sees the block in a model that it was inserted into and baked.
+def supports_fx(under_test: BlockUnderTest) -> CheckResult:
+    """Check that `torch.fx` traces a model into which the block was inserted and baked.
 
     Example:
-        >>> traces(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid())).passed
+        >>> supports_fx(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid())).passed
         True
     """
     model = nn.Sequential(nn.Identity(), nn.Identity()).eval()
-    awake = awakened(subject).eval()
+    block = perturbed_block(under_test).eval()
 
-    with facing("insert"):
-        place(model[0], InsertedBlock({"block": awake}))
+    with error_context("insert"):
+        attach(model[0], InsertedBlock({"block": block}))
         bake(model)
-    with facing("torch.fx"):
+    with error_context("torch.fx"):
         traced = torch.fx.symbolic_trace(model)
-    return _does_the_same(subject, traced, awake, "traced")
+    return _compare_outputs(under_test, traced, block, "traced")
 
 
-def compiles(subject: BlockUnderTest) -> CheckResult:
-    """Say whether `torch.compile` takes the block as one graph, and keeps what it does.
+def supports_compile(under_test: BlockUnderTest) -> CheckResult:
+    """Check that `torch.compile` captures the block as one graph with the same outputs.
 
-    The checks of shapes cannot be traced: they must be off.
+    Runtime shape checks cannot be traced and must be off.
     """
-    block = awakened(subject).eval()
+    block = perturbed_block(under_test).eval()
     torch.compiler.reset()
     compiled = cast("nn.Module", torch.compile(block, fullgraph=True, backend="aot_eager"))
-    finding = _does_the_same(subject, compiled, block, "compiled")
+    result = _compare_outputs(under_test, compiled, block, "compiled")
     torch.compiler.reset()
-    return finding
+    return result
 
 
-def _does_the_same(
-    subject: BlockUnderTest, other: nn.Module, block: nn.Module, how: str
+def _compare_outputs(
+    under_test: BlockUnderTest, other: nn.Module, block: nn.Module, how: str
 ) -> CheckResult:
     sizes = (
-        _OTHERS if subject.size == BlockUnderTest.size else ((1, subject.size), (3, subject.size))
+        _OTHER_SIZES
+        if under_test.size == BlockUnderTest.size
+        else ((1, under_test.size), (3, under_test.size))
     )
     worst = 0.0
     with torch.no_grad():
         for batch, (height, width) in sizes:
-            x = subject.features(batch, size=(height, width))
+            x = under_test.features(batch, size=(height, width))
             case = f"{batch} of {height}x{width}"
-            off = distance(answered(other, x, f"{how}, {case}"), answered(block, x, case))
+            off = relative_error(
+                checked_forward(other, x, f"{how}, {case}"), checked_forward(block, x, case)
+            )
             if off > CLOSE:
                 return failed(f"{how}, {case}: differs by {off:.2g} of the largest value")
             worst = max(worst, off)
-    return stood(f"differs by {worst:.0e}")
+    return passed(f"differs by {worst:.0e}")

@@ -1,76 +1,76 @@
-"""Checks of learning: every parameter is reached, and the derivatives are right."""
+"""Checks of gradients: all parameters get one, and they match finite differences."""
 
 import torch
 from torch import nn
 
-from visattn.testing.behavior import awakened
-from visattn.testing.candidate import (
+from visattn.testing.behavior import perturbed_block
+from visattn.testing.block_under_test import (
     BlockUnderTest,
     CheckResult,
-    answered,
-    facing,
+    backward,
+    checked_forward,
+    error_context,
     failed,
-    learn,
-    stood,
+    passed,
 )
 
 
-def learns_everywhere(subject: BlockUnderTest) -> CheckResult:
-    """Say whether every parameter gets a gradient within two steps, and none comes or goes.
+def reaches_all_parameters(under_test: BlockUnderTest) -> CheckResult:
+    """Check that every parameter gets a gradient within two steps, and none is added or removed.
 
-    Two, since a block that begins as the identity holds most of itself back in the first.
+    A block that starts as the identity blocks most gradients in the first step.
 
     Example:
         >>> class Idle(nn.Conv2d):
         ...     def forward(self, input):
         ...         return input * self.bias.sum()
-        >>> learns_everywhere(BlockUnderTest("idle", lambda channels: Idle(channels, channels, 1)))
-        CheckResult(passed=False, said='no gradient in two steps for weight')
+        >>> reaches_all_parameters(BlockUnderTest("idle", lambda c: Idle(c, c, 1)))
+        CheckResult(passed=False, details='no gradient in two steps for weight')
     """
-    block = subject.block().train()
+    block = under_test.block().train()
     named = dict(block.named_parameters())
     reached: set[str] = set()
     for step in range(2):
         block.zero_grad()
-        x = subject.features(8, seed=step).requires_grad_()
-        y = answered(block, x, f"step {step + 1}")
-        learn((y - subject.features(8, seed=step + 2)).square().mean())
+        x = under_test.features(8, seed=step).requires_grad_()
+        y = checked_forward(block, x, f"step {step + 1}")
+        backward((y - under_test.features(8, seed=step + 2)).square().mean())
         for name, parameter in named.items():
             if parameter.grad is not None and parameter.grad.any():
                 reached.add(name)
-        _step(block)
+        _sgd_step(block)
     if late := sorted(dict(block.named_parameters()).keys() ^ named.keys()):
-        return failed(f"{', '.join(late)} is made or lost while it runs")
+        return failed(f"{', '.join(late)} is added or removed in the forward pass")
     if unreached := [name for name in named if name not in reached]:
         return failed(f"no gradient in two steps for {', '.join(unreached)}")
-    return stood(f"{len(named)} of {len(named)}")
+    return passed(f"{len(named)} of {len(named)}")
 
 
-def _step(block: nn.Module) -> None:
+def _sgd_step(block: nn.Module) -> None:
     with torch.no_grad():
         for parameter in block.parameters():
             if parameter.grad is not None:
                 parameter.sub_(parameter.grad, alpha=0.1)
 
 
-def has_right_slopes(subject: BlockUnderTest) -> CheckResult:
-    """Say whether the gradient of the features is that of finite differences, in float64.
+def passes_gradcheck(under_test: BlockUnderTest) -> CheckResult:
+    """Check the input gradient against finite differences in float64.
 
     Example:
-        >>> has_right_slopes(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid()))
-        CheckResult(passed=True, said='as finite differences')
+        >>> passes_gradcheck(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid()))
+        CheckResult(passed=True, details='matches finite differences')
     """
-    block = awakened(subject).double().eval()
-    x = subject.features(2, size=_small(subject.size)).double().requires_grad_()
-    with facing("float64"):
+    block = perturbed_block(under_test).double().eval()
+    x = under_test.features(2, size=_gradcheck_size(under_test.size)).double().requires_grad_()
+    with error_context("float64"):
         right = torch.autograd.gradcheck(
             block, (x,), eps=1e-5, atol=1e-4, fast_mode=True, raise_exception=False
         )
     if not right:
         return failed("differs from finite differences in float64")
-    return stood("as finite differences")
+    return passed("matches finite differences")
 
 
-def _small(size: tuple[int, int]) -> tuple[int, int]:
-    """Return a smaller size where any will do: the default size does."""
+def _gradcheck_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Return a smaller size if the default size is used."""
     return (3, 5) if size == (11, 13) else size

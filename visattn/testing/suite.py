@@ -1,137 +1,138 @@
-"""All checks, and the table of what they found."""
+"""Conformance suite: all checks of a block, and tables of their results."""
 
 from collections.abc import Callable, Iterable, Mapping
 
 from visattn.testing.behavior import (
-    ignores_layout,
-    leaves_input,
-    looks_at_input,
-    repeats_itself,
-    sees_each_alone,
+    depends_on_input,
+    is_batch_independent,
+    is_deterministic,
+    is_memory_format_invariant,
+    preserves_input,
 )
-from visattn.testing.candidate import BlockUnderTest, CheckResult, failed
+from visattn.testing.block_under_test import BlockUnderTest, CheckResult, failed
 from visattn.testing.export import (
-    compiles,
-    copies_whole,
-    exports,
-    stays_on_device,
-    traces,
+    follows_device,
+    supports_compile,
+    supports_copying,
+    supports_export,
+    supports_fx,
 )
-from visattn.testing.gradients import has_right_slopes, learns_everywhere
+from visattn.testing.gradients import passes_gradcheck, reaches_all_parameters
 from visattn.testing.shapes_and_dtypes import (
-    keeps_shape,
-    stays_finite,
-    takes_widths,
-    trains_alone,
-    works_in_half,
+    is_numerically_stable,
+    preserves_shape,
+    supports_channel_counts,
+    supports_half_precision,
+    trains_on_single_image,
 )
 
 CHECKS: dict[str, Callable[[BlockUnderTest], CheckResult]] = {
-    "size": keeps_shape,
-    "width": takes_widths,
-    "batch 1": trains_alone,
-    "half": works_in_half,
-    "scale": stays_finite,
-    "alone": sees_each_alone,
-    "again": repeats_itself,
-    "input": leaves_input,
-    "layout": ignores_layout,
-    "learns": learns_everywhere,
-    "slopes": has_right_slopes,
-    "gate": looks_at_input,
-    "copy": copies_whole,
-    "device": stays_on_device,
-    "export": exports,
-    "fx": traces,
-    "compile": compiles,
+    "shape": preserves_shape,
+    "channels": supports_channel_counts,
+    "batch 1": trains_on_single_image,
+    "half": supports_half_precision,
+    "scale": is_numerically_stable,
+    "batch": is_batch_independent,
+    "deterministic": is_deterministic,
+    "in-place": preserves_input,
+    "memory format": is_memory_format_invariant,
+    "gradients": reaches_all_parameters,
+    "gradcheck": passes_gradcheck,
+    "depends": depends_on_input,
+    "copy": supports_copying,
+    "device": follows_device,
+    "export": supports_export,
+    "fx": supports_fx,
+    "compile": supports_compile,
 }
-"""Each by the word that heads its column."""
+"""Checks by name."""
 
-Findings = Mapping[str, CheckResult]
+CheckResults = Mapping[str, CheckResult]
 
 
-def examine(subject: BlockUnderTest, check: str) -> CheckResult:
-    """Return what one check finds; a block that fails in it has not passed it.
+def run_check(under_test: BlockUnderTest, check: str) -> CheckResult:
+    """Run one check; an exception counts as a failure.
 
     Args:
-        subject: The block.
+        under_test: Block to check.
         check: One of `CHECKS`.
 
     Example:
         >>> from torch import nn
-        >>> examine(BlockUnderTest("pooling", lambda channels: nn.AvgPool2d(2)), "size")
-        CheckResult(passed=False, said='32x32, in use: gives [3, 32, 16, 16] for [3, 32, 32, 32]')
+        >>> run_check(BlockUnderTest("pooling", lambda channels: nn.AvgPool2d(2)), "shape")
+        CheckResult(passed=False, details='32x32, eval mode: returns [3, 32, 16, 16] for ...')
     """
     try:
-        return CHECKS[check](subject)
+        return CHECKS[check](under_test)
     except (ValueError, TypeError, RuntimeError) as error:
         return failed((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
-def examine_all(
-    subject: BlockUnderTest, checks: Iterable[str] = tuple(CHECKS)
+def run_checks(
+    under_test: BlockUnderTest, checks: Iterable[str] = tuple(CHECKS)
 ) -> dict[str, CheckResult]:
-    """Return what each check finds.
+    """Run several checks.
 
     Example:
         >>> from torch import nn
-        >>> list(examine_all(BlockUnderTest("batch norm", nn.BatchNorm2d), ["size", "input"]))
-        ['size', 'input']
+        >>> list(run_checks(BlockUnderTest("batch norm", nn.BatchNorm2d), ["shape", "in-place"]))
+        ['shape', 'in-place']
     """
-    return {check: examine(subject, check) for check in checks}
+    return {check: run_check(under_test, check) for check in checks}
 
 
-def listed(found: Findings) -> str:
-    """Return the findings on one block, a line each.
+def format_results(results: CheckResults) -> str:
+    """Return the results of one block, one per line.
 
     Example:
-        >>> print(listed({"size": CheckResult(True, "1x1"), "half": CheckResult(False, "NaN")}))
-        size   ok    1x1
+        >>> results = {"shape": CheckResult(True, "1x1"), "half": CheckResult(False, "NaN")}
+        >>> print(format_results(results))
+        shape  ok    1x1
         half   FAIL  NaN
     """
-    width = max(6, *map(len, found))
+    width = max(6, *map(len, results))
     return "\n".join(
-        f"{check:{width}} {'ok  ' if finding.passed else 'FAIL'}  {finding.said}"
-        for check, finding in found.items()
+        f"{check:{width}} {'ok  ' if result.passed else 'FAIL'}  {result.details}"
+        for check, result in results.items()
     )
 
 
-def tabled(found: Mapping[str, Findings]) -> str:
-    """Return a Markdown table, a row for each block, and below it what failed or was refused.
+def format_table(results: Mapping[str, CheckResults]) -> str:
+    """Return a Markdown table, one row per block, followed by failures and refusals.
 
     Example:
-        >>> results = {"size": CheckResult(True, ""), "half": CheckResult(False, "NaN")}
-        >>> print(tabled({"se": results}))
-        | block | size | half |
+        >>> results = {"shape": CheckResult(True, ""), "half": CheckResult(False, "NaN")}
+        >>> print(format_table({"se": results}))
+        | block | shape | half |
         |---|---|---|
         | se | ok | **no** |
         <BLANKLINE>
         - se, half: NaN
     """
-    checks = list(dict.fromkeys(check for row in found.values() for check in row))
+    checks = list(dict.fromkeys(check for row in results.values() for check in row))
     lines = [_row(["block", *checks]), "|---" * (1 + len(checks)) + "|"]
-    for name, row in found.items():
-        lines.append(_row([name, *(_mark(row.get(check)) for check in checks)]))
-    told = [line for name, row in found.items() for line in _reasons(name, row)]
-    return "\n".join([*lines, "", *told] if told else lines)
+    for name, row in results.items():
+        lines.append(_row([name, *(_format_cell(row.get(check)) for check in checks)]))
+    reasons = [line for name, row in results.items() for line in _failure_reasons(name, row)]
+    return "\n".join([*lines, "", *reasons] if reasons else lines)
 
 
-def _reasons(name: str, row: Findings) -> list[str]:
-    """Return a line for each reason, with the checks that did not simply pass for it."""
+def _failure_reasons(name: str, row: CheckResults) -> list[str]:
+    """Return one line per failure or refusal, with its checks."""
     reasons: dict[str, list[str]] = {}
-    for check, finding in row.items():
-        if finding.refuses or not finding.passed:
-            reasons.setdefault(finding.said, []).append(check)
-    return [f"- {name}, {', '.join(checks)}: {said}" for said, checks in reasons.items()]
+    for check, result in row.items():
+        if result.refuses or not result.passed:
+            reasons.setdefault(result.details, []).append(check)
+    return [f"- {name}, {', '.join(checks)}: {message}" for message, checks in reasons.items()]
 
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _mark(finding: CheckResult | None) -> str:
-    if finding is None:
+def _format_cell(result: CheckResult | None) -> str:
+    if result is None:
         return ""
-    if finding.refuses:
+    if result.refuses:
         return "refuses"
-    return "ok" if finding.passed else "**no**"
+    return "ok" if result.passed else "**no**"

@@ -1,54 +1,86 @@
-"""What every task and every data module has in common."""
+"""Base classes of training tasks and data modules."""
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from lightning import LightningDataModule, LightningModule
+from lightning import Callback, LightningDataModule, LightningModule
 from torch import nn
 
 from visattn.data.loading.samplers import LengthBucketBatchSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
-from visattn.models.serialization.config import describe
-from visattn.models.serialization.finite_weights import check_weights
-from visattn.training.checkpoint.loop_state import settle
-from visattn.training.checkpoint.resume_checks import check_schedules
-from visattn.training.distributed.seed import reseed
+from visattn.models.encoder import ImageEncoder
+from visattn.models.serialization.config import model_config
+from visattn.models.serialization.finite_weights import check_weights_before_saving
+from visattn.training.checkpoint.loop_state import normalize_loop_state
+from visattn.training.checkpoint.resume_checks import check_scheduler_states
+from visattn.training.distributed.rng import seed_step
+from visattn.training.optim import (
+    OptimizerFactory,
+    OptimizerGroup,
+    Schedule,
+    build_optimizer,
+    constant,
+)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Input that a model expects; its task hands it to the data module before `setup`.
+
+    Args:
+        image_size: Height and width in pixels.
+        mean: Mean of each color channel, in [0, 1].
+        std: Standard deviation of each color channel, in [0, 1].
+        encoder: The image encoder of a captioner, whose features a data module may cache; None
+            for other models.
+    """
+
+    image_size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    encoder: ImageEncoder | None = None
 
 
 class Task(LightningModule, ABC):
-    """Something to be trained. A checkpoint of it holds plain values and weights, nothing else.
+    """A model with its losses, metrics and optimizer.
 
-    What is drawn at a step depends on the seed of the run, the step and the process alone, so that
-    a run that goes on from a checkpoint goes where it would have gone without a break.
+    A checkpoint holds plain values and weights only. The random numbers of a training step depend
+    only on the seed of the run, the step and the process, so that a resumed run continues exactly
+    as it would have without the interruption.
 
     Args:
-        model: The network that is trained and, in the end, saved.
+        model: The network that is trained and saved.
     """
 
     monitor: tuple[str, str]
-    """The score by which the best checkpoint is chosen, and whether its `max` or `min` is best."""
+    """The metric that selects the best checkpoint, and `max` or `min`."""
 
     val_scores: Sequence[str] = ()
-    """The scores that validation logs during training; empty if they are not known before."""
+    """The metrics that validation logs during training; empty if they are not known beforehand."""
 
     idle_parameters = False
-    """Whether some parameters have no part in some steps, which several processes must know."""
+    """Whether some steps leave parameters without a gradient (DDP's `find_unused_parameters`)."""
+
+    optimizer: OptimizerFactory
+    """Builds the optimizer from parameter groups."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.seed: int | None = None
-        self._place: dict[str, int] | None = None
-        self._schedules: list[Any] | None = None
+        self.notes: dict[str, Any] = {}
+        self._loader_state: dict[str, int] | None = None
+        self._scheduler_states: list[Any] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy modules and values, not the trainer; functions are shared, as Python shares its own.
+        """Copy modules and values, but not the trainer; functions are shared.
 
-        What the command line makes of `--model.optimizer` is a partial that refers to the command
-        line itself, and so to the data, the trainer and the processes that it started.
+        The partial that jsonargparse makes of `--model.optimizer` refers to the command line, and
+        through it to the data, the trainer and the worker processes.
         """
         functions = [value for value in vars(self).values() if callable(value)]
         memo |= {id(value): value for value in functions if not isinstance(value, nn.Module)}
@@ -56,54 +88,89 @@ class Task(LightningModule, ABC):
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return copied
 
+    @property
+    def input_spec(self) -> InputSpec | None:
+        """The input that the model expects; None if the task does not know it."""
+        return None
+
+    def configure_callbacks(self) -> Sequence[Callback]:
+        """Hand the input specification to the data module; Lightning calls this before `setup`."""
+        data = getattr(self.trainer, "datamodule", None)
+        if isinstance(data, DataModule):
+            data.input_spec = self.input_spec
+        return []
+
+    def parameter_groups(self) -> list[OptimizerGroup]:
+        """Return the trained parameters, in groups with their own learning-rate multiplier."""
+        return [OptimizerGroup(list(self.model.parameters()))]
+
+    def lr_schedule(self) -> Schedule:
+        """Return the learning-rate schedule."""
+        return constant
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer with its learning-rate schedule, which advances at each step."""
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return build_optimizer(
+            self.optimizer, self.parameter_groups(), self.lr_schedule(), total_steps=total_steps
+        )
+
     def on_fit_start(self) -> None:
-        """Remember the seed of the run, and check the schedules that are about to be restored.
+        """Store the seed of the run, and check the schedulers that are about to be restored.
 
         Raises:
             ValueError: If the checkpoint was written with other learning-rate schedules.
         """
         self.seed = torch.initial_seed() if self.seed is None else self.seed
-        if self._schedules is not None:
+        if self._scheduler_states is not None:
             schedulers = [config.scheduler for config in self.trainer.lr_scheduler_configs]
-            check_schedules(self._schedules, [one.state_dict() for one in schedulers])
-        self._schedules = None
+            states = [scheduler.state_dict() for scheduler in schedulers]
+            check_scheduler_states(self._scheduler_states, states)
+        self._scheduler_states = None
 
     def on_train_start(self) -> None:
-        """Let the loader go on where it was; Lightning forgets that if a schedule asked for it."""
+        """Restore the loader's state, which Lightning loses if a scheduler creates the loader."""
         loader = self.trainer.train_dataloader
-        if self._place and isinstance(loader, StatefulDataLoader):
-            loader.load_state_dict(self._place)
-        self._place = None
+        if self._loader_state and isinstance(loader, StatefulDataLoader):
+            loader.load_state_dict(self._loader_state)
+        self._loader_state = None
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Draw as this step does, whatever was drawn before."""
-        reseed(self.seed or 0, self.trainer.fit_loop.total_batch_idx, self.global_rank, self.device)
+        """Seed the random numbers of this step."""
+        step = self.trainer.fit_loop.total_batch_idx
+        seed_step(self.seed or 0, step, self.global_rank, self.device)
+
+    def on_test_start(self) -> None:
+        """Add what the data module reports about the test images to the results."""
+        data = getattr(self.trainer, "datamodule", None)
+        if isinstance(data, DataModule):
+            self.notes |= data.test_notes()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what is needed to build the model again, and to go on exactly.
+        """Add the model's description, the seed and the exact position in the run.
 
         Raises:
-            FloatingPointError: If a weight is no number.
+            FloatingPointError: If a weight is not finite.
         """
-        check_weights(checkpoint["state_dict"], dict(self.named_parameters()))
-        checkpoint["visattn"] = {"model": describe(self.model), "seed": self.seed}
+        check_weights_before_saving(checkpoint["state_dict"], dict(self.named_parameters()))
+        checkpoint["visattn"] = {"model": model_config(self.model), "seed": self.seed}
         if "loops" in checkpoint:
-            settle(checkpoint["loops"]["fit_loop"], self.trainer)
+            normalize_loop_state(checkpoint["loops"]["fit_loop"], self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with the seed of the run that wrote the checkpoint, and where its loader was."""
+        """Restore the seed of the run, and keep the states of its loader and schedulers."""
         self.seed = checkpoint.get("visattn", {}).get("seed")
-        self._schedules = checkpoint.get("lr_schedulers")
+        self._scheduler_states = checkpoint.get("lr_schedulers")
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
-        (self._place,) = loops.get("combined_loader") or [None]
+        (self._loader_state,) = loops.get("combined_loader") or [None]
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Take over weights.
+        """Load weights.
 
         Raises:
-            ValueError: If they are those of another model.
+            ValueError: If they belong to another model.
         """
         try:
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
@@ -115,54 +182,60 @@ class Task(LightningModule, ABC):
 
 
 class DataModule(LightningDataModule, ABC):
-    """Where samples come from."""
+    """Training, validation and test data."""
 
-    batch: int
+    batch_size: int
     """Samples per training batch and process."""
     seed: int
-    """Of the order in which training samples come."""
+    """Seed of the order of the training samples."""
+    input_spec: InputSpec | None = None
+    """The input that the model expects; the task sets it before `setup`."""
 
     @property
     @abstractmethod
     def data_info(self) -> dict[str, Any]:
-        """Plain facts that a task needs before it can build its model; cheap to know."""
+        """Plain values from which a task builds its model, such as the names of the classes."""
 
     def examples(self, count: int) -> list[Any]:
-        """Return the first validation images, as `read_image` takes them."""
+        """Return the first validation images, as `read_image` accepts them."""
         raise NotImplementedError(f"{type(self).__name__} has no images to show")
+
+    def test_notes(self) -> dict[str, Any]:
+        """Return facts about the test images that are written beside the test results."""
+        return {}
 
     @property
     def rank(self) -> int:
-        """Which process this is."""
+        """The rank of this process."""
         return self.trainer.global_rank if self.trainer else 0
 
     @property
-    def world(self) -> int:
-        """How many processes there are."""
+    def world_size(self) -> int:
+        """The number of processes."""
         return self.trainer.world_size if self.trainer else 1
 
-    def order(
-        self, count: int, *, length: Callable[[int], int] = lambda _: 0, pool: int = 1
+    def train_batch_sampler(
+        self, count: int, *, length: Callable[[int], int] = lambda _: 0, batches_per_pool: int = 1
     ) -> LengthBucketBatchSampler:
-        """Return the order in which training samples come, each process its share of them.
+        """Return the batch sampler of the training samples of this process.
 
         Args:
-            count: How many samples there are.
-            length: The length of a sample; those of a batch are of similar length.
-            pool: Batches that are sorted together.
+            count: Number of training samples.
+            length: Length of a sample; a batch has samples of similar length.
+            batches_per_pool: Number of batches that are sorted by length together.
         """
         return LengthBucketBatchSampler(
             count,
             length,
-            batch=self.batch,
-            pool=pool,
+            batch_size=self.batch_size,
+            batches_per_pool=batches_per_pool,
             seed=self.seed,
             rank=self.rank,
-            world=self.world,
+            num_replicas=self.world_size,
         )
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Move the tensors of a batch; every batch of ours knows which those are."""
+        """Move the tensors of a batch to a device."""
         return batch.to(device)

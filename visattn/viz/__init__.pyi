@@ -1,125 +1,134 @@
 from .captions.animation import (
-    caption_animation as caption_animation,
+    animation_frame_size as animation_frame_size,
 )
 from .captions.animation import (
-    frame_size as frame_size,
+    caption_animation as caption_animation,
 )
 from .captions.panel import (
     caption_panel as caption_panel,
 )
 from .html.caption_page import (
-    ShownCaption as ShownCaption,
+    PageCaption as PageCaption,
 )
 from .html.caption_page import (
-    ShownPhrase as ShownPhrase,
+    PagePhrase as PagePhrase,
 )
 from .html.caption_page import (
     caption_page as caption_page,
 )
 from .html.document import (
-    escaped_text as escaped_text,
+    escape_text as escape_text,
 )
 from .html.document import (
-    file_address as file_address,
+    file_url as file_url,
 )
 from .html.document import (
-    image_address as image_address,
+    image_data_url as image_data_url,
 )
 from .html.document import (
-    sealed_document as sealed_document,
+    render_page as render_page,
 )
 from .html.explorer_page import (
-    ExploredLayer as ExploredLayer,
+    ExplorerLayer as ExplorerLayer,
 )
 from .html.explorer_page import (
-    ExploredMap as ExploredMap,
-)
-from .html.explorer_page import (
-    eight_bits as eight_bits,
+    ExplorerMap as ExplorerMap,
 )
 from .html.explorer_page import (
     explorer_page as explorer_page,
+)
+from .html.explorer_page import (
+    quantize_weights as quantize_weights,
 )
 from .html.index_page import (
     IndexEntry as IndexEntry,
 )
 from .html.index_page import (
-    index_entries as index_entries,
+    index_page as index_page,
 )
 from .html.index_page import (
-    index_page as index_page,
+    parse_index_page as parse_index_page,
 )
 from .html.index_page import (
     thumbnail as thumbnail,
 )
 from .html.index_page import (
-    tiled as tiled,
+    tile_images as tile_images,
 )
 from .html.photo_page import (
     photo_page as photo_page,
 )
 from .html.safe_text import (
-    runs_leftwards as runs_leftwards,
+    has_rtl_letters as has_rtl_letters,
 )
 from .html.safe_text import (
-    shown_text as shown_text,
+    sanitize_text as sanitize_text,
 )
 from .layout.gif import (
-    encoded_gif as encoded_gif,
+    encode_gif as encode_gif,
 )
 from .layout.grid import (
     TileGrid as TileGrid,
 )
 from .layout.grid import (
-    tile_grid as tile_grid,
+    compute_tile_grid as compute_tile_grid,
 )
 from .layout.grid import (
-    tile_size as tile_size,
+    compute_tile_size as compute_tile_size,
 )
 from .layout.grid import (
-    title_end as title_end,
+    create_titled_page as create_titled_page,
 )
 from .layout.grid import (
-    titled_page as titled_page,
+    draw_title as draw_title,
 )
 from .layout.grid import (
-    write_title as write_title,
+    title_bottom as title_bottom,
 )
 from .layout.text import (
-    Letters as Letters,
+    UnicodeFont as UnicodeFont,
 )
 from .layout.text import (
-    shortened as shortened,
+    load_font as load_font,
 )
 from .layout.text import (
-    typeface as typeface,
+    truncate_text as truncate_text,
 )
 from .layout.text import (
-    wrapped as wrapped,
+    wrap_text as wrap_text,
 )
 from .maps.colormap import (
-    color_table as color_table,
+    colormap_lut as colormap_lut,
+)
+from .maps.colormap import (
+    negative_palette as negative_palette,
+)
+from .maps.colormap import (
+    overlay_palette as overlay_palette,
 )
 from .maps.comparison import (
-    ComparedMap as ComparedMap,
+    MethodMap as MethodMap,
 )
 from .maps.comparison import (
     comparison_panel as comparison_panel,
 )
-from .maps.contours import (
-    isolined as isolined,
+from .maps.comparison import (
+    format_range as format_range,
 )
 from .maps.contours import (
-    outlined as outlined,
+    draw_contours as draw_contours,
+)
+from .maps.contours import (
+    draw_range_contours as draw_range_contours,
 )
 from .maps.crops import (
     crop_panel as crop_panel,
 )
 from .maps.crops import (
-    framed_crop as framed_crop,
+    draw_crop_frame as draw_crop_frame,
 )
 from .maps.heads import (
-    LayerRow as LayerRow,
+    LayerHeads as LayerHeads,
 )
 from .maps.heads import (
     head_grid as head_grid,
@@ -128,83 +137,77 @@ from .maps.heads import (
     head_tile_size as head_tile_size,
 )
 from .maps.heatmap import (
-    cold_colors as cold_colors,
-)
-from .maps.heatmap import (
-    colored_map as colored_map,
-)
-from .maps.heatmap import (
-    glowing_colors as glowing_colors,
-)
-from .maps.heatmap import (
-    level_steps as level_steps,
+    map_to_rgba as map_to_rgba,
 )
 from .maps.heatmap import (
     overlay as overlay,
+)
+from .maps.heatmap import (
+    quantize_levels as quantize_levels,
 )
 from .maps.legend import (
     draw_legend as draw_legend,
 )
 from .maps.resize import (
-    resized_image as resized_image,
+    resize_image as resize_image,
 )
 from .maps.resize import (
-    resized_map as resized_map,
+    resize_map as resize_map,
 )
 from .plots.attention_stats import (
-    diagnostic_plot as diagnostic_plot,
+    plot_attention_stats as plot_attention_stats,
 )
 from .scanpaths.animation import (
-    scan_animation as scan_animation,
+    scan_path_animation as scan_path_animation,
+)
+from .scanpaths.animation import (
+    scan_path_grid_animation as scan_path_grid_animation,
+)
+from .scanpaths.canvas import (
+    ImagePlacement as ImagePlacement,
+)
+from .scanpaths.canvas import (
+    draw_patch as draw_patch,
+)
+from .scanpaths.canvas import (
+    glimpse_mosaic as glimpse_mosaic,
+)
+from .scanpaths.canvas import (
+    patch_to_rgb as patch_to_rgb,
+)
+from .scanpaths.canvas import (
+    place_image as place_image,
 )
 from .scanpaths.coverage import (
     coverage_panel as coverage_panel,
-)
-from .scanpaths.mosaic import (
-    colored as colored,
-)
-from .scanpaths.mosaic import (
-    mosaic as mosaic,
-)
-from .scanpaths.mosaic import (
-    patch_tile as patch_tile,
 )
 from .scanpaths.panel import (
     glimpse_strip as glimpse_strip,
 )
 from .scanpaths.panel import (
-    scan_panel as scan_panel,
+    scan_path_panel as scan_path_panel,
 )
 from .scanpaths.path import (
-    draw_number as draw_number,
+    draw_number_marker as draw_number_marker,
 )
 from .scanpaths.path import (
-    scan_path as scan_path,
+    draw_scan_path as draw_scan_path,
 )
 from .scanpaths.path import (
-    time_colors as time_colors,
+    glimpse_colors as glimpse_colors,
 )
 from .scanpaths.probabilities import (
     class_colors as class_colors,
 )
 from .scanpaths.probabilities import (
-    probability_plot as probability_plot,
+    plot_probabilities as plot_probabilities,
 )
 from .scanpaths.probabilities import (
-    shown_classes as shown_classes,
+    top_classes as top_classes,
 )
 from .scanpaths.record import (
-    ShownScan as ShownScan,
+    ScanPathData as ScanPathData,
 )
 from .scanpaths.record import (
-    per_cent as per_cent,
-)
-from .scanpaths.view import (
-    ScanView as ScanView,
-)
-from .scanpaths.view import (
-    scan_view as scan_view,
-)
-from .scanpaths.wall import (
-    scan_wall as scan_wall,
+    format_percent as format_percent,
 )

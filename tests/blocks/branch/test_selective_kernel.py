@@ -5,7 +5,7 @@ import torch
 from timm.layers.selective_kernel import SelectiveKernel as TimmSelectiveKernel
 from torch import nn
 
-from visattn.blocks.branch.selective_kernel import SelectiveKernel, dividing_groups
+from visattn.blocks.branch.selective_kernel import SelectiveKernel, resolve_groups
 from visattn.recording.recorder import record
 
 
@@ -19,7 +19,7 @@ def of_timm(channels: int, branches: int, **options: int) -> tuple[SelectiveKern
     theirs = TimmSelectiveKernel(
         channels, kernel_size=kernels, groups=32, split_input=False, rd_channels=32
     )
-    ours = SelectiveKernel(channels, branches=branches, **options)
+    ours = SelectiveKernel(channels, num_branches=branches, **options)
     mine, found = ours.state_dict(), list(theirs.state_dict().values())
     assert len(mine) == len(found)
     shaped = zip(mine.items(), found, strict=True)
@@ -36,7 +36,10 @@ def test_it_is_timms_on_the_whole_input(channels: int, branches: int) -> None:
 
 
 def test_it_is_the_equation() -> None:
-    block, x = SelectiveKernel(8, least=3).double().eval(), torch.randn(2, 8, 5, 7).double()
+    block, x = (
+        SelectiveKernel(8, min_hidden_channels=3).double().eval(),
+        torch.randn(2, 8, 5, 7).double(),
+    )
     found = torch.stack([branch(x) for branch in block.branches])
     pooled = found.sum(0).mean((2, 3))
     scale = 1 / (1 + 1e-5) ** 0.5  # of a normalization that has seen nothing
@@ -57,7 +60,7 @@ def test_counts_are_the_closed_form(channels: int, groups: int, hidden: int) -> 
 
 
 def test_its_tap_shows_the_weights_of_the_branches() -> None:
-    block = SelectiveKernel(64, branches=3).eval()
+    block = SelectiveKernel(64, num_branches=3).eval()
     with record(block) as seen:
         block(torch.rand(2, 64, 5, 7))
     [weights] = seen.maps
@@ -68,14 +71,16 @@ def test_its_tap_shows_the_weights_of_the_branches() -> None:
 
 def test_a_batch_of_one_is_refused_in_training() -> None:
     block, x = SelectiveKernel(64), torch.rand(1, 64, 5, 7)
-    with pytest.raises(ValueError, match=r"got shape \[1, 32\]; train with at least 2 images"):
+    with pytest.raises(
+        ValueError, match=r"got shape \[1, 32\]; train with a batch size of at least 2"
+    ):
         block(x)
     assert block.eval()(x).shape == x.shape
 
 
 def test_groups_that_do_not_divide_are_refused() -> None:
-    assert dividing_groups(48, None, usual=32) == 16
+    assert resolve_groups(48, None, usual=32) == 16
     with pytest.raises(ValueError, match="groups must divide the 24 channels, got 32"):
         SelectiveKernel(24, groups=32)
     with pytest.raises(ValueError, match="at least 1, got 0 and 32"):
-        SelectiveKernel(24, branches=0)
+        SelectiveKernel(24, num_branches=0)

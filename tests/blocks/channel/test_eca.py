@@ -17,7 +17,7 @@ def test_it_is_timms_with_timms_weights(channels: int) -> None:
 
 def test_the_window_can_be_set() -> None:
     assert ECA(256).conv.weight.shape == (1, 1, 5)
-    released = ECA(256, kernel=3)
+    released = ECA(256, kernel_size=3)
     assert sum(p.numel() for p in released.parameters()) == 3
     theirs = EcaModule(None, kernel_size=3)
     released.load_state_dict(theirs.state_dict())
@@ -27,8 +27,8 @@ def test_the_window_can_be_set() -> None:
 
 @pytest.mark.parametrize("kernel", [0, 4, -3])
 def test_a_window_without_a_middle_is_refused(kernel: int) -> None:
-    with pytest.raises(ValueError, match=f"kernel must be odd, .* got {kernel}"):
-        ECA(16, kernel=kernel)
+    with pytest.raises(ValueError, match=f"kernel_size must be odd, .* got {kernel}"):
+        ECA(16, kernel_size=kernel)
 
 
 def test_resnet50_counts_as_published() -> None:
@@ -38,7 +38,7 @@ def test_resnet50_counts_as_published() -> None:
         times * sum(p.numel() for p in ECA(width).parameters()) for width, times in widths.items()
     )
     as_released = sum(
-        times * sum(p.numel() for p in ECA(width, kernel=released[width]).parameters())
+        times * sum(p.numel() for p in ECA(width, kernel_size=released[width]).parameters())
         for width, times in widths.items()
     )
     assert (by_formula, as_released) == (86, 80)

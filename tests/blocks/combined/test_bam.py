@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.combined.bam import BAM
-from visattn.functional.gates.combined import Joint
+from visattn.functional.gates.combined import CombineMode
 from visattn.recording.recorder import record
 
 
@@ -48,7 +48,7 @@ def place_scores(x: Tensor, layers: nn.Sequential) -> Tensor:
 
 
 @pytest.mark.parametrize("combine", ["add", "mul"])
-def test_it_is_the_equation(combine: Joint) -> None:
+def test_it_is_the_equation(combine: CombineMode) -> None:
     block = BAM(32, combine=combine).double().eval()
     shaken(block)
     x = torch.randn(2, 32, 11, 13, generator=torch.Generator().manual_seed(1)).double()
@@ -90,7 +90,9 @@ def test_its_map_has_the_size_of_the_features(dilation: int, size: tuple[int, in
 
 def test_a_batch_of_one_is_refused_in_training() -> None:
     block, x = BAM(16), torch.rand(1, 16, 5, 7)
-    with pytest.raises(ValueError, match=r"got shape \[1, 1\]; train with at least 2 images"):
+    with pytest.raises(
+        ValueError, match=r"got shape \[1, 1\]; train with a batch size of at least 2"
+    ):
         block(x)
     assert block.eval()(x).shape == x.shape
 

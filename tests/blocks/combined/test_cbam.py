@@ -95,7 +95,7 @@ def test_the_authors_weights_give_the_authors_features() -> None:
 
 
 def test_it_is_timms_without_biases() -> None:
-    ours, theirs = CBAM(32, bias=False, order="mean_max"), CbamModule(32)
+    ours, theirs = CBAM(32, bias=False, pool_order="mean_max"), CbamModule(32)
     ours.squeeze.weight.data = theirs.channel.fc1.weight.data.flatten(1).clone()
     ours.excite.weight.data = theirs.channel.fc2.weight.data.flatten(1).clone()
     ours.conv.weight.data = theirs.state_dict()["spatial.conv.conv.weight"].clone()
@@ -142,5 +142,5 @@ def test_the_second_gate_looks_at_what_the_first_left() -> None:
 
 
 def test_an_even_kernel_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"kernel must be odd.*got 6"):
-        CBAM(32, kernel=6)
+    with pytest.raises(ValueError, match=r"kernel_size must be odd.*got 6"):
+        CBAM(32, kernel_size=6)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.blocks.combined.triplet import PairGate, TripletAttention
+from visattn.blocks.combined.triplet import AxisPairGate, TripletAttention
 from visattn.recording.recorder import record
 
 
@@ -14,7 +14,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def trained(channels: int, kernel: int) -> TripletAttention:
-    block = TripletAttention(channels, kernel=kernel).double().eval()
+    block = TripletAttention(channels, kernel_size=kernel).double().eval()
     with torch.no_grad():
         for seed, state in enumerate(block.state_dict().values()):
             if state.is_floating_point():
@@ -22,7 +22,7 @@ def trained(channels: int, kernel: int) -> TripletAttention:
     return block
 
 
-def gated(gate: PairGate, x: Tensor) -> Tensor:
+def gated(gate: AxisPairGate, x: Tensor) -> Tensor:
     """Return x under the gate of its last two axes, place by place; x is `b q y x`, any q."""
     weight, kernel = gate.conv.weight[0], gate.conv.kernel_size[0]
     norm = gate.norm.state_dict()
@@ -57,14 +57,14 @@ def test_it_is_the_papers_course(kernel: int) -> None:
 
 @pytest.mark.parametrize("kernel", [1, 3, 7, 9])
 def test_its_kernel_is_honoured_and_counted(kernel: int) -> None:
-    block = TripletAttention(64, kernel=kernel)
+    block = TripletAttention(64, kernel_size=kernel)
     assert sum(p.numel() for p in block.parameters()) == 3 * (2 * kernel * kernel + 2)
     assert block.places.conv.weight.shape == (1, 2, kernel, kernel)
 
 
 def test_a_kernel_without_a_middle_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"kernel must be odd, .* got 6"):
-        TripletAttention(64, kernel=6)
+    with pytest.raises(ValueError, match=r"kernel_size must be odd, .* got 6"):
+        TripletAttention(64, kernel_size=6)
 
 
 def test_a_turned_image_with_turned_weights_comes_out_turned() -> None:

@@ -12,9 +12,9 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_it_is_the_papers_equation() -> None:
-    look = AdditiveAttention(5, query=3, dim=7).double()
+    look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations, queries = numbers(2, 11, 5), numbers(2, 3, 3, seed=1)
-    seen, weights = look(queries, annotations, look.keys(annotations))
+    seen, weights = look(queries, annotations, look.project_keys(annotations))
     for b in range(2):
         for k in range(3):
             scores = [
@@ -31,23 +31,23 @@ def test_it_is_the_papers_equation() -> None:
 
 
 def test_one_query_looks_as_several_do() -> None:
-    look = AdditiveAttention(5, query=3, dim=7).double()
+    look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations, queries = numbers(2, 11, 5), numbers(2, 1, 3, seed=1)
-    keys = look.keys(annotations)
+    keys = look.project_keys(annotations)
     seen, weights = look(queries, annotations, keys)
-    once, looked = look.look(look.query(queries[:, 0]), annotations, keys)
+    once, looked = look.attend(look.query(queries[:, 0]), annotations, keys)
     torch.testing.assert_close(once, seen[:, 0])
     torch.testing.assert_close(looked, weights[:, 0])
 
 
 def test_rows_sum_to_one_and_pass_the_tap() -> None:
-    look = AdditiveAttention(5, query=3, dim=7).double()
+    look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations = numbers(2, 15, 5)
     look.tap.grid = (3, 5)
     assert not look.tap.wanted
     with record(look) as seen:
         assert look.tap.wanted
-        _, weights = look(numbers(2, 4, 3), annotations, look.keys(annotations))
+        _, weights = look(numbers(2, 4, 3), annotations, look.project_keys(annotations))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
     [attention_map] = seen.maps
     assert attention_map.kind == "words"
@@ -55,8 +55,8 @@ def test_rows_sum_to_one_and_pass_the_tap() -> None:
 
 
 def test_every_parameter_learns() -> None:
-    look = AdditiveAttention(5, query=3, dim=7)
+    look = AdditiveAttention(5, query_dim=3, attention_dim=7)
     annotations = torch.randn(2, 11, 5)
-    seen, _ = look(torch.randn(2, 3, 3), annotations, look.keys(annotations))
+    seen, _ = look(torch.randn(2, 3, 3), annotations, look.project_keys(annotations))
     seen.square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in look.parameters())

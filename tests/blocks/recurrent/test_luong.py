@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.blocks.recurrent.luong import Align, LuongAttention, Score
+from visattn.blocks.recurrent.luong import Alignment, LuongAttention, Score
 from visattn.recording.recorder import record
 
 
@@ -17,10 +17,16 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
-def made(score: Score, align: Align) -> LuongAttention:
+def made(score: Score, align: Alignment) -> LuongAttention:
     torch.manual_seed(0)
     return LuongAttention(
-        5, query=5 if score == "dot" else 3, score=score, align=align, dim=7, radius=4, places=19
+        5,
+        query_dim=5 if score == "dot" else 3,
+        score=score,
+        alignment=align,
+        hidden_dim=7,
+        window_radius=4,
+        max_annotations=19,
     ).double()
 
 
@@ -29,12 +35,12 @@ def given(look: LuongAttention) -> tuple[Tensor, Tensor]:
 
 
 LENGTHS = torch.tensor([17, 11])
-FORMS = list(product(get_args(Score), get_args(Align)))
+FORMS = list(product(get_args(Score), get_args(Alignment)))
 BARE = [("dot", "global"), ("dot", "monotonic")]
 
 
 def fit(look: LuongAttention, query: Tensor, annotation: Tensor, place: int) -> float:
-    learned = look.learned
+    learned = look.weights
     if look.score == "dot":
         return float(query @ annotation)
     if look.score == "general":
@@ -49,11 +55,11 @@ def fit(look: LuongAttention, query: Tensor, annotation: Tensor, place: int) -> 
 def looped(look: LuongAttention, query: Tensor, rows: Tensor, step: int, length: int) -> Tensor:
     near, fading = range(length), 0.0
     center = float(step)
-    if look.align == "predictive":
-        hidden = torch.tanh(look.learned["center_weight"] @ query)
-        center = length * float((look.learned["center_vector"] @ hidden).sigmoid())
+    if look.alignment == "predictive":
+        hidden = torch.tanh(look.weights["center_weight"] @ query)
+        center = length * float((look.weights["center_vector"] @ hidden).sigmoid())
         fading = 1 / (2 * (4 / 2) ** 2)
-    if look.align != "global":
+    if look.alignment != "global":
         near = [s for s in range(length) if abs(s - center) <= 4]
     fits = {s: math.exp(fit(look, query, rows[s], s)) for s in near}
     weights = torch.zeros(len(rows), dtype=torch.float64)
@@ -63,10 +69,10 @@ def looped(look: LuongAttention, query: Tensor, rows: Tensor, step: int, length:
 
 
 @pytest.mark.parametrize(("score", "align"), FORMS)
-def test_it_is_the_papers_equations(score: Score, align: Align) -> None:
+def test_it_is_the_papers_equations(score: Score, align: Alignment) -> None:
     look = made(score, align)
     query, rows = given(look)
-    seen, weights = look(query, rows, lengths=LENGTHS, first=5)
+    seen, weights = look(query, rows, lengths=LENGTHS, first_step=5)
     for b, length in enumerate(LENGTHS.tolist()):
         for t in range(3):
             expected = looped(look, query[b, t], rows[b], t + 5, length)
@@ -75,17 +81,17 @@ def test_it_is_the_papers_equations(score: Score, align: Align) -> None:
 
 
 @pytest.mark.parametrize(("score", "align"), FORMS)
-def test_step_after_step_is_all_at_once(score: Score, align: Align) -> None:
+def test_step_after_step_is_all_at_once(score: Score, align: Alignment) -> None:
     look = made(score, align)
     query, rows = given(look)
     seen, _ = look(query, rows)
     for t in range(3):
-        step, _ = look(query[:, t : t + 1], rows, first=t)
+        step, _ = look(query[:, t : t + 1], rows, first_step=t)
         torch.testing.assert_close(step, seen[:, t : t + 1])
 
 
 @pytest.mark.parametrize(("score", "align"), [form for form in FORMS if form not in BARE])
-def test_every_parameter_learns(score: Score, align: Align) -> None:
+def test_every_parameter_learns(score: Score, align: Alignment) -> None:
     look = made(score, align)
     seen, _ = look(*given(look))
     seen.square().sum().backward()
@@ -96,7 +102,7 @@ def test_every_parameter_learns(score: Score, align: Align) -> None:
 
 
 @pytest.mark.parametrize(("score", "align"), BARE)
-def test_dot_products_have_nothing_to_learn(score: Score, align: Align) -> None:
+def test_dot_products_have_nothing_to_learn(score: Score, align: Alignment) -> None:
     assert list(made(score, align).parameters()) == []
 
 
@@ -115,10 +121,10 @@ def test_the_tap_shows_the_weights() -> None:
     ("options", "message"),
     [
         ({"score": "cosine"}, "'general'.*got 'cosine' and 'global'"),
-        ({"align": "local"}, "'predictive'.*got 'general' and 'local'"),
-        ({"score": "dot"}, "annotations of 5 and queries of 3; general takes two"),
-        ({"score": "location"}, "location needs places.*got None"),
-        ({"align": "monotonic", "radius": 0.5}, r"at least 1 place, got 0\.5"),
+        ({"alignment": "local"}, "'predictive'.*got 'general' and 'local'"),
+        ({"score": "dot"}, "annotation_dim 5 and query_dim 3; use score=.general"),
+        ({"score": "location"}, "needs max_annotations.*got None"),
+        ({"alignment": "monotonic", "window_radius": 0.5}, r"at least 1, got 0\.5"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -126,7 +132,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the words too
     with pytest.raises(ValueError, match=message):
-        LuongAttention(5, query=3, **options)
+        LuongAttention(5, query_dim=3, **options)
 
 
 @pytest.mark.compile

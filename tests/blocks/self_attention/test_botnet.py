@@ -15,11 +15,13 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("options", [{}, {"heads": 3, "dim": 5, "reach": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_heads": 3, "head_dim": 5, "max_relative_position": 1}]
+)
 def test_it_is_the_papers_figure(options: dict[str, int]) -> None:
     block, x = BoTNetAttention(12, **options).double(), numbers(2, 12, 3, 5)
-    heads, dim = options.get("heads", 4), options.get("dim", 3)
-    reach = options.get("reach", 13)
+    heads, dim = options.get("num_heads", 4), options.get("head_dim", 3)
+    reach = options.get("max_relative_position", 13)
     y = block(x)
     weight = block.project.weight[:, :, 0, 0]
     inner = heads * dim
@@ -47,7 +49,7 @@ def test_it_is_timms_with_scaled_positions() -> None:
     theirs = BottleneckAttn(
         12, feat_size=(5, 7), num_heads=4, dim_head=3, qkv_bias=False, scale_pos_embed=True
     ).double()
-    ours = BoTNetAttention(12, reach=6).double()
+    ours = BoTNetAttention(12, max_relative_position=6).double()
     with torch.no_grad():
         ours.project.weight.copy_(theirs.qkv.weight)
         ours.rows[2:-2] = theirs.pos_embed.height_rel
@@ -60,16 +62,16 @@ def test_it_is_timms_with_scaled_positions() -> None:
     ("channels", "options", "heads", "dim"),
     [
         (512, {}, 4, 128),
-        (64, {"heads": 8, "reach": 5}, 8, 8),
-        (6, {"dim": 5}, 2, 5),
+        (64, {"num_heads": 8, "max_relative_position": 5}, 8, 8),
+        (6, {"head_dim": 5}, 2, 5),
         (1, {}, 1, 1),
     ],
 )
 def test_it_has_as_many_parameters_as_its_card_says(
     channels: int, options: dict[str, int], heads: int, dim: int
 ) -> None:
-    block, reach = BoTNetAttention(channels, **options), options.get("reach", 13)
-    assert block.heads == heads
+    block, reach = BoTNetAttention(channels, **options), options.get("max_relative_position", 13)
+    assert block.num_heads == heads
     counted = sum(parameter.numel() for parameter in block.parameters())
     assert counted == channels**2 + 2 * channels * heads * dim + 2 * (2 * reach + 1) * dim
 
@@ -85,10 +87,10 @@ def test_positions_tell_places_apart_that_hold_the_same() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="heads must divide the 12 channels, got 5"):
-        BoTNetAttention(12, heads=5)
+        BoTNetAttention(12, num_heads=5)
     with pytest.raises(ValueError, match="heads must divide the 12 channels, got 0"):
-        BoTNetAttention(12, heads=0)
-    with pytest.raises(ValueError, match="got dim=0, reach=13"):
-        BoTNetAttention(12, dim=0)
-    with pytest.raises(ValueError, match="got dim=3, reach=-1"):
-        BoTNetAttention(12, reach=-1)
+        BoTNetAttention(12, num_heads=0)
+    with pytest.raises(ValueError, match="got 0 and 13"):
+        BoTNetAttention(12, head_dim=0)
+    with pytest.raises(ValueError, match="got 3 and -1"):
+        BoTNetAttention(12, max_relative_position=-1)

@@ -38,7 +38,7 @@ def among_channels(x: Tensor, *, official: bool) -> Tensor:
 
 @pytest.mark.parametrize("official", [False, True])
 def test_it_is_the_sum_of_both_modules(official: bool) -> None:
-    block = DANet(8, reduction=4, official_cam=official).double()
+    block = DANet(8, reduction=4, invert_channel_affinity=official).double()
     x = numbers(2, 8, 3, 5) / 4
     with torch.no_grad():
         block.position_gain.fill_(0.7)
@@ -53,7 +53,7 @@ def test_it_is_the_sum_of_both_modules(official: bool) -> None:
 def test_equal_channels_take_most_from_each_other() -> None:
     seen: list[Tensor] = []
     for official in (False, True):
-        block, x = DANet(3, official_cam=official), numbers(1, 3, 5, 7).float() / 5
+        block, x = DANet(3, invert_channel_affinity=official), numbers(1, 3, 5, 7).float() / 5
         x[:, 2] = x[:, 0]
         block.channel_tap.register_forward_hook(lambda _, __, weights: seen.append(weights[0]))
         block(x)

@@ -13,7 +13,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_it_gathers_and_hands_out() -> None:
-    block, x = DoubleAttention(6, descriptors=5).double(), numbers(2, 6, 3, 7)
+    block, x = DoubleAttention(6, num_descriptors=5).double(), numbers(2, 6, 3, 7)
     y = block(x)
     held = dict(block.named_parameters())
     feature, gather, distribute, project = (
@@ -53,7 +53,7 @@ def test_its_taps_show_both_weights_on_the_grid() -> None:
     [
         (64, {}, 32, 32),
         (512, {"reduction": 4}, 128, 128),
-        (17, {"descriptors": 5}, 8, 5),
+        (17, {"num_descriptors": 5}, 8, 5),
         (1, {}, 1, 2),
     ],
 )
@@ -68,4 +68,4 @@ def test_it_has_as_many_parameters_as_its_card_says(
 
 def test_something_must_be_gathered() -> None:
     with pytest.raises(ValueError, match="descriptors must be at least 1, got 0"):
-        DoubleAttention(8, descriptors=0)
+        DoubleAttention(8, num_descriptors=0)

@@ -16,7 +16,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def test_it_is_the_equation_under_a_signal_of_another_width_and_size() -> None:
     block, x, signal = (
-        AttentionGate(6, signal=5).double(),
+        AttentionGate(6, signal_channels=5).double(),
         numbers(2, 6, 7, 11),
         numbers(2, 5, 3, 2),
     )
@@ -40,7 +40,7 @@ def test_without_a_signal_it_gates_itself() -> None:
 def test_a_stride_meets_on_the_coarse_grid() -> None:
     """As the authors' code has it, without what follows the gate there."""
     block, x, signal = (
-        AttentionGate(6, signal=5, stride=2).double(),
+        AttentionGate(6, signal_channels=5, stride=2).double(),
         numbers(2, 6, 8, 14),
         numbers(2, 5, 3, 5, seed=1),
     )
@@ -64,13 +64,13 @@ def test_a_stride_gates_itself_at_any_size() -> None:
     ("channels", "signal", "hidden"), [(64, None, 32), (64, 128, 32), (1, None, 1), (7, 3, 3)]
 )
 def test_counts_are_the_closed_form(channels: int, signal: int | None, hidden: int) -> None:
-    block = AttentionGate(channels, signal=signal)
+    block = AttentionGate(channels, signal_channels=signal)
     expected = (channels + (signal or channels) + 2) * hidden + 1
     assert sum(p.numel() for p in block.parameters()) == expected
 
 
 def test_its_tap_shows_the_gate_on_the_grid_of_the_features() -> None:
-    block, x = AttentionGate(6, signal=5, stride=2), torch.rand(2, 6, 7, 11)
+    block, x = AttentionGate(6, signal_channels=5, stride=2), torch.rand(2, 6, 7, 11)
     with record(block) as seen:
         y = block(x, torch.randn(2, 5, 3, 2))
     [gate] = seen.maps
@@ -79,7 +79,7 @@ def test_its_tap_shows_the_gate_on_the_grid_of_the_features() -> None:
 
 
 def test_every_parameter_learns_from_both_sides() -> None:
-    block, signal = AttentionGate(6, signal=5), torch.randn(2, 5, 3, 2, requires_grad=True)
+    block, signal = AttentionGate(6, signal_channels=5), torch.randn(2, 5, 3, 2, requires_grad=True)
     block(torch.randn(2, 6, 7, 11), signal).square().sum().backward()
     assert signal.grad is not None
     assert signal.grad.abs().sum() > 0
@@ -89,10 +89,12 @@ def test_every_parameter_learns_from_both_sides() -> None:
 def test_what_does_not_fit_is_said() -> None:
     x = torch.zeros(2, 6, 7, 11)
     with pytest.raises(ValueError, match=r"signal must be \[2, 5, height, width\], got \[2, 3"):
-        AttentionGate(6, signal=5)(x, torch.zeros(2, 3, 7, 11))
-    with pytest.raises(ValueError, match=r"signal must be \[2, 5, .* got \[2, 6, .*signal=6"):
-        AttentionGate(6, signal=5)(x)
-    with pytest.raises(ValueError, match=r"at least 3 x 3 places.*got 2 x 11; use stride=1"):
+        AttentionGate(6, signal_channels=5)(x, torch.zeros(2, 3, 7, 11))
+    with pytest.raises(
+        ValueError, match=r"signal must be \[2, 5, .* got \[2, 6, .*signal_channels=6"
+    ):
+        AttentionGate(6, signal_channels=5)(x)
+    with pytest.raises(ValueError, match=r"at least 3 x 3 positions.*got 2 x 11; use stride=1"):
         AttentionGate(6, stride=3)(x[:, :, :2])
     with pytest.raises(ValueError, match="at least 1, got 0 and 1"):
-        AttentionGate(6, signal=0)
+        AttentionGate(6, signal_channels=0)

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
-from visattn.functional.sampling import Padding, affine_sampled, sampled_corners
+from visattn.functional.sampling import PaddingMode, affine_corners, affine_sample
 from visattn.recording.recorder import record
 
 
 def posed(block: SpatialTransformer, *pose: float) -> SpatialTransformer:
     """Return the block with the same view for all features."""
     with torch.no_grad():
-        block.locate.regress.bias.copy_(torch.tensor(pose))
+        block.localization.fc2.bias.copy_(torch.tensor(pose))
     return block
 
 
@@ -26,13 +26,13 @@ def test_it_begins_as_the_identity(align_corners: bool, size: tuple[int, int]) -
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-def test_it_looks_where_theta_says(align_corners: bool, padding: Padding) -> None:
-    block = SpatialTransformer(3, align_corners=align_corners, padding=padding)
-    nn.init.normal_(block.locate.regress.weight)
+def test_it_looks_where_theta_says(align_corners: bool, padding: PaddingMode) -> None:
+    block = SpatialTransformer(3, align_corners=align_corners, padding_mode=padding)
+    nn.init.normal_(block.localization.fc2.weight)
     x = torch.rand(2, 3, 11, 7)
     theta = block.theta(x)
     assert not torch.equal(theta[0], theta[1])
-    expected = affine_sampled(x, theta, align_corners=align_corners, padding=block.padding)
+    expected = affine_sample(x, theta, align_corners=align_corners, padding_mode=block.padding_mode)
     assert torch.equal(block(x), expected)
 
 
@@ -49,7 +49,7 @@ def test_what_is_beyond_the_edge_is_dark() -> None:
 
 def test_counts_are_the_closed_form() -> None:
     for channels, kernel, hidden in ((1, 5, 32), (7, 3, 11)):
-        block = SpatialTransformer(channels, kernel=kernel, hidden=hidden)
+        block = SpatialTransformer(channels, kernel_size=kernel, hidden_channels=hidden)
         k, h = kernel * kernel, hidden
         expected = k * channels * h + k * h * h + 16 * h * h + 9 * h + 6
         assert sum(p.numel() for p in block.parameters()) == expected
@@ -65,7 +65,7 @@ def test_its_tap_shows_what_it_sees_and_the_corners_frame_it() -> None:
     expected = torch.zeros(2, 8, 12)
     expected[:, 2:6, 3:9] = 1
     torch.testing.assert_close(region.values, expected)
-    corners = sampled_corners(block.theta(x), (8, 12))
+    corners = affine_corners(block.theta(x), (8, 12))
     frame = torch.tensor([[3.0, 2], [9, 2], [9, 6], [3, 6]])
     torch.testing.assert_close(corners, frame.expand(2, 4, 2))
 
@@ -93,7 +93,7 @@ def spots(count: int, seed: int) -> tuple[Tensor, Tensor]:
 def test_it_learns_to_put_a_spot_into_the_middle() -> None:
     """It is shown only what the view should look like; theta follows the spot."""
     torch.manual_seed(0)
-    block = SpatialTransformer(1, kernel=3, hidden=8)
+    block = SpatialTransformer(1, kernel_size=3, hidden_channels=8)
     optimizer = torch.optim.Adam(block.parameters(), lr=0.01)
     middle = torch.exp(
         -(torch.linspace(-1, 1, 13).square() + torch.linspace(-1, 1, 17)[:, None].square()) / 0.2
@@ -109,7 +109,7 @@ def test_it_learns_to_put_a_spot_into_the_middle() -> None:
 
 
 def test_what_it_cannot_be_is_said() -> None:
-    with pytest.raises(ValueError, match=r"kernel must be odd.*got 4"):
-        SpatialTransformer(3, kernel=4)
-    with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
-        SpatialTransformer(3, hidden=0)
+    with pytest.raises(ValueError, match=r"kernel_size must be odd.*got 4"):
+        SpatialTransformer(3, kernel_size=4)
+    with pytest.raises(ValueError, match="hidden_channels must be at least 1, got 0"):
+        SpatialTransformer(3, hidden_channels=0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from visattn.blocks.transformer.attention import TokenAttention
 from visattn.blocks.transformer.token_layout import TokenLayout
 from visattn.functional.attention.linear import linear_attention
-from visattn.functional.positions.rotary import grid_rotations, rotated
+from visattn.functional.positions.rotary import apply_rotary, rotary_cos_sin
 from visattn.recording.recorder import record
 
 GRID, ROLES = (5, 7), ("class", "register", "register")
@@ -27,7 +27,7 @@ X = numbers(2, 38, 12)
 
 def made(**options: Any) -> TokenAttention:
     torch.manual_seed(5)
-    attend = TokenAttention(12, heads=3, **options).double()
+    attend = TokenAttention(12, num_heads=3, **options).double()
     for parameter in attend.parameters():
         nn.init.normal_(parameter, std=0.4)
     return attend
@@ -35,13 +35,17 @@ def made(**options: Any) -> TokenAttention:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "full": {},
-    "normalized": {"qk_norm": True, "bias": False},
-    "relative": {"reach": (2, 3)},
-    "locality": {"locality": True},
-    "windows": {"kind": "window", "extent": (2, 3), "reach": (1, 2)},
-    "shifted": {"kind": "shifted", "extent": (3, 3), "locality": True},
-    "neighborhood": {"kind": "neighborhood", "extent": (3, 5), "reach": (2, 4)},
-    "linear": {"kind": "linear"},
+    "normalized": {"qk_norm": True, "qkv_bias": False},
+    "relative": {"max_relative_position": (2, 3)},
+    "lsa": {"lsa": True},
+    "windows": {"attn_type": "window", "window_size": (2, 3), "max_relative_position": (1, 2)},
+    "shifted": {"attn_type": "shifted", "window_size": (3, 3), "lsa": True},
+    "neighborhood": {
+        "attn_type": "neighborhood",
+        "window_size": (3, 5),
+        "max_relative_position": (2, 4),
+    },
+    "linear": {"attn_type": "linear"},
 }
 
 
@@ -66,9 +70,9 @@ def test_the_rows_shown_give_the_values(name: str) -> None:
     torch.testing.assert_close(rows.sum(-1), torch.ones(2, 3, 38).double())
     assert shown.values.shape == (2, 3, 38, *GRID)
     assert torch.equal(shown.values.flatten(-2), rows[..., 3:])
-    assert shown.made["before"] == ROLES
+    assert shown.metadata["prefix_tokens"] == ROLES
     assert torch.equal(attend(X, LAYOUT), found)  # nothing that is seen changes what is done
-    if "locality" in VARIANTS[name]:
+    if "lsa" in VARIANTS[name]:
         assert not rows.diagonal(dim1=-2, dim2=-1).any()
 
 
@@ -94,12 +98,12 @@ def test_single_rows_and_heads_are_those_of_all(name: str) -> None:
 @pytest.mark.parametrize(
     "whole",
     [
-        {"kind": "window", "extent": (5, 7)},
-        {"kind": "shifted", "extent": (11, 13)},
-        {"kind": "neighborhood", "extent": (9, 13)},
+        {"attn_type": "window", "window_size": (5, 7)},
+        {"attn_type": "shifted", "window_size": (11, 13)},
+        {"attn_type": "neighborhood", "window_size": (9, 13)},
     ],
 )
-@pytest.mark.parametrize("more", [{}, {"locality": True}, {"reach": (4, 6)}])
+@pytest.mark.parametrize("more", [{}, {"lsa": True}, {"max_relative_position": (4, 6)}])
 def test_windows_and_neighborhoods_of_all_are_full_attention(
     whole: dict[str, Any], more: dict[str, Any]
 ) -> None:
@@ -107,35 +111,35 @@ def test_windows_and_neighborhoods_of_all_are_full_attention(
 
 
 def test_linear_attention_of_equal_keys_is_full_attention() -> None:
-    ours, full = made(kind="linear"), made()
+    ours, full = made(attn_type="linear"), made()
     for attend in (ours, full):
         attend.qkv.weight.data[12:24] = 0
     torch.testing.assert_close(ours(X, LAYOUT), full(X, LAYOUT))
     queries, keys, values = made().qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
     wanted = linear_attention(queries, keys, values)[0].transpose(1, 2).flatten(2)
-    torch.testing.assert_close(made(kind="linear")(X, LAYOUT), made().proj(wanted))
+    torch.testing.assert_close(made(attn_type="linear")(X, LAYOUT), made().proj(wanted))
 
 
 def test_locality_is_that_of_the_authors() -> None:
-    attend = made(locality=True)
+    attend = made(lsa=True)
     queries, keys, values = attend.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
     assert attend.temperature is not None
     scores = (queries @ keys.mT) * attend.temperature
     scores[:, :, range(38), range(38)] = -987654321
     seen = (scores.softmax(-1) @ values).transpose(1, 2).flatten(2)
     torch.testing.assert_close(attend(X, LAYOUT), attend.proj(seen))
-    fresh = TokenAttention(12, heads=3, locality=True).temperature
+    fresh = TokenAttention(12, num_heads=3, lsa=True).temperature
     assert fresh is not None
     assert torch.equal(fresh, torch.full((3, 1, 1), 0.5))
 
 
 def test_rotations_leave_tokens_without_a_place_alone() -> None:
-    attend, turns = made(), grid_rotations(GRID, 4)
+    attend, turns = made(), rotary_cos_sin(GRID, 4)
     still = torch.cat((torch.ones(3, 2), turns[0])), torch.cat((torch.zeros(3, 2), turns[1]))
     layout = LAYOUT._replace(rotation=tuple(part[None, None].double() for part in still))
     queries, keys, values = attend.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
     turned = [
-        torch.cat((part[:, :, :3], rotated(part[:, :, 3:], *(t.double() for t in turns))), 2)
+        torch.cat((part[:, :, :3], apply_rotary(part[:, :, 3:], *(t.double() for t in turns))), 2)
         for part in (queries, keys)
     ]
     weights = (turned[0] @ turned[1].mT / 2).softmax(-1)
@@ -145,7 +149,7 @@ def test_rotations_leave_tokens_without_a_place_alone() -> None:
 
 def test_without_places_tokens_may_be_shuffled() -> None:
     order = torch.randperm(38, generator=torch.Generator().manual_seed(1))
-    for name in ("full", "locality", "linear"):
+    for name in ("full", "lsa", "linear"):
         attend = made(**VARIANTS[name])
         torch.testing.assert_close(attend(X[:, order], LAYOUT), attend(X, LAYOUT)[:, order])
     for name in ("relative", "windows", "neighborhood"):
@@ -156,7 +160,7 @@ def test_without_places_tokens_may_be_shuffled() -> None:
 def test_left_out_tokens_have_no_weights() -> None:
     kept = torch.tensor([[0, 3, 34], [1, 2, 20]])
     x, attend = numbers(2, 6, 12), made()
-    layout = LAYOUT._replace(kept=kept)
+    layout = LAYOUT._replace(keep_indices=kept)
     with record(attend, queries="class") as seen:
         attend(x, layout)
     with record(attend) as everything:
@@ -169,12 +173,12 @@ def test_left_out_tokens_have_no_weights() -> None:
 
 
 def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="heads must divide the width 12, got 5"):
-        TokenAttention(12, heads=5)
+    with pytest.raises(ValueError, match="heads must divide dim 12, got 5"):
+        TokenAttention(12, num_heads=5)
     with pytest.raises(ValueError, match="linear attention has no softmax"):
-        TokenAttention(12, heads=3, kind="linear", locality=True)
+        TokenAttention(12, num_heads=3, attn_type="linear", lsa=True)
     with pytest.raises(ValueError, match="sides of a neighborhood must be odd"):
-        made(kind="neighborhood", extent=(2, 3))(X, LAYOUT)
+        made(attn_type="neighborhood", window_size=(2, 3))(X, LAYOUT)
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
-    with pytest.raises(ValueError, match="the kind of attention must be one of full, window"):
-        TokenAttention(12, heads=3, kind="banded")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="attn_type must be one of full, window"):
+        TokenAttention(12, num_heads=3, attn_type="banded")  # pyright: ignore[reportArgumentType]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.functional.attention.masks import causal_mask, from_key_padding, from_lengths
+from visattn.functional.attention.masks import causal_mask, key_padding_to_mask, length_mask
 from visattn.recording.recorder import record
 
 
@@ -21,7 +21,7 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> T
 
 def twins(*, bias: bool = True) -> tuple[MultiHeadAttention, nn.MultiheadAttention]:
     """Return ours and torch's, of three widths and with the same weights."""
-    ours = MultiHeadAttention(12, heads=3, key_width=5, value_width=7, bias=bias).double()
+    ours = MultiHeadAttention(12, num_heads=3, kdim=5, vdim=7, bias=bias).double()
     theirs = nn.MultiheadAttention(12, 3, kdim=5, vdim=7, bias=bias, batch_first=True).double()
     with torch.no_grad():
         for parameter in ours.parameters():
@@ -58,8 +58,8 @@ def test_it_is_torchs_multi_head_attention(mask: str | None, bias: bool) -> None
     allowed = {
         None: None,
         "places": UNEVEN,
-        "padding": from_key_padding(PADDING),
-        "both": UNEVEN & from_key_padding(PADDING),
+        "padding": key_padding_to_mask(PADDING),
+        "both": UNEVEN & key_padding_to_mask(PADDING),
     }[mask]
     seen, weights = ours(QUERY, KEYS, VALUES, mask=allowed, need_weights=True)
     torch.testing.assert_close((seen, weights), (expected, rows), atol=1e-12, rtol=0)
@@ -70,7 +70,7 @@ def test_it_is_torchs_multi_head_attention(mask: str | None, bias: bool) -> None
 
 def test_it_is_the_papers_equation() -> None:
     """Head by head, scaled by the width of a head; which here is not that of the whole over it."""
-    attend = MultiHeadAttention(12, heads=3, dim=5).double()
+    attend = MultiHeadAttention(12, num_heads=3, head_dim=5).double()
     seen, _ = attend(QUERY)
     heads = []
     for head in range(3):
@@ -100,7 +100,7 @@ def test_a_mask_is_for_all_or_for_each() -> None:
 def test_padding_alone_gives_zeros_and_finite_slopes(need_weights: bool) -> None:
     """Where torch's own gives NaN as soon as it is asked for weights."""
     attend, theirs = twins(bias=False)
-    mask = from_lengths(torch.tensor([0, 13]), 13)
+    mask = length_mask(torch.tensor([0, 13]), 13)
     seen, weights = attend(QUERY, KEYS, VALUES, mask=mask, need_weights=need_weights)
     assert (seen[0] == 0).all()
     assert (seen[1] != 0).all()
@@ -112,7 +112,7 @@ def test_padding_alone_gives_zeros_and_finite_slopes(need_weights: bool) -> None
 
 
 def test_nobody_sees_what_comes_after() -> None:
-    attend = MultiHeadAttention(12, heads=3).double()
+    attend = MultiHeadAttention(12, num_heads=3).double()
     whole, _ = attend(QUERY, causal="upper_left")
     changed = torch.cat((QUERY[:, :7], numbers(2, 4, 12, seed=5)), 1)
     torch.testing.assert_close(attend(changed, causal="upper_left")[0][:, :7], whole[:, :7])
@@ -143,8 +143,8 @@ def test_the_tap_shows_what_is_asked_for() -> None:
 
 
 def test_what_lies_on_no_grid_is_no_map() -> None:
-    words = MultiHeadAttention(12, heads=3).double()
-    places = MultiHeadAttention(12, heads=3).double()
+    words = MultiHeadAttention(12, num_heads=3).double()
+    places = MultiHeadAttention(12, num_heads=3).double()
     model = nn.ModuleDict({"words": words, "places": places})
     places.tap.grid = (1, 11)
     with record(model) as seen:
@@ -153,7 +153,7 @@ def test_what_lies_on_no_grid_is_no_map() -> None:
 
 
 def test_every_parameter_learns_and_the_input_stays() -> None:
-    attend = MultiHeadAttention(12, heads=3, key_width=5, value_width=7)
+    attend = MultiHeadAttention(12, num_heads=3, kdim=5, vdim=7)
     parts = [part.float() for part in (QUERY, KEYS, VALUES)]
     kept = copy.deepcopy(parts)
     seen, _ = attend(*parts)
@@ -166,7 +166,9 @@ def test_every_parameter_learns_and_the_input_stays() -> None:
 
 
 def test_its_parameters_are_four_maps() -> None:
-    count = sum(p.numel() for p in MultiHeadAttention(12, heads=3, key_width=5, dim=7).parameters())
+    count = sum(
+        p.numel() for p in MultiHeadAttention(12, num_heads=3, kdim=5, head_dim=7).parameters()
+    )
     assert count == (12 + 1) * 21 + 2 * (5 + 1) * 21 + (21 + 1) * 12
 
 
@@ -175,7 +177,7 @@ def test_it_survives_being_copied_and_kept() -> None:
     kept = io.BytesIO()
     torch.save(attend.state_dict(), kept)
     kept.seek(0)
-    other = MultiHeadAttention(12, heads=3, key_width=5, value_width=7).double()
+    other = MultiHeadAttention(12, num_heads=3, kdim=5, vdim=7).double()
     other.load_state_dict(torch.load(kept, weights_only=True))
     expected, _ = attend(QUERY, KEYS, VALUES)
     for one in (other, copy.deepcopy(attend)):
@@ -185,9 +187,9 @@ def test_it_survives_being_copied_and_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": 5}, "heads must divide the width 12, got 5"),
-        ({"heads": 0}, "at least 1, got 12, 0"),
-        ({"heads": 5, "dim": 0}, "at least 1, got 12, 5 and 0"),
+        ({"num_heads": 5}, "heads must divide the width 12, got 5"),
+        ({"num_heads": 0}, "at least 1, got 12, 0"),
+        ({"num_heads": 5, "head_dim": 0}, "at least 1, got 12, 5 and 0"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
@@ -197,7 +199,7 @@ def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str
 
 def test_tokens_of_another_width_are_refused() -> None:
     attend, _ = twins()
-    with pytest.raises(ValueError, match=r"a key must be of width 5, got \[2, 11, 12\]"):
+    with pytest.raises(ValueError, match=r"the last axis of a key must be 5, got \[2, 11, 12\]"):
         attend(QUERY)
 
 
@@ -211,7 +213,7 @@ def test_tokens_of_another_width_are_refused() -> None:
     ],
 )
 def test_it_is_one_graph(options: dict[str, Any]) -> None:
-    attend = MultiHeadAttention(12, heads=3)
+    attend = MultiHeadAttention(12, num_heads=3)
     tokens = torch.randn(2, 11, 12)
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(tokens, **options), attend(tokens, **options))
@@ -219,7 +221,7 @@ def test_it_is_one_graph(options: dict[str, Any]) -> None:
 
 @pytest.mark.compile
 def test_it_is_exported_for_any_batch_and_number() -> None:
-    attend = MultiHeadAttention(12, heads=3).eval()
+    attend = MultiHeadAttention(12, num_heads=3).eval()
     tokens, mask = torch.randn(2, 11, 12), torch.rand(2, 11, 11) < 0.5
     batch, number = torch.export.Dim("batch"), torch.export.Dim("number", min=2)
     exported = torch.export.export(

@@ -30,16 +30,16 @@ def numbers(*shape: int) -> Tensor:
 
 
 def test_patches_are_multiplied_pixel_by_pixel() -> None:
-    embed, images = PatchEmbedding(3, 5, patch=(2, 7)), numbers(2, 3, 6, 21)
+    embed, images = PatchEmbedding(3, 5, patch_size=(2, 7)), numbers(2, 3, 6, 21)
     found = embed(images)
-    assert found.shape[2:] == embed.grid((6, 21)) == (3, 3)
+    assert found.shape[2:] == embed.grid_size((6, 21)) == (3, 3)
     cut = images[:, :, 2:4, 14:21].flatten(1)
     wanted = nn.functional.linear(cut, embed.proj.weight.flatten(1), embed.proj.bias)
     torch.testing.assert_close(found[:, :, 1, 2], wanted)
 
 
 def test_a_shifted_patch_sees_half_of_its_neighbors() -> None:
-    embed = ShiftedPatchEmbedding(1, 5, patch=(4, 4))
+    embed = ShiftedPatchEmbedding(1, 5, patch_size=(4, 4))
     assert embed.norm.normalized_shape == (5 * 16,)
     grown = numbers(1, 1, 12, 12).requires_grad_()
     embed(grown)[0, 0, 1, 1].backward()
@@ -50,7 +50,7 @@ def test_a_shifted_patch_sees_half_of_its_neighbors() -> None:
 
 
 def test_a_shifted_patch_is_normed_and_mapped() -> None:
-    embed, images = ShiftedPatchEmbedding(1, 3, patch=(2, 2)), numbers(1, 1, 4, 4)
+    embed, images = ShiftedPatchEmbedding(1, 3, patch_size=(2, 2)), numbers(1, 1, 4, 4)
     wide = nn.functional.pad(images, (1, 1, 1, 1))[0, 0]
     copies = [images[0, 0], *(wide[y : y + 4, x : x + 4] for y in (0, 2) for x in (0, 2))]
     pixels = torch.stack([copy[2:4, :2].flatten() for copy in copies]).flatten()
@@ -61,21 +61,21 @@ def test_a_shifted_patch_is_normed_and_mapped() -> None:
 def test_stems_foretell_their_grid(size: tuple[int, int]) -> None:
     images = numbers(1, 3, *size)
     for layers, stride in ((1, 1), (2, 1), (2, 2)):
-        stem = ConvTokenizer(3, 8, layers=layers, stride=stride)
-        assert stem(images).shape[2:] == stem.grid(size)
+        stem = ConvTokenizer(3, 8, num_layers=layers, stride=stride)
+        assert stem(images).shape[2:] == stem.grid_size(size)
     whole = numbers(1, 3, 32, 40)
-    assert ConvStem(3, 8, patch=(8, 8))(whole).shape == (1, 8, 4, 5)
+    assert ConvStem(3, 8, patch_size=(8, 8))(whole).shape == (1, 8, 4, 5)
 
 
 def test_stems_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sides of 2, 4, 8, 16, \.\.\.; got 6 x 6"):
-        ConvStem(3, 8, patch=(6, 6))
+    with pytest.raises(ValueError, match=r"patch_size of 2, 4, 8, 16, \.\.\.; got 6 x 6"):
+        ConvStem(3, 8, patch_size=(6, 6))
     with pytest.raises(ValueError, match=r"must be a multiple of 16 .* got 24"):
-        ConvStem(3, 24, patch=(16, 16))
-    with pytest.raises(ValueError, match="shifted patches must be square, got 2 x 4"):
-        ShiftedPatchEmbedding(3, 8, patch=(2, 4))
-    with pytest.raises(ValueError, match="at least 1 and the kernel odd, got 1, 4 and 1"):
-        ConvTokenizer(3, 8, kernel=4)
+        ConvStem(3, 24, patch_size=(16, 16))
+    with pytest.raises(ValueError, match="needs square patches, got 2 x 4"):
+        ShiftedPatchEmbedding(3, 8, patch_size=(2, 4))
+    with pytest.raises(ValueError, match="at least 1, and kernel_size odd, got 1, 4 and 1"):
+        ConvTokenizer(3, 8, kernel_size=4)
 
 
 def test_feed_forward_layers_are_timms() -> None:
@@ -90,7 +90,7 @@ def test_feed_forward_layers_are_timms() -> None:
 
 
 def layer(**options: Any) -> EncoderLayer:
-    return EncoderLayer(12, TokenAttention(12, heads=3), FeedForward(12, 31), **options)
+    return EncoderLayer(12, TokenAttention(12, num_heads=3), FeedForward(12, 31), **options)
 
 
 def test_a_layer_is_timms() -> None:
@@ -115,7 +115,7 @@ def test_paths_are_dropped_as_often_as_said_and_whole() -> None:
     torch.testing.assert_close(values, torch.tensor([0, 4 / 3]))
     assert abs(int(counts[0]) - 2000) < 4 * (8000 * 0.25 * 0.75) ** 0.5
     assert drop.eval()(x) is x
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got 1\.5"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\], got 1\.5"):
         DropPath(1.5)
 
 
@@ -126,11 +126,11 @@ def test_patches_are_dropped_with_their_rotations_and_no_others() -> None:
     x = torch.arange(17.0).expand(4, 17).unsqueeze(-1)
     drop = PatchDropout(0.4)
     found, left = drop(x, layout._replace(rotation=(turns, -turns)))
-    assert left.kept is not None
+    assert left.keep_indices is not None
     assert left.rotation is not None
     assert found.shape == (4, 2 + 9, 1)
     assert (found[:, :2, 0] == torch.tensor([0.0, 1.0])).all()
-    assert torch.equal(found[:, 2:, 0], left.kept + 2.0)
+    assert torch.equal(found[:, 2:, 0], left.keep_indices + 2.0)
     assert torch.equal(left.rotation[0][:, 0], found)
     assert torch.equal(left.rotation[1][:, 0], -found)
     assert drop.eval()(x, layout) == (x, layout)
@@ -149,7 +149,7 @@ def test_sequence_pooling_takes_what_its_map_says() -> None:
 
 
 def test_attention_pooling_is_timms_and_its_map_tells_what_it_took() -> None:
-    ours, x = AttentionPool(12, heads=3, hidden=31), numbers(2, 15, 12)
+    ours, x = AttentionPool(12, num_heads=3, hidden_dim=31), numbers(2, 15, 12)
     theirs = AttentionPoolLatent(12, num_heads=3, mlp_ratio=31 / 12 + 0.01, norm_layer=LayerNorm)
     theirs.load_state_dict(ours.state_dict())
     with record(ours) as seen:
@@ -162,8 +162,8 @@ def test_attention_pooling_is_timms_and_its_map_tells_what_it_took() -> None:
 
 
 def test_pools_show_left_out_patches_as_unseen() -> None:
-    layout = TokenLayout((2, 2), kept=torch.tensor([[0, 3]]))
-    for pool in (SequencePool(4), AttentionPool(4, heads=2, hidden=8)):
+    layout = TokenLayout((2, 2), keep_indices=torch.tensor([[0, 3]]))
+    for pool in (SequencePool(4), AttentionPool(4, num_heads=2, hidden_dim=8)):
         with record(pool) as seen:
             pool(numbers(1, 2, 4), layout)
         hidden = seen.maps[0].values.isnan().flatten(-2)

@@ -9,10 +9,10 @@ from timm.models.swin_transformer import SwinTransformerBlock, SwinTransformerSt
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.attention import TokenAttention
-from visattn.blocks.transformer.swin_stage import PatchMerging, WindowStage
+from visattn.blocks.transformer.swin_stage import PatchMerging, SwinStage
 from visattn.blocks.transformer.token_layout import TokenLayout
 from visattn.blocks.transformer.window_attention import WindowAttention
-from visattn.functional.attention.window import filled_windows, slots_of_places
+from visattn.functional.attention.window import padded_window_indices, window_slots
 from visattn.recording.recorder import record
 
 CASES: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = [
@@ -31,7 +31,9 @@ def numbers(*shape: int) -> Tensor:
 
 def made(window: tuple[int, int], shift: tuple[int, int], **options: Any) -> WindowAttention:
     torch.manual_seed(5)
-    attend = WindowAttention(12, heads=3, window=window, shift=shift, **options).double()
+    attend = WindowAttention(
+        12, num_heads=3, window_size=window, shift_size=shift, **options
+    ).double()
     for parameter in attend.parameters():
         nn.init.normal_(parameter, std=0.4)
     return attend
@@ -47,7 +49,7 @@ def table(biases: Tensor) -> Tensor:
 def test_values_are_timms(
     grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int], bias: bool
 ) -> None:
-    ours = made(window, shift, bias=bias)
+    ours = made(window, shift, qkv_bias=bias)
     theirs: Any = SwinTransformerBlock(
         12, grid, num_heads=3, window_size=window, shift_size=shift,  # pyright: ignore[reportArgumentType]
         qkv_bias=bias, always_partition=True,
@@ -78,9 +80,9 @@ def test_the_rows_shown_give_the_values(
     assert missing.min() > -1e-12
     assert missing.max() < 1e-12 or not tiled
     assert shown.values.shape == (2, 3, grid[0] * grid[1], *grid)
-    assert shown.made["attention"] == ("shifted" if any(shift) else "window")
-    assert (shown.made["window"], shown.made["shift"]) == (window, shift)
-    assert shown.made["padded"] == (0, 0)
+    assert shown.metadata["attention"] == ("shifted" if any(shift) else "window")
+    assert (shown.metadata["window"], shown.metadata["shift"]) == (window, shift)
+    assert shown.metadata["padded"] == (0, 0)
     assert torch.equal(attend(x, layout), found)  # nothing that is seen changes what is done
 
 
@@ -102,14 +104,14 @@ def test_the_rows_of_a_shifted_window_lie_at_its_cells() -> None:
 def test_places_go_into_windows_and_come_back(
     grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
 ) -> None:
-    places, _ = filled_windows(grid, window, shift)
-    slots = slots_of_places(places, grid[0] * grid[1])
+    places, _ = padded_window_indices(grid, window, shift)
+    slots = window_slots(places, grid[0] * grid[1])
     assert torch.equal(places.flatten()[slots], torch.arange(grid[0] * grid[1]))
 
 
 def test_one_window_is_full_attention() -> None:
     windowed, layout, x = made((5, 7), (0, 0)), TokenLayout((5, 7)), numbers(2, 35, 12)
-    full = TokenAttention(12, heads=3, reach=(4, 6)).double()
+    full = TokenAttention(12, num_heads=3, max_relative_position=(4, 6)).double()
     full.load_state_dict(windowed.state_dict())
     with record(windowed) as one, record(full) as other:
         torch.testing.assert_close(windowed(x, layout), full(x, layout))
@@ -128,7 +130,7 @@ def test_single_rows_and_heads_may_be_asked_for() -> None:
     with record(attend, queries="patches") as patches:
         attend(x, layout)
     assert torch.equal(patches.weights[0], all_of_it.weights[0])
-    no_class = "no class token here, .* are none: ask for queries='patches'"
+    no_class = "no class token; its prefix tokens are none: pass .* queries='patches'"
     with pytest.raises(ValueError, match=no_class), record(attend, queries="class"):
         attend(x, layout)
 
@@ -148,16 +150,16 @@ def test_merging_is_timms(grid: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("grid", [(9, 4), (13, 17), (3, 22), (3, 3)])
 def test_windows_fit_the_grid_that_a_stage_is_made_for(grid: tuple[int, int]) -> None:
-    ours = WindowStage(
-        12, grid, heads=3, window=(3, 4), paths=(0, 0.2, 0.3), hidden=24, merges=6
+    ours = SwinStage(
+        12, grid, num_heads=3, window_size=(3, 4), drop_path_rates=(0, 0.2, 0.3), hidden_dim=24, merge_dim=6
     )  # fmt: skip
     before = (2 * grid[0] - 1, 2 * grid[1])
     theirs: Any = SwinTransformerStage(6, 12, before, 3, num_heads=3, window_size=(3, 4))
     for one, other in zip(ours.blocks, theirs.blocks, strict=True):
         attend: Any = one.attn
-        assert (attend.window, attend.shift) == (other.window_size, other.shift_size)
+        assert (attend.window_size, attend.shift_size) == (other.window_size, other.shift_size)
     rates: list[Any] = [layer.drop_path for layer in ours.blocks]
-    assert [layer.rate for layer in rates] == [0, 0.2, 0.3]
+    assert [layer.drop_prob for layer in rates] == [0, 0.2, 0.3]
     tokens, layout = ours(torch.zeros(1, before[0] * before[1], 6), TokenLayout(before))
     assert (tokens.shape, layout.grid) == ((1, grid[0] * grid[1], 12), grid)
 
@@ -165,9 +167,12 @@ def test_windows_fit_the_grid_that_a_stage_is_made_for(grid: tuple[int, int]) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"heads": 5}, "heads must divide the width 12, got 5"),
-        ({"heads": 3, "window": (0, 2)}, "at least one place .* got window 0 and shift 0"),
-        ({"heads": 3, "window": (2, 2), "shift": (0, 2)}, "got window 2 and shift 2"),
+        ({"num_heads": 5}, "heads must divide dim 12, got 5"),
+        ({"num_heads": 3, "window_size": (0, 2)}, "at least 1, .* got window_size=0, shift_size=0"),
+        (
+            {"num_heads": 3, "window_size": (2, 2), "shift_size": (0, 2)},
+            "got window_size=2, shift_size=2",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from visattn.commands.caption import gallery as galleries
 from visattn.commands.caption.gallery import Gallery
+from visattn.commands.options import image_index
 from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import Caption
 from visattn.recording.attention_map import AttentionMap
-from visattn.viz.html.index_page import index_entries
+from visattn.viz.html.index_page import parse_index_page
 
 IMAGE = LoadedImage(np.zeros((11, 13, 3), np.uint8), name="somewhere/dog.png")
 MAPS = AttentionMap(torch.full((1, 2, 3), 1 / 6), "look", "words", Geometry.identity((11, 13)))
@@ -23,22 +23,22 @@ SAID = Caption(("dog",), (-0.5,), (0.5,), MAPS, -0.5, finished=True)
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock whose hands are moved by hand, and by a second whenever an index is written."""
-    now, written = [100.0], galleries.write_whole
+    now, written = [100.0], image_index.atomic_write
 
     def write(path: Path, content: bytes) -> None:
-        now[0] += path.name == galleries.INDEX
+        now[0] += path.name == image_index.INDEX
         written(path, content)
 
-    monkeypatch.setattr(galleries.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(galleries, "write_whole", write)
+    monkeypatch.setattr(image_index.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(image_index, "atomic_write", write)
     return now
 
 
 def listed(folder: Path) -> list[str]:
-    return [entry.name for entry in index_entries((folder / "index.html").read_text())]
+    return [entry.name for entry in parse_index_page((folder / "index.html").read_text())]
 
 
-def test_the_index_takes_a_tenth_of_the_time_and_is_whole_in_the_end(
+def test_index_updates_are_rate_limited_and_the_final_one_is_complete(
     clock: list[float], tmp_path: Path
 ) -> None:
     with Gallery(tmp_path) as gallery:
@@ -55,7 +55,7 @@ def test_the_index_takes_a_tenth_of_the_time_and_is_whole_in_the_end(
     assert listed(tmp_path) == ["a", "b", "c", "d"]
 
 
-def test_an_error_does_not_cost_the_index(clock: list[float], tmp_path: Path) -> None:
+def test_the_index_is_written_after_an_error(clock: list[float], tmp_path: Path) -> None:
     def broken() -> None:
         with Gallery(tmp_path) as gallery:
             gallery.add("a", IMAGE, SAID)
@@ -67,13 +67,13 @@ def test_an_error_does_not_cost_the_index(clock: list[float], tmp_path: Path) ->
     assert listed(tmp_path) == ["a", "b"]
 
 
-def test_without_anything_new_the_index_stays_as_it_was(tmp_path: Path) -> None:
+def test_the_index_is_unchanged_without_new_pages(tmp_path: Path) -> None:
     with Gallery(tmp_path / "new"):
         pass
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_page_that_stands_in_the_index_is_there(tmp_path: Path) -> None:
+def test_every_page_in_the_index_exists(tmp_path: Path) -> None:
     with Gallery(tmp_path) as gallery:
         (tmp_path / "b.html").mkdir()
         gallery.add("a", IMAGE, SAID)
@@ -83,7 +83,7 @@ def test_a_page_that_stands_in_the_index_is_there(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".visattn*"))
 
 
-def test_two_commands_into_one_folder_keep_each_others_photos(tmp_path: Path) -> None:
+def test_two_commands_can_share_a_folder(tmp_path: Path) -> None:
     """Both begin before the other has written anything; the index knows the photos of both."""
     with Gallery(tmp_path) as first, Gallery(tmp_path) as second:
         first.add("a", IMAGE, SAID)
@@ -92,7 +92,7 @@ def test_two_commands_into_one_folder_keep_each_others_photos(tmp_path: Path) ->
     assert listed(tmp_path) == ["a", "b", "c"]
 
 
-def test_an_index_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_index_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "index.html")
     with pytest.raises(ValueError, match="visattn did not write and will not replace"):
         Gallery(tmp_path)

@@ -5,8 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from class_miniatures import believe_miniatures, write_cifar, write_digits, write_photo_folders
-from miniatures import Format, write_caption_data
+from caption_data import Format, write_caption_data
+from classification_data import (
+    accept_test_cifar_files,
+    write_cifar,
+    write_digits,
+    write_photo_folders,
+)
 
 from visattn.cli import main
 from visattn.data.shards.reader import ShardSamples
@@ -19,18 +24,18 @@ def shards(out: Path, *words: object) -> int:
 
 
 @pytest.mark.parametrize("form", ["flickr", "csv", "karpathy", "coco", "jsonl"])
-def test_captions_of_every_form_become_shards(
+def test_every_caption_format_becomes_shards(
     tmp_path: Path, form: Format, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = write_caption_data(tmp_path / "data", photos=11, format=form)
-    lists = ("--train", paths.train, "--validation", paths.validation, "--test", paths.test)
+    lists = ("--train", paths.train, "--val", paths.validation, "--test", paths.test)
     named = ("--test", "test") if form == "karpathy" else lists
     out = tmp_path / "shards"
     words = ("--captions", paths.captions, "--photos", paths.photos, *named, "--per-shard", 3)
     assert shards(out, *words) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"{out}\t7 train, 2 validation, 2 test samples in 5 tars of ")
-    assert said.endswith(" MB, all as written\n")
+    output = capsys.readouterr().out
+    assert output.startswith(f"{out}\t7 train, 2 validation, 2 test samples in 5 tars of ")
+    assert output.endswith(" MB, verified\n")
     samples = ShardSamples(out, "validation")
     names = paths.validation.read_text().split()
     assert [samples.record(number)["file"] for number in range(2)] == names
@@ -38,7 +43,7 @@ def test_captions_of_every_form_become_shards(
     assert counted["train"]["grass"] == 14
 
 
-def test_photos_in_folders_become_shards_and_the_same_words_go_on(
+def test_class_folders_become_shards_and_a_rerun_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_photo_folders(tmp_path / "photos")
@@ -50,7 +55,7 @@ def test_photos_in_folders_become_shards_and_the_same_words_go_on(
     assert shards(out, *words) == 1
     assert "val/tulip/1.jpg: " in capsys.readouterr().err
     assert shards(out, "--check") == 1
-    assert "unfinished: do again what began" in capsys.readouterr().err
+    assert "incomplete: run the c" in capsys.readouterr().err
     bad.write_bytes(whole)
     for _ in range(2):
         assert shards(out, *words) == 0
@@ -59,18 +64,18 @@ def test_photos_in_folders_become_shards_and_the_same_words_go_on(
     tar = out / "validation-000001.tar"
     tar.write_bytes(tar.read_bytes().replace(b"JFIF", b"JFIX"))
     assert shards(out, "--check") == 1
-    assert "validation-000001.tar: its SHA-256 is not" in capsys.readouterr().err
+    assert "validation-000001.tar: its SHA-256 differs" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(
+def test_a_dry_run_lists_the_files_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_photo_folders(tmp_path / "photos")
     words = ("--folders", tmp_path / "photos", "--per-shard", 4)
     assert shards(tmp_path / "new", *words, "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert "9 train images" in said
-    assert "6 validation images" in said
+    output = capsys.readouterr().out
+    assert "9 train images" in output
+    assert "6 validation images" in output
     assert not (tmp_path / "new").exists()
     assert shards(tmp_path / "new", *words) == 0
     names = {path.name for path in (tmp_path / "new").iterdir()}
@@ -79,33 +84,33 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(
 
 
 @pytest.mark.parametrize(("source", "form"), [("MNIST", (1, 28, 28)), ("CIFAR10", (3, 32, 32))])
-def test_what_torchvision_reads_becomes_shards(
+def test_torchvision_datasets_become_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, form: tuple[int, int, int]
 ) -> None:
     write_digits(tmp_path)
     write_cifar(tmp_path)
-    believe_miniatures(monkeypatch)
-    words = ("--source", source, "--root", tmp_path, "--held-out", 5)
+    accept_test_cifar_files(monkeypatch)
+    words = ("--dataset", source, "--root", tmp_path, "--num-val", 5)
     assert shards(tmp_path / "shards", *words) == 0
     samples = ShardSamples(tmp_path / "shards", "test")
     assert (samples.info.channels, *(samples.info.size or ())) == form
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         ((), "give one source: .* got none"),
         (("--captions", "a"), "give one source: .* got --captions"),
         (("--folders", "a", "--captions", "b", "--photos", "c"), "got --captions, --folders"),
-        (("--source", "MNIST"), "give one source: .* got --source"),
-        (("--folders", "nowhere"), "nowhere.train holds no folders"),
+        (("--dataset", "MNIST"), "give one source: .* got --dataset"),
+        (("--folders", "nowhere"), "nowhere.train has no class folders"),
         (("--check",), "holds no shards; visattn data shards"),
     ],
 )
-def test_what_cannot_be_followed_writes_nothing(
-    tmp_path: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_command_lines_write_nothing(
+    tmp_path: Path, words: tuple[str, ...], output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shards(tmp_path / "new", *words) == 1
     err = capsys.readouterr().err
-    assert re.search(said, err), err
+    assert re.search(output, err), err
     assert not (tmp_path / "new").exists()

@@ -1,4 +1,4 @@
-"""Folders are made and tried before the work begins; each file has a name of its own."""
+"""Output folders and unique file names."""
 
 import os
 import tempfile
@@ -8,36 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.commands.options.folders import file_names, prepare_folder, write_whole
+from visattn.commands.options.folders import create_folder, unique_names
+from visattn.io.atomic import atomic_write
 
 
-def test_a_folder_is_made_with_those_above_it_and_left_empty(tmp_path: Path) -> None:
-    prepare_folder(tmp_path / "a" / "b")
+def test_folders_are_created_empty_with_their_parents(tmp_path: Path) -> None:
+    create_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_what_lies_in_a_folder_stays(tmp_path: Path) -> None:
+def test_existing_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("as it was")
-    prepare_folder(tmp_path)
+    create_folder(tmp_path)
     assert (tmp_path / "kept").read_text() == "as it was"
 
 
-def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(
-        tempfile, "mkstemp", refuse
-    )  # root may write everywhere, so play the refusal
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # root may write everywhere
     with pytest.raises(OSError, match=r"--out .* cannot be written: Permission denied; choose"):
-        prepare_folder(tmp_path)
+        create_folder(tmp_path)
 
 
 @pytest.mark.parametrize("step", ["write_bytes", "replace"])
-def test_a_file_is_there_whole_or_as_it_was(
+def test_a_failed_write_keeps_the_old_file(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_whole(tmp_path / "a.txt", b"first")
+    atomic_write(tmp_path / "a.txt", b"first")
 
     def full(path: Path, _: object) -> None:
         with path.open("ab") as file:
@@ -46,7 +45,7 @@ def test_a_file_is_there_whole_or_as_it_was(
 
     monkeypatch.setattr(Path, step, full)
     with pytest.raises(OSError, match="no space left"):
-        write_whole(tmp_path / "a.txt", b"second")
+        atomic_write(tmp_path / "a.txt", b"second")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == b"first"
 
@@ -61,26 +60,26 @@ files = st.builds(
 
 
 @given(st.lists(files, min_size=1, max_size=12, unique=True))
-def test_every_image_gets_a_file_of_its_own(paths: list[Path]) -> None:
-    names = file_names(paths)
+def test_names_are_unique(paths: list[Path]) -> None:
+    names = unique_names(paths)
     assert list(names) == paths
     assert len({name.casefold() for name in names.values()} - {"index"}) == len(paths)
     assert not any(os.sep in name for name in names.values())
 
 
-def test_a_name_alone_of_its_kind_is_kept() -> None:
-    names = file_names([Path("x/dog.png"), Path("y/cat.png"), Path("z/cat.png")])
+def test_a_unique_name_is_kept() -> None:
+    names = unique_names([Path("x/dog.png"), Path("y/cat.png"), Path("z/cat.png")])
     assert list(names.values()) == ["dog", "y_cat", "z_cat"]
 
 
-def test_a_name_is_one_line_of_print() -> None:
-    assert list(file_names([Path("two\nlines\tand\udcff.png")]).values()) == ["two_lines_and_"]
+def test_names_are_printable() -> None:
+    assert list(unique_names([Path("two\nlines\tand\udcff.png")]).values()) == ["two_lines_and_"]
 
 
-def test_only_files_are_replaced(tmp_path: Path) -> None:
+def test_special_files_are_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(OSError, match="is no file"):
-        write_whole(pipe, b"new")
+    with pytest.raises(OSError, match="is not a regular file"):
+        atomic_write(pipe, b"new")
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -1,4 +1,4 @@
-"""Results and remarks, whatever stands in them and wherever they go."""
+"""Rows and messages with hostile text and closed streams."""
 
 import os
 import subprocess
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from sandboxes import fill
+from command_sandbox import fill
 
 import visattn
-from visattn.commands.options.output_streams import print_remark, print_row, terminal_text
-from visattn.models.captioner import SPECIALS
+from visattn.commands.options.output_streams import print_message, print_row, terminal_text
+from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 
@@ -19,7 +19,7 @@ Capsys = pytest.CaptureFixture[str]
 HOSTILE = ("\x1b[2J\x1b[1;1Hred", "gr\nee\tn\r", "b\u202elue\u2066", "\x9b31m\u2028", "caf\xe9")
 
 
-def test_rows_stay_rows_and_letters_stay_letters(capsys: Capsys) -> None:
+def test_control_characters_are_escaped_and_text_is_kept(capsys: Capsys) -> None:
     print_row("a\tb\n", *HOSTILE)
     out = capsys.readouterr().out
     assert out.count("\t") == len(HOSTILE)
@@ -30,9 +30,9 @@ def test_rows_stay_rows_and_letters_stay_letters(capsys: Capsys) -> None:
     assert terminal_text("a\nb\r", keep="\n") == "a\nb\\r"
 
 
-def test_a_remark_needs_no_listener(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+def test_messages_need_no_stderr(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    print_remark("nobody listens")
+    print_message("no stderr")
     assert capsys.readouterr().out == ""
 
 
@@ -42,8 +42,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fill(folder)
     torch.manual_seed(4)
     encoder = SmallEncoder((24, 40), channels=12)
-    words = (*SPECIALS, *HOSTILE)
-    model = ShowAttendTell(words, encoder, word_width=5, hidden=11, attention=3)
+    words = (*SPECIAL_TOKENS, *HOSTILE)
+    model = ShowAttendTell(words, encoder, embed_dim=5, hidden_size=11, attention_dim=3)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
@@ -55,9 +55,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("ending", "lines"), [("", 2), ("2>&-", 2), ("2>&- <&-", 2), ("2>/dev/full", 2), (">&-", 0)]
 )
-def test_captions_come_whatever_becomes_of_the_streams(
-    ending: str, lines: int, sandbox: Path
-) -> None:
+def test_captions_are_printed_with_closed_streams(ending: str, lines: int, sandbox: Path) -> None:
     line = f"{sys.executable} -m visattn caption mixed --weights hostile.safetensors {ending}"
     done = subprocess.run(
         ["bash", "-c", line],

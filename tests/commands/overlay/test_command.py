@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from visattn.commands.overlay.command import main as overlay_main
 from visattn.geometry.affine import Geometry
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.pipelines.explanation import methods_for
-from visattn.viz.html.index_page import index_entries
+from visattn.pipelines import inputs
+from visattn.pipelines.explainer import methods_for
+from visattn.viz.html.index_page import parse_index_page
 from visattn.viz.maps.heatmap import overlay
 
 Capsys = pytest.CaptureFixture[str]
@@ -30,7 +32,7 @@ ENDINGS = ("png", "rgba.png", "16bit.png", "npy", "json")
 def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(4)
     path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
-    visattn.save(AttentionResNet(CLASSES, depth=8, width=4, size=(32, 40)), path)
+    visattn.save(AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40)), path)
     return path
 
 
@@ -38,7 +40,9 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(5)
     path = tmp_path_factory.mktemp("weights") / "vit.safetensors"
-    model = VisionTransformer(CLASSES, size=(24, 40), patch=8, width=16, depth=2, heads=2)
+    model = VisionTransformer(
+        CLASSES, img_size=(24, 40), patch_size=8, embed_dim=16, depth=2, num_heads=2
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -65,7 +69,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_folder_becomes_maps_in_all_their_forms(
+def test_maps_of_a_folder_are_written_in_all_formats(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "new" / "out"
@@ -79,9 +83,9 @@ def test_a_folder_becomes_maps_in_all_their_forms(
     assert set(contents(out)) == wanted | {
         f"{name}.methods.png" for name in ("dot", "tall", "wide")
     } | {"index.html"}
-    cards = index_entries(contents(out)["index.html"].decode())
+    cards = parse_index_page(contents(out)["index.html"].decode())
     assert {card.page for card in cards} == {
-        f"{one}.methods.png" for one in ("dot", "tall", "wide")
+        f"{each}.methods.png" for each in ("dot", "tall", "wide")
     }
     assert all(card.caption.endswith("Grad-CAM, Itti–Koch") for card in cards)
     assert len({card.thumbnail for card in cards}) == 3
@@ -91,27 +95,42 @@ def test_a_folder_becomes_maps_in_all_their_forms(
         assert scale.startswith("0 to ")
 
 
-def test_files_of_a_map_agree_with_each_other_and_with_the_library(
+def test_files_of_a_map_match_each_other_and_the_library(
     cnn: Path, photos: Path, tmp_path: Path
 ) -> None:
-    words = ("--method", "gradcam", "--target", "bee", "--fit", "crop", "--colors", "viridis")
+    words = (
+        "--method",
+        "gradcam",
+        "--target",
+        "bee",
+        "--resize-mode",
+        "crop",
+        "--colormap",
+        "viridis",
+    )
     assert run(photos / "wide.png", cnn, tmp_path / "out", *words) == 0
     out = contents(tmp_path / "out")
-    told = json.loads(out["wide.gradcam.json"])
-    [known] = visattn.explain(visattn.load(cnn), photos / "wide.png", "gradcam", "bee", fit="crop")
+    record = json.loads(out["wide.gradcam.json"])
+    [known] = visattn.explain(
+        visattn.load(cnn), photos / "wide.png", "gradcam", "bee", resize_mode="crop"
+    )
     assert known.geometry is not None
     values = np.load(tmp_path / "out" / "wide.gradcam.npy")
     np.testing.assert_allclose(values, known.values, rtol=1e-5, atol=1e-7)
-    assert Geometry.from_dict(told["geometry"]) == known.geometry
-    assert (told["made"]["class"], told["made"]["target"], told["method"]) == ("bee", 1, "gradcam")
-    low, high = told["scale"]["low"], told["scale"]["high"]
-    assert (low, high) == (0.0, pytest.approx(float(values.max())))
+    assert Geometry.from_dict(record["geometry"]) == known.geometry
+    assert (record["metadata"]["class"], record["metadata"]["target"], record["method"]) == (
+        "bee",
+        1,
+        "gradcam",
+    )
+    vmin, vmax = record["scale"]["vmin"], record["scale"]["vmax"]
+    assert (vmin, vmax) == (0.0, pytest.approx(float(values.max())))
     drawn = visattn.AttentionMap(
         torch.from_numpy(values), "", "gradient", known.geometry
-    ).on_image()
+    ).resize_to_image()
     image = np.array(Image.open(photos / "wide.png"))
     shown = np.array(Image.open(tmp_path / "out" / "wide.gradcam.png"))
-    wanted = overlay(image, drawn.numpy(), high=high, colors="viridis")
+    wanted = overlay(image, drawn.numpy(), vmax=vmax, colormap="viridis")
     np.testing.assert_array_equal(shown, wanted)
     alone = np.array(Image.open(tmp_path / "out" / "wide.gradcam.rgba.png"))
     unseen = np.isnan(drawn.numpy())
@@ -120,16 +139,16 @@ def test_files_of_a_map_agree_with_each_other_and_with_the_library(
     gray = np.array(Image.open(tmp_path / "out" / "wide.gradcam.16bit.png"))
     assert gray.dtype == np.uint16
     np.testing.assert_allclose(
-        gray[~unseen] / 65535 * high, drawn.numpy()[~unseen], atol=high / 60000
+        gray[~unseen] / 65535 * vmax, drawn.numpy()[~unseen], atol=vmax / 60000
     )
 
 
-def test_a_second_run_gives_the_same_bytes_and_an_interrupted_one_goes_on(
+def test_runs_are_reproducible_and_resumable(
     vit: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    words = ("--method", "rollout", "layercam", "--grid", "--explorer")
+    words = ("--method", "rollout", "layercam", "--all-heads", "--explorer")
     assert run(photos, vit, tmp_path / "one", *words) == 0
-    first, said = contents(tmp_path / "one"), capsys.readouterr().out
+    first, output = contents(tmp_path / "one"), capsys.readouterr().out
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert contents(tmp_path / "two") == first
     for gone in ("tall.rollout.json", "wide.heads.png"):
@@ -139,25 +158,34 @@ def test_a_second_run_gives_the_same_bytes_and_an_interrupted_one_goes_on(
     looking = overlay_runs.MapRunner.maps
     monkeypatch.setattr(
         overlay_runs.MapRunner, "maps",
-        lambda self, images: looked.extend(p.name for p in images) or looking(self, images),
+        lambda self, batch: looked.extend(p.name for p in batch.originals) or looking(self, batch),
     )  # fmt: skip
     capsys.readouterr()
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert contents(tmp_path / "two") == first
     assert len(looked) == 3
     looked.clear()
-    assert sorted(capsys.readouterr().out.splitlines()) == sorted(said.splitlines())
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(output.splitlines())
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert looked == []
-    assert capsys.readouterr().out == said
-    assert run(photos, vit, tmp_path / "two", *words, "--again") == 0
+    assert capsys.readouterr().out == output
+    assert run(photos, vit, tmp_path / "two", *words, "--overwrite") == 0
     assert (len(looked), contents(tmp_path / "two")) == (3, first)
 
 
 @pytest.mark.parametrize(
-    "change", [("--target", "cat"), ("--style", "light"), ("--option", "layer=0"), ("--cells",)]
+    "change",
+    [
+        ("--target", "cat"),
+        ("--style", "light"),
+        ("--method-arg", "layer=0"),
+        (
+            "--interpolation",
+            "nearest",
+        ),
+    ],
 )
-def test_what_is_asked_otherwise_is_made_anew(
+def test_changed_options_recompute_the_maps(
     change: tuple[str, ...], cnn: Path, photos: Path, tmp_path: Path
 ) -> None:
     words = ("--method", "gradcam", "--target", "ant")
@@ -169,9 +197,7 @@ def test_what_is_asked_otherwise_is_made_anew(
     assert after["tall.gradcam.png"] != before["tall.gradcam.png"]
 
 
-def test_a_photo_that_was_replaced_is_looked_at_again(
-    cnn: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_a_replaced_photo_is_recomputed(cnn: Path, photos: Path, tmp_path: Path) -> None:
     assert run(photos / "tall.png", cnn, tmp_path / "out", "--method", "gradcam") == 0
     before = contents(tmp_path / "out")
     Image.open(photos / "wide.png").save(photos / "tall.png")
@@ -179,52 +205,62 @@ def test_a_photo_that_was_replaced_is_looked_at_again(
     assert contents(tmp_path / "out")["tall.gradcam.npy"] != before["tall.gradcam.npy"]
 
 
-def test_one_scale_for_all_is_that_of_the_highest(
+def test_global_normalization_uses_the_highest_maximum(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     # One at a time: what is made once more is then made in the same batch, and is the same.
-    words = ("--method", "input_gradient", "--scale", "global", "--batch", "1")
+    words = ("--method", "input_gradient", "--normalize", "global", "--batch-size", "1")
     assert run(photos, cnn, tmp_path / "out", *words) == 0
     tops, highest = set(), 0.0
     for name in ("dot", "tall", "wide"):
-        told = json.loads((tmp_path / "out" / f"{name}.input_gradient.json").read_text())
-        tops.add(told["scale"]["high"])
-        highest = max(highest, told["values"]["highest"])
+        record = json.loads((tmp_path / "out" / f"{name}.input_gradient.json").read_text())
+        tops.add(record["scale"]["vmax"])
+        highest = max(highest, record["values"]["max"])
     assert tops == {highest}
-    first, said = contents(tmp_path / "out"), capsys.readouterr().out
+    first, output = contents(tmp_path / "out"), capsys.readouterr().out
     (tmp_path / "out" / "dot.input_gradient.png").unlink()
     assert run(photos, cnn, tmp_path / "out", *words) == 0
     assert contents(tmp_path / "out") == first
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == output
 
 
-def test_percentiles_show_what_differs(cnn: Path, photos: Path, tmp_path: Path) -> None:
-    words = ("--method", "itti_koch", "--scale", "percentile")
+def test_percentiles_change_the_image(cnn: Path, photos: Path, tmp_path: Path) -> None:
+    words = ("--method", "itti_koch", "--normalize", "percentile")
     assert run(photos / "tall.png", cnn, tmp_path, *words) == 0
-    told = json.loads((tmp_path / "tall.itti_koch.json").read_text())
+    record = json.loads((tmp_path / "tall.itti_koch.json").read_text())
     values = np.load(tmp_path / "tall.itti_koch.npy").astype(np.float64)
     ends = np.quantile(values, [0.01, 0.99])
-    assert [told["scale"]["low"], told["scale"]["high"]] == pytest.approx(ends.tolist())
+    assert [record["scale"]["vmin"], record["scale"]["vmax"]] == pytest.approx(ends.tolist())
 
 
-def test_heads_pages_and_an_index_for_a_model_with_attention(
+def test_attention_models_get_heads_pages_and_an_index(
     vit: Path, photos: Path, tmp_path: Path
 ) -> None:
-    words = ("--method", "attention", "--grid", "--explorer", "--layers", "0", "1", "--heads", "1")
+    words = (
+        "--method",
+        "attention",
+        "--all-heads",
+        "--explorer",
+        "--layers",
+        "0",
+        "1",
+        "--heads",
+        "1",
+    )
     out = tmp_path / "out"
     assert run(photos, vit, out, *words) == 0
     written = contents(out)
     keys = ("attention.layer0", "attention.layer1")
     assert {f"wide.{key}.png" for key in keys} <= set(written)
-    cards = {entry.page for entry in index_entries(written["index.html"].decode())}
+    cards = {entry.page for entry in parse_index_page(written["index.html"].decode())}
     assert cards == {"dot.html", "tall.html", "wide.html"}
-    assert run(photos / "wide.png", vit, out, *words, "--again") == 0
-    cards = {entry.page for entry in index_entries((out / "index.html").read_text())}
+    assert run(photos / "wide.png", vit, out, *words, "--overwrite") == 0
+    cards = {entry.page for entry in parse_index_page((out / "index.html").read_text())}
     assert cards == {"dot.html", "tall.html", "wide.html"}
 
 
-def test_only_the_images_that_are_asked_for(cnn: Path, photos: Path, tmp_path: Path) -> None:
-    words = ("--method", "rise", "--option", "masks=3", "--files", "rgba")
+def test_only_requested_files_are_written(cnn: Path, photos: Path, tmp_path: Path) -> None:
+    words = ("--method", "rise", "--method-arg", "num_masks=3", "--save", "rgba")
     assert run(photos / "wide.png", cnn, tmp_path / "out", *words) == 0
     assert set(contents(tmp_path / "out")) == {
         "wide.rise.rgba.png",
@@ -234,24 +270,33 @@ def test_only_the_images_that_are_asked_for(cnn: Path, photos: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(("model", "method"), [("vit", "rollout"), ("cnn", "gradcam")])
-def test_without_a_method_the_usual_one_is_taken(
+def test_the_default_method_is_used(
     model: str, method: str, photos: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     assert run(photos / "wide.png", request.getfixturevalue(model), tmp_path / "out") == 0
     assert f"wide.{method}.png" in contents(tmp_path / "out")
 
 
-def test_all_methods_that_fit(cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys) -> None:
-    few = ("--option", "masks=3", "--option", "samples=2", "--option", "steps=2")
+def test_method_all_runs_every_applicable_method(
+    cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    few = (
+        "--method-arg",
+        "num_masks=3",
+        "--method-arg",
+        "num_samples=2",
+        "--method-arg",
+        "n_steps=2",
+    )
     assert run(photos / "wide.png", cnn, tmp_path, "--method", "all", *few) == 0
     methods = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
     assert methods == methods_for(visattn.load(cnn))
 
 
-def test_a_map_that_is_empty_is_said_and_not_drawn(
+def test_an_empty_map_is_reported_and_not_drawn(
     photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    model = AttentionResNet(CLASSES, depth=8, width=4, size=(32, 40))
+    model = AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40))
     with torch.no_grad():
         for parameter in model.head.parameters():
             parameter.zero_()
@@ -265,27 +310,27 @@ def test_a_map_that_is_empty_is_said_and_not_drawn(
     assert "wide.itti_koch.png" in contents(tmp_path / "o")
 
 
-def test_a_method_that_fails_costs_the_others_nothing(
+def test_a_failing_method_does_not_stop_the_others(
     cnn: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     def broken(*_: object, layer: int = -1) -> torch.Tensor:
         raise RuntimeError(f"no layer {layer} today")
 
     whole = METHODS["gradcam++"]
-    words = ("--method", "gradcam", "gradcam++", "itti_koch", "--files", "overlay")
+    words = ("--method", "gradcam", "gradcam++", "itti_koch", "--save", "overlay")
     monkeypatch.setitem(METHODS, "gradcam++", replace(whole, function=broken))
     for _ in range(2):  # also when the run goes on
         assert run(photos, cnn, tmp_path / "o", *words) == 1
-        said = capsys.readouterr()
-        assert said.err.count("gradcam++: RuntimeError: no layer -1 today") == 3
-        assert [line.split("\t")[1] for line in said.out.splitlines()] == [
+        output = capsys.readouterr()
+        assert output.err.count("gradcam++: RuntimeError: no layer -1 today") == 3
+        assert [line.split("\t")[1] for line in output.out.splitlines()] == [
             "gradcam",
             "itti_koch",
         ] * 3
     out = contents(tmp_path / "o")
     assert {"tall.gradcam.png", "tall.itti_koch.png", "tall.methods.png"} <= set(out)
     assert "tall.gradcam++.png" not in out
-    cards = index_entries(out["index.html"].decode())
+    cards = parse_index_page(out["index.html"].decode())
     assert all("Grad-CAM++ not drawn: RuntimeError: no layer" in card.caption for card in cards)
     alone = ["--model", str(cnn), "--out", str(tmp_path / "p"), "--method", "gradcam++"]
     with pytest.raises(RuntimeError, match="no layer"):
@@ -295,41 +340,41 @@ def test_a_method_that_fails_costs_the_others_nothing(
     assert "tall.gradcam++.png" in contents(tmp_path / "o")
 
 
-def test_layers_sizes_and_names_of_classes_of_any_model(
+def test_layers_input_sizes_and_class_names_of_any_model(
     photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
     (tmp_path / "names.json").write_text('{"0": "ant", "2": "cat", "1": "bee"}')
-    words = ["--model", "timm:test_resnet", "--argument", "num_classes=3", "--input-size", "64x96",
+    words = ["--model", "timm:test_resnet", "--model-arg", "num_classes=3", "--input-size", "64x96",
              "--layer", "layer4.0.act2#1", "layer2", "--target", "bee"]  # fmt: skip
     for file in ("names.txt", "names.json"):
         out = tmp_path / "out" / file
         line = ["overlay", str(photos / "wide.png"), *words, "--classes", str(tmp_path / file)]
-        assert main([*line, "--out", str(out / "o"), "--fit", "squash"]) == 0
+        assert main([*line, "--out", str(out / "o"), "--resize-mode", "squash"]) == 0
         assert all(row.split("\t")[2] == "bee" for row in capsys.readouterr().out.splitlines())
-        told = json.loads((out / "o" / "wide.gradcam.layer4.0.act2_run1.json").read_text())
-        assert (told["made"]["layer"], told["made"]["run"]) == ("layer4.0.act2", 1)
-        assert told["geometry"]["input_size"] == [64, 96]
-        assert told["grid"] == [2, 3]
+        record = json.loads((out / "o" / "wide.gradcam.layer4.0.act2_run1.json").read_text())
+        assert (record["metadata"]["layer"], record["metadata"]["run"]) == ("layer4.0.act2", 1)
+        assert record["geometry"]["input_size"] == [64, 96]
+        assert record["map_shape"] == [2, 3]
         assert (out / "o" / "wide.gradcam.layer2.png").is_file()
     (tmp_path / "few.txt").write_text("ant\nbee\n")
     line = ["overlay", str(photos), *words[:6], "--out", str(tmp_path / "q")]
-    for code, mistake, said in (
+    for code, mistake, output in (
         (1, ["--classes", str(tmp_path / "few.txt")], "a name for each of 3 classes, got 2"),
         (1, ["--classes", str(tmp_path / "gone.txt")], "does not exist"),
         (1, ["--layer", "layre2"], "did you mean layer2"),
-        (2, ["--layer", "layer2", "--layers", "1"], "give one of them"),
+        (2, ["--layer", "layer2", "--layers", "1"], "use one of them"),
         (1, ["--layer", "layer2", "--method", "rise"], "--layer is for methods that look at one"),
         (2, ["--input-size", "a"], "must be N or HEIGHTxWIDTH"),
     ):
         assert main([*line, *mistake]) == code
-        assert said in capsys.readouterr().err
+        assert output in capsys.readouterr().err
 
 
-def test_broken_weights_are_said_and_not_drawn(
+def test_nonfinite_weights_are_reported_and_not_drawn(
     photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    model = AttentionResNet(CLASSES, depth=8, width=4, size=(32, 40))
+    model = AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40))
     with torch.no_grad():
         for parameter in model.head.parameters():
             parameter.fill_(torch.nan)
@@ -337,3 +382,27 @@ def test_broken_weights_are_said_and_not_drawn(
     words = ("--method", "gradcam")
     assert run(photos, tmp_path / "m.safetensors", tmp_path / "o", *words) == 1
     assert "holds NaN or infinity in " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("library", ["visattn", "timm"])
+def test_each_photo_is_preprocessed_once_for_all_methods_and_pages(
+    library: str, vit: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def count_calls(name: str) -> None:
+        original = getattr(inputs, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(inputs, name, counted)
+
+    count_calls("resize_to_input")
+    count_calls("transform_with_geometry")
+    model: Path | str = vit if library == "visattn" else "timm:test_vit"
+    options = ("--method", "attention", "rollout", "input_gradient", "--all-heads", "--explorer")
+    assert run(photos, model, tmp_path / "out", *options, "--batch-size", "2") == 0
+    expected = "resize_to_input" if library == "visattn" else "transform_with_geometry"
+    assert calls == [expected] * 3

@@ -10,7 +10,7 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
-from visattn.models.captioner import SPECIALS
+from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.resnet.attention_resnet import AttentionResNet
@@ -23,7 +23,7 @@ CLASSES = ("ant", "bee", "cat")
 def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(4)
     path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
-    visattn.save(AttentionResNet(CLASSES, depth=8, width=4, size=(32, 40)), path)
+    visattn.save(AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40)), path)
     return path
 
 
@@ -46,7 +46,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_bad_images_are_passed_over_and_listed(
+def test_unreadable_images_are_skipped_and_reported(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (photos / "empty.png").touch()
@@ -62,18 +62,21 @@ def test_bad_images_are_passed_over_and_listed(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--method", "grad-cam"], "no method 'grad-cam'; did you mean gradcam"),
-        (["--method", "rollout"], "rollout does not fit .*what fits is gradcam"),
-        (["--method", "gradcam", "--target", "3"], "counted from 0 to 2, got target 3"),
-        (["--method", "gradcam", "--target", "bees"], "no class 'bees'.*did you mean 'bee'"),
-        (["--method", "gradcam", "--option", "masks=3"], "none of gradcam has an option 'masks'"),
+        (["--method", "grad-cam"], "got 'grad-cam'; did you mean gradcam"),
+        (["--method", "rollout"], "rollout does not fit .*supported methods: gradcam"),
+        (["--method", "gradcam", "--target", "3"], "must be a class index, 0 to 2; got 3"),
+        (["--method", "gradcam", "--target", "bees"], "got 'bees'; did you mean bee"),
+        (
+            ["--method", "gradcam", "--method-arg", "num_masks=3"],
+            "none of gradcam has an argument 'num_masks'",
+        ),
         (["--method", "gradcam", "--layers", "99"], "99"),
         (["--method", "rise", "--heads", "0"], "--heads is for attention"),
-        (["--method", "gradcam", "--grid"], "--grid shows heads, and .* has none"),
-        (["--colors", "mud"], "no color table 'mud'"),
+        (["--method", "gradcam", "--all-heads"], "--all-heads needs attention heads, .* has none"),
+        (["--colormap", "mud"], "unknown colormap 'mud'"),
     ],
 )
-def test_what_cannot_be_done_ends_with_a_sentence(
+def test_invalid_requests_end_with_a_message(
     words: list[str], reason: str, cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     assert run(photos / "wide.png", cnn, tmp_path, *words) == 1
@@ -86,52 +89,54 @@ def test_what_cannot_be_done_ends_with_a_sentence(
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("timm:resnet81", "timm knows no model 'resnet81'; did you mean resnet18"),
+        ("timm:resnet81", "unknown timm model 'resnet81'; did you mean resnet18"),
         ("torchvision:vit_b_61", "did you mean vit_b_16"),
         ("resnet18", "did you mean timm:resnet18"),
         ("no.safetensors", "no.safetensors"),
-        ("hf:nowhere", "nowhere is no directory"),
+        ("hf:nowhere", "nowhere must be a directory"),
     ],
 )
-def test_a_model_that_is_none(
+def test_an_unknown_model_is_refused(
     model: str, reason: str, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     assert run(photos, model, tmp_path / "out") == 1
     assert reason in capsys.readouterr().err
 
 
-def test_random_weights_are_said_and_are_the_same_again(
+def test_random_weights_are_reported_and_reproducible(
     photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    words = ("--method", "gradcam", "--files", "overlay")
+    words = ("--method", "gradcam", "--save", "overlay")
     for out in ("one", "two"):
         assert run(photos / "wide.png", "timm:test_resnet", tmp_path / out, *words) == 0
         assert "the weights are random" in capsys.readouterr().err
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_a_captioner_is_sent_to_its_own_command(
-    photos: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    words = (*SPECIALS, "red")
-    model = ShowAttendTell(words, SmallEncoder((24, 24), channels=8), hidden=11)
+def test_a_captioner_is_refused_with_a_hint(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+    words = (*SPECIAL_TOKENS, "red")
+    model = ShowAttendTell(words, SmallEncoder((24, 24), channels=8), hidden_size=11)
     visattn.save(model, tmp_path / "m.safetensors")
     assert run(photos, tmp_path / "m.safetensors", tmp_path / "out") == 1
-    assert "visattn caption shows where its words looked" in capsys.readouterr().err
+    assert "use visattn caption to show the attention of its words" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--model", "timm:resnet18", "--maps", "a.npy"]])
-def test_a_model_or_maps(words: list[str], photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_model_and_maps_exclude_each_other(
+    words: list[str], photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     assert main(["overlay", str(photos), "--out", str(tmp_path / "out"), *words]) == 2
-    assert "say whose maps these are" in capsys.readouterr().err
+    assert "name a model or a file of maps, with" in capsys.readouterr().err
 
 
-def test_results_are_not_put_among_the_images(cnn: Path, photos: Path, capsys: Capsys) -> None:
+def test_the_output_folder_cannot_be_an_input_folder(
+    cnn: Path, photos: Path, capsys: Capsys
+) -> None:
     assert run(photos, cnn, photos, "--method", "gradcam") == 1
-    assert "is searched for images: the next run would take" in capsys.readouterr().err
+    assert "is searched for images: the next run would read" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_and_an_index_of_somebody_else(
+def test_unwritable_folders_and_foreign_index_pages_are_refused(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "file").touch()
@@ -142,11 +147,11 @@ def test_a_folder_that_cannot_be_and_an_index_of_somebody_else(
     assert "will not replace" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_costs_one_image(
+def test_an_unwritable_file_skips_one_image(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "out" / "tall.gradcam.npy").mkdir(parents=True)
     assert run(photos, cnn, tmp_path / "out", "--method", "gradcam") == 1
     out, err = capsys.readouterr()
     assert [line.split("\t")[0] for line in out.splitlines()] == ["wide", "dot"]
-    assert "tall.gradcam.npy is no file" in err
+    assert "tall.gradcam.npy is not a regular file" in err

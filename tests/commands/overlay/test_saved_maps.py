@@ -61,7 +61,7 @@ def drawn(path: Path) -> np.ndarray:
 
 
 def expected(values: np.ndarray, geometry: Geometry, **options: Any) -> np.ndarray:
-    placed = AttentionMap(torch.from_numpy(values).float(), "", "gate", geometry).on_image()
+    placed = AttentionMap(torch.from_numpy(values).float(), "", "gate", geometry).resize_to_image()
     return overlay(PHOTO, placed.numpy(), **options)
 
 
@@ -71,13 +71,13 @@ def hot(y: int, x: int, grid: tuple[int, int] = (7, 7)) -> np.ndarray:
     return values
 
 
-def test_one_map_covers_the_photo_unless_it_was_cropped(run: Callable[..., list[Path]]) -> None:
+def test_a_map_covers_the_photo_unless_it_was_cropped(run: Callable[..., list[Path]]) -> None:
     whole = Geometry.identity((97, 131)).resized((224, 224))
     (path,) = run(hot(2, 5), out="a.png")
     np.testing.assert_array_equal(drawn(path), expected(hot(2, 5), whole))
     cut = Geometry.identity((97, 131)).resized((224, 302)).cropped(0, 39, (224, 224))
-    (path,) = run(hot(2, 5), "--fit", "crop", "--colors", "viridis", out="b.png")
-    np.testing.assert_array_equal(drawn(path), expected(hot(2, 5), cut, colors="viridis"))
+    (path,) = run(hot(2, 5), "--resize-mode", "crop", "--colormap", "viridis", out="b.png")
+    np.testing.assert_array_equal(drawn(path), expected(hot(2, 5), cut, colormap="viridis"))
 
 
 def test_several_maps_become_a_folder_or_one_panel(run: Callable[..., list[Path]]) -> None:
@@ -94,47 +94,56 @@ def test_several_maps_become_a_folder_or_one_panel(run: Callable[..., list[Path]
     assert drawn(panel).shape[1] == 1200
 
 
-def test_a_shared_scale_compares_and_one_for_each_does_not(run: Callable[..., list[Path]]) -> None:
+def test_normalization_is_global_or_per_map(run: Callable[..., list[Path]]) -> None:
     maps, whole = np.stack([hot(3, 3), hot(3, 3) / 2]), Geometry.identity((97, 131))
-    first, second, _ = run(maps, "--high", "1", out="fixed")
+    first, second, _ = run(maps, "--vmax", "1", out="fixed")
     np.testing.assert_array_equal(drawn(second), expected(maps[1], whole))
     assert not np.array_equal(drawn(first), drawn(second))
-    first, second, _ = run(maps, "--scale", "image", out="each")
+    first, second, _ = run(maps, "--normalize", "image", out="each")
     np.testing.assert_array_equal(drawn(first), drawn(second))
 
 
-def test_rows_that_hold_a_grid_are_unfolded(run: Callable[..., list[Path]]) -> None:
+def test_flat_maps_are_reshaped_to_the_map_shape(run: Callable[..., list[Path]]) -> None:
     grids = np.stack([hot(1, 3, (4, 4)), hot(2, 0, (4, 4))])
     folded = grids.reshape(2, 16)
     wanted = [drawn(path) for path in run(grids, out="plain")]
-    given = run(folded, "--map-grid", "4", out="given")
+    inputs = run(folded, "--map-shape", "4", out="given")
     guessed = run(folded, "--words", "a", "b", out="guessed")
-    for one, other, third in zip(wanted[:2], given, guessed, strict=False):
-        np.testing.assert_array_equal(drawn(other), one)
-        np.testing.assert_array_equal(drawn(third), one)
-    tall = run(hot(4, 1, (5, 3)).reshape(1, 15), "--map-grid", "5x3", "--cells", out="tall")
+    for each, other, third in zip(wanted[:2], inputs, guessed, strict=False):
+        np.testing.assert_array_equal(drawn(other), each)
+        np.testing.assert_array_equal(drawn(third), each)
+    tall = run(
+        hot(4, 1, (5, 3)).reshape(1, 15),
+        "--map-shape",
+        "5x3",
+        "--interpolation",
+        "nearest",
+        out="tall",
+    )
     assert len(tall) == 2
 
 
-def test_what_caption_writes_is_placed_by_its_geometry(run: Callable[..., list[Path]]) -> None:
+def test_maps_of_visattn_caption_are_placed_by_their_geometry(
+    run: Callable[..., list[Path]],
+) -> None:
     geometry = Geometry.identity((97, 131)).cropped(3, 20, (90, 90)).flipped()
     caption = {
-        "tokens": ["a", "dog"],
+        "words": ["a", "dog"],
         "maps": [hot(0, 6).tolist(), hot(6, 0).tolist()],
         "geometry": geometry.to_dict(),
         "gates": [0.2, 0.9],
-        "log_probabilities": [-0.1, -2.0],
+        "log_probs": [-0.1, -2.0],
     }
     first, second, _ = run(caption)
     assert (first.name, second.name) == ("01_a.png", "02_dog.png")
     np.testing.assert_array_equal(drawn(first), expected(hot(0, 6), geometry))
 
 
-def test_an_archive_gives_its_array(run: Callable[..., list[Path]], tmp_path: Path) -> None:
+def test_arrays_of_npz_archives_are_read(run: Callable[..., list[Path]], tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", maps=hot(1, 1), other=np.zeros(3))
     np.savez(tmp_path / "b.npz", hot(1, 1))
-    (one,), (other,) = run(tmp_path / "a.npz", out="a.png"), run(tmp_path / "b.npz", out="b.png")
-    np.testing.assert_array_equal(drawn(one), drawn(other))
+    (each,), (other,) = run(tmp_path / "a.npz", out="a.png"), run(tmp_path / "b.npz", out="b.png")
+    np.testing.assert_array_equal(drawn(each), drawn(other))
 
 
 @pytest.mark.parametrize(
@@ -142,10 +151,10 @@ def test_an_archive_gives_its_array(run: Callable[..., list[Path]], tmp_path: Pa
     [
         (np.zeros((7, 7)), ["--words", "a", "b"], "there are 1 maps and 2 words"),
         (np.zeros((2, 3, 4, 5)), [], r"maps must be \[y, x\], \[t, y, x\], or \[t, n\]"),
-        (np.zeros((2, 15)), ["--map-grid", "4"], r"a grid of 4 x 4 does not fill \(2, 15\)"),
+        (np.zeros((2, 15)), ["--map-shape", "4"], r"a grid of 4 x 4 does not fill \(2, 15\)"),
         (np.array([["a"]]), [], "maps must be numbers"),
         (np.array([[np.nan, 1.0]]), [], "maps must be finite"),
-        (np.array([[{}]], dtype=object), [], "need no pickle"),
+        (np.array([[{}]], dtype=object), [], "without pickle"),
         ({"words": []}, [], "hold them under the key maps"),
         ({"maps": [[1, 2], [3]]}, [], r"maps\.json: .*inhomogeneous"),
         ({"maps": [[1.0]], "geometry": {}}, [], "not a geometry as to_dict writes it"),
@@ -156,14 +165,14 @@ def test_an_archive_gives_its_array(run: Callable[..., list[Path]], tmp_path: Pa
         ),
         (
             np.ones((7, 7)),
-            ["--size", "0"],
+            ["--input-size", "0"],
             "must be N or HEIGHTxWIDTH, each from 1 to 8,000, got '0'",
         ),
-        (np.ones((7, 7)), ["--colors", "mud"], "no color table 'mud'"),
-        (np.ones((7, 7)), ["--low", "2.0"], "the scale must rise"),
+        (np.ones((7, 7)), ["--colormap", "mud"], "unknown colormap 'mud'"),
+        (np.ones((7, 7)), ["--vmin", "2.0"], "vmin must be below vmax"),
     ],
 )
-def test_a_mistake_ends_with_a_sentence(
+def test_invalid_options_end_with_a_message(
     photo: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -185,11 +194,11 @@ def test_a_mistake_ends_with_a_sentence(
         ("maps.npy", "maps.npy", "a.png", "not an image of a known format"),
         ("photo.png", "gone.npy", "a.png", "gone.npy is not a file of maps"),
         ("photo.png", "photo.png", "a.png", "must be a .npy, .npz or .json file, got photo.png"),
-        ("photo.png", "maps.npy", "photo.png", "in place of the photo"),
+        ("photo.png", "maps.npy", "photo.png", "would overwrite the photo"),
         ("photo.png", "maps.npy", "a.jpg", "must be a .png file or a folder"),
     ],
 )
-def test_a_wrong_file_is_named_and_the_photo_kept(
+def test_invalid_map_files_are_reported_and_the_photo_is_kept(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     photo: str,
@@ -213,11 +222,11 @@ def test_maps_belong_to_one_photo(
     assert "belong to one photo, got 2" in capsys.readouterr().err
 
 
-def test_percentiles_leave_the_peak_out(run: Callable[..., list[Path]]) -> None:
+def test_percentiles_clip_the_peak(run: Callable[..., list[Path]]) -> None:
     maps = np.linspace(0, 1, 400).reshape(20, 20).astype(np.float32)
     maps[0, 0] = 90.0
-    (path,) = run(maps, "--scale", "percentile", out="a.png")
+    (path,) = run(maps, "--normalize", "percentile", out="a.png")
     high = float(np.quantile(maps.astype(np.float64), 0.99))
     whole = Geometry.identity((97, 131))
-    wanted = expected(maps, whole, high=high).astype(int)
+    wanted = expected(maps, whole, vmax=high).astype(int)
     assert np.abs(drawn(path).astype(int) - wanted).max() <= 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from visattn.commands.score.captions import paired
+from visattn.commands.score.captions import match_captions
 from visattn.data.captions.files import CaptionEntry
 
 
@@ -33,7 +33,7 @@ KARPATHY = [entry("COCO_val2014_000000000790.jpg", "val2014/COCO_val2014_0000000
     ],
 )
 def test_names_of_the_same_image(name: str, entries: list[CaptionEntry], owner: str) -> None:
-    pairs = paired({name: "a ring"}, entries, common=True)
+    pairs = match_captions({name: "a ring"}, entries, intersection=True)
     assert pairs.captions == {owner: "a ring"}
     assert list(pairs.references) == [owner]
 
@@ -49,42 +49,43 @@ def test_names_of_the_same_image(name: str, entries: list[CaptionEntry], owner: 
 )
 def test_names_of_no_image(name: str, entries: list[CaptionEntry]) -> None:
     with pytest.raises(ValueError, match="no image of the results is in the references"):
-        paired({name: "a ring"}, entries, common=True)
+        match_captions({name: "a ring"}, entries, intersection=True)
 
 
-def test_images_come_in_the_order_of_the_references() -> None:
-    pairs = paired({"b": "ring", "a": "cross"}, [entry("a.jpg"), entry("b.jpg")])
+def test_images_are_in_the_order_of_the_references() -> None:
+    pairs = match_captions({"b": "ring", "a": "cross"}, [entry("a.jpg"), entry("b.jpg")])
     assert list(pairs.captions.items()) == [("a.jpg", "cross"), ("b.jpg", "ring")]
     assert pairs.references == {"a.jpg": ("of a.jpg",), "b.jpg": ("of b.jpg",)}
-    assert pairs.left == ()
+    assert pairs.notes == ()
 
 
-def test_what_stands_on_one_side_only_is_refused_and_named() -> None:
+def test_unmatched_images_are_refused_and_named() -> None:
     entries = [entry(name, split=split) for name, split in zip("abcdef", "ttvvvt", strict=True)]
     with pytest.raises(
         ValueError,
         match=(
             r"in the results without references: 2 images \(x, y\); in the references without a "
-            r"result: 5 images \(b, c, d, \.\.\.\); --split chooses .* \(t, v\); --common scores"
+            r"result: 5 images \(b, c, d, \.\.\.\); --split selects .* "
+            r"\(t, v\); --intersection scores"
         ),
     ):
-        paired({"x": "ring", "a": "ring", "y": "ring"}, entries)
+        match_captions({"x": "ring", "a": "ring", "y": "ring"}, entries)
 
 
-def test_only_unknown_images_need_no_split() -> None:
-    with pytest.raises(ValueError, match=r"1 image \(x\); --common scores"):
-        paired({"x": "ring", "a": "ring"}, [entry("a")])
+def test_no_split_is_suggested_for_unknown_images() -> None:
+    with pytest.raises(ValueError, match=r"1 image \(x\); --intersection scores"):
+        match_captions({"x": "ring", "a": "ring"}, [entry("a")])
 
 
-def test_what_is_left_out_is_told() -> None:
-    pairs = paired({"x": "ring", "a": "ring"}, [entry("a"), entry("b")], common=True)
+def test_left_out_images_are_reported() -> None:
+    pairs = match_captions({"x": "ring", "a": "ring"}, [entry("a"), entry("b")], intersection=True)
     assert list(pairs.captions) == list(pairs.references) == ["a"]
-    assert pairs.left == (
-        "left out, in the results without references: 1 image (x)",
-        "left out, in the references without a result: 1 image (b)",
+    assert pairs.notes == (
+        "excluded, in the results without references: 1 image (x)",
+        "excluded, in the references without a result: 1 image (b)",
     )
 
 
 def test_two_captions_of_one_image_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a\.jpg and a\.png of the results are both .* a\.jpg"):
-        paired({"a.jpg": "ring", "a.png": "cross"}, [entry("a.jpg")])
+        match_captions({"a.jpg": "ring", "a.png": "cross"}, [entry("a.jpg")])

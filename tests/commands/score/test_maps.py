@@ -11,15 +11,15 @@ import torch
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.overlay.map_records import digest
+from visattn.commands.overlay.map_records import file_digest
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines.evaluate_maps import MapEvaluator
-from visattn.pipelines.save_load import save
+from visattn.pipelines.model_io import save
 
 Capsys = pytest.CaptureFixture[str]
 CNN = ["--model", "timm:test_resnet"]
 VIT = ["--model", "timm:test_vit"]
-FAST = ["--scores", "location"]
+FAST = ["--scores", "localization"]
 THINGS = {"zebra": 24, "bird": 16, "person": 1}
 
 
@@ -42,12 +42,12 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
             objects.append(_object(number, "person", (0, 0, 9, 96)))
         if number == 4:
             objects.append(_object(number, "bird", (0, 0, 5, 5)))  # is cut off by the crop
-    told = {
+    record = {
         "images": images,
         "annotations": objects,
         "categories": [{"id": number, "name": name} for name, number in THINGS.items()],
     }
-    (folder / "annotations" / "instances_val.json").write_text(json.dumps(told))
+    (folder / "annotations" / "instances_val.json").write_text(json.dumps(record))
     return folder
 
 
@@ -66,37 +66,37 @@ def run(*words: str | Path) -> int:
     return main(["score", "maps", *map(str, words)])
 
 
-def test_methods_stand_above_what_knows_nothing(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
     out = tmp_path / "new" / "scores"
     words = [*CNN, "--data", coco, "--methods", "gradcam", "layercam", "--steps", "2"]
-    words += ["--scores", "location", "removal"]
-    assert run(*words, "--checks", "1", "--batch", "4", "--out", out) == 0
-    printed, said = capsys.readouterr()
+    words += ["--scores", "localization", "insertion_deletion"]
+    assert run(*words, "--sanity-checks", "1", "--batch-size", "4", "--out", out) == 0
+    printed, output = capsys.readouterr()
     lines = printed.splitlines()
     assert lines[0].split() == (
-        ["point", "in", "box", "hard", "energy", "lift", "IoU", "insert", "delete"]
+        ["point", "in", "box", "hard", "energy", "enrich", "IoU", "insert", "delete"]
     )
     assert [line.split()[0] for line in lines[1:6]] == (
         ["gradcam", "layercam", "random", "center", "edges"]
     )
-    assert "x 100; 5 maps of 2 categories on 5 images; asked for by category" in lines
-    assert "no class of person: 2 left out" in lines
-    assert "outside of what the network sees: 1 left out" in lines
+    assert "x 100; 5 maps of 2 categories on 5 images; target: class of each category" in lines
+    assert "no class for person: 2 objects excluded" in lines
+    assert "outside of what the network sees: 1 excluded" in lines
     assert lines[-1].startswith("model:timm:test_resnet|weights:random|data:coco")
-    assert "the weights are random" in said
-    found = json.loads((out / "scores.json").read_text())
-    assert found["scores"]["gradcam"]["count"] == 5
-    assert found["lacking"] == {"person": 2}
-    assert len(found["checks"]["gradcam"]["randomized"]) == 6
-    assert found["checks"]["edges"]["other_class"] == pytest.approx(1)
-    assert found["checks"]["edges"]["randomized"][-1] == pytest.approx(1)
+    assert "the weights are random" in output
+    results = json.loads((out / "scores.json").read_text())
+    assert results["scores"]["gradcam"]["count"] == 5
+    assert results["missing_categories"] == {"person": 2}
+    assert len(results["sanity_checks"]["gradcam"]["randomized"]) == 6
+    assert results["sanity_checks"]["edges"]["other_class"] == pytest.approx(1)
+    assert results["sanity_checks"]["edges"]["randomized"][-1] == pytest.approx(1)
 
 
-def test_a_rerun_and_a_run_that_was_cut_off_write_the_same(
+def test_reruns_and_resumed_runs_write_the_same_file(
     coco: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*CNN, "--data", coco, "--methods", "gradcam", "--batch", "2", "--steps", "1"]
-    words += ["--scores", "location", "removal"]
+    words = [*CNN, "--data", coco, "--methods", "gradcam", "--batch-size", "2", "--steps", "1"]
+    words += ["--scores", "localization", "insertion_deletion"]
     torch.manual_seed(1)
     assert run(*words, "--out", tmp_path / "a") == 0
     first = (tmp_path / "a" / "rows.jsonl").read_bytes()
@@ -113,13 +113,13 @@ def test_a_rerun_and_a_run_that_was_cut_off_write_the_same(
     def nothing_left(*_: object, **__: object) -> None:
         raise AssertionError("all is known")
 
-    monkeypatch.setattr(MapEvaluator, "rows", nothing_left)
+    monkeypatch.setattr(MapEvaluator, "evaluate", nothing_left)
     assert run(*words, "--out", tmp_path / "b") == 0
     assert run(*words, "--seed", "1", "--out", tmp_path / "b") == 1
     assert "made with seed=0, now it is seed=1" in capsys.readouterr().err
 
 
-def test_pixels_made_up_from_those_around(coco: Path, capsys: Capsys) -> None:
+def test_road_imputes_removed_pixels(coco: Path, capsys: Capsys) -> None:
     words = [*CNN, "--data", coco, "--methods", "gradcam", "--scores", "road", "--limit", "1"]
     assert run(*words) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -139,27 +139,27 @@ def _masked(folder: Path, *names: str) -> None:
             Image.fromarray(content).save(path)
 
 
-def test_scores_of_weights_that_were_written_anew_are_not_mixed(
+def test_scores_of_changed_weights_are_not_mixed(
     coco: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     file = tmp_path / "cnn.safetensors"
     words = ["--model", file, "--data", coco, "--methods", "gradcam", *FAST, "--limit", "1"]
     words += ["--target", "predicted", "--out", tmp_path / "out"]
-    save(AttentionResNet(("ant", "bee"), depth=8, width=4, size=(32, 32)), file)
+    save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 32)), file)
     assert run(*words) == 0
-    assert f"weights:cnn.safetensors@{digest(file)}|" in capsys.readouterr().out
-    save(AttentionResNet(("ant", "bee"), depth=8, width=4, size=(32, 32)), file)
+    assert f"weights:cnn.safetensors@{file_digest(file)}|" in capsys.readouterr().out
+    save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 32)), file)
     assert run(*words) == 1
     assert "holds scores made with weights=" in capsys.readouterr().err
 
 
-def test_its_own_answers_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys) -> None:
+def test_predicted_classes_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys) -> None:
     _masked(tmp_path, "a", "b")
     assert run(*CNN, "--data", tmp_path / "photos", "--methods", "gradcam", *FAST) == 0
-    assert "2 images; the model's own answer, all objects count" in capsys.readouterr().out
+    assert "2 images; target: prediction of the model, all objects count" in capsys.readouterr().out
 
 
-def test_images_of_one_name_in_several_folders_are_all_scored(
+def test_images_with_the_same_name_are_all_scored(
     tmp_path: Path, capsys: Capsys
 ) -> None:
     _masked(tmp_path, "left/0", "right/0")
@@ -175,70 +175,70 @@ def test_diagnostics_of_a_transformer(coco: Path, tmp_path: Path, capsys: Capsys
     assert run(*words, "--diagnostics", "2", "--out", tmp_path) == 0
     printed = capsys.readouterr().out
     assert "means over heads" in printed
-    found = json.loads((tmp_path / "diagnostics.json").read_text())
-    assert found["images"] == 2
-    assert len(found["layers"]) == 6
-    assert 0 < found["layers"][0]["entropy"][0] <= 1
+    results = json.loads((tmp_path / "diagnostics.json").read_text())
+    assert results["images"] == 2
+    assert len(results["layers"]) == 6
+    assert 0 < results["layers"][0]["entropy"][0] <= 1
     with Image.open(tmp_path / "diagnostics.png") as opened:
         assert opened.size[0] == 3 * 340
 
 
-def test_images_that_cannot_be_used_are_listed(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_unusable_images_are_reported(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "annotations").mkdir()
     (tmp_path / "val").mkdir()
     for path in sorted((coco / "val").iterdir()):
         (tmp_path / "val" / path.name).write_bytes(path.read_bytes())
-    told = (coco / "annotations" / "instances_val.json").read_text()
-    (tmp_path / "annotations" / "instances_val.json").write_text(told)
+    record = (coco / "annotations" / "instances_val.json").read_text()
+    (tmp_path / "annotations" / "instances_val.json").write_text(record)
     (tmp_path / "val" / "0.png").write_bytes(b"none")
     Image.new("RGB", (96, 120)).save(tmp_path / "val" / "1.png")
     assert run(*CNN, "--data", tmp_path, "--methods", "gradcam", *FAST) == 1
-    printed, said = capsys.readouterr()
+    printed, output = capsys.readouterr()
     assert "3 maps of 2 categories on 3 images" in printed
-    assert "0.png: not an image of a known format" in said
-    assert "1.png: it is 96 x 120 pixels, its annotations are of 120 x 96" in said
+    assert "0.png: not an image of a known format" in output
+    assert "1.png: it has 96 x 120 pixels, its annotations 120 x 96" in output
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--methods", "gradcam", "rolout"], "there is no method 'rolout'; did you mean rollout"),
+        (["--methods", "gradcam", "rolout"], "got 'rolout'; did you mean rollout"),
         (["--methods", "rollout"], "method rollout does not fit"),
-        (["--methods", "gradcam", "--diagnostics", "2"], "say where to with --out DIR"),
+        (["--methods", "gradcam", "--diagnostics", "2"], "needs an output folder, --out DIR"),
         (["--methods", "gradcam", "--threshold", "1"], "threshold from 0 to below 1"),
     ],
 )
-def test_what_does_not_fit_is_said_in_a_line(
+def test_invalid_combinations_end_with_a_message(
     words: list[str], message: str, coco: Path, capsys: Capsys
 ) -> None:
     assert run(*CNN, "--data", coco, *words) == 1
     assert message in capsys.readouterr().err
 
 
-def test_no_class_for_anything(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
-    words = ["--data", coco, "--methods", "gradcam", "--argument", "num_classes=7"]
+def test_targets_without_a_class_are_refused(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
+    words = ["--data", coco, "--methods", "gradcam", "--model-arg", "num_classes=7"]
     assert run(*CNN, *words) == 1
-    assert "the model has no class of zebra, bird, person" in capsys.readouterr().err
+    assert "the model has no class for zebra, bird, person" in capsys.readouterr().err
     assert run(*CNN, *words, *FAST, "--target", "predicted") == 0
 
 
-def test_arguments_have_names(capsys: Capsys) -> None:
-    words = ["--data", "x", "--methods", "gradcam", "--argument", "nothing"]
+def test_method_arguments_need_names(capsys: Capsys) -> None:
+    words = ["--data", "x", "--methods", "gradcam", "--model-arg", "nothing"]
     assert run(*CNN, *words) == 2
     assert "must be NAME=VALUE, got 'nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.data
-def test_gradcam_finds_more_objects_of_coco_than_a_glance_at_the_middle(tmp_path: Path) -> None:
+def test_gradcam_localizes_coco_objects_better_than_the_center(tmp_path: Path) -> None:
     data = Path(os.environ["VISATTN_DATA"])
     weights = data / "weights" / "mobilenetv2_100.safetensors"
     words = ["--model", "timm:mobilenetv2_100", "--weights", weights, "--data", data / "coco"]
-    words += ["--argument", "pad_type=same", "--argument", "mean=0.5", "--argument", "std=0.5"]
+    words += ["--model-arg", "pad_type=same", "--model-arg", "mean=0.5", "--model-arg", "std=0.5"]
     assert run(*words, *FAST, "--methods", "gradcam", "layercam", "--out", tmp_path) == 0
-    found = json.loads((tmp_path / "scores.json").read_text())["scores"]
+    results = json.loads((tmp_path / "scores.json").read_text())["scores"]
     for method in ("gradcam", "layercam"):
-        assert found[method]["point"] > found["center"]["point"] + 0.05
-        assert found[method]["point_box"] > found["center"]["point_box"] + 0.08
-        assert found[method]["iou"] > 1.3 * found["center"]["iou"]
-    assert found["gradcam"]["lift"] > 1.4
-    assert found["random"]["lift"] == pytest.approx(1, abs=0.1)
+        assert results[method]["point"] > results["center"]["point"] + 0.05
+        assert results[method]["point_box"] > results["center"]["point_box"] + 0.08
+        assert results[method]["iou"] > 1.3 * results["center"]["iou"]
+    assert results["gradcam"]["enrichment"] > 1.4
+    assert results["random"]["enrichment"] == pytest.approx(1, abs=0.1)

@@ -15,7 +15,7 @@ def row(image: str, method: str = "rise", **more: Any) -> dict[str, Any]:
     return {"kind": "score", "image": image, "category": "cat", "method": method, **more}
 
 
-def test_a_run_that_was_cut_off_goes_on_and_the_file_is_as_if_it_was_not(tmp_path: Path) -> None:
+def test_a_resumed_run_writes_the_same_file(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     with ScoreRows(whole, SETTINGS) as rows:
         for name in "abc":
@@ -27,13 +27,13 @@ def test_a_run_that_was_cut_off_goes_on_and_the_file_is_as_if_it_was_not(tmp_pat
             continue
         with ScoreRows(cut, SETTINGS) as rows:
             for name in "abc":
-                if not rows.known("score", name, "cat", "rise"):
+                if not rows.has("score", name, "cat", "rise"):
                     rows.add(row(name, point=1.0))
         assert cut.read_bytes() == content
         assert rows.rows == [row(name, point=1.0) for name in "abc"]
 
 
-def test_a_known_row_is_not_added_twice(tmp_path: Path) -> None:
+def test_an_existing_row_is_not_added_twice(tmp_path: Path) -> None:
     with ScoreRows(None, SETTINGS) as rows:
         rows.add(row("a", point=0.0))
         rows.add(row("a", point=1.0))
@@ -41,14 +41,14 @@ def test_a_known_row_is_not_added_twice(tmp_path: Path) -> None:
     assert rows.rows == [row("a", point=0.0), row("a", "rollout")]
 
 
-def test_other_settings_are_refused_unless_all_begins_anew(tmp_path: Path) -> None:
+def test_changed_settings_are_refused_without_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     with ScoreRows(path, SETTINGS) as rows:
         rows.add(row("a"))
     message = r"made with threshold=None, now it is threshold=0\.5; choose another --out"
     with pytest.raises(ValueError, match=message):
         ScoreRows(path, SETTINGS | {"threshold": 0.5})
-    with ScoreRows(path, SETTINGS | {"threshold": 0.5}, again=True) as rows:
+    with ScoreRows(path, SETTINGS | {"threshold": 0.5}, overwrite=True) as rows:
         assert rows.rows == []
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"settings": SETTINGS | {"threshold": 0.5}}
@@ -58,9 +58,9 @@ def test_other_settings_are_refused_unless_all_begins_anew(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "content", [b"no lines", b"[]\n", b"{}\n", b"{\n", b'{"settings": 1}\n{}\n']
 )
-def test_files_of_others_are_left_alone(content: bytes, tmp_path: Path) -> None:
+def test_foreign_files_are_not_replaced(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="is no file of scores"):
+    with pytest.raises(ValueError, match="is not a score file"):
         ScoreRows(path, SETTINGS)
     assert path.read_bytes() == content

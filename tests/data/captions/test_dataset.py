@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from miniatures import CaptionPaths, write_caption_data
+from caption_data import CaptionPaths, write_caption_data
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.captions.dataset import CaptionDataset, mirrored_words
+from visattn.data.captions.dataset import CaptionDataset, hflip_sample
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache.cache import FeatureCache
@@ -17,7 +17,7 @@ from visattn.data.loading.fallback import ReadFallback
 from visattn.data.phrases.phrases import Phrase, read_phrases
 from visattn.models.backbones.timm_encoder import TimmEncoder
 
-ENCODER = TimmEncoder("test_resnet", size=(64, 96)).eval()
+ENCODER = TimmEncoder("test_resnet", img_size=(64, 96)).eval()
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> CaptionPaths:
 
 @pytest.fixture(scope="module")
 def photos(paths: CaptionPaths) -> CaptionedPhotos:
-    framing = ResizeSpec(ENCODER.size, fit="squash")
+    framing = ResizeSpec(ENCODER.img_size, mode="squash")
     return CaptionedPhotos(read_captions(paths.captions), paths.photos, framing)
 
 
@@ -39,10 +39,10 @@ def cache(photos: CaptionedPhotos, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_kept_features_are_those_of_the_photo(photos: CaptionedPhotos, cache: FeatureCache) -> None:
-    looked, kept = CaptionDataset(photos)[3], CaptionDataset(photos, cache=cache)[3]
+    looked, kept = CaptionDataset(photos)[3], CaptionDataset(photos, feature_cache=cache)[3]
     assert looked.image is not None
     assert kept.image is None
-    (grid,) = ENCODER.grids(looked.image[None])
+    (grid,) = ENCODER.stage_features(looked.image[None])
     torch.testing.assert_close(kept.grids[0].float(), grid[0].detach(), atol=2e-2, rtol=2e-3)
     assert (looked.id, looked.captions) == (kept.id, kept.captions)
     assert kept.references == photos.entries[3].captions
@@ -51,11 +51,11 @@ def test_kept_features_are_those_of_the_photo(photos: CaptionedPhotos, cache: Fe
 def test_about_every_second_photo_is_mirrored_with_what_is_said_of_it(
     photos: CaptionedPhotos, cache: FeatureCache
 ) -> None:
-    told = CaptionDataset(photos, cache=cache, mirror=True)
+    content = CaptionDataset(photos, feature_cache=cache, hflip=True)
     place = "left" if "left" in photos.entries[0].captions[0] else "right"
     turned = 0
     for epoch in range(40):
-        sample = told[epoch * len(told)]
+        sample = content[epoch * len(content)]
         mirrored = torch.equal(sample.grids[0], cache.read(0, 1)[0])
         assert mirrored or torch.equal(sample.grids[0], cache.read(0, 0)[0])
         assert (place in sample.captions[0].split()) != mirrored
@@ -66,8 +66,8 @@ def test_about_every_second_photo_is_mirrored_with_what_is_said_of_it(
 
 def test_a_number_says_whether_a_photo_is_mirrored(photos: CaptionedPhotos) -> None:
     def sides(seed: int) -> list[str]:
-        told = CaptionDataset(photos, mirror=True, seed=seed)
-        return [told[number].captions[0] for number in range(40)]
+        content = CaptionDataset(photos, hflip=True, seed=seed)
+        return [content[number].captions[0] for number in range(40)]
 
     torch.manual_seed(0)
     first = sides(0)
@@ -79,21 +79,21 @@ def test_a_number_says_whether_a_photo_is_mirrored(photos: CaptionedPhotos) -> N
 
 
 def test_pixels_are_mirrored_as_features_are(photos: CaptionedPhotos) -> None:
-    plain, told = CaptionDataset(photos)[0].image, CaptionDataset(photos, mirror=True)
-    shown = [told[epoch * len(told)].image for epoch in range(20)]
+    plain, content = CaptionDataset(photos)[0].image, CaptionDataset(photos, hflip=True)
+    shown = [content[epoch * len(content)].image for epoch in range(20)]
     assert plain is not None
     kinds = {
-        (torch.equal(one, plain), torch.equal(one, plain.flip(-1)))
-        for one in shown
-        if one is not None
+        (torch.equal(item, plain), torch.equal(item, plain.flip(-1)))
+        for item in shown
+        if item is not None
     }
     assert kinds == {(True, False), (False, True)}
 
 
 def test_each_caption_has_its_own_phrases(paths: CaptionPaths, photos: CaptionedPhotos) -> None:
-    told = CaptionDataset(photos, phrases=read_phrases(paths.phrases))
-    assert told.phrases_known() == 1.0
-    sample = told[1]
+    content = CaptionDataset(photos, phrases=read_phrases(paths.phrases))
+    assert content.phrase_coverage() == 1.0
+    sample = content[1]
     assert [len(phrases) for phrases in sample.phrases] == [1] * 5
     assert sample.phrases[4][0].text == "the grass"
     assert sample.phrases[4][0].boxes == ((0.0, pytest.approx(0.7), 1.0, 1.0),)
@@ -102,23 +102,23 @@ def test_each_caption_has_its_own_phrases(paths: CaptionPaths, photos: Captioned
 def test_boxes_follow_the_crop(paths: CaptionPaths) -> None:
     """Of a photo of 80 x 64, a square network sees the middle 64; grass fills all its width."""
     entries = read_captions(paths.captions)
-    photos = CaptionedPhotos(entries, paths.photos, ResizeSpec((64, 64), fit="crop"))
+    photos = CaptionedPhotos(entries, paths.photos, ResizeSpec((64, 64), mode="crop"))
     (ball,) = CaptionDataset(photos, phrases=read_phrases(paths.phrases))[0].phrases[0]
     x0, _, x1, _ = ball.boxes[0]
     assert (x0, x1) == (0.0, pytest.approx((0.45 * 80 - 8) / 64))
 
 
 def test_a_photo_without_phrases_has_none(photos: CaptionedPhotos) -> None:
-    told = CaptionDataset(photos, phrases={"another.jpg": {}})
-    assert told[0].phrases == ()
-    assert told.phrases_known() == 0.0
+    content = CaptionDataset(photos, phrases={"another.jpg": {}})
+    assert content[0].phrases == ()
+    assert content.phrase_coverage() == 0.0
 
 
 def test_mirroring_twice_changes_nothing() -> None:
     ball = Phrase(0, 2, ((0.125, 0.0, 0.25, 1.0),), (), "left ball")
     sample = CaptionSample("a", None, ("left ball rightmost",), phrases=((ball,), ()))
-    assert mirrored_words(mirrored_words(sample)) == sample
-    assert mirrored_words(sample) != sample
+    assert hflip_sample(hflip_sample(sample)) == sample
+    assert hflip_sample(sample) != sample
 
 
 def test_another_photo_stands_in_with_its_own_captions_and_phrases(tmp_path: Path) -> None:
@@ -126,15 +126,15 @@ def test_another_photo_stands_in_with_its_own_captions_and_phrases(tmp_path: Pat
     entries = read_captions(paths.captions)
     broken = paths.photos / entries[2].file
     broken.write_bytes(broken.read_bytes()[:-100])
-    photos = CaptionedPhotos(entries, paths.photos, ResizeSpec(ENCODER.size, fit="squash"))
+    photos = CaptionedPhotos(entries, paths.photos, ResizeSpec(ENCODER.img_size, mode="squash"))
     phrases = read_phrases(paths.phrases)
     substitutes = ReadFallback(7)
-    told = CaptionDataset(photos, phrases=phrases, mirror=True, substitutes=substitutes)
-    other = next(substitutes.others(2))
-    assert told[2].id == told[2 + 7].id == entries[other].id
-    assert told[2].references == entries[other].captions
-    assert told[2].image is not None
-    assert len(told[2].phrases) == 5
-    assert substitutes.lost == [2]
+    content = CaptionDataset(photos, phrases=phrases, hflip=True, fallback=substitutes)
+    other = next(substitutes.candidates(2))
+    assert content[2].id == content[2 + 7].id == entries[other].id
+    assert content[2].references == entries[other].captions
+    assert content[2].image is not None
+    assert len(content[2].phrases) == 5
+    assert substitutes.unreadable == [2]
     with pytest.raises(ImageError, match="truncated"):
         _ = CaptionDataset(photos, phrases=phrases)[2]

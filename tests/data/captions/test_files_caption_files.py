@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from caption_data import WRITERS, write_caption_data
 from hypothesis import given
 from hypothesis import strategies as st
-from miniatures import WRITERS, write_caption_data
 
 from visattn.cli import main
 from visattn.data.captions.files import (
     CaptionEntry,
-    check_disjoint,
-    in_split,
-    of_split,
+    check_disjoint_splits,
     read_captions,
-    read_split,
+    read_split_file,
+    select_listed,
+    select_split,
 )
-from visattn.data.captions.formats import Format, recognized, remarks
+from visattn.data.captions.formats import CaptionFormat, detect_format, parse_captions
 
-FORMS: list[Format] = ["flickr", "csv", "karpathy", "coco", "jsonl"]
+FORMS: list[CaptionFormat] = ["flickr", "csv", "karpathy", "coco", "jsonl"]
 each_form = pytest.mark.parametrize("form", FORMS)
 WORD = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=7
@@ -44,7 +44,7 @@ TOLD = st.builds(
 def read(tmp_path: Path) -> Callable[..., list[CaptionEntry]]:
     """Read captions from a file that holds these."""
 
-    def reading(content: str | bytes, form: Format | None = None) -> list[CaptionEntry]:
+    def reading(content: str | bytes, form: CaptionFormat | None = None) -> list[CaptionEntry]:
         path = tmp_path / "captions.txt"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return read_captions(path, format=form)
@@ -67,33 +67,41 @@ def lines(*records: Any) -> str:
 
 
 @each_form
-def test_every_form_is_recognized_and_says_the_same(form: Format, tmp_path: Path) -> None:
+def test_every_form_is_recognized_and_says_the_same(form: CaptionFormat, tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path / form, photos=7, format=form)
     plain = write_caption_data(tmp_path / "plain", photos=7)
-    assert recognized(paths.captions.read_text()) == form
+    assert detect_format(paths.captions.read_text()) == form
     entries = read_captions(paths.captions)
     assert entries == read_captions(paths.captions, format=form)
     assert [entry.file for entry in entries] == sorted(path.name for path in paths.photos.iterdir())
-    assert [entry[1:3] for entry in entries] == [one[1:3] for one in read_captions(plain.captions)]
+    assert [entry[1:3] for entry in entries] == [
+        item[1:3] for item in read_captions(plain.captions)
+    ]
     assert all(len(entry.captions) == 5 for entry in entries)
     for part in (paths.train, paths.validation, paths.test):
-        assert [entry.file for entry in of_split(entries, read_split(part))] == read_split(part)
+        assert [
+            entry.file for entry in select_listed(entries, read_split_file(part))
+        ] == read_split_file(part)
 
 
 @each_form
-@given(told=TOLD)
+@given(content_value=TOLD)
 def test_what_was_said_comes_back(
-    form: Format, told: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
+    form: CaptionFormat,
+    content_value: dict[str, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / f"{form}.txt"
-    path.write_text(WRITERS[form](told, {"train": list(told)}), encoding="utf-8", newline="\n")
+    path.write_text(
+        WRITERS[form](content_value, {"train": list(content_value)}), encoding="utf-8", newline="\n"
+    )
     entries = read_captions(path)
-    assert {entry.file: list(entry.captions) for entry in entries} == told
-    assert [entry.file for entry in entries] == list(told)
+    assert {entry.file: list(entry.captions) for entry in entries} == content_value
+    assert [entry.file for entry in entries] == list(content_value)
 
 
 @each_form
-def test_captions_stay_as_they_are_but_for_white_space(form: Format, read: Read) -> None:
+def test_captions_stay_as_they_are_but_for_white_space(form: CaptionFormat, read: Read) -> None:
     said = ['He said " Hi, "  —\u2028 A&B <b>', "🐕‍🦺 runs\x85 fast", "word " * 1000]
     text = WRITERS[form]({"a.jpg": said}, {"train": ["a.jpg"]})
     first, second, long = read(text)[0].captions
@@ -103,7 +111,7 @@ def test_captions_stay_as_they_are_but_for_white_space(form: Format, read: Read)
 
 
 @pytest.mark.parametrize("form", ["csv", "karpathy", "coco", "jsonl"])
-def test_a_caption_of_several_lines_becomes_one(form: Format, read: Read) -> None:
+def test_a_caption_of_several_lines_becomes_one(form: CaptionFormat, read: Read) -> None:
     said = ["A dog\nruns ,\r\n fast ."]
     assert read(WRITERS[form]({"a": said}, {"train": ["a"]}))[0].captions == (
         "A dog runs , fast .",
@@ -112,27 +120,29 @@ def test_a_caption_of_several_lines_becomes_one(form: Format, read: Read) -> Non
 
 @each_form
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_the_marks_of_other_systems_are_no_matter(form: Format, end: str, read: Read) -> None:
+def test_the_marks_of_other_systems_are_no_matter(
+    form: CaptionFormat, end: str, read: Read
+) -> None:
     text = WRITERS[form]({"a": ["A dog .", "B"], "b": ["C"]}, {"train": ["a", "b"]})
     marked = b"\xef\xbb\xbf" + ("\n\n" + text).replace("\n", end).encode()
     assert [entry.captions for entry in read(marked)] == [("A dog .", "B"), ("C",)]
 
 
 @each_form
-def test_empty_captions_are_left_out_and_counted(form: Format, read: Read) -> None:
-    told = {"a": ["A", " "], "b": ["", "\t"], "c": ["C"]}
-    text = WRITERS[form](told, {"train": list(told)})
+def test_empty_captions_are_left_out_and_counted(form: CaptionFormat, read: Read) -> None:
+    content_value = {"a": ["A", " "], "b": ["", "\t"], "c": ["C"]}
+    text = WRITERS[form](content_value, {"train": list(content_value)})
     with pytest.warns(UserWarning) as caught:  # noqa: PT030 (what they say comes next)
         entries = read(text)
     assert [(entry.file, entry.captions) for entry in entries] == [("a", ("A",)), ("c", ("C",))]
     first, second = (str(warning.message) for warning in caught)
-    assert "captions.txt: 3 empty captions (" in first
-    assert "left out" in first
-    assert "captions.txt: 1 photo (" in second
-    assert "without a caption left out" in second
+    assert "captions.txt: dropped 3 empty captions (" in first
+    assert "dropped" in first
+    assert "captions.txt: dropped 1 photo (" in second
+    assert "without a caption" in second
 
 
-SILENT: dict[Format, str] = {
+SILENT: dict[CaptionFormat, str] = {
     "karpathy": json.dumps(
         {
             "images": [
@@ -152,13 +162,15 @@ SILENT: dict[Format, str] = {
 
 
 @pytest.mark.parametrize("form", SILENT)
-def test_photos_of_which_nothing_is_said_are_left_out_and_counted(form: Format, read: Read) -> None:
-    with pytest.warns(UserWarning, match=r"1 photo \([a1]\) without a caption left out"):
+def test_photos_of_which_nothing_is_said_are_left_out_and_counted(
+    form: CaptionFormat, read: Read
+) -> None:
+    with pytest.warns(UserWarning, match=r"1 photo \([a1]\) without a caption"):
         assert [(entry.file, entry.captions) for entry in read(SILENT[form])] == [("b", ("B",))]
 
 
 @each_form
-def test_files_without_any_caption_are_refused(form: Format, read: Read) -> None:
+def test_files_without_any_caption_are_refused(form: CaptionFormat, read: Read) -> None:
     with pytest.raises(ValueError, match=r"captions\.txt \(read as .*\) holds no caption"):
         read(WRITERS[form]({"a": [""], "b": [""]}, {"train": ["a", "b"]}))
 
@@ -171,7 +183,7 @@ def test_an_empty_file_is_refused(content: str | bytes, read: Read) -> None:
 
 def test_no_file_is_said_to_be_none(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.txt"):
-        with pytest.raises(FileNotFoundError, match=f"{path.name} is no file"):
+        with pytest.raises(FileNotFoundError, match=f"{path.name} is not a file"):
             read_captions(path)
 
 
@@ -187,35 +199,39 @@ def test_other_encodings_are_refused_with_line_and_byte(read: Read) -> None:
     "file",
     ["../x.jpg", "a/../../x.jpg", "/etc/x.jpg", "..", ".", "", "..\\x.jpg", "C:\\x.jpg", "a\0.jpg"],
 )
-def test_photos_outside_the_folder_are_refused(form: Format, file: str, read: Read) -> None:
+def test_photos_outside_the_folder_are_refused(form: CaptionFormat, file: str, read: Read) -> None:
     text = WRITERS[form]({"good.jpg": ["A"], file: ["B"]}, {"train": ["good.jpg", file]})
-    with pytest.raises(ValueError, match=r"below its folder, got|expected name#number|a NUL"):
+    with pytest.raises(
+        ValueError, match=r"inside its directory, got|expected name#number|NUL byte"
+    ):
         read(text)
 
 
 @each_form
-def test_photos_may_lie_in_folders(form: Format, read: Read) -> None:
-    told = {"train/a.jpg": ["A"], "val/..b.jpg": ["B"]}
-    entries = read(WRITERS[form](told, {"train": list(told)}))
-    assert [entry.file for entry in entries] == list(told)
+def test_photos_may_lie_in_folders(form: CaptionFormat, read: Read) -> None:
+    content_value = {"train/a.jpg": ["A"], "val/..b.jpg": ["B"]}
+    entries = read(WRITERS[form](content_value, {"train": list(content_value)}))
+    assert [entry.file for entry in entries] == list(content_value)
     if form in ("flickr", "csv"):
         assert [entry.id for entry in entries] == ["a.jpg", "..b.jpg"]
 
 
 @pytest.mark.parametrize("form", ["flickr", "csv"])
-def test_two_photos_of_one_name_are_refused(form: Format, read: Read) -> None:
-    told = {"train/a.jpg": ["A"], "val/a.jpg": ["B"]}
-    with pytest.raises(ValueError, match=r"val/a\.jpg has the name of train/a\.jpg, line [12];"):
-        read(WRITERS[form](told, {"train": list(told)}))
+def test_two_photos_of_one_name_are_refused(form: CaptionFormat, read: Read) -> None:
+    content_value = {"train/a.jpg": ["A"], "val/a.jpg": ["B"]}
+    with pytest.raises(
+        ValueError, match=r"val/a\.jpg has the same name as train/a\.jpg \(line [12]\);"
+    ):
+        read(WRITERS[form](content_value, {"train": list(content_value)}))
 
 
-@pytest.mark.filterwarnings("ignore:.*left out")
+@pytest.mark.filterwarnings("ignore:.*dropped")
 @given(form=st.sampled_from(FORMS), at=st.floats(0, 1), cut=st.integers(0, 40), new=st.binary())
 def test_damaged_files_give_captions_or_one_clear_error(
-    form: Format, at: float, cut: int, new: bytes, tmp_path_factory: pytest.TempPathFactory
+    form: CaptionFormat, at: float, cut: int, new: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    told = {"a.jpg": ["A dog .", "It runs ."], "b.jpg": ["A cat , too ."]}
-    content = WRITERS[form](told, {"train": list(told)}).encode()
+    content_value = {"a.jpg": ["A dog .", "It runs ."], "b.jpg": ["A cat , too ."]}
+    content = WRITERS[form](content_value, {"train": list(content_value)}).encode()
     place = int(at * len(content))
     path = tmp_path_factory.getbasetemp() / "damaged.txt"
     path.write_bytes(content[:place] + new + content[place + cut :])
@@ -223,7 +239,7 @@ def test_damaged_files_give_captions_or_one_clear_error(
     assert result if isinstance(result, list) else "damaged.txt" in str(result)
 
 
-@pytest.mark.filterwarnings("ignore:.*left out")
+@pytest.mark.filterwarnings("ignore:.*dropped")
 @given(content=st.binary() | st.text("\n\t,|{}[]\"'#0a:").map(str.encode))
 def test_any_bytes_give_captions_or_one_clear_error(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
@@ -235,7 +251,9 @@ def test_any_bytes_give_captions_or_one_clear_error(
         assert result if isinstance(result, list) else "damaged.txt" in str(result)
 
 
-def read_or_refused(path: Path, form: Format | None = None) -> list[CaptionEntry] | ValueError:
+def read_or_refused(
+    path: Path, form: CaptionFormat | None = None
+) -> list[CaptionEntry] | ValueError:
     try:
         return read_captions(path, format=form)
     except ValueError as error:
@@ -248,7 +266,7 @@ def read_or_refused(path: Path, form: Format | None = None) -> list[CaptionEntry
 @given(order=st.permutations(range(5)))
 def test_the_captions_of_a_token_file_stand_in_the_order_of_their_numbers(order: list[int]) -> None:
     text = "".join(f"{name}#{number}\t{number}\n" for number in order for name in ("b", "a"))
-    assert [(said.id, said.caption) for said in remarks(text, "flickr")] == [
+    assert [(said.id, said.caption) for said in parse_captions(text, "flickr")] == [
         (name, str(number)) for name in ("b", "a") for number in range(5)
     ]
 
@@ -290,8 +308,8 @@ def test_the_splits_of_karpathy_come_along(read: Read) -> None:
     images = [{**image, "filename": name, "split": split} for name, split in splits.items()]
     entries = read(json.dumps({"images": images, "dataset": "coco"}))
     assert entries[0] == CaptionEntry("a.jpg", "val2014/a.jpg", ("A",), "train")
-    assert [entry.id for entry in in_split(entries, "train")] == ["a.jpg", "b.jpg"]
-    assert [entry.id for entry in in_split(entries, "val")] == ["c.jpg"]
+    assert [entry.id for entry in select_split(entries, "train")] == ["a.jpg", "b.jpg"]
+    assert [entry.id for entry in select_split(entries, "val")] == ["c.jpg"]
 
 
 def test_coco_keeps_the_order_of_photos_and_of_captions(read: Read) -> None:
@@ -331,60 +349,60 @@ COCO = {
     "annotations": [{"image_id": 1, "id": 5, "caption": "A"}],
 }
 KARPATHY = {"filename": "a.jpg", "split": "train", "sentences": [{"raw": "A"}]}
-BAD: dict[str, tuple[str, Format | None, str]] = {
-    "prose": ("A dog runs.\n", None, "first line 'A dog runs.': no known form of captions; known"),
-    "a table without a header": ("a.jpg,A dog\n", None, r"no known form .* csv: a header with"),
+BAD: dict[str, tuple[str, CaptionFormat | None, str]] = {
+    "prose": ("A dog runs.\n", None, "first line 'A dog runs.': unknown captions format; supported"),
+    "a table without a header": ("a.jpg,A dog\n", None, r"unknown captions format.* csv: a header with"),
     "a table as tokens": ("image,caption\na,b\n", "flickr", r"line 1: expected name#number<TAB>"),
     "tokens as a table": ("a.jpg#0\tA\n", "csv", r"\(read as csv\), line 1: expected a header"),
     "only commas": (",,\n,", "csv", "line 1: expected a header"),
-    "tokens as coco": ("a.jpg#0\tA\n", "coco", r"line 1, column 1: no JSON \(.*; expected .*anno"),
+    "tokens as coco": ("a.jpg#0\tA\n", "coco", r"line 1, column 1: invalid JSON \(.*; expected .*anno"),
     "no tab": ("a.jpg#0\tA\n\na.jpg#1 B\n", None, r"line 3: expected .*, got 'a\.jpg#1 B'"),
     "no number": ("a.jpg#0\tA\na.jpg#x\tB\n", None, "line 2: expected name#number"),
-    "a number twice": ("a#0\tA\nb#0\tB\na#0\tC\n", None, "line 3: a#0 stands already on line 1"),
-    "a bare comma": ("image,caption\na.jpg,A dog, old\n", None, "line 2: 3 cells below .* of 2"),
-    "a missing cell": ("image|n|comment\na.jpg|4 A dog\n", None, "line 2: 2 cells below .* of 3"),
-    "an open quote": ('image,caption\na,b\nc,"d\ne,f\n', None, "line 3: unexpected end of data; a"),
-    "a stray quote": ('image,caption\na,"b" c\n', None, "line 2: .* expected after .* doubled"),
-    "cut off": (json.dumps(COCO)[:-9], None, r"line 1, column \d+: no JSON"),
-    "cut off in line 2": ('{"images":\n[', None, r"line 2, column 2: no JSON .*; expected {"),
+    "a number twice": ("a#0\tA\nb#0\tB\na#0\tC\n", None, "line 3: a#0 is already on line 1"),
+    "a bare comma": ("image,caption\na.jpg,A dog, old\n", None, "line 2: 3 cells, but the header has 2"),
+    "a missing cell": ("image|n|comment\na.jpg|4 A dog\n", None, "line 2: 2 cells, but the header has 3"),
+    "an open quote": ('image,caption\na,b\nc,"d\ne,f\n', None, "line 3: unexpected end of data; close"),
+    "a stray quote": ('image,caption\na,"b" c\n', None, "line 2: .* expected after .* double quotes"),
+    "truncated": (json.dumps(COCO)[:-9], None, r"line 1, column \d+: invalid JSON"),
+    "cut off in line 2": ('{"images":\n[', None, r"line 2, column 2: invalid JSON .*; expected {"),
     "a list": (json.dumps([KARPATHY]), None, r"\(read as jsonl\), line 1: expected on each line"),
-    "images of another kind": ('{"images": [3]}', None, "the whole: images must be a list of obj"),
+    "images of another kind": ('{"images": [3]}', None, "the file: images must be a list of obj"),
     "no sentences": (
         json.dumps({"images": [{"filename": "a", "split": "val"}]}),
         None,
         r"images\[0\]: sentences must be a list of objects; expected .*sentences",
     ),
-    "coco as karpathy": (json.dumps(COCO), "karpathy", r"images\[0\]: filename must be a text"),
+    "coco as karpathy": (json.dumps(COCO), "karpathy", r"images\[0\]: filename must be a string"),
     "karpathy as coco": (json.dumps({"images": [KARPATHY]}), "coco", r"images\[0\]: id must be"),
     "a name that is none": (
         json.dumps({"images": [{**KARPATHY, "filename": True}]}),
         None,
-        r"images\[0\]: filename must be a text",
+        r"images\[0\]: filename must be a string",
     ),
     "a share of a number": (
         json.dumps({**COCO, "images": [{"id": 1.5, "file_name": "a.jpg"}]}),
         None,
-        r"images\[0\]: id must be a text",
+        r"images\[0\]: id must be a string",
     ),
     "no raw": (
         json.dumps({"images": [{**KARPATHY, "sentences": [{"tokens": ["a"]}]}]}),
         None,
-        r"images\[0\]: raw must be a text",
+        r"images\[0\]: raw must be a string",
     ),
     "a photo twice": (
         json.dumps({"images": [KARPATHY, KARPATHY]}),
         None,
-        r"images\[1\]: a\.jpg stands already at images\[0\]",
+        r"images\[1\]: a\.jpg is already at images\[0\]",
     ),
     "an image twice": (
         json.dumps({**COCO, "images": COCO["images"] * 2}),
         None,
-        r"images\[1\]: 1 stands already at images\[0\]",
+        r"images\[1\]: 1 is already at images\[0\]",
     ),
     "an annotation twice": (
         json.dumps({**COCO, "annotations": COCO["annotations"] * 2}),
         None,
-        r"annotations\[1\]: 5 stands already at annotations\[0\]",
+        r"annotations\[1\]: 5 is already at annotations\[0\]",
     ),
     "of no image": (
         json.dumps({**COCO, "annotations": [{"image_id": 3, "caption": "A"}]}),
@@ -394,7 +412,7 @@ BAD: dict[str, tuple[str, Format | None, str]] = {
     "a caption that is none": (
         json.dumps({**COCO, "annotations": [{"image_id": 1, "caption": None}]}),
         None,
-        r"annotations\[0\]: caption must be a text",
+        r"annotations\[0\]: caption must be a string",
     ),
     "lines without": (lines({"image": "a", "caption": "A"}, {"x": 1}), None, "line 2: expected on"),
     "a line that is none": (lines({"image": "a", "caption": "A"}) + "{\n", None, "line 2, col"),
@@ -402,12 +420,12 @@ BAD: dict[str, tuple[str, Format | None, str]] = {
     "an id twice": (
         lines(*({"id": 1, "file": file, "captions": ["A"]} for file in "ab")),
         None,
-        "line 2: 1 stands already at line 1",
+        "line 2: 1 is already at line 1",
     ),
     "an empty id": (lines({"id": " ", "file": "a", "captions": ["A"]}), None, "line 1: a photo m"),
-    "half an emoji": ('{"image": "a", "caption": "\\ud83d"}', None, "line 1: half a character"),
-    "a long number": ('{"image": "a", "caption": ' + "1" * 5000 + "}", None, "line 1: no JSON"),
-    "too deep": ('{"image": ' + "[" * 100_000, None, "line 1.*: no JSON"),
+    "half an emoji": ('{"image": "a", "caption": "\\ud83d"}', None, "line 1: an unpaired surrogate character"),
+    "a long number": ('{"image": "a", "caption": ' + "1" * 5000 + "}", None, "line 1: invalid JSON"),
+    "too deep": ('{"image": ' + "[" * 100_000, None, "line 1.*: invalid JSON"),
 }  # fmt: skip
 
 
@@ -424,55 +442,55 @@ def test_what_is_none_is_refused_with_its_place(name: str, read: Read) -> None:
 def test_a_split_is_in_the_order_of_its_list(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_bytes(b"\xef\xbb\xbfb.jpg\r\n\r\n  a.jpg  \r\n")
-    assert read_split(path) == ["b.jpg", "a.jpg"]
+    assert read_split_file(path) == ["b.jpg", "a.jpg"]
     entries = [entry("a.jpg", "A"), entry("x.jpg", "X"), entry("b.jpg", "B")]
-    assert of_split(entries, read_split(path)) == [entries[2], entries[0]]
+    assert select_listed(entries, read_split_file(path)) == [entries[2], entries[0]]
 
 
 def test_a_name_twice_or_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("a.jpg\n\nb.jpg\na.jpg\n")
-    with pytest.raises(ValueError, match=r"train\.txt, line 4: a\.jpg stands already on line 1"):
-        read_split(path)
+    with pytest.raises(ValueError, match=r"train\.txt, line 4: a\.jpg is already on line 1"):
+        read_split_file(path)
     path.write_text("\n")
     with pytest.raises(ValueError, match=r"train\.txt is empty"):
-        read_split(path)
+        read_split_file(path)
 
 
 def test_photos_of_a_split_are_found_by_any_of_their_names() -> None:
     photo, other = CaptionEntry("7", "x/a.jpg", ("A",)), CaptionEntry("8", "x/b.jpg", ("B",))
     for name in ("7", "x/a.jpg", "a"):
-        assert of_split([photo, other], [name]) == [photo]
+        assert select_listed([photo, other], [name]) == [photo]
     with pytest.raises(ValueError, match=r"1 photo \(7\) more than once in the split"):
-        of_split([photo, other], ["a", "b", "7"])
+        select_listed([photo, other], ["a", "b", "7"])
 
 
 def test_a_name_that_two_photos_share_is_none() -> None:
     entries = [entry("a.jpg"), entry("a.png")]
-    assert of_split(entries, ["a.png"]) == [entries[1]]
+    assert select_listed(entries, ["a.png"]) == [entries[1]]
     with pytest.raises(ValueError, match=r"1 name \(a\) of the split without captions"):
-        of_split(entries, ["a"])
+        select_listed(entries, ["a"])
 
 
 def test_names_without_captions_are_counted() -> None:
     reason = r"5,000 names \(0, 1, 2, \.\.\.\) of the split without captions"
     with pytest.raises(ValueError, match=reason):
-        of_split([entry("a")], ["a", *map(str, range(5000))])
+        select_listed([entry("a")], ["a", *map(str, range(5000))])
 
 
 def test_a_split_that_the_captions_do_not_know_is_refused() -> None:
     entries = [entry("a", split="val"), entry("b"), entry("c", split="train")]
-    assert in_split(entries, "val") == entries[:1]
-    with pytest.raises(ValueError, match=r"no photo is of split 'dev'; .* None, train, val"):
-        in_split(entries, "dev")
+    assert select_split(entries, "val") == entries[:1]
+    with pytest.raises(ValueError, match=r"no photo has the split 'dev'; .* None, train, val"):
+        select_split(entries, "dev")
 
 
 def test_splits_may_not_share_a_photo() -> None:
     a, b, c, d = map(entry, "abcd")
-    check_disjoint({"train": [a, b], "validation": [c], "test": [d]})
+    check_disjoint_splits({"train": [a, b], "validation": [c], "test": [d]})
     reason = r"train and validation share 2 photos \(a, b\), train and test share 1 photo \(c\); a"
     with pytest.raises(ValueError, match=reason):
-        check_disjoint({"train": [a, b, c], "validation": [d, a, b], "test": [c]})
+        check_disjoint_splits({"train": [a, b, c], "validation": [d, a, b], "test": [c]})
 
 
 # ---------------------------------------------------------------- the house, and real files
@@ -490,10 +508,10 @@ def test_both_forms_of_flickr8k_are_the_same() -> None:
     assert tokens == read_captions(folder / "captions.txt")
     assert (len(tokens), sum(len(entry.captions) for entry in tokens)) == (7000, 35000)
     splits = {
-        name: of_split(tokens, read_split(folder / f"Flickr_8k.{name}Images.txt"))
+        name: select_listed(tokens, read_split_file(folder / f"Flickr_8k.{name}Images.txt"))
         for name in ("train", "dev")
     }
-    check_disjoint(splits)
+    check_disjoint_splits(splits)
     assert {name: len(entries) for name, entries in splits.items()} == {"train": 6000, "dev": 1000}
 
 

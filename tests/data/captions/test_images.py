@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from miniatures import CaptionPaths, write_caption_data
+from caption_data import CaptionPaths, write_caption_data
 from PIL import Image
 
-from visattn.data.captions.files import CaptionEntry, of_split, read_captions, read_split
+from visattn.data.captions.files import CaptionEntry, read_captions, read_split_file, select_listed
 from visattn.data.captions.images import CaptionedPhotos, missing_photos
 from visattn.data.images.reader import ImageError, read_image
-from visattn.data.images.resize import ResizeSpec, frame
+from visattn.data.images.resize import ResizeSpec, resize_to_input
 
 FRAMING = ResizeSpec((23, 19), shorter=29)
 
@@ -35,7 +35,7 @@ def test_a_sample_is_the_framed_photo_with_all_it_is_told_by(
     assert len(photos) == 7
     for index, entry in enumerate(entries):
         sample = photos[index]
-        pixels, geometry = frame(read_image(paths.photos / entry.file), FRAMING)
+        pixels, geometry = resize_to_input(read_image(paths.photos / entry.file), FRAMING)
         assert sample.image is not None
         assert sample.image.shape == (3, 23, 19)
         assert torch.equal(sample.image, pixels)
@@ -44,13 +44,13 @@ def test_a_sample_is_the_framed_photo_with_all_it_is_told_by(
             entry.captions,
             entry.captions,
         )
-        assert torch.equal(photos.framed(index)[0], pixels)
-        assert photos.framed(index)[1] == geometry
+        assert torch.equal(photos.load_input(index)[0], pixels)
+        assert photos.load_input(index)[1] == geometry
 
 
 def test_photos_come_in_the_order_of_their_list(paths: CaptionPaths) -> None:
-    names = read_split(paths.validation)[::-1]
-    entries = of_split(read_captions(paths.captions), names)
+    names = read_split_file(paths.validation)[::-1]
+    entries = select_listed(read_captions(paths.captions), names)
     photos = CaptionedPhotos(entries, paths.photos, FRAMING)
     assert [photos[index].id for index in range(len(photos))] == names
 
@@ -63,20 +63,20 @@ def test_the_way_back_is_known_without_the_pixels(form: str, code: int, tmp_path
     pixels = np.random.default_rng(5).integers(0, 256, (31, 47, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a", form, exif=exif)
     photos = CaptionedPhotos([CaptionEntry("a", "a", ("A",))], tmp_path, FRAMING)
-    assert photos.geometry(0) == photos.framed(0)[1]
+    assert photos.geometry(0) == photos.load_input(0)[1]
     assert photos.geometry(0).image_size == ((31, 47) if code < 5 else (47, 31))
 
 
 @pytest.mark.parametrize("index", [7, -1])
 def test_there_is_nothing_beyond_the_last_photo(photos: CaptionedPhotos, index: int) -> None:
-    for reading in (photos.__getitem__, photos.framed, photos.geometry):
+    for reading in (photos.__getitem__, photos.load_input, photos.geometry):
         with pytest.raises(IndexError, match=rf"index must lie in \[0, 7\), got {index}"):
             reading(index)
 
 
 def test_photos_travel_to_other_processes(photos: CaptionedPhotos) -> None:
     again = pickle.loads(pickle.dumps(photos))
-    assert torch.equal(again.framed(5)[0], photos.framed(5)[0])
+    assert torch.equal(again.load_input(5)[0], photos.load_input(5)[0])
     assert again[5].captions == photos[5].captions
 
 
@@ -91,7 +91,7 @@ def test_missing_photos_are_counted_before_any_is_read(paths: CaptionPaths) -> N
         (paths.photos / name).unlink()
     assert missing_photos(entries, paths.photos) == gone
     reason = (
-        rf"5 of 7 photos are missing or empty in .*photos: {', '.join(gone[:3])}, \.\.\.; take them"
+        rf"5 of 7 photos are missing or empty in .*photos: {', '.join(gone[:3])}, \.\.\.; add them"
     )
     with pytest.raises(FileNotFoundError, match=reason):
         CaptionedPhotos(entries, paths.photos, FRAMING)
@@ -107,9 +107,13 @@ def test_a_folder_in_place_of_a_photo_is_no_photo(paths: CaptionPaths) -> None:
 def test_the_right_folder_is_named_if_it_is_near(paths: CaptionPaths) -> None:
     entries = read_captions(paths.captions)
     (paths.photos.parent / "other").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"7 of 7 .*; .*photos has the first, is it the"):
+    with pytest.raises(
+        FileNotFoundError, match=r"7 of 7 .*; .*photos contains the first one: is it the"
+    ):
         CaptionedPhotos(entries, paths.photos.parent, FRAMING)
-    with pytest.raises(FileNotFoundError, match="gone is no folder; give the folder of the photos"):
+    with pytest.raises(
+        FileNotFoundError, match="gone is not a folder; give the folder of the photos"
+    ):
         CaptionedPhotos(entries, paths.photos.parent / "gone", FRAMING)
 
 
@@ -119,7 +123,7 @@ def test_a_photo_that_cannot_be_read_is_named(paths: CaptionPaths, photos: Capti
     with pytest.raises(ImageError, match=rf"{path.name}: .*truncated"):
         photos[3]
     path.write_bytes(b"<html>404</html>")
-    for reading in (photos.framed, photos.geometry):
+    for reading in (photos.load_input, photos.geometry):
         with pytest.raises(ImageError, match=rf"{path.name}: not an image of a known format"):
             reading(3)
 
@@ -129,11 +133,9 @@ def test_a_photo_must_lie_in_the_folder(paths: CaptionPaths) -> None:
     photo = paths.photos / entries[3].file
     photo.rename(paths.photos.parent / "elsewhere.jpg")
     photo.symlink_to("../elsewhere.jpg")
-    with pytest.raises(
-        ValueError, match=rf"'{photo.name}' leads by a link to .*elsewhere\.jpg, out"
-    ):
+    with pytest.raises(ValueError, match=rf"'{photo.name}' is a link to .*elsewhere\.jpg, outside"):
         CaptionedPhotos(entries, paths.photos, FRAMING)
-    with pytest.raises(ValueError, match=r"must be a path below its folder, got '/etc/passwd'"):
+    with pytest.raises(ValueError, match=r"must be a path inside its directory, got '/etc/passwd'"):
         missing_photos([CaptionEntry("a", "/etc/passwd", ("A",))], paths.photos)
 
 
@@ -150,6 +152,6 @@ def test_real_photos_are_all_there(captions: str, folder: str, count: int) -> No
     photos = CaptionedPhotos(read_captions(data / captions), data / folder, FRAMING)
     assert len(photos) == count
     for index in range(0, count, count // 7):
-        pixels, geometry = photos.framed(index)
+        pixels, geometry = photos.load_input(index)
         assert pixels.shape == (3, 23, 19)
         assert geometry == photos.geometry(index)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.data.captions.predictions import _read, read_results
+from visattn.data.captions.predictions import _parse, read_caption_results
 
 names = st.text(
     st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters="#[{"),
@@ -37,7 +37,7 @@ def written(folder: Path, text: str) -> Path:
     ],
 )
 def test_every_form_says_the_same(text: str, tmp_path: Path) -> None:
-    assert read_results(written(tmp_path, text)) == ({"37": "a ring", "b.jpg": ""}, ())
+    assert read_caption_results(written(tmp_path, text)) == ({"37": "a ring", "b.jpg": ""}, ())
 
 
 @given(results=results)
@@ -51,26 +51,28 @@ def test_what_is_written_is_read_in_every_form(results: dict[str, str]) -> None:
         "\n".join(f"{name}#0\t{said}" for name, said in results.items()),
     ]
     for text in forms:
-        assert {said.id: said.caption for said in _read(text)} == results
+        assert {said.id: said.caption for said in _parse(text)} == results
 
 
 def test_a_caption_may_be_long_and_hold_anything(tmp_path: Path) -> None:
     said = "two\nlines, a \u2028 and 🙂 " + "stone " * 1009
     path = written(tmp_path, json.dumps([{"image_id": 1, "caption": said}]))
-    assert read_results(path).captions == {"1": said}
-    assert read_results(written(tmp_path, "a\tone\x0btwo\u2028three\tfour\n")).captions == {
+    assert read_caption_results(path).captions == {"1": said}
+    assert read_caption_results(written(tmp_path, "a\tone\x0btwo\u2028three\tfour\n")).captions == {
         "a": "one\x0btwo\u2028three\tfour"
     }
 
 
 def test_a_number_sign_belongs_to_the_name_unless_all_have_one(tmp_path: Path) -> None:
     path = written(tmp_path, "a#1\tred\nb\tblue\n")
-    assert read_results(path).captions == {"a#1": "red", "b": "blue"}
+    assert read_caption_results(path).captions == {"a#1": "red", "b": "blue"}
 
 
 def test_what_is_said_twice_counts_once_and_is_told(tmp_path: Path) -> None:
-    told = read_results(written(tmp_path, "a\tred ring\nb\tblue\na\tred  ring \na\tred ring\n"))
-    assert told == ({"a": "red ring", "b": "blue"}, ("a",))
+    content = read_caption_results(
+        written(tmp_path, "a\tred ring\nb\tblue\na\tred  ring \na\tred ring\n")
+    )
+    assert content == ({"a": "red ring", "b": "blue"}, ("a",))
 
 
 @pytest.mark.parametrize(
@@ -84,22 +86,22 @@ def test_what_is_said_twice_counts_once_and_is_told(tmp_path: Path) -> None:
         ),
         (
             '[{"image_id": 5, "caption": "a"},\n{"image_id": 6, "cap',
-            r"line 2, column 17: no JSON \(Unterminated string\)",
+            r"line 2, column 17: invalid JSON \(Unterminated string\)",
         ),
-        ('{"id": "a", "caption": "b"}\n{"id": "c", caption}', "line 2, column 13: no JSON"),
-        ('{"id": "a",\n "caption": "b"}', "line 1, column 12: no JSON"),
-        ('[{"image_id": 5}]', "entry 1: .* is none of"),
-        ('[{"caption": "a"}]', "entry 1: .* is none of"),
-        ('[{"image_id": true, "caption": "a"}]', "entry 1: .* is none of"),
-        ('[{"image_id": 1.5, "caption": "a"}]', "entry 1: .* is none of"),
-        ('[{"image_id": " ", "caption": "a"}]', "entry 1: .* is none of"),
-        ('{"id": "a", "captions": ["b"]}', "line 1: .* is none of"),
-        ('[["a", "b"]]', "entry 1: .* is none of"),
-        ('[{"image_id": 1, "caption": "\\ud83d"}]', "entry 1: half a character"),
-        ("[" * 100_003, r"line 1: no JSON \(lists within lists without end\)"),
-        ("a red ring\n", "line 1: 'a red ring' is none of"),
-        ("a\tred\nblue\n", "line 2: 'blue' is none of"),
-        ("\tred\n", "line 1: '' is none of"),
+        ('{"id": "a", "caption": "b"}\n{"id": "c", caption}', "line 2, column 13: invalid JSON"),
+        ('{"id": "a",\n "caption": "b"}', "line 1, column 12: invalid JSON"),
+        ('[{"image_id": 5}]', "entry 1: .* has none of the formats"),
+        ('[{"caption": "a"}]', "entry 1: .* has none of the formats"),
+        ('[{"image_id": true, "caption": "a"}]', "entry 1: .* has none of the formats"),
+        ('[{"image_id": 1.5, "caption": "a"}]', "entry 1: .* has none of the formats"),
+        ('[{"image_id": " ", "caption": "a"}]', "entry 1: .* has none of the formats"),
+        ('{"id": "a", "captions": ["b"]}', "line 1: .* has none of the formats"),
+        ('[["a", "b"]]', "entry 1: .* has none of the formats"),
+        ('[{"image_id": 1, "caption": "\\ud83d"}]', "entry 1: an unpaired surrogate character"),
+        ("[" * 100_003, r"line 1: invalid JSON \(nested too deeply\)"),
+        ("a red ring\n", "line 1: 'a red ring' has none of the formats"),
+        ("a\tred\nblue\n", "line 2: 'blue' has none of the formats"),
+        ("\tred\n", "line 1: '' has none of the formats"),
         ("", "holds no caption"),
         ("[]", "holds no caption"),
         (" \n\n", "holds no caption"),
@@ -109,16 +111,16 @@ def test_what_cannot_be_meant_is_refused_with_its_place(
     text: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=rf"said\.txt,? {said}"):
-        read_results(written(tmp_path, text))
+        read_caption_results(written(tmp_path, text))
 
 
 def test_other_bytes_are_refused_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "said.txt").write_bytes(b"a\tred\nb\tcaf\xe9\n")
     with pytest.raises(ValueError, match=r"said\.txt, line 2: not UTF-8"):
-        read_results(tmp_path / "said.txt")
+        read_caption_results(tmp_path / "said.txt")
 
 
 @pytest.mark.parametrize("name", ["missing.json", "."])
 def test_a_file_must_be_there(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no file"):
-        read_results(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="is not a file"):
+        read_caption_results(tmp_path / name)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.data.captions.vocabulary import Vocabulary, split_words
-from visattn.models.captioner import END, SPECIALS, START, UNKNOWN
+from visattn.models.captioner import END, SPECIAL_TOKENS, START, UNKNOWN
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=5)
 TRICKY = st.text("aBs nt'’.,-/#1ΣI\u0301\u0307İ\u2028") | st.text()  # where rules meet
@@ -14,8 +14,8 @@ CAPTIONS = st.lists(WORDS, max_size=11).map(" ".join)
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))
 def test_known_captions_come_back(captions: list[str]) -> None:
-    vocabulary = Vocabulary.of(captions)
-    assert vocabulary.words[:4] == SPECIALS
+    vocabulary = Vocabulary.from_captions(captions)
+    assert vocabulary.words[:4] == SPECIAL_TOKENS
     for caption in captions:
         tokens = vocabulary.encode(caption)
         assert (tokens[0], tokens[-1]) == (START, END)
@@ -25,7 +25,7 @@ def test_known_captions_come_back(captions: list[str]) -> None:
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), other=CAPTIONS)
 def test_other_words_are_unknown_and_nothing_falls(captions: list[str], other: str) -> None:
-    vocabulary = Vocabulary.of(captions)
+    vocabulary = Vocabulary.from_captions(captions)
     known = set(" ".join(captions).split())
     inner = vocabulary.encode(other)[1:-1]
     assert [token == UNKNOWN for token in inner] == [word not in known for word in other.split()]
@@ -34,14 +34,14 @@ def test_other_words_are_unknown_and_nothing_falls(captions: list[str], other: s
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))
 def test_the_order_of_captions_does_not_matter(captions: list[str]) -> None:
     turned = captions[::-1]
-    assert Vocabulary.of(captions).words == Vocabulary.of(turned).words
+    assert Vocabulary.from_captions(captions).words == Vocabulary.from_captions(turned).words
 
 
 def test_common_words_come_first_and_rare_ones_not_at_all() -> None:
     captions = ["b b b a", "c a", "d"]
-    assert Vocabulary.of(captions).words[4:] == ("b", "a", "c", "d")
-    assert Vocabulary.of(captions, min_count=2).words[4:] == ("b", "a")
-    assert len(Vocabulary.of(captions)) == 8
+    assert Vocabulary.from_captions(captions).words[4:] == ("b", "a", "c", "d")
+    assert Vocabulary.from_captions(captions, min_word_freq=2).words[4:] == ("b", "a")
+    assert len(Vocabulary.from_captions(captions)) == 8
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,19 @@ def test_an_ending_is_a_word_however_it_is_spaced(first: str, second: str, endin
 def test_a_thousand_words_are_no_matter() -> None:
     words = ["a", "dog", "'s"] * 1001
     assert split_words(" ".join(words)) == words
-    assert len(Vocabulary.of(["a dog's"]).encode(" ".join(words))) == 3005
+    assert len(Vocabulary.from_captions(["a dog's"]).encode(" ".join(words))) == 3005
 
 
 def test_an_empty_caption_begins_and_ends() -> None:
-    vocabulary = Vocabulary.of(["a"])
+    vocabulary = Vocabulary.from_captions(["a"])
     assert vocabulary.encode("") == [START, END]
     assert vocabulary.decode([0, START, 4, END, 0]) == "a"
 
 
 def test_counts_are_kept_with_the_words() -> None:
     captions = ["b b b a", "c a", "d"]
-    assert Vocabulary.of(captions).counts == {"b": 3, "a": 2, "c": 1, "d": 1}
-    rarer = Vocabulary.of(captions, min_count=2)
+    assert Vocabulary.from_captions(captions).counts == {"b": 3, "a": 2, "c": 1, "d": 1}
+    rarer = Vocabulary.from_captions(captions, min_word_freq=2)
     assert rarer.counts == {"b": 3, "a": 2}
     again = Vocabulary(list(rarer.words))
     assert (again.words, again.hash, again.counts) == (rarer.words, rarer.hash, {})
@@ -114,8 +114,8 @@ def test_counts_are_kept_with_the_words() -> None:
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), limit=st.integers(1, 11))
 def test_a_limit_keeps_the_commonest_words(captions: list[str], limit: int) -> None:
-    every = Vocabulary.of(captions)
-    limited = Vocabulary.of(captions, max_words=limit)
+    every = Vocabulary.from_captions(captions)
+    limited = Vocabulary.from_captions(captions, max_words=limit)
     assert limited.words == every.words[: 4 + limit]
     assert limited.counts == {word: every.counts[word] for word in limited.words[4:]}
 
@@ -124,48 +124,53 @@ def test_a_limit_keeps_the_commonest_words(captions: list[str], limit: int) -> N
 def test_the_unknown_share_is_that_of_unknown_numbers(
     captions: list[str], others: list[str]
 ) -> None:
-    vocabulary = Vocabulary.of(captions)
+    vocabulary = Vocabulary.from_captions(captions)
     said = [token for caption in others for token in vocabulary.encode(caption)[1:-1]]
     expected = said.count(UNKNOWN) / len(said) if said else 0
-    assert vocabulary.unknown_share(others) == expected
-    assert vocabulary.unknown_share(captions) == 0
-    assert vocabulary.unknown_share(["klm"]) == 1
+    assert vocabulary.unknown_fraction(others) == expected
+    assert vocabulary.unknown_fraction(captions) == 0
+    assert vocabulary.unknown_fraction(["klm"]) == 1
 
 
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"min_count": 0}, "at least 1, got 0 and None"),
+        ({"min_word_freq": 0}, "at least 1, got 0 and None"),
         ({"max_words": 0}, "at least 1, got 1 and 0"),
-        ({"min_count": 5}, "no word stands 5 times .* 'b', 3 times; lower min_count"),
+        (
+            {"min_word_freq": 5},
+            "no word occurs 5 times .* 'b', occurs 3 times; lower min_word_freq",
+        ),
     ],
 )
 def test_limits_that_leave_nothing_are_refused(limits: dict[str, int], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Vocabulary.of(["b b b a"], **limits)
+        Vocabulary.from_captions(["b b b a"], **limits)
 
 
 def test_the_hash_is_what_it_was() -> None:
     """Weights that were saved with it must still find it."""
-    assert Vocabulary((*SPECIALS, "a", "red", "ring")).hash == "809b92624388cb56"
+    assert Vocabulary((*SPECIAL_TOKENS, "a", "red", "ring")).hash == "809b92624388cb56"
 
 
 def test_the_hash_changes_with_any_word_and_the_order() -> None:
     hashes = {
-        Vocabulary((*SPECIALS, *words)).hash
+        Vocabulary((*SPECIAL_TOKENS, *words)).hash
         for words in (("a", "b"), ("b", "a"), ("a",), ("a", "c"), ())
     }
     assert len(hashes) == 5
-    assert Vocabulary((*SPECIALS, "a", "b")).hash == Vocabulary((*SPECIALS, "a", "b")).hash
+    assert (
+        Vocabulary((*SPECIAL_TOKENS, "a", "b")).hash == Vocabulary((*SPECIAL_TOKENS, "a", "b")).hash
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "begins with <pad>, <start>, <end>, <unknown>"),
-        (("a", *SPECIALS), "Vocabulary.of counts one"),
-        ((*SPECIALS, "a", "b", "a"), r"stand twice: \['a'\]"),
-        ((*SPECIALS, "<end>"), "stand twice"),
+        ((), "must start with <pad>, <start>, <end>, <unknown>"),
+        (("a", *SPECIAL_TOKENS), "Vocabulary.from_captions builds one"),
+        ((*SPECIAL_TOKENS, "a", "b", "a"), r"duplicates: \['a'\]"),
+        ((*SPECIAL_TOKENS, "<end>"), "duplicates"),
     ],
 )
 def test_lists_that_are_none_are_refused(words: tuple[str, ...], reason: str) -> None:

@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.data.classification.cluttered_mnist import ClutteredMNIST, ClutterSpec, Combine, lay
+from visattn.data.classification.cluttered_mnist import (
+    BlendMode,
+    ClutteredMNIST,
+    ClutterSpec,
+    paste,
+)
 from visattn.data.images.augment import Affine, RandomTranslate
 
-COMBINATIONS: tuple[Combine, ...] = get_args(Combine)
+BLEND_MODES: tuple[BlendMode, ...] = get_args(BlendMode)
 
 
 def some_digits(count: int, size: tuple[int, int] = (5, 7), seed: int = 0) -> Tensor:
@@ -20,12 +25,12 @@ def some_digits(count: int, size: tuple[int, int] = (5, 7), seed: int = 0) -> Te
     return torch.randint(256, (count, 1, *size), generator=random).to(torch.uint8)
 
 
-def laid(
-    plan: ClutterSpec, *, count: int = 11, seed: int = 0, clutter: bool = True
+def canvas_dataset(
+    spec: ClutterSpec, *, count: int = 11, seed: int = 0, other_source: bool = True
 ) -> ClutteredMNIST:
-    others = some_digits(13, seed=9) if clutter else None
+    others = some_digits(13, seed=9) if other_source else None
     return ClutteredMNIST(
-        some_digits(count), torch.arange(count) % 10, plan, seed=seed, clutter=others
+        some_digits(count), torch.arange(count) % 10, spec, seed=seed, distractor_source=others
     )
 
 
@@ -33,9 +38,9 @@ def alike(counts: Tensor) -> bool:
     """Whether counts may be those of equally likely cells: chi-square with p above 0.001."""
     freedom = counts.numel() - 1
     expected = counts.sum() / counts.numel()
-    found = float(((counts - expected) ** 2 / expected).sum())
+    result = float(((counts - expected) ** 2 / expected).sum())
     spread = 2 / (9 * freedom)  # Wilson and Hilferty: its cube root is nearly normal
-    return found < freedom * (1 - spread + 3.09 * spread**0.5) ** 3
+    return result < freedom * (1 - spread + 3.09 * spread**0.5) ** 3
 
 
 def counted(places: Tensor, spans: tuple[int, int]) -> Tensor:
@@ -46,42 +51,44 @@ def counted(places: Tensor, spans: tuple[int, int]) -> Tensor:
 def by_hand(data: ClutteredMNIST, number: int) -> np.ndarray:
     """One canvas, pixel by pixel, in float64."""
     own = number % len(data)
-    height, width = data.plan.size
-    side, placed = data.plan.piece, data.placements([number])
+    height, width = data.spec.size
+    side, placed = data.spec.distractor_size, data.placements([number])
     canvas = np.zeros((height, width))
     top, left = placed.digits[0].tolist()
     for row in range(data.digits.shape[2]):
         for column in range(data.digits.shape[3]):
             canvas[top + row, left + column] = data.digits[own, 0, row, column]
-    for which in range(data.plan.pieces):
+    for which in range(data.spec.num_distractors):
         source = int(placed.sources[0, which])
         (down, right), (top, left) = (
-            corners[0, which].tolist() for corners in (placed.cuts, placed.pieces)
+            corners[0, which].tolist() for corners in (placed.crops, placed.distractors)
         )
         for row in range(side):
             for column in range(side):
-                over = float(data.clutter[source, 0, down + row, right + column])
+                over = float(data.distractor_source[source, 0, down + row, right + column])
                 below = canvas[top + row, left + column]
                 canvas[top + row, left + column] = {
                     "sum": min(below + over, 255.0),
                     "max": max(below, over),
                     "overwrite": over,
-                    "blend": np.floor(below + (255 - below) * over / 255 + 0.5),
-                }[data.plan.combine]
+                    "alpha": np.floor(below + (255 - below) * over / 255 + 0.5),
+                }[data.spec.blend]
     return canvas
 
 
 @given(
-    combine=st.sampled_from(COMBINATIONS),
+    blend=st.sampled_from(BLEND_MODES),
     pieces=st.integers(0, 5),
     seed=st.integers(0, 99),
     numbers=st.lists(st.integers(0, 50), min_size=1, max_size=5),
-    clutter=st.booleans(),
+    other_source=st.booleans(),
 )
 def test_canvases_are_those_made_by_hand(
-    combine: Combine, pieces: int, seed: int, numbers: list[int], clutter: bool
+    blend: BlendMode, pieces: int, seed: int, numbers: list[int], other_source: bool
 ) -> None:
-    data = laid(ClutterSpec((11, 13), pieces, 3, combine), seed=seed, clutter=clutter)
+    data = canvas_dataset(
+        ClutterSpec((11, 13), pieces, 3, blend), seed=seed, other_source=other_source
+    )
     images, labels = data[numbers]
     for number, image, label in zip(numbers, images, labels, strict=True):
         np.testing.assert_array_equal(image[0].numpy(), by_hand(data, number))
@@ -97,7 +104,7 @@ def test_a_digit_lies_at_each_of_33_by_33_places_equally_often() -> None:
     assert not alike(counted(corners[corners[:, 1] < 32], (33, 33)))  # a last place never reached
 
 
-def test_pieces_come_from_everywhere_and_lie_everywhere() -> None:
+def test_distractors_cover_all_crops_and_positions() -> None:
     count = 17
     data = ClutteredMNIST(
         some_digits(count, (28, 28)), torch.zeros(count).long(), ClutterSpec((60, 100), 4)
@@ -107,16 +114,18 @@ def test_pieces_come_from_everywhere_and_lie_everywhere() -> None:
     own = torch.arange(10_000)[:, None] % count
     assert alike(torch.bincount(((placed.sources - own) % count).flatten(), minlength=count)[1:])
     assert not (placed.sources == own).any()
-    assert alike(counted(placed.cuts.flatten(0, 1), (21, 21)))
-    assert alike(counted(placed.pieces.flatten(0, 1), (53, 93)))
+    assert alike(counted(placed.crops.flatten(0, 1), (21, 21)))
+    assert alike(counted(placed.distractors.flatten(0, 1), (53, 93)))
 
 
-def test_there_are_as_many_pieces_of_that_size_as_were_asked_for() -> None:
+def test_number_and_size_of_distractors() -> None:
     black = torch.zeros(7, 1, 5, 5, dtype=torch.uint8)
     gray = torch.full((3, 1, 11, 11), 10, dtype=torch.uint8)
     for pieces, piece in ((1, 8), (4, 8), (8, 3)):
-        plan = ClutterSpec((23, 29), pieces, piece)
-        images, _ = ClutteredMNIST(black, torch.arange(7), plan, clutter=gray)[[*range(7)]]
+        spec = ClutterSpec((23, 29), pieces, piece)
+        images, _ = ClutteredMNIST(black, torch.arange(7), spec, distractor_source=gray)[
+            [*range(7)]
+        ]
         assert images.sum((1, 2, 3)).tolist() == [10 * pieces * piece**2] * 7
     rows, columns = torch.nonzero(images[0, 0], as_tuple=True)
     assert len(set(rows.tolist())) > 3
@@ -124,42 +133,46 @@ def test_there_are_as_many_pieces_of_that_size_as_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("combine", "expected"),
+    ("blend", "expected"),
     [
         ("sum", [30, 250, 255, 200]),
         ("max", [30, 200, 200, 200]),
         ("overwrite", [30, 50, 100, 0]),
-        ("blend", [30, 211, 222, 200]),
+        ("alpha", [30, 211, 222, 200]),
     ],
 )
-def test_what_becomes_of_a_digit_under_a_piece(combine: Combine, expected: list[int]) -> None:
+def test_blend_modes(blend: BlendMode, expected: list[int]) -> None:
     canvas = torch.tensor([[[[0, 200, 200, 200]]]], dtype=torch.uint8)
     piece = torch.tensor([[[[30, 50, 100, 0]]]], dtype=torch.uint8)
-    lay(canvas, piece, torch.tensor([[0, 0]]), combine)
+    paste(canvas, piece, torch.tensor([[0, 0]]), blend)
     assert canvas.flatten().tolist() == expected
 
 
 @settings(max_examples=9)
 @given(seed=st.integers(0, 99), numbers=st.lists(st.integers(0, 40), min_size=1, max_size=5))
 def test_a_canvas_is_its_seed_and_number(seed: int, numbers: list[int]) -> None:
-    data, again = (laid(ClutterSpec((11, 13), 2, 3), seed=seed, clutter=False) for _ in range(2))
+    data, again = (
+        canvas_dataset(ClutterSpec((11, 13), 2, 3), seed=seed, other_source=False) for _ in range(2)
+    )
     together = data[numbers].images
     for number, image in zip(numbers, together, strict=True):
         assert torch.equal(again[[number]].images[0], image)
 
 
 def test_other_seeds_and_other_epochs_bring_other_canvases() -> None:
-    plan = ClutterSpec((60, 60), 4, 3)
+    spec = ClutterSpec((60, 60), 4, 3)
     canvases = [
-        laid(plan, seed=seed)[[11 * epoch + 5]].images for seed in range(3) for epoch in range(3)
+        canvas_dataset(spec, seed=seed)[[11 * epoch + 5]].images
+        for seed in range(3)
+        for epoch in range(3)
     ]
     assert all(
-        not torch.equal(one, other) for i, one in enumerate(canvases) for other in canvases[:i]
+        not torch.equal(item, other) for i, item in enumerate(canvases) for other in canvases[:i]
     )
 
 
 def test_nothing_is_drawn_from_a_generator_that_others_use() -> None:
-    data = laid(ClutterSpec((11, 13), 2, 3))
+    data = canvas_dataset(ClutterSpec((11, 13), 2, 3))
     before = torch.get_rng_state()
     first = data[[3, 5]].images
     assert torch.equal(torch.get_rng_state(), before)
@@ -178,15 +191,15 @@ def test_centers_are_where_the_digits_are() -> None:
 
 
 def test_a_digest_tells_canvases_apart() -> None:
-    plan = ClutterSpec((11, 13), 2, 3)
-    digest = laid(plan).digest()
-    assert digest == laid(plan).digest()
+    spec = ClutterSpec((11, 13), 2, 3)
+    digest = canvas_dataset(spec).digest()
+    assert digest == canvas_dataset(spec).digest()
     others = [
-        laid(plan, seed=1),
-        laid(plan, clutter=False),
-        laid(ClutterSpec((11, 13), 2, 3, "max")),
+        canvas_dataset(spec, seed=1),
+        canvas_dataset(spec, other_source=False),
+        canvas_dataset(ClutterSpec((11, 13), 2, 3, "max")),
         ClutteredMNIST(
-            some_digits(11), torch.zeros(11).long(), plan, clutter=some_digits(13, seed=9)
+            some_digits(11), torch.zeros(11).long(), spec, distractor_source=some_digits(13, seed=9)
         ),
     ]
     assert len({digest, *(other.digest() for other in others)}) == 5
@@ -225,37 +238,37 @@ def test_colors_stay_in_their_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("options", "message"),
     [
-        ({"size": (0, 5)}, "size and piece must be at least 1 pixel"),
-        ({"piece": 0}, "size and piece must be at least 1 pixel"),
-        ({"pieces": -1}, "pieces at least 0"),
+        ({"size": (0, 5)}, "size and distractor_size must be at least 1 pixel"),
+        ({"distractor_size": 0}, "size and distractor_size must be at least 1 pixel"),
+        ({"num_distractors": -1}, "num_distractors at least 0"),
     ],
 )
-def test_plans_without_sense_are_refused(plan: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ClutterSpec(**plan)  # pyright: ignore[reportArgumentType]
+def test_invalid_spec_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClutterSpec(**options)  # pyright: ignore[reportArgumentType]
 
 
-def test_an_unknown_way_to_combine_is_refused() -> None:
-    plan = ClutterSpec()
-    object.__setattr__(plan, "combine", "mean")  # the constructor's own types are checked in tests
-    with pytest.raises(ValueError, match="one of sum, max, overwrite, blend; got 'mean'"):
-        plan.__post_init__()
+def test_unknown_blend_mode_is_refused() -> None:
+    spec = ClutterSpec()
+    object.__setattr__(spec, "blend", "mean")  # the constructor's own types are checked in tests
+    with pytest.raises(ValueError, match="one of sum, max, overwrite, alpha; got 'mean'"):
+        spec.__post_init__()
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"digit of \(5, 7\) pixels must fit .* canvas of \(9, 6\)"
     ):
-        laid(ClutterSpec((9, 6)))
-    with pytest.raises(ValueError, match="pieces of 6 pixels a side must fit"):
-        laid(ClutterSpec((11, 13), 1, 6))
+        canvas_dataset(ClutterSpec((9, 6)))
+    with pytest.raises(ValueError, match="distractors of 6 x 6 pixels must fit"):
+        canvas_dataset(ClutterSpec((11, 13), 1, 6))
     with pytest.raises(ValueError, match="got 0 other digits"):
-        laid(ClutterSpec((11, 13), 1, 3), count=1, clutter=False)
+        canvas_dataset(ClutterSpec((11, 13), 1, 3), count=1, other_source=False)
     with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
-        laid(ClutterSpec((11, 13)), seed=-1)
-    grown = Affine(canvas=(6, 7))
+        canvas_dataset(ClutterSpec((11, 13)), seed=-1)
+    grown = Affine(canvas_size=(6, 7))
     data = ClutteredMNIST(
         some_digits(3), torch.zeros(3).long(), ClutterSpec((11, 13)), augmentations=[grown]
     )
@@ -264,6 +277,6 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_a_canvas_as_large_as_the_digit_holds_it_as_it_is() -> None:
-    data = laid(ClutterSpec((5, 7)))
+    data = canvas_dataset(ClutterSpec((5, 7)))
     assert torch.equal(data[[3, 14]].images, data.digits[[3, 3]])
     assert not data.centers.any()

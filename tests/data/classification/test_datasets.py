@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from class_miniatures import write_photo_folders
+from classification_data import write_photo_folders
 from torch import Tensor
 
 from visattn.data.classification.datasets import (
-    FramedPhotos,
-    HeldImages,
+    ImageFiles,
+    InMemoryImages,
     LabeledBatch,
-    labeled_files,
+    list_labeled_files,
 )
-from visattn.data.images.augment import RandomHorizontalFlip, augmentation
+from visattn.data.images.augment import RandomHorizontalFlip, build_augmentation
 from visattn.data.images.reader import ImageError, read_image
-from visattn.data.images.resize import ResizeSpec, frame
+from visattn.data.images.resize import ResizeSpec, resize_to_input
 
 CLASSES = ("daisy", "rose", "tulip")
 
@@ -33,34 +33,34 @@ def noise(*shape: int) -> Tensor:
 def test_held_images_are_changed_and_stay_as_they_are() -> None:
     images = noise(7, 1, 3, 5)
     kept = images.clone()
-    held = HeldImages(
-        images, torch.arange(7), (RandomHorizontalFlip(1.0), augmentation("RandomInvert"))
+    stored = InMemoryImages(
+        images, torch.arange(7), (RandomHorizontalFlip(1.0), build_augmentation("RandomInvert"))
     )
-    batch = held[[5, 2]]
+    batch = stored[[5, 2]]
     assert batch.labels.tolist() == [5, 2]
     flipped = kept[[5, 2]].flip(-1)
-    for found, plain in zip(batch.images, flipped, strict=True):
-        assert torch.equal(found, plain) or torch.equal(found, 255 - plain)
+    for result, plain in zip(batch.images, flipped, strict=True):
+        assert torch.equal(result, plain) or torch.equal(result, 255 - plain)
     assert torch.equal(images, kept)
-    assert len(held) == 7
+    assert len(stored) == 7
 
 
 def test_a_number_behind_the_last_is_a_image_changed_in_another_way() -> None:
-    held = HeldImages(
-        noise(7, 3, 9, 11), torch.arange(7), (augmentation("RandomTranslate"),), seed=3
+    stored = InMemoryImages(
+        noise(7, 3, 9, 11), torch.arange(7), (build_augmentation("RandomTranslate"),), seed=3
     )
-    first, later = held[[5, 2]], held[[5 + 7, 2 + 14]]
+    first, later = stored[[5, 2]], stored[[5 + 7, 2 + 14]]
     assert first.labels.tolist() == later.labels.tolist() == [5, 2]
     assert not torch.equal(first.images, later.images)
-    assert torch.equal(held[[2, 6, 5]].images[[2, 0]], first.images)  # in whatever batch
-    other = HeldImages(held.images, held.labels, held.augmentations, seed=4)
+    assert torch.equal(stored[[2, 6, 5]].images[[2, 0]], first.images)  # in whatever batch
+    other = InMemoryImages(stored.images, stored.labels, stored.augmentations, seed=4)
     assert not torch.equal(other[[5, 2]].images, first.images)
 
 
 def test_photos_are_changed_by_their_number(folder: Path) -> None:
-    files, labels = labeled_files(folder / "train", CLASSES)
-    crop = (augmentation({"RandomResizedCrop": {"size": [31, 29]}}),)
-    photos = FramedPhotos(files, labels, ResizeSpec((31, 29)), crop)
+    files, labels = list_labeled_files(folder / "train", CLASSES)
+    crop = (build_augmentation({"RandomResizedCrop": {"size": [31, 29]}}),)
+    photos = ImageFiles(files, labels, ResizeSpec((31, 29)), crop)
     first, later = photos[[4, 1]], photos[[4 + 9, 1]]
     assert later.labels.tolist() == [1, 0]
     assert torch.equal(later.images[1], first.images[1])
@@ -68,7 +68,7 @@ def test_photos_are_changed_by_their_number(folder: Path) -> None:
 
 
 def test_files_are_listed_class_by_class(folder: Path) -> None:
-    files, labels = labeled_files(folder / "val", CLASSES)
+    files, labels = list_labeled_files(folder / "val", CLASSES)
     assert [f"{file.parent.name}/{file.name}" for file in files] == [
         f"{name}/{index}.jpg" for name in CLASSES for index in range(2)
     ]
@@ -76,47 +76,47 @@ def test_files_are_listed_class_by_class(folder: Path) -> None:
 
 
 def test_photos_are_framed(folder: Path) -> None:
-    files, labels = labeled_files(folder / "val", CLASSES)
+    files, labels = list_labeled_files(folder / "val", CLASSES)
     framing = ResizeSpec((31, 29))
-    batch = FramedPhotos(files, labels, framing)[[4, 1]]
-    for number, found in zip((4, 1), batch.images, strict=True):
-        assert torch.equal(found, frame(read_image(files[number]), framing)[0])
+    batch = ImageFiles(files, labels, framing)[[4, 1]]
+    for number, result in zip((4, 1), batch.images, strict=True):
+        assert torch.equal(result, resize_to_input(read_image(files[number]), framing)[0])
     assert batch.labels.tolist() == [2, 0]
 
 
 def test_augmented_photos_come_in_the_size_of_the_network(folder: Path) -> None:
-    files, labels = labeled_files(folder / "train", CLASSES)
+    files, labels = list_labeled_files(folder / "train", CLASSES)
     for spec, plain in (
         ("RandomHorizontalFlip", None),
         ({"RandomCrop": {"size": [31, 29]}}, None),
         ({"CenterCrop": {"size": [31, 29]}}, (8, 15)),
     ):
-        photos = FramedPhotos(files, labels, ResizeSpec((31, 29)), (augmentation(spec),))
-        found = photos[[0]].images
-        assert found.shape == (1, 3, 31, 29)
+        photos = ImageFiles(files, labels, ResizeSpec((31, 29)), (build_augmentation(spec),))
+        result = photos[[0]].images
+        assert result.shape == (1, 3, 31, 29)
         if plain:  # what fits already is not framed again
             top, left = plain
             pixels = torch.from_numpy(read_image(files[0]).pixels.copy()).permute(2, 0, 1)
             cuts = [
                 pixels[:, y : y + 31, x : x + 29] for y in (top, top + 1) for x in (left, left + 1)
             ]
-            assert any(torch.equal(found[0], cut) for cut in cuts)
+            assert any(torch.equal(result[0], cut) for cut in cuts)
 
 
 def test_a_broken_photo_is_named(folder: Path) -> None:
-    files, labels = labeled_files(folder / "val", CLASSES)
+    files, labels = list_labeled_files(folder / "val", CLASSES)
     files[0].write_bytes(b"no photo")
     with pytest.raises(ImageError, match=r"val/daisy/0\.jpg"):
-        _ = FramedPhotos(files, labels, ResizeSpec((8, 8)))[[0]]
+        _ = ImageFiles(files, labels, ResizeSpec((8, 8)))[[0]]
 
 
 def test_folders_hold_the_classes_that_training_has(folder: Path) -> None:
-    with pytest.raises(ValueError, match="val has classes that training has not: tulip"):
-        labeled_files(folder / "val", CLASSES[:2])
+    with pytest.raises(ValueError, match="val has classes that the training split lacks: tulip"):
+        list_labeled_files(folder / "val", CLASSES[:2])
     with pytest.raises(FileNotFoundError, match="yak does not exist"):
-        labeled_files(folder / "val", (*CLASSES, "yak"))
-    with pytest.raises(FileNotFoundError, match=r"holds no folders; photos are expected as"):
-        labeled_files(folder / "nowhere", CLASSES)
+        list_labeled_files(folder / "val", (*CLASSES, "yak"))
+    with pytest.raises(FileNotFoundError, match=r"has no class folders; photos are expected as"):
+        list_labeled_files(folder / "nowhere", CLASSES)
 
 
 def test_a_batch_moves_as_a_whole() -> None:

@@ -1,4 +1,4 @@
-"""Features on disk: damage is noticed, and only one process writes."""
+"""File format of cached features: damage is detected, and only one process writes."""
 
 import json
 import os
@@ -7,12 +7,19 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from feature_cache_data import Photos, prepare, small_encoder
 from hypothesis import given
 from hypothesis import strategies as st
-from kept_photos import Photos, prepare, small_encoder
 
 from visattn.data.feature_cache.cache import FeatureCache
-from visattn.data.feature_cache.format import HEADER, LOCK, RECORDS, alone, packed, unpacked
+from visattn.data.feature_cache.format import (
+    HEADER,
+    LOCK,
+    RECORDS,
+    lock_folder,
+    pack_records,
+    unpack_record,
+)
 from visattn.models.backbones.timm_encoder import TimmEncoder
 
 
@@ -22,15 +29,15 @@ def encoder() -> TimmEncoder:
 
 
 @given(values=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=31), spot=st.integers(0))
-def test_a_record_is_whole_or_refused(values: list[int], spot: int) -> None:
+def test_damaged_record_is_detected(values: list[int], spot: int) -> None:
     bits = np.array(values, dtype=np.uint16)
-    record = packed(bits.view(np.float16).reshape(1, 1, -1)).tobytes()
-    kept = unpacked(bytearray(record))
-    assert kept is not None
-    assert np.array_equal(kept.view(np.uint16), bits)
-    torn = bytearray(record)
-    torn[spot % len(torn)] ^= 1 << spot % 8
-    assert unpacked(torn) is None
+    record = pack_records(bits.view(np.float16).reshape(1, 1, -1))[0, 0]
+    unpacked = unpack_record(record)
+    assert unpacked is not None
+    assert np.array_equal(unpacked.view(np.uint16), bits)
+    damaged = bytearray(record.tobytes())
+    damaged[spot % len(damaged)] ^= 1 << spot % 8
+    assert unpack_record(np.frombuffer(damaged, dtype="<u2")) is None
 
 
 def damage(folder: Path, how: str) -> None:
@@ -81,41 +88,45 @@ def test_damage_is_refused(tmp_path: Path, encoder: TimmEncoder, how: str, reaso
         prepare(tmp_path, encoder, Photos())
 
 
-def test_a_changed_byte_is_noticed_when_it_is_read(tmp_path: Path, encoder: TimmEncoder) -> None:
+def test_changed_byte_is_detected_on_read(tmp_path: Path, encoder: TimmEncoder) -> None:
     cache = prepare(tmp_path, encoder, Photos())
     content = bytearray((tmp_path / RECORDS).read_bytes())
     content[cache.header.photo_bytes * 5 + 1234] ^= 8
     (tmp_path / RECORDS).write_bytes(content)
     cache.read(4)
-    with pytest.raises(ValueError, match=r"features\.bin is damaged where it holds 5\.jpg; remove"):
+    with pytest.raises(
+        ValueError, match=r"features\.bin is damaged at the record of 5\.jpg; remove"
+    ):
         cache.read(5)
     cache.read(5, 1)
 
 
-def test_the_lock_of_a_dead_process_holds_nobody_up(tmp_path: Path, encoder: TimmEncoder) -> None:
+def test_lock_file_of_a_dead_process_does_not_block(tmp_path: Path, encoder: TimmEncoder) -> None:
     (tmp_path / LOCK).write_text("4194304")  # higher than any process has
-    told: list[str] = []
-    prepare(tmp_path, encoder, Photos(), told=told.append)
-    assert not any("waiting" in line for line in told)
+    messages: list[str] = []
+    prepare(tmp_path, encoder, Photos(), log=messages.append)
+    assert not any("waiting" in line for line in messages)
 
 
-def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_waiting_process_names_the_lock_owner(tmp_path: Path) -> None:
+    messages: list[str] = []
     turns: list[str] = []
     (tmp_path / LOCK).write_text("4194304")  # who was there before
 
     def wait() -> None:
-        with alone(tmp_path, told.append):
+        with lock_folder(tmp_path, messages.append):
             turns.append("second")
 
     waiter = Thread(target=wait)
-    with alone(tmp_path, told.append):
+    with lock_folder(tmp_path, messages.append):
         waiter.start()
         for _ in range(2000):  # as many hundredths of a second, on the slowest machine
-            if told:
+            if messages:
                 break
             waiter.join(0.01)
         turns.append("first")
     waiter.join()
     assert turns == ["first", "second"]
-    assert told == [f"features: waiting for process {os.getpid()}, which is at work in {tmp_path}"]
+    assert messages == [
+        f"features: waiting for process {os.getpid()}, which is writing to {tmp_path}"
+    ]

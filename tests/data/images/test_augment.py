@@ -1,4 +1,4 @@
-"""Images changed at random: each in its own way, as plain loops would."""
+"""Augmentations: equal to plain loops, and reproducible for each image."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from torchvision.transforms.v2.functional import rotate
 
 from visattn.data.images.augment import (
     Affine,
-    EachAlone,
+    PerImageTransform,
     RandomHorizontalFlip,
     RandomTranslate,
-    augmentation,
+    build_augmentation,
 )
 
 
@@ -29,15 +29,15 @@ def seeded(seed: int) -> Generator:
 
 
 def drawn(draws: int, count: int, seed: int) -> Tensor:
-    """What decides of each image."""
+    """Random numbers of each image."""
     return torch.rand(draws, count, generator=seeded(seed)).T
 
 
 @given(pixels=st.integers(0, 9), seed=st.integers(0, 99))
 def test_shifted_images_are_cut_out_of_a_black_margin(pixels: int, seed: int) -> None:
     images = noise(5, 2, 7, 11)
-    found = RandomTranslate(pixels)(images, drawn(2, 5, seed))
-    for image, shifted in zip(images, found, strict=True):
+    output = RandomTranslate(pixels)(images, drawn(2, 5, seed))
+    for image, shifted in zip(images, output, strict=True):
         wide = pad(image, (pixels,) * 4)
         cuts = [
             wide[:, y : y + 7, x : x + 11]
@@ -59,14 +59,14 @@ def test_images_are_shifted_apart_and_in_every_direction() -> None:
 
 def test_some_images_are_mirrored() -> None:
     images = noise(997, 1, 3, 5)
-    found = RandomHorizontalFlip(0.25)(images, drawn(1, 997, 0))
-    same = (found == images).flatten(1).all(1)
-    turned = (found == images.flip(-1)).flatten(1).all(1)
+    output = RandomHorizontalFlip(0.25)(images, drawn(1, 997, 0))
+    same = (output == images).flatten(1).all(1)
+    turned = (output == images.flip(-1)).flatten(1).all(1)
     assert (same ^ turned).all()
     assert 0.2 < turned.float().mean() < 0.3
 
 
-def test_nothing_asked_is_nothing_done() -> None:
+def test_affine_defaults_to_identity() -> None:
     images = noise(5, 3, 7, 11)
     assert torch.equal(Affine()(images), images)
 
@@ -74,25 +74,25 @@ def test_nothing_asked_is_nothing_done() -> None:
 def test_a_turn_is_that_of_torchvision() -> None:
     images = noise(2, 3, 31, 31)
     angles = (2 * torch.rand(4, 2, generator=seeded(0))[0] - 1) * 30
-    for image, found, angle in zip(
+    for image, output, angle in zip(
         images, Affine(degrees=30)(images, drawn(4, 2, 0)), angles.tolist(), strict=True
     ):
         bilinear = v2.InterpolationMode.BILINEAR
         wanted = rotate(image, -angle, interpolation=bilinear)  # theirs turns against the clock
-        assert (found.float() - wanted.float()).abs().max() <= 1
+        assert (output.float() - wanted.float()).abs().max() <= 1
 
 
 @given(seed=st.integers(0, 99))
 def test_a_scaled_and_moved_image_lies_where_it_was_drawn_to(seed: int) -> None:
     blob = torch.zeros(3, 1, 29, 29, dtype=torch.uint8)
     blob[:, :, 10:19, 10:19] = 255
-    affine = Affine(scale=(0.5, 1.5), shift=0.2, canvas=(61, 83))
-    found = affine(blob, drawn(4, 3, seed)).float()[:, 0]
+    affine = Affine(scale=(0.5, 1.5), translate=0.2, canvas_size=(61, 83))
+    output = affine(blob, drawn(4, 3, seed)).float()[:, 0]
     _, scale, right, down = torch.rand(4, 3, generator=seeded(seed))
-    mass = found.sum((1, 2)) / 255
+    mass = output.sum((1, 2)) / 255
     torch.testing.assert_close(mass.sqrt(), 9 * (0.5 + scale), rtol=0.1, atol=0.1)
-    x = (found.sum(1) * (torch.arange(83) + 0.5)).sum(1) / found.sum((1, 2))
-    y = (found.sum(2) * (torch.arange(61) + 0.5)).sum(1) / found.sum((1, 2))
+    x = (output.sum(1) * (torch.arange(83) + 0.5)).sum(1) / output.sum((1, 2))
+    y = (output.sum(2) * (torch.arange(61) + 0.5)).sum(1) / output.sum((1, 2))
     torch.testing.assert_close(x, 41.5 + (2 * right - 1) * 0.2 * 83, rtol=0, atol=0.3)
     torch.testing.assert_close(y, 30.5 + (2 * down - 1) * 0.2 * 61, rtol=0, atol=0.3)
 
@@ -100,23 +100,23 @@ def test_a_scaled_and_moved_image_lies_where_it_was_drawn_to(seed: int) -> None:
 ALL = {
     "RandomHorizontalFlip": "RandomHorizontalFlip",
     "RandomTranslate": "RandomTranslate",
-    "Affine": {"Affine": {"degrees": 45, "scale": [0.7, 1.2], "shift": 0.1}},
+    "Affine": {"Affine": {"degrees": 45, "scale": [0.7, 1.2], "translate": 0.1}},
     "RandomRotation": {"RandomRotation": {"degrees": 90}},
     "RandAugment": "RandAugment",
 }
 
 
 @pytest.mark.parametrize("spec", ALL.values(), ids=ALL)
-def test_a_image_is_changed_by_its_own_numbers_in_whatever_batch(spec: Any) -> None:
-    made, images = augmentation(spec), noise(11, 3, 13, 17)
-    uniforms = torch.rand(11, made.draws, generator=seeded(1), dtype=torch.float64)
-    found = made(images, uniforms)
-    torch.manual_seed(5)  # of no account, and left alone
+def test_result_is_independent_of_the_batch(spec: Any) -> None:
+    made, images = build_augmentation(spec), noise(11, 3, 13, 17)
+    uniforms = torch.rand(11, made.num_uniforms, generator=seeded(1), dtype=torch.float64)
+    output = made(images, uniforms)
+    torch.manual_seed(5)  # without effect, and restored
     before = torch.get_rng_state()
     for row in (7, 2):
-        assert torch.equal(made(images[row : row + 1], uniforms[row : row + 1])[0], found[row])
+        assert torch.equal(made(images[row : row + 1], uniforms[row : row + 1])[0], output[row])
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.equal(made(images, uniforms.roll(1, 0)), found)
+    assert not torch.equal(made(images, uniforms.roll(1, 0)), output)
 
 
 def test_the_largest_number_is_still_inside() -> None:
@@ -128,9 +128,9 @@ def test_the_largest_number_is_still_inside() -> None:
 
 def test_transforms_of_torchvision_are_drawn_for_each_image() -> None:
     images = noise(41, 3, 9, 9)
-    made = augmentation({"RandomCrop": {"size": [5, 7]}})
-    found = made(images)
-    assert found.shape == (41, 3, 5, 7)
+    made = build_augmentation({"RandomCrop": {"size": [5, 7]}})
+    output = made(images)
+    assert output.shape == (41, 3, 5, 7)
     firsts = {
         next(
             (y, x)
@@ -138,7 +138,7 @@ def test_transforms_of_torchvision_are_drawn_for_each_image() -> None:
             for x in range(3)
             if torch.equal(whole[:, y : y + 5, x : x + 7], cut)
         )
-        for whole, cut in zip(images, found, strict=True)
+        for whole, cut in zip(images, output, strict=True)
     }
     assert len(firsts) > 5
 
@@ -155,7 +155,7 @@ def test_transforms_of_torchvision_are_drawn_for_each_image() -> None:
 def test_policies_of_torchvision_take_gray_images_and_colors(spec: Any, channels: int) -> None:
     images, kept = noise(53, channels, 13, 11), noise(53, channels, 13, 11)
     torch.manual_seed(0)
-    changed = augmentation(spec)(images)
+    changed = build_augmentation(spec)(images)
     assert changed.dtype == torch.uint8
     assert changed.shape == images.shape
     assert torch.equal(images, kept)
@@ -164,28 +164,33 @@ def test_policies_of_torchvision_take_gray_images_and_colors(spec: Any, channels
 
 
 def test_what_gives_no_bytes_is_refused() -> None:
-    made = EachAlone(v2.ToDtype(torch.float32, scale=True))
-    with pytest.raises(TypeError, match=r"ToDtype gives torch\.float32 where bytes must come out"):
+    made = PerImageTransform(v2.ToDtype(torch.float32, scale=True))
+    with pytest.raises(
+        TypeError, match=r"ToDtype returns torch\.float32, but augmentations must return uint8"
+    ):
         made(noise(1, 3, 5, 7))
 
 
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("Miror", "there is no augmentation 'Miror'; did you mean RandomHorizontalFlip"),
+        ("Miror", "unknown augmentation 'Miror'; did you mean RandomHorizontalFlip"),
         ("RandomHorizontalFlop", "did you mean RandomHorizontalFlip"),
-        ("functional", "there is no augmentation 'functional'"),
-        ({"RandomTranslate": {"pixel": 3}}, "RandomTranslate does not take these options: .*'pixel'"),
-        ({"RandomCrop": {"sise": 3}}, "RandomCrop does not take these options"),
+        ("functional", "unknown augmentation 'functional'"),
+        (
+            {"RandomTranslate": {"pixel": 3}},
+            "RandomTranslate does not accept these options: .*'pixel'",
+        ),
+        ({"RandomCrop": {"sise": 3}}, "RandomCrop does not accept these options"),
         (
             {"RandomTranslate": {}, "RandomHorizontalFlip": {}},
             "one name with its options, got RandomTranslate, RandomHorizontalFlip",
         ),
         ({"RandomTranslate": {"pixels": -1}}, "pixels must be at least 0, got -1"),
-        ({"RandomHorizontalFlip": {"share": 2}}, "share must lie between 0 and 1, got 2"),
-        ({"Affine": {"scale": [2, 1]}}, "scale must be a smallest and a largest number"),
+        ({"RandomHorizontalFlip": {"p": 2}}, "p must lie between 0 and 1, got 2"),
+        ({"Affine": {"scale": [2, 1]}}, "scale must be a smallest and a largest factor"),
     ],
 )
 def test_what_cannot_be_done_is_said(spec: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        augmentation(spec)
+        build_augmentation(spec)

@@ -287,29 +287,32 @@ def test_an_enormous_file_is_not_read(tmp_path: Path) -> None:
 
 
 def test_scans_of_a_jpeg_are_counted_where_they_are() -> None:
-    assert jpeg_scans.scan_count(ZOO["jpeg"]) == 1
-    assert 1 < jpeg_scans.scan_count(ZOO["progressive jpeg"]) < 20
-    assert jpeg_scans.scan_count(many_scans(77)) == jpeg_scans.scan_count(many_scans(1)) + 76
+    assert jpeg_scans.count_jpeg_scans(ZOO["jpeg"]) == 1
+    assert 1 < jpeg_scans.count_jpeg_scans(ZOO["progressive jpeg"]) < 20
+    assert (
+        jpeg_scans.count_jpeg_scans(many_scans(77))
+        == jpeg_scans.count_jpeg_scans(many_scans(1)) + 76
+    )
     film = ZOO["jpeg"] + b"\xff\xda" * 1000  # what telephones append
     preview = b"\xff\xe1" + (2002).to_bytes(2) + b"\xff\xda" * 1000
     for content in (film, ZOO["jpeg"][:2] + preview + ZOO["jpeg"][2:]):
-        assert jpeg_scans.scan_count(content) == 1
+        assert jpeg_scans.count_jpeg_scans(content) == 1
         assert read_image(content).size == (13, 19)
     for content in (b"", b"\xff", b"\xff\xd8\xff\xe1", ZOO["jpeg"][:200]):
-        assert jpeg_scans.scan_count(content) <= 1
+        assert jpeg_scans.count_jpeg_scans(content) <= 1
     assert read_image(many_scans(50)).size == (64, 64)
 
 
 def test_wide_numbers_take_little_room_beside_the_file() -> None:
     wide = Image.fromarray(np.random.default_rng(2).random((2048, 2048), dtype=np.float32))
     tracemalloc.start()
-    found = read_image(wide).pixels
+    result_value = read_image(wide).pixels
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 6 * found.nbytes  # 64 bits a number, three of them at once, would be 16
+    assert peak < 6 * result_value.nbytes  # 64 bits a number, three of them at once, would be 16
     values = np.asarray(wide)
     shares = (values.astype(float) - values.min()) / (values.max() - values.min())
-    assert np.array_equal(found[..., 0], np.rint(shares * 255))
+    assert np.array_equal(result_value[..., 0], np.rint(shares * 255))
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 6])
@@ -354,10 +357,10 @@ def test_a_path_an_image_bytes_and_an_array_give_the_same(tmp_path: Path) -> Non
 def test_an_image_and_an_array_stay_as_they_were() -> None:
     image, array = PHOTO.convert("RGBA"), COLORS.copy()
     image.getexif()[0x0112] = 6
-    image = read_image(image)
+    loaded = read_image(image)
     read_image(array).pixels[:] = 0
-    assert image.orientation == 6
-    assert image.size == (19, 13)
+    assert loaded.orientation == 6
+    assert loaded.size == (19, 13)
     assert (image.mode, image.size, image.getexif()[0x0112]) == ("RGBA", (19, 13), 6)
     np.testing.assert_array_equal(array, COLORS)
 
@@ -390,8 +393,8 @@ def test_folders_are_searched_and_files_taken_as_given(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.png", ".hidden.png", "notes.txt", "sub/c.webp", ".git/d.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = find_images([tmp_path])
-    assert found == [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "sub" / "c.webp"]
+    result_value = find_images([tmp_path])
+    assert result_value == [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "sub" / "c.webp"]
     assert find_images(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]
     assert find_images([tmp_path / "b.JPG", str(tmp_path)])[0] == tmp_path / "b.JPG"
     assert len(find_images([tmp_path, tmp_path])) == 3

@@ -1,4 +1,4 @@
-"""An image in the network's frame: the same pixels as torchvision's, and the way back."""
+"""Resizing to the network's input: the pixels of torchvision, and exact geometry."""
 
 from itertools import product
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from torch.nn.functional import avg_pool2d
 from torchvision.transforms import v2
 
 from visattn.data.images.reader import LoadedImage, read_image
-from visattn.data.images.resize import ResizeSpec, frame, framed_geometry
+from visattn.data.images.resize import ResizeSpec, resize_geometry, resize_to_input
 from visattn.recording.attention_map import AttentionMap
 
 SIDES = st.integers(3, 97)
@@ -33,9 +33,9 @@ def noise(y: int, x: int) -> LoadedImage:
 
 
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, shorter=SIDES)
-@pytest.mark.parametrize("resampling", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_crop_is_torchvision_to_the_bit(
-    resampling: Literal["bilinear", "bicubic"],
+    interpolation: Literal["bilinear", "bicubic"],
     y: int,
     x: int,
     height: int,
@@ -43,10 +43,10 @@ def test_crop_is_torchvision_to_the_bit(
     shorter: int,
 ) -> None:
     image = noise(y, x)
-    mode = v2.InterpolationMode(resampling)
+    mode = v2.InterpolationMode(interpolation)
     peer = v2.Compose([v2.Resize(shorter, mode), v2.CenterCrop((height, width)), v2.PILToTensor()])
-    framing = ResizeSpec((height, width), shorter=shorter, resampling=resampling)
-    pixels, _ = frame(image, framing)
+    resize = ResizeSpec((height, width), shorter=shorter, interpolation=interpolation)
+    pixels, _ = resize_to_input(image, resize)
     torch.testing.assert_close(pixels, peer(Image.fromarray(image.pixels)), rtol=0, atol=0)
 
 
@@ -54,7 +54,7 @@ def test_crop_is_torchvision_to_the_bit(
 def test_squash_is_torchvision_to_the_bit(y: int, x: int, height: int, width: int) -> None:
     image = noise(y, x)
     peer = v2.Compose([v2.Resize((height, width)), v2.PILToTensor()])
-    pixels, geometry = frame(image, ResizeSpec((height, width), "squash"))
+    pixels, geometry = resize_to_input(image, ResizeSpec((height, width), "squash"))
     torch.testing.assert_close(pixels, peer(Image.fromarray(image.pixels)), rtol=0, atol=0)
     assert geometry.seen() == (0, 0, x, y)
 
@@ -62,7 +62,7 @@ def test_squash_is_torchvision_to_the_bit(y: int, x: int, height: int, width: in
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
 def test_pad_shows_the_whole_image_between_bars(y: int, x: int, height: int, width: int) -> None:
     white = LoadedImage(np.full((y, x, 3), 255, np.uint8))
-    pixels, geometry = frame(white, ResizeSpec((height, width), "pad", fill=(9, 8, 7)))
+    pixels, geometry = resize_to_input(white, ResizeSpec((height, width), "pad", fill=(9, 8, 7)))
     assert pixels.shape == (3, height, width)
     assert geometry.seen() == (0, 0, x, y)
     corners = geometry.to_input(torch.tensor([[0.0, 0.0], [x, y]], dtype=torch.float64))
@@ -86,17 +86,17 @@ def test_pad_shows_the_whole_image_between_bars(y: int, x: int, height: int, wid
 def test_the_region_seen_is_the_one_measured_with_ramps(
     size: tuple[int, int], shorter: int, region: tuple[float, ...]
 ) -> None:
-    _, geometry = frame(
+    _, geometry = resize_to_input(
         LoadedImage(np.zeros((*size, 3), np.uint8)), ResizeSpec((224, 224), shorter=shorter)
     )
     np.testing.assert_allclose(geometry.seen(), region, atol=0.005)
 
 
 FITS: list[dict[str, Any]] = [
-    {"fit": "crop"},
-    {"fit": "crop", "shorter": 256},
-    {"fit": "squash"},
-    {"fit": "pad"},
+    {"mode": "crop"},
+    {"mode": "crop", "shorter": 256},
+    {"mode": "squash"},
+    {"mode": "pad"},
 ]
 LARGE = [(480, 640), (640, 480), (1080, 1920)]
 CASES = [
@@ -106,9 +106,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("size", "code", "fit", "flip"), CASES)
+@pytest.mark.parametrize(("size", "code", "mode", "flip"), CASES)
 def test_a_marked_block_is_found_where_it_lies(
-    size: tuple[int, int], code: int, fit: dict[str, Any], *, flip: bool
+    size: tuple[int, int], code: int, mode: dict[str, Any], *, flip: bool
 ) -> None:
     # file -> upright -> frame -> flip -> a model whose map is the mean of each patch -> image
     (y, x), (height, width) = size, (size[0] // 5, size[1] // 5)
@@ -118,13 +118,13 @@ def test_a_marked_block_is_found_where_it_lies(
     stored = Image.fromarray(upright)
     stored = stored if code == 1 else stored.transpose(TURNS[code])
     stored.getexif()[0x0112] = code
-    pixels, geometry = frame(read_image(stored), ResizeSpec((224, 224), **fit))
+    pixels, geometry = resize_to_input(read_image(stored), ResizeSpec((224, 224), **mode))
     if flip:
         pixels, geometry = pixels.flip(-1), geometry.flipped()
     patches = avg_pool2d(pixels[:1].double(), 2)[
         0
     ]  # small: a mean moves mass to the patch's center
-    placed = AttentionMap(patches, "patches", "gate", geometry).on_image().nan_to_num()
+    placed = AttentionMap(patches, "patches", "gate", geometry).resize_to_image().nan_to_num()
     mass = placed / placed.sum()
     center_y = (mass.sum(1) * (torch.arange(y) + 0.5)).sum().item()
     center_x = (mass.sum(0) * (torch.arange(x) + 0.5)).sum().item()
@@ -137,7 +137,10 @@ def test_a_marked_block_is_found_where_it_lies(
     ("wrong", "reason"),
     [
         ({"size": (0, 5)}, "size must be a height and a width of at least 1"),
-        ({"size": (5, 5), "fit": "squash", "shorter": 7}, "shorter must .* goes with crop, got 7"),
+        (
+            {"size": (5, 5), "mode": "squash", "shorter": 7},
+            "shorter must .* requires mode crop, got 7",
+        ),
         ({"size": (5, 5), "shorter": 0}, "shorter must be at least 1"),
     ],
 )
@@ -149,15 +152,15 @@ def test_a_frame_that_cannot_be_is_refused(wrong: dict[str, Any], reason: str) -
 def test_the_image_stays_as_it_was() -> None:
     image = noise(13, 17)
     before = image.pixels.copy()
-    pixels, _ = frame(image, ResizeSpec((13, 17), "squash"))
+    pixels, _ = resize_to_input(image, ResizeSpec((13, 17), "squash"))
     pixels.zero_()
     np.testing.assert_array_equal(image.pixels, before)
 
 
-@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, fit=st.sampled_from(["crop", "squash", "pad"]))
+@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, mode=st.sampled_from(["crop", "squash", "pad"]))
 def test_the_geometry_is_known_without_the_pixels(
-    y: int, x: int, height: int, width: int, fit: Literal["crop", "squash", "pad"]
+    y: int, x: int, height: int, width: int, mode: Literal["crop", "squash", "pad"]
 ) -> None:
-    framing = ResizeSpec((height, width), fit=fit)
-    _, geometry = frame(noise(y, x), framing)
-    assert framed_geometry((y, x), framing) == geometry
+    resize = ResizeSpec((height, width), mode=mode)
+    _, geometry = resize_to_input(noise(y, x), resize)
+    assert resize_geometry((y, x), resize) == geometry

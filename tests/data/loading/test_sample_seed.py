@@ -1,25 +1,25 @@
-"""Random numbers by number of a sample: the same whoever asks, and even."""
+"""Per-sample random numbers: reproducible, uniform and independent."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.data.loading.sample_seed import mixed, numbered_uniforms
+from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 
 WORD = 2**64
 
 
 def split_mix(state: int, count: int) -> list[int]:
-    """SplitMix64 in whole numbers: what a generator with this state gives next."""
-    given: list[int] = []
+    """SplitMix64 in whole numbers: the next outputs of a generator with this state."""
+    values: list[int] = []
     for _ in range(count):
         state = (state + 0x9E3779B97F4A7C15) % WORD
         value = state
         value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % WORD
         value = (value ^ (value >> 27)) * 0x94D049BB133111EB % WORD
-        given.append(value ^ (value >> 31))
-    return given
+        values.append(value ^ (value >> 31))
+    return values
 
 
 def stirred(value: int) -> int:
@@ -36,7 +36,7 @@ def test_the_generator_that_judges_is_the_published_one() -> None:
 def test_each_sample_has_a_split_mix_of_its_own(seed: int, number: int) -> None:
     start = stirred((stirred(seed) + number) % WORD)
     exact = [(value >> 11) / 2**53 for value in split_mix(start, 5)]
-    assert numbered_uniforms(seed, [number], 5)[0].tolist() == exact
+    assert per_sample_uniforms(seed, [number], 5)[0].tolist() == exact
 
 
 @given(
@@ -47,15 +47,15 @@ def test_each_sample_has_a_split_mix_of_its_own(seed: int, number: int) -> None:
 def test_a_sample_gets_the_same_alone_and_among_others(
     numbers: list[int], seed: int, count: int
 ) -> None:
-    together = numbered_uniforms(seed, numbers, count)
+    together = per_sample_uniforms(seed, numbers, count)
     assert together.shape == (len(numbers), count)
     for number, drawn in zip(numbers, together, strict=True):
-        assert torch.equal(numbered_uniforms(seed, [number], count + 2)[0, :count], drawn)
+        assert torch.equal(per_sample_uniforms(seed, [number], count + 2)[0, :count], drawn)
 
 
 def test_draws_are_even_and_know_nothing_of_each_other() -> None:
-    drawn = numbered_uniforms(3, range(20_000), 4)
-    later = numbered_uniforms(4, range(20_000), 4)
+    drawn = per_sample_uniforms(3, range(20_000), 4)
+    later = per_sample_uniforms(4, range(20_000), 4)
     assert bool(((drawn >= 0) & (drawn < 1)).all())
     assert (drawn.mean(0) - 1 / 2).abs().max() < 4 * (1 / 12 / 20_000) ** 0.5
     together = torch.cat([drawn, later, drawn.roll(1, 0)], 1)  # of seeds, of neighbors, of turns
@@ -65,28 +65,28 @@ def test_draws_are_even_and_know_nothing_of_each_other() -> None:
 
 @pytest.mark.parametrize(("seed", "number"), [(-1, 3), (3, -1)])
 def test_nothing_below_nought(seed: int, number: int) -> None:
-    with pytest.raises(ValueError, match="seed and numbers must be at least 0, got seed"):
-        numbered_uniforms(seed, [5, number], 2)
+    with pytest.raises(ValueError, match="seed and indices must be at least 0, got seed"):
+        per_sample_uniforms(seed, [5, number], 2)
 
 
 @given(numbers=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
 def test_several_numbers_make_one(numbers: list[int]) -> None:
-    found = mixed(*numbers)
-    assert 0 <= found < 2**63
-    assert found == mixed(*numbers)
+    seed = mix_seed(*numbers)
+    assert 0 <= seed < 2**63
+    assert seed == mix_seed(*numbers)
     for place in range(len(numbers)):
         other = [number + (index == place) for index, number in enumerate(numbers)]
-        changed = found ^ mixed(*other)
+        changed = seed ^ mix_seed(*other)
         assert 10 < changed.bit_count() < 54  # about every second bit is another
 
 
 def test_one_number_of_several_is_that_of_split_mix() -> None:
-    assert [mixed(seed) for seed in (0, 7)] == [split_mix(seed, 1)[0] >> 1 for seed in (0, 7)]
+    assert [mix_seed(seed) for seed in (0, 7)] == [split_mix(seed, 1)[0] >> 1 for seed in (0, 7)]
 
 
 def test_seeds_steps_and_processes_have_seeds_of_their_own() -> None:
     every = {
-        mixed(seed, step, rank) % 2**32  # torch's generator on the CPU reads no more
+        mix_seed(seed, step, rank) % 2**32  # torch's generator on the CPU reads no more
         for seed in range(5)
         for step in range(997)
         for rank in range(3)

@@ -1,4 +1,4 @@
-"""Who reads which sample when: nothing twice, nothing lost but the tail."""
+"""Samplers: no repeats, nothing dropped but the tail, exact resume, exact evaluation."""
 
 from collections import Counter
 from itertools import chain
@@ -30,7 +30,13 @@ def shares(
     every = []
     for rank in range(world):
         buckets = LengthBucketBatchSampler(
-            count, length, batch=batch, pool=pool, seed=seed, rank=rank, world=world
+            count,
+            length,
+            batch_size=batch,
+            batches_per_pool=pool,
+            seed=seed,
+            rank=rank,
+            num_replicas=world,
         )
         buckets.set_epoch(epoch)
         every.append(list(buckets))
@@ -39,7 +45,7 @@ def shares(
 
 
 @given(sizes=SIZES, seed=st.integers(0, 99))
-def test_every_sample_is_read_at_most_once_and_only_the_tail_is_not(
+def test_every_sample_but_the_tail_is_read_once(
     sizes: tuple[int, int, int, int], seed: int
 ) -> None:
     count, batch, _, world = sizes
@@ -49,25 +55,23 @@ def test_every_sample_is_read_at_most_once_and_only_the_tail_is_not(
     assert set(read) <= set(range(count))
     assert len(read) == count // (batch * world) * batch * world
     assert {len(mine) for mine in every} == {count // (batch * world)}
-    assert {len(one) for one in chain(*every)} == {batch}
+    assert {len(part) for part in chain(*every)} == {batch}
 
 
 @given(sizes=SIZES, seed=st.integers(0, 99), epoch=st.integers(0, 99))
-def test_an_order_is_its_seed_and_epoch(
-    sizes: tuple[int, int, int, int], seed: int, epoch: int
-) -> None:
+def test_order_is_reproducible(sizes: tuple[int, int, int, int], seed: int, epoch: int) -> None:
     assert shares(sizes, seed=seed, epoch=epoch) == shares(sizes, seed=seed, epoch=epoch)
 
 
-def test_epochs_and_seeds_bring_other_orders() -> None:
+def test_order_differs_by_epoch_and_seed() -> None:
     sizes = (97, 3, 5, 2)
     orders = [shares(sizes, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
-    assert all(one != other for i, one in enumerate(orders) for other in orders[:i])
+    assert all(order != other for i, order in enumerate(orders) for other in orders[:i])
     left = {frozenset(range(97)) - set(chain(*chain(*order))) for order in orders}
     assert len(left) > 1  # the tail that is dropped is not always the same
 
 
-def test_batches_hold_captions_of_similar_length_in_no_order() -> None:
+def test_batches_group_similar_lengths_in_random_order() -> None:
     (mine,) = shares((1300, 10, 13, 1))
     spread = [max(map(length, batch)) - min(map(length, batch)) for batch in mine]
     assert sum(spread) / len(spread) <= 2  # of 12, when batches are drawn at random
@@ -76,27 +80,29 @@ def test_batches_hold_captions_of_similar_length_in_no_order() -> None:
     assert abs(sum(firsts[:65]) / 65 - sum(firsts[65:]) / 65) < 2
 
 
-def test_lengths_are_asked_only_when_their_turn_comes() -> None:
-    asked: list[int] = []
+def test_lengths_are_read_lazily() -> None:
+    lengths_read: list[int] = []
     buckets = LengthBucketBatchSampler(
-        1000, lambda index: asked.append(index) or 0, batch=5, pool=4
+        1000, lambda index: lengths_read.append(index) or 0, batch_size=5, batches_per_pool=4
     )
     next(iter(buckets))
-    assert len(asked) == 20
+    assert len(lengths_read) == 20
 
 
-def test_too_few_samples_are_refused_before_anybody_waits() -> None:
+def test_too_few_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="3 processes with 5 samples each need 15 samples, got 14"):
-        LengthBucketBatchSampler(14, length, batch=5, world=3)
-    with pytest.raises(ValueError, match="each of 3 processes needs a sample, got 2"):
-        DistributedEvalSampler(2, world=3)
+        LengthBucketBatchSampler(14, length, batch_size=5, num_replicas=3)
+    with pytest.raises(ValueError, match="each of 3 processes needs a sample to evaluate, got 2"):
+        DistributedEvalSampler(2, num_replicas=3)
 
 
 @given(count=st.integers(1, 97), world=st.integers(1, 11))
-def test_each_once_is_each_once(count: int, world: int) -> None:
+def test_eval_sampler_covers_each_sample_once(count: int, world: int) -> None:
     world = min(world, count)
-    samplers = [DistributedEvalSampler(count, rank=rank, world=world) for rank in range(world)]
-    parts = [list(one) for one in samplers]
+    samplers = [
+        DistributedEvalSampler(count, rank=rank, num_replicas=world) for rank in range(world)
+    ]
+    parts = [list(sampler) for sampler in samplers]
     assert sorted(chain(*parts)) == list(range(count))
     assert [len(part) for part in parts] == list(map(len, samplers))
     assert all(part == sorted(part) for part in parts)
@@ -104,41 +110,64 @@ def test_each_once_is_each_once(count: int, world: int) -> None:
 
 
 @given(sizes=SIZES, epoch=st.integers(0, 99))
-def test_numbers_say_the_epoch_and_the_sample(sizes: tuple[int, int, int, int], epoch: int) -> None:
+def test_indices_encode_epoch_and_sample(sizes: tuple[int, int, int, int], epoch: int) -> None:
     count, batch, pool, world = sizes
     for rank, plain in enumerate(shares(sizes, epoch=epoch)):
         order = LengthBucketBatchSampler(
-            count, length, batch=batch, pool=pool, rank=rank, world=world
+            count, length, batch_size=batch, batches_per_pool=pool, rank=rank, num_replicas=world
         )
         numbered = EpochIndexSampler(order)
         numbered.set_epoch(epoch)
         assert len(numbered) == len(plain)
-        told = [[divmod(number, count) for number in numbers] for numbers in numbered]
-        assert told == [[(epoch, number) for number in numbers] for numbers in plain]
+        decoded = [[divmod(number, count) for number in numbers] for numbers in numbered]
+        assert decoded == [[(epoch, number) for number in numbers] for numbers in plain]
 
 
 @given(sizes=SIZES, epoch=st.integers(0, 9), data=st.data())
-def test_an_order_that_is_gone_on_with_leaves_out_what_was_read(
+def test_resumed_epoch_skips_done_batches(
     sizes: tuple[int, int, int, int], epoch: int, data: st.DataObject
 ) -> None:
     count, batch, pool, world = sizes
     for rank, whole in enumerate(shares(sizes, epoch=epoch)):
         done = data.draw(st.integers(0, len(whole)))
         order = LengthBucketBatchSampler(
-            count, length, batch=batch, pool=pool, rank=rank, world=world
+            count, length, batch_size=batch, batches_per_pool=pool, rank=rank, num_replicas=world
         )
-        order.go_on(epoch, done)
+        order.resume(epoch, done)
         order.set_epoch(epoch)
         assert list(order) == whole[done:]
         assert list(order) == whole  # it counts once
 
 
-def test_what_was_read_is_not_asked_for_its_length() -> None:
-    asked: list[int] = []
-    order = LengthBucketBatchSampler(1000, lambda index: asked.append(index) or 0, batch=5, pool=4)
-    order.go_on(0, 190)
+def test_skipped_pools_need_no_lengths() -> None:
+    lengths_read: list[int] = []
+    order = LengthBucketBatchSampler(
+        1000, lambda index: lengths_read.append(index) or 0, batch_size=5, batches_per_pool=4
+    )
+    order.resume(0, 190)
     assert len(list(order)) == 10
-    assert len(asked) == 60  # of the pool within which it goes on, and of two more
-    order.go_on(3, 7)
+    assert len(lengths_read) == 60  # of the pool within which it goes on, and of two more
+    order.resume(3, 7)
     order.set_epoch(4)
-    assert (order.epoch, order.first) == (4, 0)
+    assert (order.epoch, order.start_batch) == (4, 0)
+
+
+@given(count=st.integers(1, 97), world=st.integers(1, 7))
+def test_eval_sampler_keeps_pairs_together(count: int, world: int) -> None:
+    if (count + 1) // 2 < world:
+        with pytest.raises(ValueError, match=f"each of {world} processes needs a group of 2"):
+            DistributedEvalSampler(count, rank=0, num_replicas=world, group_size=2)
+        return
+    parts = [
+        list(DistributedEvalSampler(count, rank=rank, num_replicas=world, group_size=2))
+        for rank in range(world)
+    ]
+    assert sorted(number for part in parts for number in part) == list(range(count))
+    for rank, part in enumerate(parts):
+        assert len(part) == len(
+            DistributedEvalSampler(count, rank=rank, num_replicas=world, group_size=2)
+        )
+        for place, number in enumerate(part):
+            assert number % 2 == place % 2
+            if place % 2:
+                assert part[place - 1] == number - 1

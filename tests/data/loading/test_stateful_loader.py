@@ -1,4 +1,4 @@
-"""Loaders that are taken up again: the same batches, from any place, with any number of workers."""
+"""Stateful data loader: resumes at any batch, with any number of workers."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from visattn.data.loading.stateful_loader import StatefulDataLoader
 
 
 class Read(list[int]):
-    """Samples that note what was asked of them."""
+    """Dataset that records the requested indices."""
 
-    asked: list[int]
+    requested: list[int]
 
     def __getitem__(self, number: Any) -> Any:
-        self.asked.append(number)
+        self.requested.append(number)
         return number
 
 
@@ -24,31 +24,35 @@ def loader(
     batch: int = 3, *, count: int = 31, workers: int = 0, rank: int = 0, numbered: bool = True
 ) -> StatefulDataLoader:
     samples = Read(range(count))
-    samples.asked = []
+    samples.requested = []
     order = LengthBucketBatchSampler(
-        count, lambda index: index % 5, batch=batch, pool=2, seed=7, rank=rank, world=2
+        count,
+        lambda index: index % 5,
+        batch_size=batch,
+        batches_per_pool=2,
+        seed=7,
+        rank=rank,
+        num_replicas=2,
     )
     known = EpochIndexSampler(order) if numbered else order
-    return StatefulDataLoader(samples, known, collate=list, workers=workers)
+    return StatefulDataLoader(samples, known, collate_fn=list, num_workers=workers)
 
 
 def epochs(made: StatefulDataLoader, numbers: range) -> list[list[list[int]]]:
     read = []
     for number in numbers:
-        made.order.set_epoch(number)
+        made.epoch_sampler.set_epoch(number)
         read.append(list(made))
     return read
 
 
 @given(batch=st.integers(1, 7), rank=st.integers(0, 1), data=st.data())
-def test_the_rest_of_an_epoch_and_the_later_ones_are_those_without_a_break(
-    batch: int, rank: int, data: st.DataObject
-) -> None:
+def test_resumed_run_equals_uninterrupted_one(batch: int, rank: int, data: st.DataObject) -> None:
     whole = epochs(loader(batch, rank=rank), range(4))
     epoch = data.draw(st.integers(0, 2))
     done = data.draw(st.integers(0, len(whole[0])))
     broken = loader(batch, rank=rank)
-    broken.order.set_epoch(epoch)
+    broken.epoch_sampler.set_epoch(epoch)
     batches = iter(broken)
     first = [next(batches) for _ in range(done)]
     state = broken.state_dict()
@@ -60,28 +64,28 @@ def test_the_rest_of_an_epoch_and_the_later_ones_are_those_without_a_break(
     assert later == whole[epoch + 1 :]
 
 
-def test_a_state_is_known_before_and_after_it_is_gone_on_from() -> None:
+def test_state_before_and_after_resuming() -> None:
     made = loader()
-    assert made.state_dict() == {"epoch": 0, "done": 0, "together": 6}
-    made.load_state_dict({"epoch": 3, "done": 2, "together": 6})
-    assert made.state_dict() == {"epoch": 3, "done": 2, "together": 6}
+    assert made.state_dict() == {"epoch": 0, "batches_done": 0, "global_batch_size": 6}
+    made.load_state_dict({"epoch": 3, "batches_done": 2, "global_batch_size": 6})
+    assert made.state_dict() == {"epoch": 3, "batches_done": 2, "global_batch_size": 6}
     batches = iter(made)
-    assert made.state_dict()["done"] == 2
+    assert made.state_dict()["batches_done"] == 2
     next(batches)
-    assert made.state_dict() == {"epoch": 3, "done": 3, "together": 6}
-    made.order.set_epoch(3)  # which is told again
-    assert made.state_dict()["done"] == 3
-    made.order.set_epoch(4)
-    assert made.state_dict() == {"epoch": 4, "done": 0, "together": 6}
+    assert made.state_dict() == {"epoch": 3, "batches_done": 3, "global_batch_size": 6}
+    made.epoch_sampler.set_epoch(3)  # the same epoch again
+    assert made.state_dict()["batches_done"] == 3
+    made.epoch_sampler.set_epoch(4)
+    assert made.state_dict() == {"epoch": 4, "batches_done": 0, "global_batch_size": 6}
     assert len(list(made)) == len(made) == 5
-    assert made.state_dict() == {"epoch": 4, "done": 5, "together": 6}
+    assert made.state_dict() == {"epoch": 4, "batches_done": 5, "global_batch_size": 6}
 
 
-def test_nothing_is_read_before_it_is_asked_for() -> None:
+def test_nothing_is_read_before_the_first_batch() -> None:
     made = loader()
     batches = iter(made)
-    assert made.dataset.asked == []  # type: ignore[attr-defined]
-    made.order.set_epoch(1)
+    assert made.dataset.requested == []  # type: ignore[attr-defined]
+    made.epoch_sampler.set_epoch(1)
     assert next(batches)[0] >= 31
 
 
@@ -89,10 +93,10 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
 def test_workers_make_no_difference(*, numbered: bool) -> None:
     plain, ahead = loader(numbered=numbered), loader(workers=2, numbered=numbered)
     for made in (plain, ahead):
-        made.load_state_dict({"epoch": 1, "done": 2, "together": 6})
+        made.load_state_dict({"epoch": 1, "batches_done": 2, "global_batch_size": 6})
     assert epochs(ahead, range(1, 4)) == epochs(plain, range(1, 4))
 
 
-def test_other_batches_are_told() -> None:
-    with pytest.warns(UserWarning, match="batches held 4 samples of all processes and now hold 6"):
-        loader().load_state_dict({"epoch": 0, "done": 1, "together": 4})
+def test_changed_batch_size_warns() -> None:
+    with pytest.warns(UserWarning, match="the global batch size was 4 and is now 6"):
+        loader().load_state_dict({"epoch": 0, "batches_done": 1, "global_batch_size": 4})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.data.phrases.grounding import judge_phrases
+from visattn.data.phrases.grounding import score_phrases
 from visattn.data.phrases.phrases import Phrase
 from visattn.geometry.affine import Box
 
@@ -27,21 +27,21 @@ def random_maps(words: int, y: int, x: int) -> Tensor:
 
 def test_each_reading_of_a_phrase_by_hand() -> None:
     maps = torch.tensor([[[0.0, 1.0]], [[0.75, 0.25]], [[0.5, 0.5]]])
-    [judged] = judge_phrases(maps, [phrase(0, 3, LEFT)])
-    assert judged.words == pytest.approx((0, 0.75, 0.5))
-    assert (judged.strongest, judged.last) == pytest.approx((0.75, 0.5))
-    assert judged.mean == pytest.approx(1.25 / 3)
+    [judged] = score_phrases(maps, [phrase(0, 3, LEFT)])
+    assert judged.word_correctness == pytest.approx((0, 0.75, 0.5))
+    assert (judged.max_correctness, judged.last_correctness) == pytest.approx((0.75, 0.5))
+    assert judged.mean_correctness == pytest.approx(1.25 / 3)
     assert judged.baseline == pytest.approx(0.5)
-    assert judged.pointed is False  # added up, 1.25 lie left and 1.75 right
-    assert judge_phrases(maps, [phrase(1, 1, LEFT)])[0].pointed is True
+    assert judged.pointing_hit is False  # added up, 1.25 lie left and 1.75 right
+    assert score_phrases(maps, [phrase(1, 1, LEFT)])[0].pointing_hit is True
 
 
 def test_a_phrase_has_the_maps_of_its_own_words() -> None:
     maps = torch.zeros(5, 1, 2)
     maps[:, 0, 0] = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0])
     maps[:, 0, 1] = 1 - maps[:, 0, 0]
-    judged = judge_phrases(maps, [phrase(2, 2, LEFT), phrase(1, 1, RIGHT)])
-    assert [one.words for one in judged] == [(0.25, 1.0), (1.0,)]
+    judged = score_phrases(maps, [phrase(2, 2, LEFT), phrase(1, 1, RIGHT)])
+    assert [item.word_correctness for item in judged] == [(0.25, 1.0), (1.0,)]
 
 
 @given(corners=st.lists(CORNERS, min_size=1, max_size=5))
@@ -55,8 +55,10 @@ def test_attention_in_a_union_equals_counted_squares(
     boxes = tuple((a / 60, b / 60, c / 60, d / 60) for a, b, c, d in ordered)
     maps = random_maps(2, 3, 5)
     enlarged = maps.repeat_interleave(20, 1).repeat_interleave(12, 2) / (20 * 12)
-    [judged] = judge_phrases(maps, [phrase(0, 2, *boxes)])
-    assert judged.words == pytest.approx((enlarged * mask).sum((1, 2)).tolist(), abs=1e-6)
+    [judged] = score_phrases(maps, [phrase(0, 2, *boxes)])
+    assert judged.word_correctness == pytest.approx(
+        (enlarged * mask).sum((1, 2)).tolist(), abs=1e-6
+    )
     assert judged.baseline == pytest.approx(float(mask.mean()), abs=1e-6)
 
 
@@ -64,36 +66,36 @@ def test_attention_in_a_union_equals_counted_squares(
 def test_even_attention_lifts_nothing(corners: list[tuple[int, int, int, int]], words: int) -> None:
     boxes = [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
     shares = [(a / 60, b / 60, c / 60, d / 60) for a, b, c, d in boxes]
-    [judged] = judge_phrases(torch.full((words, 7, 5), 1 / 35), [phrase(0, words, *shares)])
-    for reading in (judged.strongest, judged.mean, judged.last):
+    [judged] = score_phrases(torch.full((words, 7, 5), 1 / 35), [phrase(0, words, *shares)])
+    for reading in (judged.max_correctness, judged.mean_correctness, judged.last_correctness):
         assert reading == pytest.approx(judged.baseline, abs=1e-5)
-    assert judged.paper == pytest.approx(judged.paper_baseline, abs=1e-5)
+    assert judged.paper_correctness == pytest.approx(judged.paper_baseline, abs=1e-5)
 
 
 def test_all_attention_inside_is_one() -> None:
     maps = torch.zeros(2, 4, 6)
     maps[:, 1, 4] = 1
-    [judged] = judge_phrases(maps, [phrase(0, 2, (0.6, 0.2, 0.9, 0.6), LEFT)])
-    assert judged.words == pytest.approx((1, 1))
-    assert judged.pointed is True
+    [judged] = score_phrases(maps, [phrase(0, 2, (0.6, 0.2, 0.9, 0.6), LEFT)])
+    assert judged.word_correctness == pytest.approx((1, 1))
+    assert judged.pointing_hit is True
 
 
 def test_the_papers_score_is_that_of_the_strongest_word() -> None:
     maps = random_maps(5, 7, 7)
-    alone = [judge_phrases(maps, [phrase(word, 1, TOP)])[0].paper for word in range(5)]
-    [judged] = judge_phrases(maps, [phrase(0, 5, TOP)])
-    assert judged.paper == pytest.approx(max(alone))
+    alone = [score_phrases(maps, [phrase(word, 1, TOP)])[0].paper_correctness for word in range(5)]
+    [judged] = score_phrases(maps, [phrase(0, 5, TOP)])
+    assert judged.paper_correctness == pytest.approx(max(alone))
     assert judged.paper_baseline == pytest.approx(0.5)
-    assert judged.strongest != pytest.approx(judged.paper, abs=1e-6)
+    assert judged.max_correctness != pytest.approx(judged.paper_correctness, abs=1e-6)
 
 
 def test_blind_maps_have_the_baseline_but_for_the_strongest_word() -> None:
     random = torch.Generator().manual_seed(5)
     maps = torch.randn(1200, 49, generator=random).softmax(-1).view(1200, 7, 7)
-    judged = judge_phrases(maps, [phrase(3 * n, 3, (0.1, 0.3, 0.6, 0.8)) for n in range(400)])
+    judged = score_phrases(maps, [phrase(3 * n, 3, (0.1, 0.3, 0.6, 0.8)) for n in range(400)])
     mean, last, strongest = (
-        sum(getattr(one, reading) - one.baseline for one in judged) / 400
-        for reading in ("mean", "last", "strongest")
+        sum(getattr(item, reading) - item.baseline for item in judged) / 400
+        for reading in ("mean_correctness", "last_correctness", "max_correctness")
     )
     assert abs(mean) < 0.02
     assert abs(last) < 0.02
@@ -102,11 +104,12 @@ def test_blind_maps_have_the_baseline_but_for_the_strongest_word() -> None:
 
 def test_every_word_of_a_phrase_needs_a_map() -> None:
     with pytest.raises(
-        ValueError, match="'x x' needs a map for word 3, counted from 0, got 3 maps"
+        ValueError,
+        match="'x x' ends at word 3, counted from 0, and needs a map for each word; got 3 maps",
     ):
-        judge_phrases(torch.full((3, 1, 1), 1.0), [phrase(2, 2, LEFT)])
+        score_phrases(torch.full((3, 1, 1), 1.0), [phrase(2, 2, LEFT)])
 
 
 def test_maps_that_do_not_sum_to_one_are_refused() -> None:
     with pytest.raises(ValueError, match="must sum to 1"):
-        judge_phrases(torch.full((1, 2, 2), float("nan")), [phrase(0, 1, LEFT)])
+        score_phrases(torch.full((1, 2, 2), float("nan")), [phrase(0, 1, LEFT)])

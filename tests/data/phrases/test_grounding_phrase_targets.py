@@ -20,7 +20,7 @@ def phrase(first: int, count: int, *boxes: Box) -> Phrase:
 def test_words_by_hand() -> None:
     captions = [[phrase(0, 2, LEFT), phrase(3, 1, MIDDLE)], [], [phrase(1, 3, RIGHT, LEFT)]]
     supervised = supervised_words(captions, (1, 2))
-    assert supervised.rows.tolist() == [0, 0, 0, 2, 2, 2]
+    assert supervised.caption_indices.tolist() == [0, 0, 0, 2, 2, 2]
     assert supervised.steps.tolist() == [0, 1, 3, 1, 2, 3]
     left, even = [1.0, 0.0], [0.5, 0.5]
     assert supervised.targets.tolist() == [left, left, even, even, even, even]
@@ -29,16 +29,16 @@ def test_words_by_hand() -> None:
 def test_only_the_last_word_of_each_phrase() -> None:
     captions = [[phrase(0, 2, LEFT), phrase(3, 1, MIDDLE)], [phrase(2, 3, RIGHT)]]
     supervised = supervised_words(captions, (1, 2), words="last")
-    assert supervised.rows.tolist() == [0, 0, 1]
+    assert supervised.caption_indices.tolist() == [0, 0, 1]
     assert supervised.steps.tolist() == [1, 3, 4]
 
 
 @pytest.mark.parametrize("captions", [[], [[]], [[], []]])
 def test_no_word_at_all(captions: list[list[Phrase]]) -> None:
     supervised = supervised_words(captions, (3, 5))
-    assert (supervised.rows.shape, supervised.steps.shape) == ((0,), (0,))
+    assert (supervised.caption_indices.shape, supervised.steps.shape) == ((0,), (0,))
     assert supervised.targets.shape == (0, 15)
-    assert supervised.rows.dtype == supervised.steps.dtype == torch.long
+    assert supervised.caption_indices.dtype == supervised.steps.dtype == torch.long
 
 
 @given(spans=st.lists(SPANS, max_size=5), last=st.booleans())
@@ -47,11 +47,11 @@ def test_each_word_once_and_each_target_sums_to_one(
 ) -> None:
     captions = [[phrase(first, count, MIDDLE) for first, count in row] for row in spans]
     supervised = supervised_words(captions, (3, 2), words="last" if last else "all")
-    said = list(zip(supervised.rows.tolist(), supervised.steps.tolist(), strict=True))
+    said = list(zip(supervised.caption_indices.tolist(), supervised.steps.tolist(), strict=True))
     wanted = {
         (row, step)
-        for row, one in enumerate(spans)
-        for first, count in one
+        for row, item in enumerate(spans)
+        for first, count in item
         for step in range(first + count - 1 if last else first, first + count)
     }
     assert len(said) == len(wanted)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.data.captions.vocabulary import split_words
-from visattn.data.phrases.phrases import Phrase, phrases_on_input, read_phrases, spoken_phrases
+from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input, read_phrases
 from visattn.geometry.affine import Box, Geometry
-from visattn.metrics.maps.grounding import boxes_coverage
+from visattn.metrics.maps.grounding import box_coverage
 
 BOX = [0.0, 0.25, 0.5, 1.0]
 PARTS = st.sampled_from(
@@ -27,7 +27,7 @@ def phrase(first: int, words: int, *boxes: list[Any], types: tuple[str, ...] = (
     return {"first_word": first, "words": words, "types": list(types), "boxes": list(boxes)}
 
 
-def told(sentence: str, *phrases: Any) -> Any:
+def content_value(sentence: str, *phrases: Any) -> Any:
     return {"sentence": sentence, "phrases": list(phrases)}
 
 
@@ -39,7 +39,7 @@ def written(folder: Path, photos: Any) -> Path:
 
 def test_words_are_counted_without_punctuation(tmp_path: Path) -> None:
     other = [0.5, 0.0, 1.0, 1.0]
-    sentence = told(
+    sentence = content_value(
         '" The Dog , a puppy , bites .',
         phrase(4, 2, BOX, types=("animals",)),
         phrase(1, 2, BOX, other),
@@ -59,30 +59,30 @@ def test_a_phrase_keeps_its_words(
     count = span[1] % (len(parts) - first) + 1
     sentence = " ".join(parts)
     path = written(
-        tmp_path_factory.getbasetemp(), {"p": [told(sentence, phrase(first, count, BOX))]}
+        tmp_path_factory.getbasetemp(), {"p": [content_value(sentence, phrase(first, count, BOX))]}
     )
     [(words, phrases)] = read_phrases(path)["p"].items()
     assert words == tuple(split_words(sentence))
     said = split_words(" ".join(parts[first : first + count]))
-    assert [one.text.split() for one in phrases] == ([said] if said else [])
-    for one in phrases:
-        assert list(words[one.first : one.first + one.count]) == said
+    assert [item.text.split() for item in phrases] == ([said] if said else [])
+    for item in phrases:
+        assert list(words[item.start : item.start + item.num_words]) == said
 
 
 def test_what_has_no_box_or_no_word_is_left_out(tmp_path: Path) -> None:
-    sentence = told("a dog . runs", phrase(0, 2), phrase(2, 1, BOX), phrase(3, 1, BOX))
+    sentence = content_value("a dog . runs", phrase(0, 2), phrase(2, 1, BOX), phrase(3, 1, BOX))
     [phrases] = read_phrases(written(tmp_path, {"p": [sentence]}))["p"].values()
-    assert [one.text for one in phrases] == ["runs"]
+    assert [item.text for item in phrases] == ["runs"]
 
 
 def test_a_caption_told_twice_has_the_boxes_of_both(tmp_path: Path) -> None:
     other = [0.5, 0.0, 1.0, 1.0]
     twice = [
-        told("A dog runs .", phrase(0, 2, BOX, types=("animals",)), phrase(2, 1, BOX)),
-        told("a Dog runs", phrase(0, 2, other, BOX, types=("animals", "people"))),
+        content_value("A dog runs .", phrase(0, 2, BOX, types=("animals",)), phrase(2, 1, BOX)),
+        content_value("a Dog runs", phrase(0, 2, other, BOX, types=("animals", "people"))),
     ]
     [phrases] = read_phrases(written(tmp_path, {"p": twice}))["p"].values()
-    assert [(one.text, one.types) for one in phrases] == [
+    assert [(item.text, item.types) for item in phrases] == [
         ("a dog", ("animals", "people")),
         ("runs", ()),
     ]
@@ -90,7 +90,7 @@ def test_a_caption_told_twice_has_the_boxes_of_both(tmp_path: Path) -> None:
 
 
 def test_packed_or_not_is_seen_by_the_content(tmp_path: Path) -> None:
-    photos = {"p": [told("a dog", phrase(0, 2, BOX))]}
+    photos = {"p": [content_value("a dog", phrase(0, 2, BOX))]}
     plain = written(tmp_path, photos)
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -100,34 +100,37 @@ def test_packed_or_not_is_seen_by_the_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ({"sentence": "a"}, "captions must stand in a list, got a dict"),
-        (["a dog"], "each entry needs 'sentence', a str, got 'a dog'"),
-        ([{"sentence": 3}], "each entry needs 'sentence', a str"),
-        ([{"sentence": "a dog"}], "each entry needs 'phrases', a list"),
-        ([told("a dog", {"first_word": 0})], "each entry needs 'words', a int"),
-        ([told("a dog", [0, 1])], "each entry needs 'first_word', a int"),
+        ({"sentence": "a"}, "captions must be a list, got a dict"),
+        (["a dog"], "each entry needs 'sentence' of type str, got 'a dog'"),
+        ([{"sentence": 3}], "each entry needs 'sentence' of type str"),
+        ([{"sentence": "a dog"}], "each entry needs 'phrases' of type list"),
+        ([content_value("a dog", {"first_word": 0})], "each entry needs 'words' of type int"),
+        ([content_value("a dog", [0, 1])], "each entry needs 'first_word' of type int"),
         (
-            [told("a dog", phrase(1, 2, BOX))],
-            "2 words from word 1 do not lie in 'a dog', which has 2",
+            [content_value("a dog", phrase(1, 2, BOX))],
+            "2 words from word 1 exceed 'a dog', which has 2",
         ),
-        ([told("a dog", phrase(-1, 1, BOX))], "1 words from word -1 do not lie"),
-        ([told("a dog", phrase(0, 0, BOX))], "0 words from word 0 do not lie"),
+        ([content_value("a dog", phrase(-1, 1, BOX))], "1 words from word -1 exceed"),
+        ([content_value("a dog", phrase(0, 0, BOX))], "0 words from word 0 exceed"),
         (
-            [told("a dog", {**phrase(0, 1, BOX), "phrase": "dog"})],
-            "the phrase 'dog' does not stand at word 0, there is 'a'",
+            [content_value("a dog", {**phrase(0, 1, BOX), "phrase": "dog"})],
+            "the phrase 'dog' is not at word 0, where the caption has 'a'",
         ),
-        ([told("a dog", phrase(0, 2, [0, 0, 1, 1.01]))], "all between 0 and 1, got .* for 'a dog'"),
-        ([told("a dog", phrase(0, 2, [-0.1, 0, 1, 1]))], "all between 0 and 1"),
-        ([told("a dog", phrase(0, 2, [0.5, 0, 0.5, 1]))], "left < right"),
-        ([told("a dog", phrase(0, 2, [0, 0.7, 1, 0.2]))], "top < bottom"),
-        ([told("a dog", phrase(0, 2, [0, 0, float("nan"), 1]))], "a box must be"),
-        ([told("a dog", phrase(0, 2, [0, 0, 1]))], "a box must be"),
-        ([told("a dog", phrase(0, 2, ["left", 0, 1, 1]))], "a box must be"),
-        ([told("a dog", phrase(0, 2, [0, 0, 10**400, 1]))], "a box must be"),
+        (
+            [content_value("a dog", phrase(0, 2, [0, 0, 1, 1.01]))],
+            "all between 0 and 1, got .* for 'a dog'",
+        ),
+        ([content_value("a dog", phrase(0, 2, [-0.1, 0, 1, 1]))], "all between 0 and 1"),
+        ([content_value("a dog", phrase(0, 2, [0.5, 0, 0.5, 1]))], "left < right"),
+        ([content_value("a dog", phrase(0, 2, [0, 0.7, 1, 0.2]))], "top < bottom"),
+        ([content_value("a dog", phrase(0, 2, [0, 0, float("nan"), 1]))], "a box must be"),
+        ([content_value("a dog", phrase(0, 2, [0, 0, 1]))], "a box must be"),
+        ([content_value("a dog", phrase(0, 2, ["left", 0, 1, 1]))], "a box must be"),
+        ([content_value("a dog", phrase(0, 2, [0, 0, 10**400, 1]))], "a box must be"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_photo(tmp_path: Path, sentences: Any, message: str) -> None:
-    good = [told("a dog", phrase(0, 2, BOX))]
+    good = [content_value("a dog", phrase(0, 2, BOX))]
     path = written(tmp_path, {"good.jpg": good, "bad.jpg": sentences})
     with pytest.raises(ValueError, match=rf"phrases\.json, photo bad\.jpg: .*{message}"):
         read_phrases(path)
@@ -136,15 +139,18 @@ def test_what_is_wrong_is_said_with_its_photo(tmp_path: Path, sentences: Any, me
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "neither JSON nor JSON packed by gzip"),
-        (b"name,caption", "neither JSON nor JSON packed by gzip"),
-        (b"\xff\xfe\x00\xff", "neither JSON nor JSON packed by gzip"),
-        (b"[1]", "must hold an object of photos, it holds a list"),
-        (gzip.compress(b'{"p": []}')[:-9], "cannot be unpacked: damaged gzip .*; fetch it anew"),
-        (b"\x1f\x8b, no more", "cannot be unpacked: damaged gzip .*; fetch it anew"),
-        (gzip.compress(b"{"), "neither JSON nor JSON packed by gzip"),
+        (b"", "neither JSON nor gzip-compressed JSON"),
+        (b"name,caption", "neither JSON nor gzip-compressed JSON"),
+        (b"\xff\xfe\x00\xff", "neither JSON nor gzip-compressed JSON"),
+        (b"[1]", "must hold an object of photos, got a list"),
+        (
+            gzip.compress(b'{"p": []}')[:-9],
+            "cannot be decompressed: damaged gzip .*; download it again",
+        ),
+        (b"\x1f\x8b, no more", "cannot be decompressed: damaged gzip .*; download it again"),
+        (gzip.compress(b"{"), "neither JSON nor gzip-compressed JSON"),
     ],
-    ids=["empty", "table", "binary", "list", "cut off", "no gzip", "packed text"],
+    ids=["empty", "table", "binary", "list", "truncated", "no gzip", "packed text"],
 )
 def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "broken.json.gz"
@@ -154,11 +160,11 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) ->
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no file of phrases at .*none\.json"):
+    with pytest.raises(FileNotFoundError, match=r"no phrase annotations at .*none\.json"):
         read_phrases(tmp_path / "none.json")
 
 
-def seen(*boxes: Box) -> tuple[Phrase, ...]:
+def visited(*boxes: Box) -> tuple[Phrase, ...]:
     return tuple(Phrase(place, 1, (box,), (), "x") for place, box in enumerate(boxes))
 
 
@@ -183,24 +189,24 @@ def test_a_crop_keeps_what_pixels_show(
     if flip:
         window, geometry = window.flip(-1), geometry.flipped()
     known = [Phrase(0, 1, tuple((a / 60, b / 60, c / 60, d / 60) for a, b, c, d in boxes), (), "x")]
-    carried = phrases_on_input(known, geometry.resized((7, 11)))
+    carried = phrases_to_input(known, geometry.resized((7, 11)))
     assert bool(carried) == bool(window.any())
-    for one in carried:
-        coverage = boxes_coverage(torch.tensor(one.boxes, dtype=torch.float64), (30, 40))
+    for item in carried:
+        coverage = box_coverage(torch.tensor(item.boxes, dtype=torch.float64), (30, 40))
         torch.testing.assert_close(coverage, window.double(), atol=1e-9, rtol=0)
 
 
 def test_what_the_network_does_not_see_is_left_out() -> None:
     left = Geometry.identity((10, 20)).cropped(0, 0, (10, 10))
-    phrases = seen((0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.25, 1.0), (0.9, 0.9, 1.0, 1.0))
-    assert phrases_on_input(phrases, left) == (Phrase(1, 1, ((0.0, 0.0, 0.5, 1.0),), (), "x"),)
-    assert phrases_on_input([], left) == ()
+    phrases = visited((0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.25, 1.0), (0.9, 0.9, 1.0, 1.0))
+    assert phrases_to_input(phrases, left) == (Phrase(1, 1, ((0.0, 0.0, 0.5, 1.0),), (), "x"),)
+    assert phrases_to_input([], left) == ()
 
 
 def test_a_whole_image_leaves_boxes_as_they_are() -> None:
-    phrases = seen((0.0187, 0.302, 0.288, 0.68), (0.0, 0.0, 1.0, 1.0))
+    phrases = visited((0.0187, 0.302, 0.288, 0.68), (0.0, 0.0, 1.0, 1.0))
     squashed = Geometry.identity((375, 500)).resized((224, 224))
-    for before, after in zip(phrases, phrases_on_input(phrases, squashed), strict=True):
+    for before, after in zip(phrases, phrases_to_input(phrases, squashed), strict=True):
         assert after.boxes[0] == pytest.approx(before.boxes[0], abs=1e-12)
 
 
@@ -214,8 +220,8 @@ def known(*texts: tuple[str, Box]) -> list[Phrase]:
 def test_the_longest_phrase_counts_and_none_twice() -> None:
     phrases = known(("a dog", DOG), ("dog", CAT), ("a dog on grass", CAT), ("grass", DOG))
     caption = "a dog near a dog on grass and dog"
-    found = spoken_phrases(caption.split(), phrases)
-    assert [(one.first, one.text, one.boxes) for one in found] == [
+    result = match_phrases(caption.split(), phrases)
+    assert [(item.start, item.text, item.boxes) for item in result] == [
         (0, "a dog", (DOG,)),
         (3, "a dog on grass", (CAT,)),
         (8, "dog", (CAT,)),
@@ -223,14 +229,14 @@ def test_the_longest_phrase_counts_and_none_twice() -> None:
 
 
 def test_a_text_known_twice_has_the_boxes_of_both() -> None:
-    found = spoken_phrases(["a", "man"], known(("a man", DOG), ("a man", CAT), ("a man", DOG)))
-    assert found == (Phrase(0, 2, (DOG, CAT), (), "a man"),)
+    result = match_phrases(["a", "man"], known(("a man", DOG), ("a man", CAT), ("a man", DOG)))
+    assert result == (Phrase(0, 2, (DOG, CAT), (), "a man"),)
 
 
 @pytest.mark.parametrize("caption", ["", "the dog", "a brown dog", "a"])
 def test_only_the_same_words_are_found(caption: str) -> None:
-    assert spoken_phrases(caption.split(), known(("a dog", DOG))) == ()
-    assert spoken_phrases(caption.split(), []) == ()
+    assert match_phrases(caption.split(), known(("a dog", DOG))) == ()
+    assert match_phrases(caption.split(), []) == ()
 
 
 @pytest.mark.data
@@ -242,5 +248,7 @@ def test_nearly_all_captions_have_their_phrases() -> None:
     matched = sum(tuple(split_words(words)) in photos[name] for name, words in captions)
     assert (len(photos), len(captions)) == (7000, 35000)
     assert matched > 0.97 * len(captions)
-    phrases = list(chain.from_iterable(p for told in photos.values() for p in told.values()))
+    phrases = list(
+        chain.from_iterable(p for content_value in photos.values() for p in content_value.values())
+    )
     assert len(phrases) > 90_900  # of 91,034, those of 18 captions that are told twice as one

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from visattn.data.regions.dataset import read_instances, read_located, read_masked
+from visattn.data.regions.dataset import (
+    read_annotated_images,
+    read_coco_images,
+    read_images_with_masks,
+)
 
 SQUARE = [[1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0]]
 
@@ -19,7 +23,7 @@ def written(folder: Path, **changes: Any) -> Path:
     (folder / "some2031").mkdir()
     for name in ("b.png", "a.png", "c.png"):
         Image.new("RGB", (8, 6)).save(folder / "some2031" / name)
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "images": [
             {"id": 3 + index, "file_name": name, "height": 6, "width": 8}
             for index, name in enumerate(("b.png", "a.png", "c.png"))
@@ -38,36 +42,36 @@ def written(folder: Path, **changes: Any) -> Path:
         ],
     } | changes
     path = folder / "annotations" / "instances_some2031.json"
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(content))
     return path
 
 
 def test_all_ways_to_name_a_set_of_coco_find_the_same(tmp_path: Path) -> None:
     path = written(tmp_path)
-    found = read_located(tmp_path)
-    assert [one.path.name for one in found] == ["a.png", "b.png"]
-    assert read_located(path) == found
-    assert read_located(path, images=tmp_path / "some2031") == found
-    assert found[1].categories == ("cat",)
+    result = read_annotated_images(tmp_path)
+    assert [item.path.name for item in result] == ["a.png", "b.png"]
+    assert read_annotated_images(path) == result
+    assert read_annotated_images(path, images=tmp_path / "some2031") == result
+    assert result[1].categories == ("cat",)
 
 
 def test_regions_of_a_category_are_joined(tmp_path: Path) -> None:
-    _, image = read_instances(written(tmp_path))
-    mask, boxes = image.regions("cat")
+    _, image = read_coco_images(written(tmp_path))
+    mask, boxes = image.region_masks("cat")
     expected = np.zeros((6, 8), dtype=bool)
     expected[1:3, 1:4] = expected[:, 5] = True
     assert np.array_equal(mask, expected)
     assert np.array_equal(boxes, expected)
-    assert np.array_equal(image.regions()[0], expected)
+    assert np.array_equal(image.region_masks()[0], expected)
     with pytest.raises(ValueError, match=r"b\.png has no dog"):
-        image.regions("dog")
+        image.region_masks("dog")
 
 
 def test_an_outline_that_cannot_be_understood_names_its_image(tmp_path: Path) -> None:
     broken = {"image_id": 4, "category_id": 1, "bbox": [0, 0, 8, 6], "segmentation": [[1, 2]]}
-    [image] = read_instances(written(tmp_path, annotations=[broken]))
+    [image] = read_coco_images(written(tmp_path, annotations=[broken]))
     with pytest.raises(ValueError, match=r"a\.png, person: a polygon must be"):
-        image.regions()
+        image.region_masks()
 
 
 @pytest.mark.parametrize(
@@ -75,38 +79,41 @@ def test_an_outline_that_cannot_be_understood_names_its_image(tmp_path: Path) ->
     [
         (
             {"images": []},
-            r"as COCO writes them: annotations\[0\]: image_id 3 is none that the file",
+            r"is not a COCO instances file: annotations\[0\]: image_id 3 is not defined in the file",
         ),
-        ({"categories": None}, "as COCO writes them: categories must be a list of objects"),
-        ({"annotations": []}, "knows no object on any image"),
+        (
+            {"categories": None},
+            "is not a COCO instances file: categories must be a list of objects",
+        ),
+        ({"annotations": []}, "has no objects on any image"),
     ],
 )
 def test_files_that_hold_something_else(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        read_instances(written(tmp_path, **changes))
+        read_coco_images(written(tmp_path, **changes))
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     path = written(tmp_path / "coco")
-    with pytest.raises(FileNotFoundError, match=r"no file of instances at .*none\.json"):
-        read_instances(tmp_path / "none.json")
-    with pytest.raises(FileNotFoundError, match="does not exist; give instances as JSON"):
-        read_located(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"no instances file at .*none\.json"):
+        read_coco_images(tmp_path / "none.json")
+    with pytest.raises(FileNotFoundError, match="does not exist; give COCO instances as JSON"):
+        read_annotated_images(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="no folder of images at"):
-        read_instances(path, tmp_path / "none")
+        read_coco_images(path, tmp_path / "none")
     (tmp_path / "coco" / "some2031" / "a.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"no image a\.png in"):
-        read_instances(path)
+        read_coco_images(path)
     path.with_name("instances_more.json").write_text("[]")
-    with pytest.raises(ValueError, match="has several sets: give one of instances_more"):
-        read_located(tmp_path / "coco")
-    with pytest.raises(ValueError, match="must hold an object, it holds a list"):
-        read_located(path.with_name("instances_more.json"))
+    with pytest.raises(ValueError, match="has several files: give one of instances_more"):
+        read_annotated_images(tmp_path / "coco")
+    with pytest.raises(ValueError, match="must hold an object, got a list"):
+        read_annotated_images(path.with_name("instances_more.json"))
     path.write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
-        read_located(path)
+        read_annotated_images(path)
 
 
 def masked(folder: Path) -> Path:
@@ -122,28 +129,28 @@ def masked(folder: Path) -> Path:
 
 def test_a_folder_with_masks_beside_it_in_it_or_elsewhere(tmp_path: Path) -> None:
     photos = masked(tmp_path)
-    found = read_located(photos)
-    assert [one.path.name for one in found] == ["a.jpg", "b.jpg"]
-    assert read_located(photos, masks=tmp_path / "masks") == found
-    mask, boxes = found[1].regions()
+    result = read_annotated_images(photos)
+    assert [item.path.name for item in result] == ["a.jpg", "b.jpg"]
+    assert read_annotated_images(photos, masks=tmp_path / "masks") == result
+    mask, boxes = result[1].region_masks()
     assert mask.sum() == 8
     assert np.array_equal(mask, boxes)
     (tmp_path / "masks").rename(photos / "masks")
-    assert [one.path for one in read_located(photos)] == [one.path for one in found]
+    assert [item.path for item in read_annotated_images(photos)] == [item.path for item in result]
 
 
 def test_masks_that_do_not_fit_are_said(tmp_path: Path) -> None:
     photos = masked(tmp_path)
     Image.new("L", (6, 8), 255).save(tmp_path / "masks" / "a.png")
     with pytest.raises(ValueError, match=r"is \(8, 6\), the upright image \(6, 8\)"):
-        read_masked(photos, tmp_path / "masks")[0].regions()
+        read_images_with_masks(photos, tmp_path / "masks")[0].region_masks()
     (tmp_path / "masks" / "a.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"a\.jpg has no mask of its name"):
-        read_located(photos)
+    with pytest.raises(FileNotFoundError, match=r"a\.jpg has no mask with its name"):
+        read_annotated_images(photos)
     with pytest.raises(FileNotFoundError, match="no folder of masks"):
-        read_masked(photos, tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match="say where the masks are"):
-        read_located(tmp_path / "masks" / "deep")
+        read_images_with_masks(photos, tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="name the folder of the masks"):
+        read_annotated_images(tmp_path / "masks" / "deep")
 
 
 def test_a_image_must_lie_in_its_folder(tmp_path: Path) -> None:
@@ -151,5 +158,5 @@ def test_a_image_must_lie_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.png").write_bytes((tmp_path / "some2031" / "a.png").read_bytes())
     (tmp_path / "some2031" / "a.png").unlink()
     (tmp_path / "some2031" / "a.png").symlink_to(tmp_path / "elsewhere.png")
-    with pytest.raises(ValueError, match=r"instances_some2031\.json: 'a\.png' leads by a link to"):
-        read_instances(path)
+    with pytest.raises(ValueError, match=r"instances_some2031\.json: 'a\.png' is a link to"):
+        read_coco_images(path)

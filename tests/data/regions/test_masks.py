@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from visattn.data.regions.masks import (
     boxes_mask,
     polygon_mask,
-    run_length_mask,
+    rle_mask,
     segmentation_mask,
 )
 
@@ -44,7 +44,7 @@ def test_polygons_are_joined_and_the_whole_image_is_whole() -> None:
 
 @pytest.mark.parametrize("wrong", [[0.0, 0.0, 1.0, 1.0], [0.0] * 7])
 def test_a_polygon_has_corners(wrong: list[float]) -> None:
-    with pytest.raises(ValueError, match="three corners or more"):
+    with pytest.raises(ValueError, match="at least three corners"):
         polygon_mask([wrong], SIZE)
     with pytest.raises(ValueError, match="must be finite"):
         polygon_mask([[0.0, 0.0, float("nan"), 1.0, 2.0, 2.0]], SIZE)
@@ -69,26 +69,26 @@ def test_run_lengths_go_down_the_columns(lengths: list[int]) -> None:
     lengths = [*lengths, 143 - sum(lengths)]
     pixels = [index % 2 == 1 for index, count in enumerate(lengths) for _ in range(count)]
     expected = np.array(pixels).reshape(13, 11).T
-    assert np.array_equal(run_length_mask(lengths, SIZE), expected)
-    assert np.array_equal(run_length_mask(packed(lengths), SIZE), expected)
+    assert np.array_equal(rle_mask(lengths, SIZE), expected)
+    assert np.array_equal(rle_mask(packed(lengths), SIZE), expected)
 
 
 def test_run_lengths_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="must fill 11 x 13 pixels, they add up to 5"):
-        run_length_mask([2, 3], SIZE)
-    with pytest.raises(ValueError, match="must fill"):
-        run_length_mask([-1, 144], SIZE)
-    with pytest.raises(ValueError, match="cut off"):
-        run_length_mask("P", SIZE)
-    with pytest.raises(ValueError, match="letters from 0 to o, got '!'"):
-        run_length_mask("1!", SIZE)
+    with pytest.raises(ValueError, match="must sum to 11 x 13 pixels, got 5"):
+        rle_mask([2, 3], SIZE)
+    with pytest.raises(ValueError, match="must sum to"):
+        rle_mask([-1, 144], SIZE)
+    with pytest.raises(ValueError, match="truncated"):
+        rle_mask("P", SIZE)
+    with pytest.raises(ValueError, match="must be 0 to o, got '!'"):
+        rle_mask("1!", SIZE)
 
 
 def test_segmentations_of_both_kinds() -> None:
     square = [[0.0, 0.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0]]
     assert segmentation_mask(square, SIZE).sum() == 4
     assert segmentation_mask({"size": [11, 13], "counts": [0, 143]}, SIZE).all()
-    with pytest.raises(ValueError, match=r"run lengths of \[13, 11\] pixels do not fit"):
+    with pytest.raises(ValueError, match=r"RLE of size \[13, 11\] does not match"):
         segmentation_mask({"size": [13, 11], "counts": [0, 143]}, SIZE)
     with pytest.raises(ValueError, match="a list of polygons or an object"):
         segmentation_mask("12", SIZE)

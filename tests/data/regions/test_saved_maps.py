@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from visattn.data.regions.saved_maps import read_maps, shaped_maps
+from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
 
 MAPS = np.random.default_rng(2).random((2, 3, 5))
 
@@ -25,20 +25,20 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("ending", ["npy", "npz", "json"])
 def test_each_kind_of_file_gives_its_maps(files: dict[str, Path], ending: str) -> None:
-    np.testing.assert_array_equal(read_maps(files[ending]).maps, MAPS)
+    np.testing.assert_array_equal(read_saved_maps(files[ending]).maps, MAPS)
 
 
 def test_json_says_more(files: dict[str, Path]) -> None:
-    read = read_maps(files["json"])
+    read = read_saved_maps(files["json"])
     assert (read.words, read.gates, read.geometry) == (["a", "7"], [0, 1], None)
 
 
 def test_rows_are_unfolded_onto_their_grid() -> None:
     rows = MAPS.reshape(2, 15)
-    np.testing.assert_array_equal(shaped_maps(rows, grid=(3, 5)), MAPS.astype(np.float32))
+    np.testing.assert_array_equal(reshape_maps(rows, grid=(3, 5)), MAPS.astype(np.float32))
     square = np.arange(32.0).reshape(2, 16)
-    np.testing.assert_array_equal(shaped_maps(square, words=2), square.reshape(2, 4, 4))
-    assert shaped_maps(square).shape == (1, 2, 16)  # without words, it is one map
+    np.testing.assert_array_equal(reshape_maps(square, words=2), square.reshape(2, 4, 4))
+    assert reshape_maps(square).shape == (1, 2, 16)  # without words, it is one map
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_rows_are_unfolded_onto_their_grid() -> None:
 )
 def test_what_is_no_map_is_refused(maps: np.ndarray, grid: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        shaped_maps(maps, grid=grid)
+        reshape_maps(maps, grid=grid)
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_what_is_no_map_is_refused(maps: np.ndarray, grid: Any, reason: str) -> 
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=reason):
-        read_maps(tmp_path / name)
+        read_saved_maps(tmp_path / name)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.scenes.dataset import EachCaptionOnce, Scenes
-from visattn.data.scenes.world import Kinds
+from visattn.data.scenes.dataset import Scenes, SingleCaptionScenes
+from visattn.data.scenes.world import WorldConfig
 
 
 def shown(sample: CaptionSample) -> Tensor:
@@ -47,22 +47,22 @@ def test_a_sample_holds_image_captions_and_world() -> None:
     assert torch.equal(image, scenes.image(5))
     assert image.shape == (3, 41, 41)
     assert image.dtype == torch.uint8
-    assert sample.captions == tuple(told.text for told in scenes.tellings(5))
+    assert sample.captions == tuple(content.text for content in scenes.captions(5))
     assert sample.world == scenes.world(5)
-    assert scenes.masks(5).shape == (len(scenes.world(5).things), 41, 41)
+    assert scenes.masks(5).shape == (len(scenes.world(5).objects), 41, 41)
     assert scenes.masks(5).any((1, 2)).all()
 
 
 def test_told_once_is_every_scene_five_times() -> None:
     scenes = Scenes(3, size=16)
-    told = EachCaptionOnce(scenes)
-    assert len(told) == 15
-    assert [told[i].captions for i in range(15)] == [
+    content = SingleCaptionScenes(scenes)
+    assert len(content) == 15
+    assert [content[i].captions for i in range(15)] == [
         (caption,) for i in range(3) for caption in scenes[i].captions
     ]
-    assert torch.equal(shown(told[7]), scenes.image(1))
+    assert torch.equal(shown(content[7]), scenes.image(1))
     for index in range(15):
-        assert told.length(index) == len(told[index].captions[0].split())
+        assert content.length(index) == len(content[index].captions[0].split())
 
 
 @pytest.mark.parametrize("index", [3, -1, 10**9])
@@ -75,7 +75,7 @@ def test_there_is_nothing_beyond_the_last_scene(index: int) -> None:
     ("arguments", "reason"),
     [
         ({"split": "tets"}, "train, validation, test, novel, got 'tets'"),
-        ({"count": 0}, "count must be >= 1"),
+        ({"num_scenes": 0}, "num_scenes must be >= 1"),
         ({"size": 15}, "size >= 16 pixels"),
         ({"seed": -1}, "seed >= 0"),
     ],
@@ -83,10 +83,10 @@ def test_there_is_nothing_beyond_the_last_scene(index: int) -> None:
 def test_nonsense_is_refused(arguments: dict[str, Any], reason: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the splits too
     with pytest.raises(ValueError, match=reason):
-        Scenes(**{"count": 3, **arguments})
+        Scenes(**{"num_scenes": 3, **arguments})
 
 
 def test_scenes_travel_to_other_processes() -> None:
-    scenes = Scenes(3, size=16, kinds=Kinds(colors=("red", "cyan")))
-    again = pickle.loads(pickle.dumps(EachCaptionOnce(scenes)))
+    scenes = Scenes(3, size=16, config=WorldConfig(colors=("red", "cyan")))
+    again = pickle.loads(pickle.dumps(SingleCaptionScenes(scenes)))
     assert torch.equal(shown(again[4]), scenes.image(0))

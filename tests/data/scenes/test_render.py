@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.render import OUTLINES, draw, masks
+from visattn.data.scenes.render import SIGNED_DISTANCES, draw_world, object_masks
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, SceneObject, World
 
 GRAY = ((120.0, 120.0, 120.0), (120.0, 120.0, 120.0))
@@ -29,18 +29,18 @@ def inside(mask: np.ndarray) -> np.ndarray:
 
 
 def test_there_is_an_outline_for_each_shape() -> None:
-    assert tuple(OUTLINES) == SHAPES
+    assert tuple(SIGNED_DISTANCES) == SHAPES
 
 
 @given(index=st.integers(0, 10**6), size=st.sampled_from([16, 31, 64, 97]))
 def test_masks_lie_in_their_boxes_and_apart(index: int, size: int) -> None:
     world = Scenes(10**6 + 1).world(index)
-    covered = masks(world, size)
-    assert covered.shape == (len(world.things), size, size)
+    covered = object_masks(world, size)
+    assert covered.shape == (len(world.objects), size, size)
     assert covered.sum(0).max() == 1
-    for mask, one in zip(covered, world.things, strict=True):
+    for mask, item in zip(covered, world.objects, strict=True):
         y, x = mask.nonzero()
-        left, top, right, bottom = (side * size for side in one.box)
+        left, top, right, bottom = (side * size for side in item.box)
         assert len(y) > 0
         assert left <= x.min() + 0.5 <= x.max() + 0.5 <= right
         assert top <= y.min() + 0.5 <= y.max() + 0.5 <= bottom
@@ -49,12 +49,12 @@ def test_masks_lie_in_their_boxes_and_apart(index: int, size: int) -> None:
 @given(index=st.integers(0, 10**6))
 def test_pixels_of_a_plain_thing_have_its_color(index: int) -> None:
     world = Scenes(10**6 + 1).world(index)
-    image = draw(world, 97).astype(int)
-    for mask, one in zip(masks(world, 97), world.things, strict=True):
+    image = draw_world(world, 97).astype(int)
+    for mask, item in zip(object_masks(world, 97), world.objects, strict=True):
         pixels = image[inside(mask)]
-        own = (np.abs(pixels - one.shade) <= 1).all(1)
-        dark = pixels.sum(1) < 0.5 * sum(one.shade)
-        if one.texture == "plain":
+        own = (np.abs(pixels - item.rgb) <= 1).all(1)
+        dark = pixels.sum(1) < 0.5 * sum(item.rgb)
+        if item.texture == "plain":
             assert own.mean() > 0.8  # the rest touches the ground
         else:
             assert own.mean() > 0.2
@@ -64,8 +64,8 @@ def test_pixels_of_a_plain_thing_have_its_color(index: int) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_mask_is_where_the_image_changes(shape: str) -> None:
     with_it = World((thing(shape, 0.4, 0.6),), GRAY, 7)
-    changed = (draw(with_it, 89) != draw(World((), GRAY, 7), 89)).any(-1)
-    (mask,) = masks(with_it, 89)
+    changed = (draw_world(with_it, 89) != draw_world(World((), GRAY, 7), 89)).any(-1)
+    (mask,) = object_masks(with_it, 89)
     assert not (mask & ~changed).any()
     assert (changed & ~mask).sum() < 0.6 * mask.sum()  # the smoothed edge
 
@@ -83,28 +83,28 @@ def test_a_mask_is_where_the_image_changes(shape: str) -> None:
     ],
 )
 def test_shapes_have_their_area(shape: str, share: float) -> None:
-    (mask,) = masks(World((thing(shape, 0.5, 0.5),), GRAY, 0), 997)
+    (mask,) = object_masks(World((thing(shape, 0.5, 0.5),), GRAY, 0), 997)
     assert mask.sum() / (0.3 * 997) ** 2 == pytest.approx(share, rel=0.01)
 
 
 def test_a_triangle_points_up_and_a_ring_has_a_hole() -> None:
-    (mask,) = masks(World((thing("triangle", 0.5, 0.5),), GRAY, 0), 101)
+    (mask,) = object_masks(World((thing("triangle", 0.5, 0.5),), GRAY, 0), 101)
     widths = mask.sum(1)[mask.any(1)]
     assert widths[-3:].mean() > 3 * widths[:3].mean()
-    (mask,) = masks(World((thing("ring", 0.5, 0.5),), GRAY, 0), 101)
+    (mask,) = object_masks(World((thing("ring", 0.5, 0.5),), GRAY, 0), 101)
     assert not mask[50, 50]
 
 
 def test_any_size_shows_the_same_world() -> None:
     world = Scenes(5).world(2)
-    small, large = draw(world, 48), draw(world, 96)
+    small, large = draw_world(world, 48), draw_world(world, 96)
     halved = large.reshape(48, 2, 48, 2, 3).mean((1, 3))
     assert np.abs(halved - small).mean() < 5
 
 
 def test_the_ground_goes_from_top_to_bottom() -> None:
     world = World((), ((10.0, 20.0, 30.0), (200.0, 180.0, 160.0)), 0)
-    image = draw(world, 97).astype(float)
+    image = draw_world(world, 97).astype(float)
     assert np.abs(image[0].mean(0) - (10, 20, 30)).max() < 3
     assert np.abs(image[-1].mean(0) - (200, 180, 160)).max() < 3
     assert 3 < (image[48] - image[48].mean(0)).std() < 7  # grain
@@ -122,7 +122,7 @@ def test_every_shape_and_texture(golden: Callable[[str, np.ndarray], None]) -> N
         )
         for column, shape in enumerate(SHAPES)
     )
-    golden("scene_shapes", draw(World(things, GRAY, 3), 96))
+    golden("scene_shapes", draw_world(World(things, GRAY, 3), 96))
 
 
 def test_a_scene(golden: Callable[[str, np.ndarray], None]) -> None:

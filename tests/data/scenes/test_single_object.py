@@ -7,34 +7,38 @@ import pytest
 import torch
 
 from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.render import draw, masks
-from visattn.data.scenes.single_object import LONE, lone_things, lone_world
+from visattn.data.scenes.render import draw_world, object_masks
+from visattn.data.scenes.single_object import (
+    SINGLE_OBJECT,
+    single_object_scenes,
+    single_object_world,
+)
 from visattn.data.scenes.world import SHAPES
 
-SCENES = Scenes(97, size=37, seed=3, kinds=LONE)
+SCENES = Scenes(97, size=37, seed=3, config=SINGLE_OBJECT)
 
 
 def test_the_thing_that_is_left_is_one_of_the_scene() -> None:
-    left = [lone_world(SCENES, index).things for index in range(97)]
-    places = [SCENES.world(index).things.index(thing) for index, (thing,) in enumerate(left)]
+    left = [single_object_world(SCENES, index).objects for index in range(97)]
+    places = [SCENES.world(index).objects.index(thing) for index, (thing,) in enumerate(left)]
     assert 30 < sum(places) < 67  # the larger one about as often as the smaller one
 
 
 def test_a_image_shows_its_shape_at_its_center_and_nothing_else() -> None:
-    things = lone_things(SCENES)
+    things = single_object_scenes(SCENES)
     assert things.images.shape == (97, 3, 37, 37)
     for index in range(0, 97, 7):
-        world = lone_world(SCENES, index)
-        assert SHAPES[int(things.shapes[index])] == world.things[0].shape
-        (mask,) = torch.from_numpy(masks(world, 37))
-        empty = torch.from_numpy(draw(replace(world, things=()), 37)).permute(2, 0, 1)
+        world = single_object_world(SCENES, index)
+        assert SHAPES[int(things.shapes[index])] == world.objects[0].shape
+        (mask,) = torch.from_numpy(object_masks(world, 37))
+        empty = torch.from_numpy(draw_world(replace(world, objects=()), 37)).permute(2, 0, 1)
         changed = (things.images[index] != empty).any(0)
         assert (changed & mask).any()
-        left, top, right, bottom = (round(37 * side) for side in world.things[0].box)
+        left, top, right, bottom = (round(37 * side) for side in world.objects[0].box)
         changed[max(0, top - 1) : bottom + 1, max(0, left - 1) : right + 1] = False
         assert not changed.any()
         x, y = (37 * (things.centers[index] + 1) / 2).tolist()
-        left, top, right, bottom = (37 * side for side in world.things[0].box)
+        left, top, right, bottom = (37 * side for side in world.objects[0].box)
         assert (x, y) == pytest.approx(((left + right) / 2, (top + bottom) / 2), abs=1e-4)
         rows, columns = torch.nonzero(mask, as_tuple=True)
         assert abs(float(columns.float().mean()) + 0.5 - x) < 1.5
@@ -42,18 +46,18 @@ def test_a_image_shows_its_shape_at_its_center_and_nothing_else() -> None:
 
 
 def test_shapes_are_about_equally_common() -> None:
-    scenes = Scenes(300, size=16, seed=1, kinds=LONE)
-    counts = Counter(lone_world(scenes, index).things[0].shape for index in range(300))
+    scenes = Scenes(300, size=16, seed=1, config=SINGLE_OBJECT)
+    counts = Counter(single_object_world(scenes, index).objects[0].shape for index in range(300))
     assert set(counts) == set(SHAPES)
     assert min(counts.values()) > 30
 
 
 def test_things_are_their_seed_and_number() -> None:
-    once, again, other = (lone_things(Scenes(5, size=16, seed=seed)) for seed in (3, 3, 4))
+    once, again, other = (single_object_scenes(Scenes(5, size=16, seed=seed)) for seed in (3, 3, 4))
     assert torch.equal(once.images, again.images)
     assert not torch.equal(once.images, other.images)
 
 
 def test_there_is_no_scene_beyond_the_last() -> None:
     with pytest.raises(IndexError, match=r"index must lie in \[0, 97\), got 97"):
-        lone_world(SCENES, 97)
+        single_object_world(SCENES, 97)

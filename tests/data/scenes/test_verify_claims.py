@@ -12,18 +12,18 @@ from visattn.data.scenes.grammar import (
     CONVERSE,
     PLACES,
     RELATIONS,
+    describe_world,
     grammar_words,
-    holds,
-    tell,
+    relation_holds,
 )
-from visattn.data.scenes.verify import check, parse
-from visattn.data.scenes.world import COLORS, SHAPES, Kinds, SceneObject, World, sample_world
+from visattn.data.scenes.verify import parse_claim, verify_caption
+from visattn.data.scenes.world import COLORS, SHAPES, SceneObject, World, WorldConfig, sample_world
 
 SEEDS = st.integers(0, 10**9)
 
 
 def world_of(seed: int, *, count: tuple[int, int] = (2, 4)) -> World:
-    return sample_world(Kinds(count=count), np.random.default_rng(seed))
+    return sample_world(WorldConfig(num_objects=count), np.random.default_rng(seed))
 
 
 def thing(words: str, x: float, y: float) -> SceneObject:
@@ -39,26 +39,26 @@ BETWEEN = set("a an is there with left right of above below on its it".split()) 
 @given(seed=SEEDS)
 def test_every_telling_is_understood_and_true(seed: int) -> None:
     world = world_of(seed)
-    told = tell(world)
-    assert len({one.text for one in told}) == 5
-    for one in told:
-        verdict = check(one.text, world)
-        assert verdict.understood
+    content = describe_world(world)
+    assert len({item.text for item in content}) == 5
+    for item in content:
+        verdict = verify_caption(item.text, world)
+        assert verdict.parsed
         assert verdict.true
-        assert len(verdict.shows) == len(one.words) == len(one.shows)
+        assert len(verdict.objects) == len(item.words) == len(item.objects)
 
 
 @given(seed=SEEDS)
 def test_what_words_show_is_what_was_told(seed: int) -> None:
     world = world_of(seed)
-    looks = [(t.color, t.shape) for t in world.things]
+    looks = [(t.color, t.shape) for t in world.objects]
     assume(len(set(looks)) == len(looks))  # otherwise a caption may speak of several things
-    for one in tell(world):
-        for word, shown, told in zip(
-            one.words, check(one.text, world).shows, one.shows, strict=True
+    for item in describe_world(world):
+        for word, shown, content in zip(
+            item.words, verify_caption(item.text, world).objects, item.objects, strict=True
         ):
-            assert told is None or shown == (told,)
-            if told is None:  # an article belongs to no thing, nor do the words between
+            assert content is None or shown == (content,)
+            if content is None:  # an article belongs to no thing, nor do the words between
                 assert word in BETWEEN
                 assert shown == ()
 
@@ -66,78 +66,80 @@ def test_what_words_show_is_what_was_told(seed: int) -> None:
 @given(seed=SEEDS)
 def test_words_that_show_describe_their_thing(seed: int) -> None:
     world = world_of(seed)
-    for one in tell(world):
-        for word, shown in zip(one.words, one.shows, strict=True):
+    for item in describe_world(world):
+        for word, shown in zip(item.words, item.objects, strict=True):
             if shown is not None:
-                about = world.things[shown]
+                about = world.objects[shown]
                 assert word in (about.color, about.shape, about.texture, about.size)
 
 
 @given(seed=SEEDS, telling=st.integers(0, 4))
 def test_wrong_colors_and_shapes_are_found_out(seed: int, telling: int) -> None:
     world = world_of(seed)
-    words = tell(world)[telling].words
+    words = describe_world(world)[telling].words
     for place, word in enumerate(words):
         for kind, name in ((list(COLORS), "color"), (SHAPES, "shape")):
             if word in kind:
-                there = {getattr(one, name) for one in world.things}
+                there = {getattr(item, name) for item in world.objects}
                 for wrong in set(kind) - there:
                     lie = " ".join((*words[:place], wrong, *words[place + 1 :]))
-                    verdict = check(lie, world)
-                    assert verdict.understood
+                    verdict = verify_caption(lie, world)
+                    assert verdict.parsed
                     assert not verdict.true
-                    assert not any(verdict.shows)
+                    assert not any(verdict.objects)
 
 
 @given(seed=SEEDS)
 def test_turned_relations_are_found_out(seed: int) -> None:
     world = world_of(seed, count=(2, 2))
-    first, second = world.things
+    first, second = world.objects
     assume((first.color, first.shape) != (second.color, second.shape))
-    for one in tell(world):
+    for item in describe_world(world):
         for relation, converse in CONVERSE.items():
             for said, lie in ((relation, converse), (PLACES[relation], PLACES[converse])):
-                if f" {said} " in f" {one.text} ":
-                    assert not check(
-                        f" {one.text} ".replace(f" {said} ", f" {lie} ").strip(), world
+                if f" {said} " in f" {item.text} ":
+                    assert not verify_caption(
+                        f" {item.text} ".replace(f" {said} ", f" {lie} ").strip(), world
                     ).true
 
 
 @given(seed=SEEDS)
 def test_size_and_texture_are_claims_too(seed: int) -> None:
     world = world_of(seed, count=(2, 2))
-    first, second = world.things
+    first, second = world.objects
     assume((first.color, first.shape) != (second.color, second.shape))
     color = f"{first.color} {first.shape}"
     for size in {"small", "large"} - {first.size}:
         bare = replace(first, size="medium", texture="plain")
-        said = tell(replace(world, things=(bare, second)))[0].text
-        assert check(said, world).true  # less said is still true
+        said = describe_world(replace(world, objects=(bare, second)))[0].text
+        assert verify_caption(said, world).true  # less said is still true
         article = "an" if first.color == "orange" else "a"
         claimed = said.replace(f"{article} {color}", f"a {size} {color}")
-        assert not check(claimed, world).true
-        assert check(claimed, world).understood
+        assert not verify_caption(claimed, world).true
+        assert verify_caption(claimed, world).parsed
 
 
 @given(seed=SEEDS)
 def test_the_grammar_has_all_the_words(seed: int) -> None:
-    kinds = Kinds()
+    kinds = WorldConfig()
     words = set(grammar_words(kinds))
-    assert {word for one in tell(world_of(seed)) for word in one.words} <= words
+    assert {word for item in describe_world(world_of(seed)) for word in item.words} <= words
 
 
 def test_the_grammar_has_no_word_too_many() -> None:
-    told = {w for seed in range(400) for one in tell(world_of(seed)) for w in one.words}
-    assert told == set(grammar_words(Kinds()))
-    few = Kinds(("red", "cyan"), ("circle",), ("plain", "dotted"), (2, 2))
-    told = {
+    content = {
+        w for seed in range(400) for item in describe_world(world_of(seed)) for w in item.words
+    }
+    assert content == set(grammar_words(WorldConfig()))
+    few = WorldConfig(("red", "cyan"), ("circle",), ("plain", "dotted"), (2, 2))
+    content = {
         word
         for seed in range(400)
-        for one in tell(sample_world(few, np.random.default_rng(seed)))
-        for word in one.words
+        for item in describe_world(sample_world(few, np.random.default_rng(seed)))
+        for word in item.words
     }
-    assert told <= set(grammar_words(few))
-    assert set(grammar_words(few)) - told <= {"an"}
+    assert content <= set(grammar_words(few))
+    assert set(grammar_words(few)) - content <= {"an"}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +162,8 @@ def test_the_grammar_has_no_word_too_many() -> None:
     ],
 )
 def test_captions_by_hand(caption: str, *, true: bool) -> None:
-    assert check(caption, TWO).understood
-    assert check(caption, TWO).true == true
+    assert verify_caption(caption, TWO).parsed
+    assert verify_caption(caption, TWO).true == true
 
 
 @pytest.mark.parametrize(
@@ -169,11 +171,11 @@ def test_captions_by_hand(caption: str, *, true: bool) -> None:
     [("left of", 0.3, 0.0), ("right of", -0.3, 0.0), ("above", 0.0, 0.3), ("below", 0.0, -0.3)],
 )
 def test_relations_by_hand(relation: str, dx: float, dy: float) -> None:
-    one, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
-    assert [name for name in RELATIONS if holds(name, one, other)] == [relation]
-    assert [name for name in RELATIONS if holds(name, other, one)] == [CONVERSE[relation]]
+    item, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
+    assert [name for name in RELATIONS if relation_holds(name, item, other)] == [relation]
+    assert [name for name in RELATIONS if relation_holds(name, other, item)] == [CONVERSE[relation]]
     near = thing("blue square", 0.5 + dx / 10, 0.5 + dy / 10)
-    assert not any(holds(name, one, near) for name in RELATIONS)
+    assert not any(relation_holds(name, item, near) for name in RELATIONS)
 
 
 @pytest.mark.parametrize(
@@ -202,18 +204,18 @@ def test_relations_by_hand(relation: str, dx: float, dy: float) -> None:
     ],
 )
 def test_rubbish_is_not_understood(rubbish: str) -> None:
-    assert parse(rubbish) is None
-    verdict = check(rubbish, TWO)
-    assert not verdict.understood
+    assert parse_claim(rubbish) is None
+    verdict = verify_caption(rubbish, TWO)
+    assert not verdict.parsed
     assert not verdict.true
-    assert verdict.shows == ((),) * len(rubbish.split())
+    assert verdict.objects == ((),) * len(rubbish.split())
 
 
-@given(words=st.lists(st.sampled_from(grammar_words(Kinds())), max_size=14))
+@given(words=st.lists(st.sampled_from(grammar_words(WorldConfig())), max_size=14))
 def test_any_words_are_judged_without_a_fall(words: list[str]) -> None:
-    verdict = check(" ".join(words), TWO)
-    assert len(verdict.shows) == len(words)
-    assert verdict.understood >= verdict.true
+    verdict = verify_caption(" ".join(words), TWO)
+    assert len(verdict.objects) == len(words)
+    assert verdict.parsed >= verdict.true
 
 
 def test_a_caption_of_several_things_shows_them_all() -> None:
@@ -227,15 +229,15 @@ def test_a_caption_of_several_things_shows_them_all() -> None:
         GROUND,
         0,
     )
-    shown = check("a red circle is left of a blue square", world).shows
+    shown = verify_caption("a red circle is left of a blue square", world).objects
     assert shown == ((), (0, 1), (0, 1), (), (), (), (), (2,), (2,))
-    shown = check("a red circle with a circle on its left", world).shows
+    shown = verify_caption("a red circle with a circle on its left", world).objects
     assert shown == ((), (1, 3), (1, 3), (), (), (0, 1), (), (), ())
 
 
 def test_a_claim_says_what_was_said() -> None:
     caption = "below a large dotted pink star is an orange ring"
-    claim = parse(caption)
+    claim = parse_claim(caption)
     assert claim is not None
     assert claim.relation == "below"
     first, second = claim.first, claim.second
@@ -256,9 +258,9 @@ def test_every_sentence_has_every_relation() -> None:
     heard = set()
     for dx, dy in product((-0.3, 0.0, 0.3), repeat=2):
         if (dx == 0) != (dy == 0):
-            one, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
-            for number, told in enumerate(tell(World((one, other), GROUND, 0))):
-                claim = parse(told.text)
+            item, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
+            for number, content in enumerate(describe_world(World((item, other), GROUND, 0))):
+                claim = parse_claim(content.text)
                 assert claim is not None
                 heard.add((number, claim.relation))
     assert heard == set(product(range(5), RELATIONS))

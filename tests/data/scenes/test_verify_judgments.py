@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from visattn.data.scenes.verify import judge
+from visattn.data.scenes.verify import score_caption
 from visattn.data.scenes.world import COLORS, SceneObject, World
 
 # On a grid of 10 × 10: the circle covers columns 0-3 of rows 3-6, the square columns 6-9.
@@ -16,31 +16,31 @@ EVEN = torch.full((9, 10, 10), 0.01)
 
 def one_hot(*cells: tuple[int, int]) -> torch.Tensor:
     maps = torch.zeros(len(cells), 10, 10)
-    for one, (y, x) in zip(maps, cells, strict=True):
-        one[y, x] = 1
+    for item, (y, x) in zip(maps, cells, strict=True):
+        item[y, x] = 1
     return maps
 
 
 def test_looking_at_what_is_spoken_of_is_all_right() -> None:
     maps = one_hot(*[(0, 0)] * 1, (3, 1), (6, 3), *[(9, 9)] * 4, (5, 6), (4, 9))
-    judged = judge(CAPTION, maps, WORLD)
-    assert judged.understood
+    judged = score_caption(CAPTION, maps, WORLD)
+    assert judged.parsed
     assert judged.true
-    assert judged.visual == judged.hits == 4
+    assert judged.num_visual_words == judged.hits == 4
     assert judged.correctness == pytest.approx(4, abs=1e-5)
     assert judged.baseline == pytest.approx(4 * 0.16, abs=1e-5)
 
 
 def test_looking_at_the_other_thing_is_not() -> None:
     maps = one_hot((0, 0), (5, 8), (5, 8), *[(0, 0)] * 4, (5, 2), (5, 2))
-    judged = judge(CAPTION, maps, WORLD)
-    assert judged.visual == 4
+    judged = score_caption(CAPTION, maps, WORLD)
+    assert judged.num_visual_words == 4
     assert judged.hits == 0
     assert judged.correctness == pytest.approx(0, abs=1e-6)
 
 
 def test_looking_everywhere_lifts_nothing() -> None:
-    judged = judge(CAPTION, EVEN, WORLD)
+    judged = score_caption(CAPTION, EVEN, WORLD)
     assert judged.correctness == pytest.approx(judged.baseline, abs=1e-5)
     assert judged.hits == 0  # the first of equal cells lies in a corner
 
@@ -49,7 +49,7 @@ def test_half_inside_counts_half() -> None:
     maps = one_hot(*[(0, 0)] * 9)
     maps[1] = 0
     maps[1, 5, 1], maps[1, 9, 9] = 0.75, 0.25
-    judged = judge(CAPTION, maps, WORLD)
+    judged = score_caption(CAPTION, maps, WORLD)
     assert judged.hits == 1
     assert judged.correctness == pytest.approx(0.75, abs=1e-5)
 
@@ -64,16 +64,21 @@ def test_half_inside_counts_half() -> None:
     ],
 )
 def test_what_is_not_true_counts_for_no_map(caption: str, *, understood: bool) -> None:
-    judged = judge(caption, EVEN, WORLD)
-    assert (judged.understood, judged.true) == (understood, False)
-    assert (judged.visual, judged.hits, judged.correctness, judged.baseline) == (0, 0, 0, 0)
+    judged = score_caption(caption, EVEN, WORLD)
+    assert (judged.parsed, judged.true) == (understood, False)
+    assert (judged.num_visual_words, judged.hits, judged.correctness, judged.baseline) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_several_things_count_together() -> None:
     upper = SceneObject("circle", "red", "plain", "small", 0.2, 0.1, 0.1, 0.0, COLORS["red"])
     world = World((CIRCLE, SQUARE, upper), WORLD.background, 0)
     maps = one_hot((0, 0), (0, 1), (5, 2), *[(0, 0)] * 4, (5, 8), (5, 8))
-    judged = judge(CAPTION, maps, world)
+    judged = score_caption(CAPTION, maps, world)
     assert judged.hits == 4
     assert judged.correctness == pytest.approx(4, abs=1e-5)
     assert judged.baseline == pytest.approx(2 * (0.16 + 0.04) + 2 * 0.16, abs=1e-5)
@@ -81,4 +86,4 @@ def test_several_things_count_together() -> None:
 
 def test_every_word_needs_a_map() -> None:
     with pytest.raises(ValueError, match="9 words need a map each, got 8 maps"):
-        judge(CAPTION, EVEN[:8], WORLD)
+        score_caption(CAPTION, EVEN[:8], WORLD)

@@ -17,7 +17,7 @@ from visattn.data.scenes.world import (
     RADII,
     SHAPES,
     TEXTURES,
-    Kinds,
+    WorldConfig,
     sample_world,
 )
 
@@ -27,25 +27,25 @@ def test_things_lie_apart_inside_the_image_largest_first(
     seed: int, *, novel: bool, count: int
 ) -> None:
     things = sample_world(
-        Kinds(count=(count, count)), np.random.default_rng(seed), novel=novel
-    ).things
+        WorldConfig(num_objects=(count, count)), np.random.default_rng(seed), novel=novel
+    ).objects
     assert len(things) == count
     radii = [thing.radius for thing in things]
     assert radii == sorted(radii, reverse=True)
-    for i, one in enumerate(things):
-        assert RADII[one.size][0] <= one.radius <= RADII[one.size][1]
-        left, top, right, bottom = one.box
+    for i, item in enumerate(things):
+        assert RADII[item.size][0] <= item.radius <= RADII[item.size][1]
+        left, top, right, bottom = item.box
         assert 0 < left < right < 1
         assert 0 < top < bottom < 1
-        assert right - left == pytest.approx(2 * one.radius)
+        assert right - left == pytest.approx(2 * item.radius)
         for other in things[:i]:
-            assert math.dist((one.x, one.y), (other.x, other.y)) > one.radius + other.radius
+            assert math.dist((item.x, item.y), (other.x, other.y)) > item.radius + other.radius
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_held_out_pairs_never_stand_where_training_looks(split: Split) -> None:
     scenes = Scenes(300, split=split)
-    pairs = {(t.color, t.shape) for i in range(300) for t in scenes.world(i).things}
+    pairs = {(t.color, t.shape) for i in range(300) for t in scenes.world(i).objects}
     assert not pairs & set(HELD_OUT)
     assert len(pairs) == len(COLORS) * len(SHAPES) - len(HELD_OUT)
 
@@ -53,39 +53,39 @@ def test_held_out_pairs_never_stand_where_training_looks(split: Split) -> None:
 def test_a_novel_scene_tells_of_a_held_out_pair() -> None:
     scenes, shown = Scenes(300, split="novel"), set()
     for index in range(300):
-        first, *others = scenes.world(index).things
+        first, *others = scenes.world(index).objects
         pair = (first.color, first.shape)
         assert pair in HELD_OUT
         assert not {(thing.color, thing.shape) for thing in others} & set(HELD_OUT)
-        assert all(f"{pair[0]} {pair[1]}" in told.text for told in scenes.tellings(index))
+        assert all(f"{pair[0]} {pair[1]}" in content.text for content in scenes.captions(index))
         shown.add(pair)
     assert shown == set(HELD_OUT)
 
 
 def test_every_kind_is_about_as_common() -> None:
-    worlds = [sample_world(Kinds(), np.random.default_rng(i)) for i in range(600)]
-    things = [thing for world in worlds for thing in world.things]
-    pairs = Kinds().pairs(novel=False)
+    worlds = [sample_world(WorldConfig(), np.random.default_rng(i)) for i in range(600)]
+    things = [thing for world in worlds for thing in world.objects]
+    pairs = WorldConfig().color_shape_pairs(novel=False)
     textures = [thing.texture for thing in things]
     counts: list[tuple[Counter[Any], Sequence[Any]]] = [
         (Counter((thing.color, thing.shape) for thing in things), pairs),
         (Counter(textures), TEXTURES),
     ]
-    for found, known in counts:
-        assert set(found) == set(known)
+    for result, known in counts:
+        assert set(result) == set(known)
         even = 1 / len(known)
         for word in known:  # four standard errors around an even share
-            share = found[word] / len(things)
+            share = result[word] / len(things)
             assert abs(share - even) < 4 * math.sqrt(even * (1 - even) / len(things)), word
-    assert {len(world.things) for world in worlds} == {2, 3, 4}
+    assert {len(world.objects) for world in worlds} == {2, 3, 4}
     sizes = Counter(thing.size for thing in things)
     assert min(sizes[size] for size in RADII) > 0.2 * len(things)
 
 
 def test_only_the_kinds_that_were_asked_for_appear() -> None:
-    kinds = Kinds(("red", "blue"), ("ring", "star"), ("dotted",), (3, 3))
+    kinds = WorldConfig(("red", "blue"), ("ring", "star"), ("dotted",), (3, 3))
     for seed in range(50):
-        for thing in sample_world(kinds, np.random.default_rng(seed)).things:
+        for thing in sample_world(kinds, np.random.default_rng(seed)).objects:
             assert thing.color in kinds.colors
             assert thing.shape in kinds.shapes
             assert thing.texture == "dotted"
@@ -97,19 +97,19 @@ def test_only_the_kinds_that_were_asked_for_appear() -> None:
         ({"colors": ("red", "mauve")}, "colors must be chosen from red, green"),
         ({"shapes": ()}, "shapes must be chosen from circle"),
         ({"textures": ("furry",)}, "textures must be chosen from plain, striped, dotted, got"),
-        ({"count": (1, 3)}, "2 <= fewest <= most <= 5"),
-        ({"count": (4, 3)}, "fewest <= most"),
-        ({"count": (2, 6)}, "most <= 5"),
+        ({"num_objects": (1, 3)}, "2 <= minimum <= maximum <= 5"),
+        ({"num_objects": (4, 3)}, "minimum <= maximum"),
+        ({"num_objects": (2, 6)}, "maximum <= 5"),
     ],
 )
 def test_kinds_that_do_not_exist_are_refused(arguments: dict, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Kinds(**arguments)
+        WorldConfig(**arguments)
 
 
 def test_a_world_needs_pairs_to_choose_from() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="hold no held-out pair; allow more"):
-        sample_world(Kinds(colors=("cyan", "pink")), rng, novel=True)
-    with pytest.raises(ValueError, match="hold held-out pairs alone; allow more"):
-        sample_world(Kinds(colors=("red",), shapes=("square",)), rng)
+    with pytest.raises(ValueError, match="have no held-out pair; allow more"):
+        sample_world(WorldConfig(colors=("cyan", "pink")), rng, novel=True)
+    with pytest.raises(ValueError, match="have only held-out pairs; allow more"):
+        sample_world(WorldConfig(colors=("red",), shapes=("square",)), rng)

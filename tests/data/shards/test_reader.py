@@ -12,13 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from class_miniatures import write_photo_folders
-from miniatures import CaptionPaths, write_caption_data
-from shard_miniatures import noise_plan, write_caption_shards, write_class_shards
+from caption_data import CaptionPaths, write_caption_data
+from classification_data import write_photo_folders
+from shard_data import noise_plan, write_caption_shards, write_class_shards
 
 from visattn.data.images.reader import ImageError
 from visattn.data.shards import reader as reading
-from visattn.data.shards.format import ROW, ShardFacts, ShardInfo, SplitFacts, hash_of, shard_name
+from visattn.data.shards.format import (
+    ROW,
+    ShardInfo,
+    ShardMetadata,
+    SplitMetadata,
+    file_sha256,
+    shard_name,
+)
 from visattn.data.shards.reader import ShardSamples
 from visattn.data.shards.writer import write_shards
 
@@ -36,8 +43,8 @@ def folder(tmp_path: Path, paths: CaptionPaths) -> Path:
 
 
 def open_tars() -> int:
-    held = Path("/proc/self/fd").iterdir()
-    return sum(str(one.readlink()).endswith(".tar") for one in held if one.is_symlink())
+    stored = Path("/proc/self/fd").iterdir()
+    return sum(str(item.readlink()).endswith(".tar") for item in stored if item.is_symlink())
 
 
 def damage(path: Path, at: int, byte: int = 0xFF) -> None:
@@ -53,7 +60,7 @@ def test_samples_are_numbered_as_in_their_list(folder: Path, paths: CaptionPaths
         assert len(samples) == len(names)
         for number, name in enumerate(names):
             assert samples.record(number)["id"] == name
-            assert samples.content(number) == (paths.photos / name).read_bytes()
+            assert samples.image_bytes(number) == (paths.photos / name).read_bytes()
             assert samples.image(number).size == samples.size(number)[0] == (64, 80)
 
 
@@ -67,7 +74,7 @@ def test_classes_are_known_without_a_look_into_a_tar(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [7, -1])
 def test_there_is_nothing_beyond_the_last_sample(folder: Path, number: int) -> None:
     samples = ShardSamples(folder, "train")
-    for read in (samples.content, samples.record, samples.image):
+    for read in (samples.image_bytes, samples.record, samples.image):
         with pytest.raises(IndexError, match=rf"index must lie in \[0, 7\), got {number}"):
             read(number)
 
@@ -75,11 +82,11 @@ def test_there_is_nothing_beyond_the_last_sample(folder: Path, number: int) -> N
 def test_few_tars_are_open_at_once_and_none_is_left_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_OPEN_AT_ONCE", 2)
+    monkeypatch.setattr(reading, "_MAX_OPEN_TARS", 2)
     write_shards(tmp_path, noise_plan((11,)), per_shard=1)
     samples = ShardSamples(tmp_path, "train")
-    told = [samples.content(number) for number in (*range(11), *range(11))]
-    assert told[:11] == told[11:]
+    content_value = [samples.image_bytes(number) for number in (*range(11), *range(11))]
+    assert content_value[:11] == content_value[11:]
     assert open_tars() == 2
     del samples
     assert open_tars() == 0
@@ -96,16 +103,16 @@ def _haste() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_haste")
 def test_threads_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_OPEN_AT_ONCE", 1)
+    monkeypatch.setattr(reading, "_MAX_OPEN_TARS", 1)
     write_shards(tmp_path, noise_plan((11,)), per_shard=2)
     samples = ShardSamples(tmp_path, "train")
-    wanted = [samples.content(number) for number in range(11)]
+    wanted = [samples.image_bytes(number) for number in range(11)]
     wrong: list[int] = []
 
     def read(start: int) -> None:
         for step in range(1500):
             number = (start + 3 * step) % 11
-            if samples.content(number) != wanted[number]:
+            if samples.image_bytes(number) != wanted[number]:
                 wrong.append(number)
 
     threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
@@ -119,29 +126,31 @@ def test_threads_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @ALONE
 def test_processes_that_were_forked_read_at_once(folder: Path) -> None:
     samples = ShardSamples(folder, "train")
-    wanted = [samples.content(number) for number in range(7)]  # every tar is open before the fork
+    wanted = [
+        samples.image_bytes(number) for number in range(7)
+    ]  # every tar is open before the fork
     for tar in samples._tars.values():  # processes would share a position, so there is none
         assert os.lseek(tar._descriptor, 0, os.SEEK_CUR) == 0
     with get_context("fork").Pool(2) as pool:
         for _ in range(3):
-            assert pool.map(samples.content, [*range(7)] * 5) == wanted * 5
+            assert pool.map(samples.image_bytes, [*range(7)] * 5) == wanted * 5
 
 
 def test_what_goes_to_another_process_holds_no_open_file_and_no_index(tmp_path: Path) -> None:
     write_shards(tmp_path, noise_plan((211,), (2, 2)), per_shard=30)
     samples = ShardSamples(tmp_path, "train")
-    wanted = samples.content(200)
+    wanted = samples.image_bytes(200)
     sent = pickle.dumps(samples)
     assert len(sent) < 3000 < 211 * ROW.itemsize
     again = pickle.loads(sent)
-    assert again.content(200) == wanted
+    assert again.image_bytes(200) == wanted
     assert torch.equal(again.labels, samples.labels)
 
 
 def test_shards_of_others_are_opened_with_doubt(folder: Path) -> None:
     with pytest.raises(ValueError, match="has no split novel; it has train, validation, test"):
         ShardSamples(folder, "novel")
-    with pytest.raises(ValueError, match="the class must be one of 0, got number -1"):
+    with pytest.raises(ValueError, match=r"the class index must lie in \[0, 0\), got -1"):
         _ = ShardSamples(folder, "train").labels
     info = json.loads((folder / "info.json").read_text())
     for change in (
@@ -194,12 +203,15 @@ def test_an_index_that_points_elsewhere_is_noticed(folder: Path, name: str, valu
     rows[1][name] = value
     np.save(path, rows)
     info = json.loads((folder / "info.json").read_text())
-    info["splits"]["validation"]["index"] = hash_of(path)
+    info["splits"]["validation"]["index"] = file_sha256(path)
     (folder / "info.json").write_text(json.dumps(info))
     samples = ShardSamples(folder, "validation")
-    with pytest.raises(ValueError, match=r"\.tar, key 000000001: nothing of that key lies where"):
-        samples.content(1)
-    assert samples.content(0)
+    with pytest.raises(
+        ValueError,
+        match=r"\.tar, key 000000001: the index does not point to a member with this key",
+    ):
+        samples.image_bytes(1)
+    assert samples.image_bytes(0)
 
 
 def test_a_damaged_image_is_named_by_tar_and_key(folder: Path) -> None:
@@ -208,9 +220,9 @@ def test_a_damaged_image_is_named_by_tar_and_key(folder: Path) -> None:
     damage(folder / "validation-000000.tar", int(row["image"]) + 1)
     damage(folder / "validation-000000.tar", int(row["record"]))
     for read in (samples.image, samples.size):
-        with pytest.raises(ImageError, match=r"-000000\.tar, key 000000001: not a pict"):
+        with pytest.raises(ImageError, match=r"-000000\.tar, key 000000001: not an image"):
             read(1)
-    with pytest.raises(ValueError, match=r"validation-000000\.tar, key 000000001: no JSON"):
+    with pytest.raises(ValueError, match=r"validation-000000\.tar, key 000000001: invalid JSON"):
         samples.record(1)
 
 
@@ -224,14 +236,14 @@ def test_opening_a_million_samples_looks_at_flat_arrays_alone(tmp_path: Path) ->
     for number in range(tars):  # files of the size of a large data set that hold nothing
         with (tmp_path / shard_name("train", number)).open("wb") as file:
             file.truncate(2**30)
-    facts = tuple(ShardFacts(count // tars, 2**30, "") for _ in range(tars))
-    split = SplitFacts(count, hash_of(tmp_path / "train.index.npy"), facts)
+    facts = tuple(ShardMetadata(count // tars, 2**30, "") for _ in range(tars))
+    split = SplitMetadata(count, file_sha256(tmp_path / "train.index.npy"), facts)
     info = ShardInfo("classes", "", {"train": split}, tuple("abcdefg"))
     info.write(tmp_path)
     samples = ShardSamples(tmp_path, "train")
     assert len(samples) == count
-    assert samples.place(999_999).endswith("train-000099.tar, key 000999999")
+    assert samples.location(999_999).endswith("train-000099.tar, key 000999999")
     assert samples.labels.bincount().tolist() == [142_858] + [142_857] * 6
     assert len(pickle.dumps(samples)) < 20_000
-    with pytest.raises(ValueError, match="nothing of that key lies where the index says"):
-        samples.content(0)
+    with pytest.raises(ValueError, match="the index does not point to a member with this key"):
+        samples.image_bytes(0)

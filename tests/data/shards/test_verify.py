@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from class_miniatures import write_photo_folders
+from classification_data import write_photo_folders
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_miniatures import noise_plan, write_class_shards
+from shard_data import noise_plan, write_class_shards
 
-from visattn.data.shards.format import hash_of
-from visattn.data.shards.verify import check_shards, shard_faults
+from visattn.data.shards.format import file_sha256
+from visattn.data.shards.verify import check_shards, find_shard_faults
 from visattn.data.shards.writer import write_shards
 
 
@@ -25,9 +25,9 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_whole_shards_have_no_faults_and_each_sample_is_looked_at(noise: Path) -> None:
     for decode in (True, False):
-        told: list[int] = []
-        assert not list(shard_faults(noise, decode=decode, advanced=told.append))
-        assert sum(told) == 7
+        content_value: list[int] = []
+        assert not list(find_shard_faults(noise, decode=decode, progress=content_value.append))
+        assert sum(content_value) == 7
 
 
 @settings(max_examples=25)
@@ -71,10 +71,10 @@ def test_faults_name_tars_and_keys_and_are_counted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"24 faults|25 faults") as caught:
         check_shards(folder)
     said = str(caught.value)
-    assert "train-000000.tar: its SHA-256 is not the one that was noted" in said
+    assert "train-000000.tar: its SHA-256 differs from the recorded one" in said
     assert "train-000000.tar, key 000000000: not an image of a known format" in said
     assert said.endswith("and 5 more")
-    assert len(list(shard_faults(folder, decode=False))) == 1  # the hash alone
+    assert len(list(find_shard_faults(folder, decode=False))) == 1  # the hash alone
 
 
 def test_members_that_lie_elsewhere_are_found(noise: Path, tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ def test_members_that_lie_elsewhere_are_found(noise: Path, tmp_path: Path) -> No
     tar.write_bytes(extra)
     info = json.loads((folder / "info.json").read_text())
     facts = info["splits"]["train"]["shards"][1]
-    facts["bytes"], facts["sha256"] = len(extra), hash_of(tar)
+    facts["bytes"], facts["sha256"] = len(extra), file_sha256(tar)
     (folder / "info.json").write_text(json.dumps(info))
-    (fault, *_) = shard_faults(folder)
-    assert fault.place.endswith("train-000001.tar")
+    (fault, *_) = find_shard_faults(folder)
+    assert fault.location.endswith("train-000001.tar")
     assert fault.reason == "must hold 2 samples"
 
 
@@ -102,8 +102,8 @@ def test_a_member_of_2_to_the_60_bytes_is_named_with_its_file(tmp_path: Path) ->
         header[124:136] = b"\x80" + size.to_bytes(11, "big")  # as GNU writes what is longer
         header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
         path.write_bytes(bytes(header) + whole[512:])
-        faults = list(map(str, shard_faults(tmp_path / "a", decode=False)))
-        assert any(fault.startswith(f"{path}: no tar: ") for fault in faults)
+        faults = list(map(str, find_shard_faults(tmp_path / "a", decode=False)))
+        assert any(fault.startswith(f"{path}: not a tar file: ") for fault in faults)
         assert all("train-000001.tar" in fault for fault in faults)
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from class_miniatures import write_photo_folders
-from miniatures import write_caption_data
+from caption_data import write_caption_data
+from classification_data import write_photo_folders
 from PIL import Image
-from shard_miniatures import caption_shard_plan, noise_plan, write_class_shards
+from shard_data import caption_shard_plan, noise_plan, write_class_shards
 
 from visattn.data.images.reader import ImageError
 from visattn.data.shards.format import ROW, ShardInfo
 from visattn.data.shards.sources import folder_plan
 from visattn.data.shards.verify import check_shards
-from visattn.data.shards.writer import mixed_order, write_shards
+from visattn.data.shards.writer import shuffled_order, write_shards
 
 ALONE = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -62,15 +62,17 @@ def test_a_run_killed_at_any_sample_is_gone_on_from_to_the_same_bytes(tmp_path: 
     assert len([name for name in wanted if name.endswith(".tar")]) == 3 + 1
     for step in range(1, len(plan) + 1):
         folder = tmp_path / str(step)
-        killed(lambda: write_shards(folder, plan, per_shard=3, advanced=killing(step)))  # noqa: B023
+        killed(lambda: write_shards(folder, plan, per_shard=3, progress=killing(step)))  # noqa: B023
         assert not (folder / "info.json").exists()
-        told: list[int] = []
-        write_shards(folder, plan, per_shard=3, advanced=told.append)
+        content_value: list[int] = []
+        write_shards(folder, plan, per_shard=3, progress=content_value.append)
         assert content(folder) == wanted
-        assert sum(told) == len(plan)
+        assert sum(content_value) == len(plan)
         written_before = (step - 1) // 3 if step <= 7 else 3  # whole tars, each told of at once
-        assert told[:written_before] == [3, 3, 1][:written_before]
-        assert told[written_before:] == [1] * (len(plan) - sum(told[:written_before]))
+        assert content_value[:written_before] == [3, 3, 1][:written_before]
+        assert content_value[written_before:] == [1] * (
+            len(plan) - sum(content_value[:written_before])
+        )
 
 
 @ALONE
@@ -99,9 +101,9 @@ def test_a_run_killed_before_any_file_reaches_the_disk_is_gone_on_from(
 def test_shards_that_are_there_are_left_as_they_are(tmp_path: Path) -> None:
     first = write_shards(tmp_path, noise_plan(), per_shard=3)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    told: list[int] = []
-    assert write_shards(tmp_path, noise_plan(), per_shard=3, advanced=told.append) == first
-    assert told == [16]
+    content_value: list[int] = []
+    assert write_shards(tmp_path, noise_plan(), per_shard=3, progress=content_value.append) == first
+    assert content_value == [16]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
 
 
@@ -113,7 +115,7 @@ def test_other_shards_are_not_written_over(tmp_path: Path) -> None:
             write_shards(tmp_path / "a", plan, per_shard=count)
     assert content(tmp_path / "a") == before
     (tmp_path / "a" / "info.json").unlink()
-    with pytest.raises(FileExistsError, match=r"holds train-000000.tar, .* a folder of their own"):
+    with pytest.raises(FileExistsError, match=r"holds train-000000.tar, .* an empty folder"):
         write_shards(tmp_path / "a", noise_plan(), per_shard=3)
 
 
@@ -122,21 +124,21 @@ def test_unfinished_shards_of_other_images_are_not_gone_on_from(tmp_path: Path) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_shards(tmp_path, noise_plan(), per_shard=3, advanced=stop)
+        write_shards(tmp_path, noise_plan(), per_shard=3, progress=stop)
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json"}
-    with pytest.raises(ValueError, match="holds unfinished shards of other images"):
+    with pytest.raises(ValueError, match="holds incomplete shards of other images"):
         write_shards(tmp_path, noise_plan((11, 6)), per_shard=3)
-    with pytest.raises(FileNotFoundError, match=r"unfinished: do again what began"):
+    with pytest.raises(FileNotFoundError, match=r"incomplete: run the command"):
         ShardInfo.read(tmp_path)
     write_shards(tmp_path, noise_plan(), per_shard=3)
 
 
 def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
-    held = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    stored = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(stored, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError, match="another process is writing shards there"):
         write_shards(tmp_path, noise_plan())
-    os.close(held)
+    os.close(stored)
     write_shards(tmp_path, noise_plan())
 
 
@@ -166,20 +168,20 @@ def test_tars_are_such_as_any_program_reads(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path / "data", photos=11)
     plan = caption_shard_plan(paths)
     write_shards(tmp_path / "shards", plan, per_shard=3)
-    found = {}
+    result = {}
     for path in sorted((tmp_path / "shards").glob("train-*.tar")):
         with tarfile.open(path) as tar:
             names = tar.getnames()
             assert names[0::2] == [name.replace(".json", ".jpg") for name in names[1::2]]
-            for photo, told in zip(names[0::2], names[1::2], strict=True):
-                record = json.load(tar.extractfile(told))  # pyright: ignore[reportArgumentType]
+            for photo, content_value in zip(names[0::2], names[1::2], strict=True):
+                record = json.load(tar.extractfile(content_value))  # pyright: ignore[reportArgumentType]
                 member = tar.extractfile(photo)
                 assert member is not None
-                found[record["id"]] = member.read()
+                result[record["id"]] = member.read()
                 assert set(record) == {"id", "file", "captions"}
     names = paths.train.read_text().split()
-    assert list(found) == [names[number] for number in mixed_order(7)]
-    assert all((paths.photos / name).read_bytes() == found[name] for name in names)
+    assert list(result) == [names[number] for number in shuffled_order(7)]
+    assert all((paths.photos / name).read_bytes() == result[name] for name in names)
 
 
 def test_classes_stand_beside_their_images(tmp_path: Path) -> None:
@@ -217,14 +219,14 @@ def test_a_photo_that_cannot_be_read_is_named_and_no_part_of_a_tar_stays(tmp_pat
 def test_nothing_to_write_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="per_shard and each split must be at least 1, got 0"):
         write_shards(tmp_path / "a", noise_plan(), per_shard=0)
-    with pytest.raises(FileNotFoundError, match="holds no folders"):
+    with pytest.raises(FileNotFoundError, match="has no class folders"):
         folder_plan(tmp_path, {"train": "train"})
     assert not (tmp_path / "a").exists()
 
 
 def test_the_mixed_order_is_the_same_for_ever() -> None:
-    assert mixed_order(7) == MIXED
-    assert sorted(mixed_order(1000)) == list(range(1000))
+    assert shuffled_order(7) == MIXED
+    assert sorted(shuffled_order(1000)) == list(range(1000))
 
 
 MIXED = [6, 4, 2, 5, 1, 3, 0]

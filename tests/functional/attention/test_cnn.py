@@ -10,7 +10,7 @@ from torch import Tensor
 
 from visattn.functional.attention.cnn import (
     channel_affinity,
-    crisscross_attention,
+    criss_cross_attention,
     double_attention,
 )
 
@@ -23,7 +23,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(("height", "width"), [(3, 5), (1, 7), (5, 1), (1, 1)])
 def test_crisscross_is_one_softmax_over_both_lines(height: int, width: int) -> None:
     q, k, v = (numbers(2, c, height, width, seed=c) for c in (2, 2, 3))
-    seen, weights = crisscross_attention(q, k, v, need_weights=True)
+    seen, weights = criss_cross_attention(q, k, v, need_weights=True)
     assert weights is not None
     shaped = weights.unflatten(2, (height, width)).unflatten(1, (height, width))
     for b in range(2):
@@ -42,8 +42,8 @@ def test_crisscross_is_one_softmax_over_both_lines(height: int, width: int) -> N
 
 def test_crisscross_values_do_not_depend_on_who_looks() -> None:
     q, k, v = (numbers(2, c, 7, 11, seed=c).float() for c in (3, 3, 5))
-    seen, none = crisscross_attention(q, k, v)
-    looked, weights = crisscross_attention(q, k, v, need_weights=True)
+    seen, none = criss_cross_attention(q, k, v)
+    looked, weights = criss_cross_attention(q, k, v, need_weights=True)
     assert none is None
     assert weights is not None
     assert torch.equal(seen, looked)
@@ -52,7 +52,7 @@ def test_crisscross_values_do_not_depend_on_who_looks() -> None:
 
 def test_crisscross_has_the_right_slope() -> None:
     q, k, v = (numbers(1, c, 2, 3, seed=c).requires_grad_() for c in (2, 2, 3))
-    assert torch.autograd.gradcheck(lambda *parts: crisscross_attention(*parts)[0], (q, k, v))
+    assert torch.autograd.gradcheck(lambda *parts: criss_cross_attention(*parts)[0], (q, k, v))
 
 
 def test_double_attention_gathers_over_places_and_picks_over_descriptors() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.functional.attention.hard import hard_selection, soft_selection
+from visattn.functional.attention.hard import hard_attention, soft_attention
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -21,11 +21,11 @@ WEIGHTS, VALUES = numbers(2, 5, 7).softmax(-1), numbers(2, 7, 3, seed=1)
 
 def test_soft_selection_is_the_mean() -> None:
     expected = torch.einsum("bnm,bme->bne", WEIGHTS, VALUES)
-    torch.testing.assert_close(soft_selection(WEIGHTS, VALUES), expected)
+    torch.testing.assert_close(soft_attention(WEIGHTS, VALUES), expected)
 
 
 def test_hard_selection_is_the_value_at_its_place() -> None:
-    seen, places, spoken = hard_selection(WEIGHTS, VALUES, generator=seeded())
+    seen, places, spoken = hard_attention(WEIGHTS, VALUES, generator=seeded())
     for b in range(2):
         for n in range(5):
             place = int(places[b, n])
@@ -34,20 +34,20 @@ def test_hard_selection_is_the_value_at_its_place() -> None:
 
 
 def test_the_seed_decides() -> None:
-    picks = [hard_selection(WEIGHTS, VALUES, generator=seeded(seed)).places for seed in (3, 3, 4)]
+    picks = [hard_attention(WEIGHTS, VALUES, generator=seeded(seed)).indices for seed in (3, 3, 4)]
     assert torch.equal(picks[0], picks[1])
     assert not torch.equal(picks[0], picks[2])
 
 
 def test_places_come_as_often_as_they_weigh() -> None:
     weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(20011, 4)
-    picked = hard_selection(3 * weights, torch.eye(4), generator=seeded())  # whatever its sum
-    shares = picked.places.bincount(minlength=4) / 20011
+    picked = hard_attention(3 * weights, torch.eye(4), generator=seeded())  # whatever its sum
+    shares = picked.indices.bincount(minlength=4) / 20011
     torch.testing.assert_close(shares, weights[0], atol=0.015, rtol=0)  # 4 standard deviations
     assert shares[1] == 0
     mean = picked.values.mean(0)
-    torch.testing.assert_close(mean, soft_selection(weights, torch.eye(4))[0], atol=0.015, rtol=0)
-    torch.testing.assert_close(picked.log_probabilities.exp(), weights[0][picked.places])
+    torch.testing.assert_close(mean, soft_attention(weights, torch.eye(4))[0], atol=0.015, rtol=0)
+    torch.testing.assert_close(picked.log_probabilities.exp(), weights[0][picked.indices])
 
 
 def test_the_expected_slope_is_that_of_the_mean() -> None:
@@ -55,7 +55,7 @@ def test_the_expected_slope_is_that_of_the_mean() -> None:
     scores = torch.tensor([0.3, -0.5, 0.9, 0.0], requires_grad=True)
     rewards = torch.tensor([1.0, 2.0, -1.0, 0.5])
     (exact,) = torch.autograd.grad(scores.softmax(-1) @ rewards, scores)
-    picked = hard_selection(
+    picked = hard_attention(
         scores.softmax(-1).expand(40009, 4), rewards[:, None], generator=seeded()
     )
     gained = (picked.values.squeeze(-1) * picked.log_probabilities).mean()
@@ -67,7 +67,7 @@ def test_the_expected_slope_is_that_of_the_mean() -> None:
 def test_who_may_attend_to_nothing_picks_nothing(seed: int) -> None:
     weights = torch.where(torch.arange(5)[:, None] == 2, 0.0, WEIGHTS).requires_grad_()
     values = VALUES.clone().requires_grad_()
-    seen, places, spoken = hard_selection(weights, values, generator=seeded(seed))
+    seen, places, spoken = hard_attention(weights, values, generator=seeded(seed))
     assert (places[:, 2] == -1).all()
     assert (places[:, [0, 1, 3, 4]] >= 0).all()
     assert (seen[:, 2] == 0).all()
@@ -81,12 +81,12 @@ def test_who_may_attend_to_nothing_picks_nothing(seed: int) -> None:
 
 
 def test_one_row_of_values_is_for_all() -> None:
-    shared = hard_selection(WEIGHTS, VALUES[:1], generator=seeded())
-    spread = hard_selection(WEIGHTS, VALUES[:1].expand(2, 7, 3), generator=seeded())
+    shared = hard_attention(WEIGHTS, VALUES[:1], generator=seeded())
+    spread = hard_attention(WEIGHTS, VALUES[:1].expand(2, 7, 3), generator=seeded())
     assert torch.equal(shared.values, spread.values)
 
 
 def test_half_precision_tells_its_log_probabilities_in_single() -> None:
-    picked = hard_selection(WEIGHTS.half(), VALUES.half(), generator=seeded())
+    picked = hard_attention(WEIGHTS.half(), VALUES.half(), generator=seeded())
     assert picked.values.dtype == torch.float16
     assert picked.log_probabilities.dtype == torch.float32

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from visattn.functional.attention.linear import linear_attention
-from visattn.functional.attention.masks import causal_mask, from_lengths
+from visattn.functional.attention.masks import causal_mask, length_mask
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -24,7 +24,7 @@ def parts() -> tuple[Tensor, Tensor, Tensor]:
 def test_it_is_the_mean_under_products_of_features(need_weights: bool) -> None:
     q, k, v = parts()
     real = [11, 4]
-    mask = from_lengths(torch.tensor(real), 11)
+    mask = length_mask(torch.tensor(real), 11)
     seen, weights = linear_attention(q, k, v, mask=mask, need_weights=need_weights)
     for b in range(2):
         for n in range(5):
@@ -49,7 +49,7 @@ def test_values_agree_with_and_without_weights() -> None:
 
 def test_nothing_to_see_is_zero_with_finite_slopes() -> None:
     q, k, v = (part.requires_grad_() for part in parts())
-    mask = from_lengths(torch.tensor([0, 3]), 11)
+    mask = length_mask(torch.tensor([0, 3]), 11)
     for need_weights in (False, True):
         seen, weights = linear_attention(q, k, v, mask=mask, need_weights=need_weights)
         assert not seen[0].any()

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.attention.linformer import low_rank_attention
-from visattn.functional.attention.masks import causal_mask, from_lengths
-from visattn.functional.attention.softmax import attention
+from visattn.functional.attention.linformer import linformer_attention
+from visattn.functional.attention.masks import causal_mask, length_mask
+from visattn.functional.attention.softmax import dot_product_attention
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -23,8 +23,8 @@ def test_it_is_attention_to_mixtures(need_weights: bool) -> None:
     q, k, v = parts()
     of_keys, of_values = numbers(2, 13, seed=3), numbers(2, 13, seed=4)  # 13 were the longest
     real = [11, 4]
-    mask = from_lengths(torch.tensor(real), 11)
-    seen, weights = low_rank_attention(
+    mask = length_mask(torch.tensor(real), 11)
+    seen, weights = linformer_attention(
         q, k, v, of_keys, of_values, mask=mask, need_weights=need_weights
     )
     for b in range(2):
@@ -47,27 +47,27 @@ def test_it_is_attention_to_mixtures(need_weights: bool) -> None:
 def test_full_rank_is_full_attention() -> None:
     q, k, v = parts()
     unit = torch.eye(11, dtype=torch.float64)
-    for mask in (None, from_lengths(torch.tensor([7, 0]), 11)):
-        seen, weights = low_rank_attention(q, k, v, unit, mask=mask, need_weights=True)
-        expected, full = attention(q, k, v, mask=mask, need_weights=True)
+    for mask in (None, length_mask(torch.tensor([7, 0]), 11)):
+        seen, weights = linformer_attention(q, k, v, unit, mask=mask, need_weights=True)
+        expected, full = dot_product_attention(q, k, v, mask=mask, need_weights=True)
         torch.testing.assert_close(seen, expected)
         torch.testing.assert_close(weights, full)
 
 
 def test_padding_is_not_mixed_in() -> None:
     q, k, v = parts()
-    mask, mixtures = from_lengths(torch.tensor([7, 3]), 11), numbers(5, 11)
-    seen, _ = low_rank_attention(q, k, v, mixtures, mask=mask)
+    mask, mixtures = length_mask(torch.tensor([7, 3]), 11), numbers(5, 11)
+    seen, _ = linformer_attention(q, k, v, mixtures, mask=mask)
     k[0, 7:], v[0, 7:], k[1, 3:], v[1, 3:] = (1e3,) * 4
-    changed, _ = low_rank_attention(q, k, v, mixtures, mask=mask)
+    changed, _ = linformer_attention(q, k, v, mixtures, mask=mask)
     torch.testing.assert_close(changed, seen)
 
 
 def test_nothing_to_see_is_zero_with_finite_slopes() -> None:
     q, k, v = (part.requires_grad_() for part in parts())
-    mask = from_lengths(torch.tensor([0, 3]), 11)
+    mask = length_mask(torch.tensor([0, 3]), 11)
     for need_weights in (False, True):
-        seen, weights = low_rank_attention(
+        seen, weights = linformer_attention(
             q, k, v, numbers(5, 11), mask=mask, need_weights=need_weights
         )
         assert not seen[0].any()
@@ -79,8 +79,8 @@ def test_nothing_to_see_is_zero_with_finite_slopes() -> None:
 def test_values_agree_with_and_without_weights() -> None:
     q, k, v = (part.float() for part in parts())
     mixtures = numbers(5, 11).softmax(-1).float()
-    seen, none = low_rank_attention(q, k, v, mixtures)
-    looked, weights = low_rank_attention(q, k, v, mixtures, need_weights=True)
+    seen, none = linformer_attention(q, k, v, mixtures)
+    looked, weights = linformer_attention(q, k, v, mixtures, need_weights=True)
     assert none is None
     assert weights is not None
     torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
@@ -91,12 +91,12 @@ def test_causal_masks_are_refused() -> None:
     q, k, v = parts()
     causal = causal_mask(5, 11, alignment="upper_left")
     with pytest.raises(ValueError, match=r"one row of keys, \[..., 1, 11\].* got \[5, 11\]"):
-        low_rank_attention(q, k, v, numbers(3, 11), mask=causal)
+        linformer_attention(q, k, v, numbers(3, 11), mask=causal)
 
 
 def test_mixtures_must_fit() -> None:
     q, k, v = parts()
     with pytest.raises(ValueError, match=r"at most 7 keys.* got 11"):
-        low_rank_attention(q, k, v, numbers(3, 7))
-    with pytest.raises(ValueError, match=r"one shape, got \[3, 11\] and \[3, 13\]"):
-        low_rank_attention(q, k, v, numbers(3, 11), numbers(3, 13))
+        linformer_attention(q, k, v, numbers(3, 7))
+    with pytest.raises(ValueError, match=r"the same shape, got \[3, 11\] and \[3, 13\]"):
+        linformer_attention(q, k, v, numbers(3, 11), numbers(3, 13))

@@ -15,7 +15,7 @@ from visattn.functional.attention.luong import (
     predictive_alignment,
     window_mask,
 )
-from visattn.functional.attention.masks import from_lengths
+from visattn.functional.attention.masks import length_mask
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -40,7 +40,7 @@ LENGTHS = torch.tensor([17, 7])
 def test_monotonic_alignment_goes_along_the_keys() -> None:
     scores = numbers(2, 5, 17)
     weights = local_alignment(
-        scores, monotonic_centers(5, first=3), radius=2, mask=from_lengths(LENGTHS, 17)
+        scores, monotonic_centers(5, start=3), radius=2, mask=length_mask(LENGTHS, 17)
     )
     for b, length in enumerate(LENGTHS.tolist()):
         for t in range(5):
@@ -52,7 +52,7 @@ def test_predictive_alignment_fades_from_where_the_query_says() -> None:
     query, weight, vector = numbers(2, 5, 3), numbers(11, 3, seed=1), numbers(11, seed=2)
     scores = numbers(2, 5, 17, seed=3)
     centers = predicted_centers(query, weight, vector, LENGTHS)
-    weights = predictive_alignment(scores, centers, radius=4, mask=from_lengths(LENGTHS, 17))
+    weights = predictive_alignment(scores, centers, radius=4, mask=length_mask(LENGTHS, 17))
     for b, length in enumerate(LENGTHS.tolist()):
         for t in range(5):
             hidden = torch.tanh(weight @ query[b, t])
@@ -97,7 +97,7 @@ def test_a_window_over_all_keys_is_the_global_alignment() -> None:
 
 def test_a_window_past_the_end_sees_nothing() -> None:
     scores = numbers(3, 7).requires_grad_()
-    weights = local_alignment(scores, monotonic_centers(3, first=7), radius=1)
+    weights = local_alignment(scores, monotonic_centers(3, start=7), radius=1)
     weights.sum().backward()
     assert weights.sum(-1).tolist() == [1.0, 0.0, 0.0]
     assert scores.grad is not None
@@ -113,5 +113,5 @@ def test_places_are_counted_beyond_what_half_precision_can() -> None:
 
 
 def test_a_window_that_may_miss_all_keys_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"at least 1 place, got 0\.5"):
+    with pytest.raises(ValueError, match=r"at least 1 key, got 0\.5"):
         window_mask(torch.zeros(1), 5, radius=0.5)

@@ -14,12 +14,12 @@ from visattn.functional.attention.masks import (
     causal_mask,
     dilated_mask,
     fixed_mask,
-    from_key_padding,
-    from_lengths,
     global_local_mask,
+    key_padding_to_mask,
+    length_mask,
     strided_mask,
 )
-from visattn.functional.attention.softmax import attention
+from visattn.functional.attention.softmax import dot_product_attention
 
 
 def looped(rule: Callable[[int, int], bool], queries: int, keys: int) -> Tensor:
@@ -35,7 +35,7 @@ def test_masks_of_queries_and_keys_are_their_rules(queries: int, keys: int) -> N
             lambda i, j: keys - j >= queries - i,
         ),
         (band_mask(queries, keys, below=3, above=1), lambda i, j: j in range(i - 3, i + 2)),
-        (block_mask(queries, keys, size=3), lambda i, j: i // 3 == j // 3),
+        (block_mask(queries, keys, block_size=3), lambda i, j: i // 3 == j // 3),
         (
             dilated_mask(queries, keys, radius=2, dilation=3),
             lambda i, j: j in (i - 6, i - 3, i, i + 3, i + 6),
@@ -54,10 +54,10 @@ def test_masks_of_places_are_their_rules() -> None:
 
     strided = looped(lambda i, j: j <= i and (i - j <= 3 or (i - j) % 3 == 0), 17, 17)
     assert torch.equal(strided_mask(17, stride=3), strided)
-    assert torch.equal(fixed_mask(17, size=5, summaries=2), looped(summed, 17, 17))
-    assert torch.equal(global_local_mask(13, radius=2, landmarks=(1, 9)), looped(seen, 13, 13))
+    assert torch.equal(fixed_mask(17, block_size=5, num_summaries=2), looped(summed, 17, 17))
+    assert torch.equal(global_local_mask(13, radius=2, global_tokens=(1, 9)), looped(seen, 13, 13))
     assert torch.equal(
-        global_local_mask(13, radius=1, landmarks=()), band_mask(13, below=1, above=1)
+        global_local_mask(13, radius=1, global_tokens=()), band_mask(13, below=1, above=1)
     )
 
 
@@ -65,7 +65,7 @@ def test_masks_of_places_are_their_rules() -> None:
 def test_two_steps_lead_to_all_that_came_before(places: int, size: int) -> None:
     """What a factorised attention must keep, by section 4.2 of its paper."""
     past = causal_mask(places, alignment="upper_left")
-    for mask in (strided_mask(places, stride=size), fixed_mask(places, size=size)):
+    for mask in (strided_mask(places, stride=size), fixed_mask(places, block_size=size)):
         assert torch.equal(mask.float() @ mask.float() > 0, past)
 
 
@@ -75,23 +75,23 @@ def test_masks_agree_where_their_rules_meet(places: int, radius: int) -> None:
     assert torch.equal(dilated_mask(places, radius=radius, dilation=1), band)
     past = causal_mask(places, alignment="upper_left")
     assert torch.equal(past & band, band_mask(places, below=radius, above=0))
-    assert torch.equal(past | past.T, block_mask(places, size=places))
+    assert torch.equal(past | past.T, block_mask(places, block_size=places))
     assert torch.equal(causal_mask(places, alignment="lower_right"), past)
 
 
 def test_lengths_leave_out_what_comes_after_them() -> None:
     lengths = torch.tensor([[3, 0], [5, 2]])
-    mask = from_lengths(lengths, 5)
+    mask = length_mask(lengths, 5)
     assert mask.shape == (2, 2, 1, 5)
     assert torch.equal(mask.sum((-2, -1)), lengths)
     assert mask[0, 0, 0].tolist() == [True, True, True, False, False]
 
 
 def test_lengths_and_a_mask_of_places_combine() -> None:
-    mask = from_lengths(torch.tensor([5, 2]), 5) & causal_mask(3, 5, alignment="lower_right")
+    mask = length_mask(torch.tensor([5, 2]), 5) & causal_mask(3, 5, alignment="lower_right")
     assert mask.shape == (2, 3, 5)
     assert mask.int().sum(-1).tolist() == [[3, 4, 5], [2, 2, 2]]
-    either = from_lengths(torch.tensor([1, 0]), 5) | band_mask(3, 5, below=0, above=0)
+    either = length_mask(torch.tensor([1, 0]), 5) | band_mask(3, 5, below=0, above=0)
     assert either.int().sum(-1).tolist() == [[1, 2, 2], [1, 1, 1]]
 
 
@@ -106,7 +106,9 @@ def test_key_padding_is_turned_round() -> None:
     projected = [
         nn.functional.linear(x, *part) for x, part in zip((query, keys, keys), parts, strict=True)
     ]
-    seen, ours = attention(*projected, mask=from_key_padding(padding), need_weights=True)
+    seen, ours = dot_product_attention(
+        *projected, mask=key_padding_to_mask(padding), need_weights=True
+    )
     torch.testing.assert_close(ours, weights)
     torch.testing.assert_close(peer.out_proj(seen), expected)
 
@@ -120,11 +122,14 @@ def test_key_padding_is_turned_round() -> None:
         ),
         (lambda: band_mask(3, below=-1, above=0), "below must be at least 0, got -1"),
         (lambda: band_mask(-3, below=1, above=0), "queries must be at least 0, got -3"),
-        (lambda: block_mask(3, size=0), "size must be at least 1, got 0"),
+        (lambda: block_mask(3, block_size=0), "size must be at least 1, got 0"),
         (lambda: dilated_mask(3, radius=1, dilation=0), "dilation must be at least 1, got 0"),
         (lambda: strided_mask(3, stride=0), "stride must be at least 1, got 0"),
-        (lambda: fixed_mask(3, size=2, summaries=3), "between 0 and the size 2, got 3"),
-        (lambda: global_local_mask(3, radius=1, landmarks=(0, 3)), r"0 and 2, got \[3\]"),
+        (
+            lambda: fixed_mask(3, block_size=2, num_summaries=3),
+            "between 0 and the block size 2, got 3",
+        ),
+        (lambda: global_local_mask(3, radius=1, global_tokens=(0, 3)), r"0 and 2, got \[3\]"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

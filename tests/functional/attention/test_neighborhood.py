@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from visattn.functional.attention.neighborhood import neighborhood_attention
-from visattn.functional.attention.softmax import attention
+from visattn.functional.attention.softmax import dot_product_attention
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -33,7 +33,7 @@ def around(place: int, size: int, kernel: int) -> list[int]:
 @pytest.mark.parametrize("kernel", [(3, 5), (1, 1), (5, 3), (3, 9)])
 def test_places_attend_to_those_around_them(kernel: tuple[int, int]) -> None:
     q, k, v = parts(5, 7)
-    seen, weights = neighborhood_attention(q, k, v, kernel=kernel, need_weights=True)
+    seen, weights = neighborhood_attention(q, k, v, kernel_size=kernel, need_weights=True)
     assert weights is not None
     for b in range(2):
         for y in range(5):
@@ -51,16 +51,18 @@ def test_places_attend_to_those_around_them(kernel: tuple[int, int]) -> None:
 @pytest.mark.parametrize("kernel", [(5, 7), (9, 13)])
 def test_a_full_neighborhood_is_full_attention(kernel: tuple[int, int]) -> None:
     q, k, v = parts(5, 7)
-    seen, weights = neighborhood_attention(q, k, v, kernel=kernel, need_weights=True)
-    expected, full = attention(*(part.flatten(1, 2) for part in (q, k, v)), need_weights=True)
+    seen, weights = neighborhood_attention(q, k, v, kernel_size=kernel, need_weights=True)
+    expected, full = dot_product_attention(
+        *(part.flatten(1, 2) for part in (q, k, v)), need_weights=True
+    )
     torch.testing.assert_close(seen.flatten(1, 2), expected)
     torch.testing.assert_close(weights, full)
 
 
 def test_values_agree_with_and_without_weights() -> None:
     q, k, v = (part.float().unsqueeze(1).expand(-1, 2, -1, -1, -1) for part in parts(5, 7))
-    seen, none = neighborhood_attention(q, k, v, kernel=(3, 3))
-    looked, weights = neighborhood_attention(q, k, v, kernel=(3, 3), need_weights=True)
+    seen, none = neighborhood_attention(q, k, v, kernel_size=(3, 3))
+    looked, weights = neighborhood_attention(q, k, v, kernel_size=(3, 3), need_weights=True)
     assert none is None
     assert weights is not None
     torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
@@ -72,7 +74,7 @@ def test_slopes_are_right() -> None:
     q, k, v = (numbers(3, 4, c, seed=c).requires_grad_() for c in (2, 2, 1))
 
     def seen(*given: Tensor) -> Tensor:
-        return neighborhood_attention(*given, kernel=(3, 3))[0]
+        return neighborhood_attention(*given, kernel_size=(3, 3))[0]
 
     assert torch.autograd.gradcheck(seen, (q, k, v), fast_mode=True)
 
@@ -81,4 +83,4 @@ def test_neighborhoods_have_a_middle() -> None:
     q, k, v = parts(5, 7)
     for kernel in ((2, 3), (3, 0), (-1, 3)):
         with pytest.raises(ValueError, match=f"must be odd.* got {kernel[0]} x {kernel[1]}"):
-            neighborhood_attention(q, k, v, kernel=kernel)
+            neighborhood_attention(q, k, v, kernel_size=kernel)

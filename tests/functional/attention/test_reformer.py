@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.functional.attention.masks import causal_mask, from_lengths
-from visattn.functional.attention.reformer import hash_attention, hash_buckets
-from visattn.functional.attention.softmax import attention
+from visattn.functional.attention.masks import causal_mask, length_mask
+from visattn.functional.attention.reformer import lsh_attention, lsh_buckets
+from visattn.functional.attention.softmax import dot_product_attention
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -36,11 +36,11 @@ def seen_places(
 
 
 CASES: list[dict[str, Any]] = [
-    {"buckets": 4, "rounds": 1},
-    {"buckets": 4, "rounds": 3, "causal": True},
-    {"buckets": 2, "rounds": 2, "chunk": 3},
-    {"buckets": 6, "rounds": 2, "chunk": 2, "causal": True},
-    {"buckets": 1, "rounds": 2, "chunk": 5},
+    {"num_buckets": 4, "num_rounds": 1},
+    {"num_buckets": 4, "num_rounds": 3, "causal": True},
+    {"num_buckets": 2, "num_rounds": 2, "chunk_size": 3},
+    {"num_buckets": 6, "num_rounds": 2, "chunk_size": 2, "causal": True},
+    {"num_buckets": 1, "num_rounds": 2, "chunk_size": 5},
 ]
 
 
@@ -54,13 +54,13 @@ def test_places_attend_to_what_they_met(
 ) -> None:
     shared, values = numbers(2, 23, 3), numbers(2, 23, 5, seed=1)
     real = [23, 17] if masked else [23, 23]
-    mask = from_lengths(torch.tensor(real), 23) if masked else None
-    seen, weights = hash_attention(
+    mask = length_mask(torch.tensor(real), 23) if masked else None
+    seen, weights = lsh_attention(
         shared, values, **options, seed=7, mask=mask, need_weights=need_weights
     )
-    many, rounds = options["buckets"], options["rounds"]
-    chunk = options.get("chunk", -(-46 // many))
-    found = hash_buckets(shared, many, rounds=rounds, seed=7)
+    many, rounds = options["num_buckets"], options["num_rounds"]
+    chunk = options.get("chunk_size", -(-46 // many))
+    found = lsh_buckets(shared, many, num_rounds=rounds, seed=7)
     for b in range(2):
         allowed = [place < real[b] for place in range(23)]
         met = seen_places(found[b], chunk, allowed, causal=options.get("causal", False))
@@ -79,16 +79,16 @@ def test_places_attend_to_what_they_met(
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_bucket_is_full_attention_without_the_diagonal(causal: bool) -> None:
     shared, values = numbers(2, 3, 11, 5), numbers(2, 3, 11, 7, seed=1)
-    seen, weights = hash_attention(shared, values, buckets=1, causal=causal, need_weights=True)
+    seen, weights = lsh_attention(shared, values, num_buckets=1, causal=causal, need_weights=True)
     others = ~torch.eye(11, dtype=torch.bool)
     if causal:
         others = others & causal_mask(11, alignment="upper_left")
         others[0, 0] = True  # the first sees itself, having nobody else
     keys = shared / shared.norm(dim=-1, keepdim=True)
-    expected, full = attention(shared, keys, values, mask=others, need_weights=True)
+    expected, full = dot_product_attention(shared, keys, values, mask=others, need_weights=True)
     torch.testing.assert_close(seen, expected)
     torch.testing.assert_close(weights, full)
-    without, _ = hash_attention(shared, values, buckets=1, causal=causal)
+    without, _ = lsh_attention(shared, values, num_buckets=1, causal=causal)
     torch.testing.assert_close(without, expected)
 
 
@@ -96,9 +96,9 @@ def test_one_bucket_is_full_attention_without_the_diagonal(causal: bool) -> None
 @given(buckets=st.sampled_from([1, 2, 4, 8]), rounds=st.integers(1, 4), causal=st.booleans())
 def test_values_agree_with_and_without_weights(buckets: int, rounds: int, *, causal: bool) -> None:
     shared, values = numbers(2, 29, 5).float(), numbers(2, 29, 7, seed=1).float()
-    options = {"buckets": buckets, "rounds": rounds, "causal": causal}
-    seen, none = hash_attention(shared, values, **options)
-    looked, weights = hash_attention(shared, values, **options, need_weights=True)
+    options = {"num_buckets": buckets, "num_rounds": rounds, "causal": causal}
+    seen, none = lsh_attention(shared, values, **options)
+    looked, weights = lsh_attention(shared, values, **options, need_weights=True)
     assert none is None
     assert weights is not None
     torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
@@ -108,56 +108,60 @@ def test_values_agree_with_and_without_weights(buckets: int, rounds: int, *, cau
 def test_the_seed_decides_and_nothing_else() -> None:
     shared = numbers(2, 29, 5)
     state = torch.get_rng_state()
-    first = hash_buckets(shared, 8, rounds=2, seed=1)
+    first = lsh_buckets(shared, 8, num_rounds=2, seed=1)
     torch.rand(3)
-    assert torch.equal(hash_buckets(shared, 8, rounds=2, seed=1), first)
-    assert not torch.equal(hash_buckets(shared, 8, rounds=2, seed=2), first)
+    assert torch.equal(lsh_buckets(shared, 8, num_rounds=2, seed=1), first)
+    assert not torch.equal(lsh_buckets(shared, 8, num_rounds=2, seed=2), first)
     assert not torch.equal(first[:, 0], first[:, 1])
     torch.set_rng_state(state)
-    hash_buckets(shared, 8)
+    lsh_buckets(shared, 8)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @given(length=st.floats(0.01, 100), seed=st.integers(0, 99))
 def test_length_does_not_matter_and_opposites_part(length: float, seed: int) -> None:
     vectors = numbers(13, 5, seed=seed)
-    found = hash_buckets(vectors, 6, rounds=3, seed=seed)
+    found = lsh_buckets(vectors, 6, num_rounds=3, seed=seed)
     assert found.shape == (3, 13)
     assert ((found >= 0) & (found < 6)).all()
-    assert torch.equal(hash_buckets(length * vectors, 6, rounds=3, seed=seed), found)
-    assert torch.equal(hash_buckets(-vectors, 6, rounds=3, seed=seed), (found + 3) % 6)
+    assert torch.equal(lsh_buckets(length * vectors, 6, num_rounds=3, seed=seed), found)
+    assert torch.equal(lsh_buckets(-vectors, 6, num_rounds=3, seed=seed), (found + 3) % 6)
 
 
 def test_slopes_are_right_and_finite() -> None:
     shared, values = numbers(1, 7, 3).requires_grad_(), numbers(1, 7, 2).requires_grad_()
-    mask = from_lengths(torch.tensor([5]), 7)
+    mask = length_mask(torch.tensor([5]), 7)
 
     def seen(*given: Tensor) -> Tensor:
-        return hash_attention(*given, buckets=4, rounds=2, causal=True, mask=mask)[0]
+        return lsh_attention(*given, num_buckets=4, num_rounds=2, causal=True, mask=mask)[0]
 
     assert torch.autograd.gradcheck(seen, (shared, values), fast_mode=True)
-    nothing, _ = hash_attention(shared, values, buckets=4, mask=torch.zeros(1, 1, 7).bool())
+    nothing, _ = lsh_attention(shared, values, num_buckets=4, mask=torch.zeros(1, 1, 7).bool())
     assert not nothing.any()
     assert all(s.isfinite().all() for s in torch.autograd.grad(nothing.sum(), (shared, values)))
 
 
 def test_half_precision_is_found_in_float32() -> None:
     shared, values = numbers(1, 29, 5).half(), numbers(1, 29, 7).half()
-    seen, _ = hash_attention(shared, values, buckets=4, rounds=2)
+    seen, _ = lsh_attention(shared, values, num_buckets=4, num_rounds=2)
     assert seen.dtype == torch.float16
-    whole, _ = hash_attention(shared.float(), values.float(), buckets=4, rounds=2)
+    whole, _ = lsh_attention(shared.float(), values.float(), num_buckets=4, num_rounds=2)
     assert torch.equal(seen, whole.half())
 
 
 def test_what_cannot_be_hashed_is_refused() -> None:
     shared, values = numbers(1, 7, 3), numbers(1, 7, 5)
-    cases: list[dict[str, Any]] = [{"buckets": 3}, {"buckets": 0}, {"buckets": 2, "rounds": 0}]
+    cases: list[dict[str, Any]] = [
+        {"num_buckets": 3},
+        {"num_buckets": 0},
+        {"num_buckets": 2, "num_rounds": 0},
+    ]
     for wrong in cases:
         with pytest.raises(
-            ValueError, match=f"1 or an even number.* got buckets={wrong['buckets']}"
+            ValueError, match=f"1 or an even number.* got num_buckets={wrong['num_buckets']}"
         ):
-            hash_attention(shared, values, **wrong)
-    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
-        hash_attention(shared, values, buckets=2, chunk=0)
-    with pytest.raises(ValueError, match=r"hash_attention must be one row.* got \[7, 7\]"):
-        hash_attention(shared, values, buckets=2, mask=causal_mask(7, alignment="upper_left"))
+            lsh_attention(shared, values, **wrong)
+    with pytest.raises(ValueError, match="chunk_size must be at least 1, got 0"):
+        lsh_attention(shared, values, num_buckets=2, chunk_size=0)
+    with pytest.raises(ValueError, match=r"lsh_attention must be one row.* got \[7, 7\]"):
+        lsh_attention(shared, values, num_buckets=2, mask=causal_mask(7, alignment="upper_left"))

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from visattn.functional.attention.scores import (
     additive_scores,
-    attended,
     concat_scores,
     content_scores,
+    context_vector,
     dot_scores,
     general_scores,
     location_scores,
@@ -76,7 +76,7 @@ def test_location_scores_take_the_first_places_of_the_most() -> None:
     assert scores.shape == (2, 3, 11)
     for n in range(11):
         torch.testing.assert_close(scores[1, 2, n], LAYER[n, :7] @ QUERY[1, 2])
-    with pytest.raises(ValueError, match="rows for at most 13 places, got 14"):
+    with pytest.raises(ValueError, match="rows for at most 13 keys, got 14"):
         location_scores(QUERY, LAYER[:, :7], 14)
 
 
@@ -138,13 +138,13 @@ def test_scores_follow_their_keys(order: list[int]) -> None:
 def test_attended_is_the_weighted_mean() -> None:
     weights, values = numbers(3, 5).softmax(-1), numbers(3, 5, 7, seed=1)
     expected = torch.einsum("bn,bnd->bd", weights, values)
-    torch.testing.assert_close(attended(weights, values), expected)
+    torch.testing.assert_close(context_vector(weights, values), expected)
 
 
 @given(place=st.integers(0, 4))
 def test_one_hot_weights_pick_their_value(place: int) -> None:
     weights, values = torch.eye(5, dtype=torch.float64)[place], numbers(5, 7)
-    assert torch.equal(attended(weights, values), values[place])
+    assert torch.equal(context_vector(weights, values), values[place])
 
 
 def test_all_have_the_right_slope() -> None:
@@ -154,4 +154,4 @@ def test_all_have_the_right_slope() -> None:
     assert torch.autograd.gradcheck(additive_scores, (query, keys, vector))
     assert torch.autograd.gradcheck(content_scores, (query, keys, sharpness))
     weights = numbers(2, 5).softmax(-1).requires_grad_()
-    assert torch.autograd.gradcheck(attended, (weights, values))
+    assert torch.autograd.gradcheck(context_vector, (weights, values))

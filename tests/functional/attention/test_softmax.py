@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from visattn.functional.attention.masks import Alignment, causal_mask, from_lengths
-from visattn.functional.attention.softmax import attention, masked_softmax
+from visattn.functional.attention.masks import CausalAlignment, causal_mask, length_mask
+from visattn.functional.attention.softmax import dot_product_attention, masked_softmax
 
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -49,8 +49,8 @@ def looped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[T
 def test_it_is_the_equation() -> None:
     query, keys, values = inputs(2, 3)
     mask = some_mask(2, 3, 5, 11)
-    fused, nothing = attention(query, keys, values, mask=mask)
-    seen, weights = attention(query, keys, values, mask=mask, need_weights=True)
+    fused, nothing = dot_product_attention(query, keys, values, mask=mask)
+    seen, weights = dot_product_attention(query, keys, values, mask=mask, need_weights=True)
     assert nothing is None
     assert weights is not None
     for b in range(2):
@@ -65,11 +65,11 @@ def test_it_is_the_equation() -> None:
 def test_it_is_torchs_attention(need_weights: bool, scale: float | None) -> None:
     query, keys, values = inputs(2, 3)
     mask = causal_mask(5, 11, alignment="upper_left") | (numbers(5, 11) > 1)
-    for given_mask in (None, mask, mask & from_lengths(torch.tensor([[9], [4]]), 11)):
+    for given_mask in (None, mask, mask & length_mask(torch.tensor([[9], [4]]), 11)):
         expected = scaled_dot_product_attention(
             query, keys, values, attn_mask=given_mask, scale=scale
         )
-        seen, _ = attention(
+        seen, _ = dot_product_attention(
             query, keys, values, mask=given_mask, scale=scale, need_weights=need_weights
         )
         torch.testing.assert_close(seen, expected, atol=1e-12, rtol=0)
@@ -79,8 +79,8 @@ def test_it_is_torchs_attention(need_weights: bool, scale: float | None) -> None
 def test_both_ways_agree_and_so_do_their_slopes(seed: int, share: float) -> None:
     mask = torch.rand(2, 5, 11, generator=torch.Generator().manual_seed(seed)) < share
     parts = [part.requires_grad_() for part in inputs(2, dtype=torch.float32)]
-    fused, _ = attention(*parts, mask=mask)
-    seen, weights = attention(*parts, mask=mask, need_weights=True)
+    fused, _ = dot_product_attention(*parts, mask=mask)
+    seen, weights = dot_product_attention(*parts, mask=mask, need_weights=True)
     torch.testing.assert_close(fused, seen, atol=1e-6, rtol=0)
     aim = numbers(2, 5, 3, seed=seed, dtype=torch.float32)
     for one, other in zip(
@@ -101,7 +101,7 @@ def test_who_may_attend_to_nothing_sees_zeros_and_teaches_nothing(
 ) -> None:
     parts = [part.requires_grad_() for part in inputs(*lead, dtype=dtype)]
     mask = some_mask(5, 11)
-    seen, weights = attention(*parts, mask=mask, need_weights=need_weights)
+    seen, weights = dot_product_attention(*parts, mask=mask, need_weights=need_weights)
     assert (seen[..., 1, :] == 0).all()
     assert weights is None or (weights[..., 1, :] == 0).all()
     seen.float().sum().backward()
@@ -110,7 +110,9 @@ def test_who_may_attend_to_nothing_sees_zeros_and_teaches_nothing(
         assert part.grad.isfinite().all()
     assert parts[0].grad is not None
     assert (parts[0].grad[..., 1, :] == 0).all()
-    nobody, _ = attention(*parts, mask=torch.zeros(1, 11).bool(), need_weights=need_weights)
+    nobody, _ = dot_product_attention(
+        *parts, mask=torch.zeros(1, 11).bool(), need_weights=need_weights
+    )
     assert (nobody == 0).all()
 
 
@@ -132,7 +134,7 @@ def test_no_nan_is_made_on_the_way_back() -> None:
     def there_and_back() -> None:
         parts = [part.requires_grad_() for part in inputs(2)]
         with torch.autograd.detect_anomaly():
-            seen, _ = attention(*parts, mask=some_mask(5, 11), need_weights=True)
+            seen, _ = dot_product_attention(*parts, mask=some_mask(5, 11), need_weights=True)
             seen.sum().backward()
 
     with pytest.warns(UserWarning, match="Anomaly Detection"):
@@ -143,7 +145,7 @@ def test_no_nan_is_made_on_the_way_back() -> None:
 @pytest.mark.parametrize("alignment", ["upper_left", "lower_right"])
 @pytest.mark.parametrize("keys", [5, 11, 3])
 def test_causal_attention_is_that_under_its_mask(
-    keys: int, alignment: Alignment, need_weights: bool
+    keys: int, alignment: CausalAlignment, need_weights: bool
 ) -> None:
     query, others, values = numbers(2, 5, 7), numbers(2, keys, 7, seed=1), numbers(2, keys, 3)
     past = torch.tensor(
@@ -153,7 +155,7 @@ def test_causal_attention_is_that_under_its_mask(
         ]
     )
     for extra in (None, some_mask(5, keys)):
-        got, _ = attention(
+        got, _ = dot_product_attention(
             query, others, values, mask=extra, causal=alignment, need_weights=need_weights
         )
         allowed = past if extra is None else past & extra
@@ -165,12 +167,12 @@ def test_causal_attention_is_that_under_its_mask(
 @pytest.mark.parametrize("causal", [None, "upper_left"])
 @pytest.mark.parametrize("mask", [None, some_mask(5, 11)])
 def test_a_bias_is_added_to_the_scaled_scores(
-    mask: Tensor | None, causal: Alignment | None
+    mask: Tensor | None, causal: CausalAlignment | None
 ) -> None:
     query, keys, values = inputs(2, 3)
     bias = numbers(3, 5, 11, seed=5).requires_grad_()
-    fused, _ = attention(query, keys, values, mask=mask, bias=bias, causal=causal)
-    seen, weights = attention(
+    fused, _ = dot_product_attention(query, keys, values, mask=mask, bias=bias, causal=causal)
+    seen, weights = dot_product_attention(
         query, keys, values, mask=mask, bias=bias, causal=causal, need_weights=True
     )
     torch.testing.assert_close(fused, seen)
@@ -208,13 +210,13 @@ def test_without_weights_a_fused_kernel_runs(lead: tuple[int, ...], mask: str | 
     }
     allowed = None if mask is None else torch.rand(shapes[mask]) < 0.7
     with Kernels() as kernels:
-        seen, _ = attention(query, keys, keys, mask=allowed)
+        seen, _ = dot_product_attention(query, keys, keys, mask=allowed)
     assert any("flash" in name or "efficient" in name for name in kernels.names)
     assert not any("softmax" in name for name in kernels.names)
-    expected, _ = attention(query, keys, keys, mask=allowed, need_weights=True)
+    expected, _ = dot_product_attention(query, keys, keys, mask=allowed, need_weights=True)
     torch.testing.assert_close(seen, expected, atol=1e-6, rtol=0)
     with Kernels() as kernels:
-        attention(query, keys, keys, causal="upper_left")
+        dot_product_attention(query, keys, keys, causal="upper_left")
     assert not any("arange" in name for name in kernels.names)  # the kernel's own causality
 
 
@@ -223,8 +225,10 @@ def test_without_weights_a_fused_kernel_runs(lead: tuple[int, ...], mask: str | 
 def test_half_precision_is_widened_where_it_counts(need_weights: bool, dtype: torch.dtype) -> None:
     query, keys, values = inputs(2, 3, dtype=dtype)
     query, keys = 100 * query, 100 * keys  # products beyond what a half can hold
-    seen, weights = attention(query, keys, values, scale=1e-4, need_weights=need_weights)
-    expected, rows = attention(
+    seen, weights = dot_product_attention(
+        query, keys, values, scale=1e-4, need_weights=need_weights
+    )
+    expected, rows = dot_product_attention(
         query.double(), keys.double(), values.double(), scale=1e-4, need_weights=True
     )
     assert seen.dtype == dtype
@@ -237,7 +241,7 @@ def test_half_precision_is_widened_where_it_counts(need_weights: bool, dtype: to
 
 def test_weights_are_on_the_way_to_the_values() -> None:
     query, keys, values = (part.requires_grad_() for part in inputs(2))
-    seen, weights = attention(query, keys, values, need_weights=True)
+    seen, weights = dot_product_attention(query, keys, values, need_weights=True)
     assert weights is not None
     (slope,) = torch.autograd.grad(seen.sum(), weights)
     torch.testing.assert_close(slope, values.sum(-1)[:, None].expand(2, 5, 11))
@@ -246,9 +250,9 @@ def test_weights_are_on_the_way_to_the_values() -> None:
 def test_rows_of_a_batch_do_not_know_each_other() -> None:
     query, keys, values = inputs(3, dtype=torch.float32)
     mask = some_mask(3, 5, 11)
-    whole, _ = attention(query, keys, values, mask=mask)
+    whole, _ = dot_product_attention(query, keys, values, mask=mask)
     for b in range(3):
-        alone, _ = attention(query[b], keys[b], values[b], mask=mask[b])
+        alone, _ = dot_product_attention(query[b], keys[b], values[b], mask=mask[b])
         torch.testing.assert_close(alone, whole[b], atol=1e-6, rtol=0)
 
 
@@ -257,7 +261,7 @@ def test_a_mask_of_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, need_weig
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as in daily use
     mask = torch.ones(5, 11, dtype=torch.uint8)
     with pytest.raises(TypeError, match=r"boolean, True = may attend, got torch.uint8"):
-        attention(*inputs(2), mask=mask, need_weights=need_weights)
+        dot_product_attention(*inputs(2), mask=mask, need_weights=need_weights)
 
 
 def test_its_slope_is_right() -> None:
@@ -265,7 +269,9 @@ def test_its_slope_is_right() -> None:
     mask = some_mask(5, 11)
     for need_weights in (False, True):
         assert torch.autograd.gradcheck(
-            lambda *given, need=need_weights: attention(*given, mask=mask, need_weights=need)[0],
+            lambda *given, need=need_weights: dot_product_attention(
+                *given, mask=mask, need_weights=need
+            )[0],
             tuple(parts),
             fast_mode=True,
         )

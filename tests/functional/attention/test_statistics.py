@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.functional.attention.statistics import (
-    attended_distance,
+    attention_entropy,
     head_diversity,
-    received_share,
-    row_entropy,
-    saturated_share,
+    mean_attention_distance,
+    received_attention,
+    saturated_fraction,
 )
 
 
@@ -25,17 +25,21 @@ def test_entropy_of_rows_spread_over_some_of_the_keys(keys: int) -> None:
     for used in range(1, keys + 1):
         row = torch.zeros(1, keys, dtype=torch.float64)
         row[0, :used] = 1 / used
-        assert row_entropy(row).item() == pytest.approx(math.log(used) / math.log(keys), abs=1e-12)
-        assert row_entropy(row, max(used, 2)).item() == pytest.approx(float(used > 1), abs=1e-12)
+        assert attention_entropy(row).item() == pytest.approx(
+            math.log(used) / math.log(keys), abs=1e-12
+        )
+        assert attention_entropy(row, max(used, 2)).item() == pytest.approx(
+            float(used > 1), abs=1e-12
+        )
 
 
 def test_one_key_has_no_entropy() -> None:
-    assert row_entropy(torch.ones(3, 1)).tolist() == [0, 0, 0]
+    assert attention_entropy(torch.ones(3, 1)).tolist() == [0, 0, 0]
 
 
 def test_saturated_rows_are_counted() -> None:
     weights = torch.tensor([[[0.91, 0.09], [0.9, 0.1]], [[1.0, 0.0], [0.0, 1.0]]])
-    assert saturated_share(weights).tolist() == [0.5, 1.0]
+    assert saturated_fraction(weights).tolist() == [0.5, 1.0]
 
 
 def test_distance_is_what_a_loop_finds() -> None:
@@ -45,7 +49,7 @@ def test_distance_is_what_a_loop_finds() -> None:
     for q in range(5):
         for k in range(7):
             expected += weights[:, :, q, k] * math.dist(queries[q].tolist(), keys[k].tolist()) / 5
-    assert torch.allclose(attended_distance(weights, queries, keys), expected, atol=1e-12)
+    assert torch.allclose(mean_attention_distance(weights, queries, keys), expected, atol=1e-12)
 
 
 def test_rows_without_weight_on_places_are_left_out() -> None:
@@ -53,8 +57,8 @@ def test_rows_without_weight_on_places_are_left_out() -> None:
         torch.tensor([[0.0, 0.0], [0.25, 0.25]]),
         torch.tensor([[0.0, 0.0], [0.0, 4.0]]),
     )
-    assert attended_distance(weights, places, places).item() == 2
-    assert attended_distance(0 * weights, places, places).isnan()
+    assert mean_attention_distance(weights, places, places).item() == 2
+    assert mean_attention_distance(0 * weights, places, places).isnan()
 
 
 def test_diversity_is_the_mean_over_pairs_and_0_for_one_head() -> None:
@@ -69,7 +73,7 @@ def test_diversity_is_the_mean_over_pairs_and_0_for_one_head() -> None:
 
 def test_all_attention_is_received() -> None:
     weights = rows(2, 3, 5, 7)
-    received = received_share(weights)
+    received = received_attention(weights)
     assert torch.allclose(received.sum(-1), torch.ones(2, 3, dtype=torch.float64))
     mean = weights[1, 1, :, 4].sum().item() / 5
     assert received[1, 1, 4].item() == pytest.approx(mean, abs=1e-12)

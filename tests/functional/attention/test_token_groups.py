@@ -5,17 +5,20 @@ import torch
 from torch import Tensor
 
 from visattn.functional.attention.neighborhood import neighborhood_attention
-from visattn.functional.attention.softmax import attention, attention_weights
+from visattn.functional.attention.softmax import (
+    dot_product_attention,
+    dot_product_attention_weights,
+)
 from visattn.functional.attention.token_groups import (
     TokenGroups,
-    group_pairs,
+    dense_mask_and_bias,
+    exclude_self,
     grouped_attention,
-    neighbor_groups,
+    neighborhood_groups,
     window_groups,
-    without_self,
 )
 from visattn.functional.attention.window import window_attention
-from visattn.functional.positions.relative import relative_biases
+from visattn.functional.positions.relative import relative_position_bias
 
 
 def parts(count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,11 +29,15 @@ def parts(count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 GROUPS = {
     "whole windows": window_groups((4, 6), (2, 3)),
-    "windows": window_groups((5, 7), (2, 3), before=3),
-    "shifted": window_groups((5, 7), (3, 3), (1, 2), before=1),
-    "neighbors": neighbor_groups((5, 7), (3, 5), before=2),
-    "neighbors but not itself": without_self(neighbor_groups((5, 7), (3, 3), before=2)),
-    "windows but not itself": without_self(window_groups((5, 7), (2, 3), (1, 1), before=1)),
+    "windows": window_groups((5, 7), (2, 3), num_prefix_tokens=3),
+    "shifted": window_groups((5, 7), (3, 3), (1, 2), num_prefix_tokens=1),
+    "neighbors": neighborhood_groups((5, 7), (3, 5), num_prefix_tokens=2),
+    "neighbors but not itself": exclude_self(
+        neighborhood_groups((5, 7), (3, 3), num_prefix_tokens=2)
+    ),
+    "windows but not itself": exclude_self(
+        window_groups((5, 7), (2, 3), (1, 1), num_prefix_tokens=1)
+    ),
 }
 
 
@@ -38,54 +45,60 @@ GROUPS = {
 @pytest.mark.parametrize("biased", [False, True])
 def test_values_are_those_of_masked_attention(name: str, biased: bool) -> None:
     groups = GROUPS[name]
-    count = groups.before + (24 if name == "whole windows" else 35)
+    count = groups.num_prefix_tokens + (24 if name == "whole windows" else 35)
     queries, keys, values = parts(count)
     bias = None
     if biased:
         table = torch.randn(5, 3, 5, generator=torch.Generator().manual_seed(1)).double()
         width = 6 if name == "whole windows" else 7
-        bias = relative_biases(table, groups.asking, groups.offered, width, before=groups.before)
-    pairs, biases = group_pairs(groups, torch.arange(count), count, bias)
+        bias = relative_position_bias(
+            table, groups.queries, groups.keys, width, num_prefix_tokens=groups.num_prefix_tokens
+        )
+    pairs, biases = dense_mask_and_bias(groups, torch.arange(count), count, bias)
     found = grouped_attention(queries, keys, values, groups, bias=bias, scale=0.7)
-    wanted, _ = attention(queries, keys, values, mask=pairs, bias=biases, scale=0.7)
+    wanted, _ = dot_product_attention(queries, keys, values, mask=pairs, bias=biases, scale=0.7)
     torch.testing.assert_close(found, wanted)
     some = torch.tensor([count - 1, 0, 7])
-    mask, told = group_pairs(groups, some, count, bias)
-    weights = attention_weights(queries[:, :, some], keys, mask=mask, bias=told, scale=0.7)
+    mask, told = dense_mask_and_bias(groups, some, count, bias)
+    weights = dot_product_attention_weights(
+        queries[:, :, some], keys, mask=mask, bias=told, scale=0.7
+    )
     torch.testing.assert_close(weights @ values, found[:, :, some])
 
 
 def test_without_other_tokens_they_are_the_windows_and_the_neighborhoods() -> None:
     laid = [part.unflatten(2, (5, 7)) for part in parts(35)]
-    windows, rows = window_attention(*laid, window=(2, 3), shift=(1, 1), need_weights=True)
+    windows, rows = window_attention(
+        *laid, window_size=(2, 3), shift_size=(1, 1), need_weights=True
+    )
     groups = window_groups((5, 7), (2, 3), (1, 1))
     torch.testing.assert_close(grouped_attention(*parts(35), groups), windows.flatten(2, 3))
     assert rows is not None
-    assert torch.equal(group_pairs(groups, torch.arange(35), 35)[0], rows[0, 0] > 0)
-    near, _ = neighborhood_attention(*laid, kernel=(3, 3))
-    groups = neighbor_groups((5, 7), (3, 3))
+    assert torch.equal(dense_mask_and_bias(groups, torch.arange(35), 35)[0], rows[0, 0] > 0)
+    near, _ = neighborhood_attention(*laid, kernel_size=(3, 3))
+    groups = neighborhood_groups((5, 7), (3, 3))
     torch.testing.assert_close(grouped_attention(*parts(35), groups), near.flatten(2, 3))
 
 
 @pytest.mark.parametrize(
     "groups",
     [
-        window_groups((5, 7), (5, 7), before=2),
-        window_groups((5, 7), (9, 11), (4, 5), before=2),
-        neighbor_groups((5, 7), (5, 7), before=2),
-        neighbor_groups((5, 7), (11, 13), before=2),
+        window_groups((5, 7), (5, 7), num_prefix_tokens=2),
+        window_groups((5, 7), (9, 11), (4, 5), num_prefix_tokens=2),
+        neighborhood_groups((5, 7), (5, 7), num_prefix_tokens=2),
+        neighborhood_groups((5, 7), (11, 13), num_prefix_tokens=2),
     ],
 )
 def test_a_group_of_all_is_full_attention(groups: TokenGroups) -> None:
     queries, keys, values = parts(37)
     found = grouped_attention(queries, keys, values, groups)
-    torch.testing.assert_close(found, attention(queries, keys, values)[0])
+    torch.testing.assert_close(found, dot_product_attention(queries, keys, values)[0])
 
 
 def test_biases_are_read_by_offset() -> None:
     table = torch.arange(2 * 5 * 3).view(2, 5, 3).double()
     tokens = torch.arange(-1, 3 + 4 * 7)
-    found = relative_biases(table, tokens, tokens, 7, before=3)
+    found = relative_position_bias(table, tokens, tokens, 7, num_prefix_tokens=3)
     for i, query in enumerate(tokens.tolist()):
         for j, key in enumerate(tokens.tolist()):
             if min(query, key) < 3:
@@ -97,5 +110,5 @@ def test_biases_are_read_by_offset() -> None:
 
 
 def test_a_table_without_a_middle_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have odd sides and so a middle, got 3 x 4"):
-        relative_biases(torch.zeros(2, 3, 4), torch.arange(4), torch.arange(4), 2)
+    with pytest.raises(ValueError, match="must have odd sides, got 3 x 4"):
+        relative_position_bias(torch.zeros(2, 3, 4), torch.arange(4), torch.arange(4), 2)

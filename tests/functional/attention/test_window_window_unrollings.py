@@ -3,7 +3,11 @@
 import pytest
 import torch
 
-from visattn.functional.attention.window import filled_windows, rolled_windows, unrolled_windows
+from visattn.functional.attention.window import (
+    dense_to_window_weights,
+    padded_window_indices,
+    window_weights_to_dense,
+)
 
 CASES = [
     ((6, 10), (3, 5), (0, 0)),
@@ -17,7 +21,7 @@ CASES = [
 def test_laid_out_as_a_loop_does_it(
     grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
 ) -> None:
-    places, _ = filled_windows(grid, window, shift)
+    places, _ = padded_window_indices(grid, window, shift)
     count = grid[0] * grid[1]
     generator = torch.Generator().manual_seed(3)
     weights = torch.rand(2, 3, *places.shape, places.shape[1], generator=generator).double()
@@ -27,8 +31,8 @@ def test_laid_out_as_a_loop_does_it(
             for offered, column in enumerate(slots):
                 if row >= 0 and column >= 0:
                     expected[:, :, row, column] = weights[:, :, number, asking, offered]
-    laid = unrolled_windows(weights, places, count)
+    laid = window_weights_to_dense(weights, places, count)
     assert torch.equal(laid, expected)
     rows = [count - 1, 0]
-    assert torch.equal(unrolled_windows(weights, places, count, rows), expected[:, :, rows])
-    assert torch.equal(rolled_windows(laid, weights, places), weights)
+    assert torch.equal(window_weights_to_dense(weights, places, count, rows), expected[:, :, rows])
+    assert torch.equal(dense_to_window_weights(laid, weights, places), weights)

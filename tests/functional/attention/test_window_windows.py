@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.functional.attention.softmax import attention
+from visattn.functional.attention.softmax import dot_product_attention
 from visattn.functional.attention.window import (
-    filled_windows,
-    slots_of_places,
+    padded_window_indices,
     window_attention,
-    window_places,
+    window_indices,
+    window_slots,
 )
 
 
@@ -37,7 +37,9 @@ def piece(place: int, size: int, window: int, shift: int) -> int:
 )
 def test_places_attend_within_their_window(window: tuple[int, int], shift: tuple[int, int]) -> None:
     q, k, v = parts(5, 7)
-    seen, weights = window_attention(q, k, v, window=window, shift=shift, need_weights=True)
+    seen, weights = window_attention(
+        q, k, v, window_size=window, shift_size=shift, need_weights=True
+    )
     assert weights is not None
     pieces = [
         (piece(y, 5, window[0], shift[0]), piece(x, 7, window[1], shift[1]))
@@ -66,7 +68,7 @@ def test_every_place_lies_in_one_window(
     height: int, width: int, window: tuple[int, int], shift: tuple[int, int]
 ) -> None:
     shift = (shift[0] % window[0], shift[1] % window[1])
-    places, mask = window_places((height, width), window, shift)
+    places, mask = window_indices((height, width), window, shift)
     held = places[places >= 0]
     assert held.sort().values.tolist() == list(range(height * width))
     assert places.shape[0] == -(-height // window[0]) * -(-width // window[1])
@@ -77,8 +79,12 @@ def test_every_place_lies_in_one_window(
 @pytest.mark.parametrize("window", [(5, 7), (8, 11)])
 def test_one_window_is_full_attention(window: tuple[int, int], shift: tuple[int, int]) -> None:
     q, k, v = parts(5, 7)
-    seen, weights = window_attention(q, k, v, window=window, shift=shift, need_weights=True)
-    expected, full = attention(*(part.flatten(1, 2) for part in (q, k, v)), need_weights=True)
+    seen, weights = window_attention(
+        q, k, v, window_size=window, shift_size=shift, need_weights=True
+    )
+    expected, full = dot_product_attention(
+        *(part.flatten(1, 2) for part in (q, k, v)), need_weights=True
+    )
     torch.testing.assert_close(seen.flatten(1, 2), expected)
     torch.testing.assert_close(weights, full)
 
@@ -89,8 +95,10 @@ def test_values_agree_with_and_without_weights(
     size: tuple[int, int], shift: tuple[int, int]
 ) -> None:
     q, k, v = (part.float().unsqueeze(1).expand(-1, 2, -1, -1, -1) for part in parts(*size))
-    seen, none = window_attention(q, k, v, window=(2, 3), shift=shift)
-    looked, weights = window_attention(q, k, v, window=(2, 3), shift=shift, need_weights=True)
+    seen, none = window_attention(q, k, v, window_size=(2, 3), shift_size=shift)
+    looked, weights = window_attention(
+        q, k, v, window_size=(2, 3), shift_size=shift, need_weights=True
+    )
     assert none is None
     assert weights is not None
     torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
@@ -103,19 +111,21 @@ def test_slopes_are_right_and_finite_beside_filled_windows(need_weights: bool) -
     q, k, v = (numbers(3, 2, c, seed=c).requires_grad_() for c in (2, 2, 3))
 
     def seen(*given: Tensor) -> Tensor:
-        return window_attention(*given, window=(2, 2), shift=(1, 0), need_weights=need_weights)[0]
+        return window_attention(
+            *given, window_size=(2, 2), shift_size=(1, 0), need_weights=need_weights
+        )[0]
 
     assert torch.autograd.gradcheck(seen, (q, k, v), fast_mode=True)
 
 
 def test_windows_must_hold_something() -> None:
     q, k, v = parts(5, 7)
-    with pytest.raises(ValueError, match="got window 0 and shift 0"):
-        window_attention(q, k, v, window=(2, 0))
-    with pytest.raises(ValueError, match="got window 2 and shift 2"):
-        window_attention(q, k, v, window=(2, 3), shift=(2, 0))
-    with pytest.raises(ValueError, match="got window 3 and shift -1"):
-        window_attention(q, k, v, window=(2, 3), shift=(0, -1))
+    with pytest.raises(ValueError, match="got window_size=0, shift_size=0"):
+        window_attention(q, k, v, window_size=(2, 0))
+    with pytest.raises(ValueError, match="got window_size=2, shift_size=2"):
+        window_attention(q, k, v, window_size=(2, 3), shift_size=(2, 0))
+    with pytest.raises(ValueError, match="got window_size=3, shift_size=-1"):
+        window_attention(q, k, v, window_size=(2, 3), shift_size=(0, -1))
 
 
 def filled_line(size: int, window: int, shift: int) -> tuple[list[list[int]], list[list[bool]]]:
@@ -136,7 +146,7 @@ def test_windows_are_filled_up_after_the_grid_is_turned(
     size: tuple[int, int], window: tuple[int, int], moved: tuple[int, int]
 ) -> None:
     shift = (moved[0] % window[0], moved[1] % window[1])
-    places, mask = filled_windows(size, window, shift)
+    places, mask = padded_window_indices(size, window, shift)
     rows, columns = (filled_line(*line) for line in zip(size, window, shift, strict=True))
     number = 0
     for row, low in zip(*rows, strict=True):
@@ -152,13 +162,15 @@ def test_windows_are_filled_up_after_the_grid_is_turned(
                         assert mask is None or bool(mask[number, n, m]) == (one == other)
             number += 1
     assert (mask is None) == (shift == (0, 0))
-    slots = slots_of_places(places, size[0] * size[1])
+    slots = window_slots(places, size[0] * size[1])
     assert torch.equal(places.flatten()[slots], torch.arange(size[0] * size[1]))
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (1, 2), (0, 3)])
 def test_on_grids_that_windows_tile_nothing_is_filled_up(shift: tuple[int, int]) -> None:
-    found, wanted = (make((6, 10), (3, 5), shift) for make in (filled_windows, window_places))
+    found, wanted = (
+        make((6, 10), (3, 5), shift) for make in (padded_window_indices, window_indices)
+    )
     assert torch.equal(found[0], wanted[0])
     assert (found[1] is None) == (wanted[1] is None)
     if found[1] is not None and wanted[1] is not None:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from visattn.functional.attribution.masks import (
     occlusion_windows,
-    random_grids,
-    soft_masks,
+    rise_grids,
+    rise_masks,
     window_masks,
 )
 
@@ -19,7 +19,7 @@ def test_windows_cover_everything_and_lie_inside(
     rows: int, columns: int, side: int, step: int
 ) -> None:
     step = min(step, side)
-    windows = occlusion_windows((rows, columns), window=(side, side), stride=(step, step))
+    windows = occlusion_windows((rows, columns), window_size=(side, side), stride=(step, step))
     masks = window_masks(windows, (rows, columns))
     assert masks.any(0).all()
     assert masks.flatten(1).any(1).all()
@@ -29,7 +29,7 @@ def test_windows_cover_everything_and_lie_inside(
 
 
 def test_masks_are_true_inside() -> None:
-    windows = occlusion_windows((5, 7), window=(2, 3), stride=(2, 3))
+    windows = occlusion_windows((5, 7), window_size=(2, 3), stride=(2, 3))
     masks = window_masks(windows, (5, 7))
     for mask, (left, top, right, bottom) in zip(masks, windows.tolist(), strict=True):
         for y in range(5):
@@ -38,13 +38,13 @@ def test_masks_are_true_inside() -> None:
 
 
 def test_windows_with_gaps_are_refused() -> None:
-    with pytest.raises(ValueError, match="so that all is covered"):
-        occlusion_windows((5, 7), window=(2, 2), stride=(3, 2))
+    with pytest.raises(ValueError, match="to cover the image"):
+        occlusion_windows((5, 7), window_size=(2, 2), stride=(3, 2))
 
 
 def test_few_grids_are_the_first_of_many() -> None:
-    grids, shifts = random_grids(11, cells=5, kept=0.4, seed=3)
-    few = random_grids(4, cells=5, kept=0.4, seed=3)
+    grids, shifts = rise_grids(11, num_cells=5, keep_probability=0.4, seed=3)
+    few = rise_grids(4, num_cells=5, keep_probability=0.4, seed=3)
     assert torch.equal(few[0], grids[:4])
     assert torch.equal(few[1], shifts[:4])
     assert set(grids.unique().tolist()) == {0.0, 1.0}
@@ -52,8 +52,8 @@ def test_few_grids_are_the_first_of_many() -> None:
 
 def test_masks_are_cut_from_enlarged_grids() -> None:
     size, cells = (11, 17), 3
-    grids, shifts = random_grids(5, cells=cells, kept=0.5, seed=1)
-    found = soft_masks(grids, shifts, size)
+    grids, shifts = rise_grids(5, num_cells=cells, keep_probability=0.5, seed=1)
+    found = rise_masks(grids, shifts, size)
     cell = (4, 6)  # 11 / 3 and 17 / 3, rounded up
     for mask, grid, shift in zip(found, grids, shifts.tolist(), strict=True):
         top, left = int(shift[0] * cell[0]), int(shift[1] * cell[1])
@@ -76,10 +76,10 @@ def between(grid: torch.Tensor, down: float, across: float) -> float:
 
 
 def test_on_average_a_mask_shows_the_share_that_is_kept() -> None:
-    masks = soft_masks(*random_grids(800, cells=7, kept=0.3, seed=0), (13, 19))
+    masks = rise_masks(*rise_grids(800, num_cells=7, keep_probability=0.3, seed=0), (13, 19))
     assert masks.mean() == pytest.approx(0.3, abs=0.01)
 
 
 def test_shares_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="kept between 0 and 1"):
-        random_grids(3, cells=7, kept=1.0, seed=0)
+    with pytest.raises(ValueError, match="keep_probability between 0 and 1"):
+        rise_grids(3, num_cells=7, keep_probability=1.0, seed=0)

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from visattn.functional.attribution.rollout import (
-    relevance_rows,
-    rising_means,
-    rising_weights,
-    rollout_rows,
+    attention_rollout,
+    gradient_rollout_weights,
+    positive_grad_times_attention,
+    propagate_relevance,
 )
 
 B, H, N, L = 2, 3, 7, 5
@@ -30,26 +30,26 @@ def test_weighed_weights_are_those_of_the_loops() -> None:
                 ]
                 inside[b, n, m] = sum(max(one, 0) for one in products) / H
                 outside[b, n, m] = max(sum(products) / H, 0)
-    torch.testing.assert_close(rising_weights(weights[0], gradients[0]), inside)
-    torch.testing.assert_close(rising_means(weights[0], gradients[0]), outside)
+    torch.testing.assert_close(positive_grad_times_attention(weights[0], gradients[0]), inside)
+    torch.testing.assert_close(gradient_rollout_weights(weights[0], gradients[0]), outside)
 
 
 def test_relevance_grows_layer_by_layer() -> None:
-    layers = [rising_weights(*one) for one in zip(*drawn(1), strict=True)]
+    layers = [positive_grad_times_attention(*one) for one in zip(*drawn(1), strict=True)]
     expected = torch.eye(N, dtype=torch.float64).expand(B, N, N)
     for layer in layers:
         expected = expected + layer @ expected
     identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
-    torch.testing.assert_close(relevance_rows(layers, identity), expected)
-    torch.testing.assert_close(relevance_rows(layers, identity[:, 3:4]), expected[:, 3:4])
+    torch.testing.assert_close(propagate_relevance(layers, identity), expected)
+    torch.testing.assert_close(propagate_relevance(layers, identity[:, 3:4]), expected[:, 3:4])
 
 
 def test_with_gradients_of_one_it_is_rollout() -> None:
     weights, _ = drawn(2)
-    layers = [rising_weights(one, torch.ones_like(one)) for one in weights]
+    layers = [positive_grad_times_attention(one, torch.ones_like(one)) for one in weights]
     identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
     torch.testing.assert_close(
-        relevance_rows(layers, identity) / 2**L, rollout_rows(layers, identity)
+        propagate_relevance(layers, identity) / 2**L, attention_rollout(layers, identity)
     )
 
 
@@ -57,8 +57,10 @@ def test_a_layer_without_gradient_lets_everything_pass() -> None:
     weights, gradients = drawn(3)
     for layer in range(L):
         some = [g * (at != layer) for at, g in enumerate(gradients)]
-        weighed = [rising_means(*one) for one in zip(weights, some, strict=True)]
+        weighed = [gradient_rollout_weights(*one) for one in zip(weights, some, strict=True)]
         identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
         without = weighed[:layer] + weighed[layer + 1 :]
-        assert torch.equal(rollout_rows([weighed[layer]], identity), identity)
-        torch.testing.assert_close(rollout_rows(weighed, identity), rollout_rows(without, identity))
+        assert torch.equal(attention_rollout([weighed[layer]], identity), identity)
+        torch.testing.assert_close(
+            attention_rollout(weighed, identity), attention_rollout(without, identity)
+        )

@@ -37,10 +37,10 @@ class Memory:
     image: Tensor
     memory: Tensor
 
-    def of_beams(self, parents: Tensor) -> Self:
+    def reorder_beams(self, parents: Tensor) -> Self:
         return replace(self, memory=self.memory.gather(1, parents))
 
-    def of_images(self, kept: Tensor) -> Self:
+    def select_images(self, kept: Tensor) -> Self:
         return replace(self, image=self.image[kept], memory=self.memory[kept])
 
 
@@ -107,7 +107,13 @@ def found_by(
 ) -> BeamSearchOutput[Glance]:
     state = toy.state(images)
     return beam_search(
-        toy, state, images=len(state.image), start=START, rules=given, beam=beam, best=best
+        toy,
+        state,
+        num_images=len(state.image),
+        start_token=START,
+        constraints=given,
+        beam_size=beam,
+        num_captions=best,
     )
 
 
@@ -124,7 +130,7 @@ def enumerated(
     toy: Toy, image: int, given: DecodingConstraints
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Every caption that the rules allow with its score, best first."""
-    said = [word for word in range(toy.words) if word != STOP and word not in given.banned]
+    said = [word for word in range(toy.words) if word != STOP and word not in given.banned_tokens]
     every = [
         (
             float(toy.read(image, words)[0].sum()) / ((6 + length) / 6) ** given.length_penalty,
@@ -179,7 +185,7 @@ def plain(
             allowed = [
                 word
                 for word in range(toy.words)
-                if word not in given.banned and (word != STOP or said >= given.min_length)
+                if word not in given.banned_tokens and (word != STOP or said >= given.min_length)
             ]
             moves += [(total + float(spoken[word]), (*words, word)) for word in allowed]
         moves.sort(reverse=True)
@@ -221,7 +227,7 @@ def greedy(toy: Toy, image: int, given: DecodingConstraints) -> tuple[tuple[int,
     while True:
         logits, state, _ = toy(state, torch.tensor([[last]]))
         scores = logits[0, 0].clone()
-        scores[list(given.banned)] = -torch.inf
+        scores[list(given.banned_tokens)] = -torch.inf
         if len(words) < given.min_length:
             scores[STOP] = -torch.inf
         last = int(scores.argmax())
@@ -262,10 +268,8 @@ def test_a_image_does_not_feel_the_others(
             longest = alone.tokens.shape[-1]
             assert torch.equal(others.scores[at], alone.scores[0])
             assert torch.equal(others.finished[at], alone.finished[0])
-            assert torch.equal(
-                others.log_probabilities[at, :, :longest], alone.log_probabilities[0]
-            )
-            for mine, other in zip(alone.looks, others.looks, strict=True):
+            assert torch.equal(others.log_probs[at, :, :longest], alone.log_probs[0])
+            for mine, other in zip(alone.attention_steps, others.attention_steps, strict=True):
                 assert torch.equal(other[at, :, :longest], mine[0])
 
 
@@ -280,11 +284,11 @@ def test_each_word_and_look_is_that_of_the_caption_itself(
         spoken, _, looks = toy.read(image, words)
         spoken = spoken.float()
         at, said = (image, rank, slice(len(words))), slice(len(words))
-        torch.testing.assert_close(found.log_probabilities[at], spoken[said])
-        torch.testing.assert_close(found.looks.weights[at], looks.weights[said])
-        torch.testing.assert_close(found.looks.memory[at], looks.memory[said])
+        torch.testing.assert_close(found.log_probs[at], spoken[said])
+        torch.testing.assert_close(found.attention_steps.weights[at], looks.weights[said])
+        torch.testing.assert_close(found.attention_steps.memory[at], looks.memory[said])
         assert (found.tokens[image, rank, len(words) :] == STOP).all()
-        assert (found.log_probabilities[image, rank, len(words) :] == 0).all()
+        assert (found.log_probs[image, rank, len(words) :] == 0).all()
         if found.finished[image, rank]:
             score = spoken.sum() / ((5 + len(words) + 1) / 6) ** penalty
         else:
@@ -315,7 +319,7 @@ def test_results_are_ordered_and_different(seed: int, beam: int, longest: int) -
 
 @pytest.fixture(params=[0.0, 0.75, 1.0], ids=["never", "usually", "always"])
 def shrinking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(search, "_WORTH_SHRINKING", request.param)
+    monkeypatch.setattr(search, "_SHRINK_THRESHOLD", request.param)
     return request.param
 
 
@@ -331,7 +335,9 @@ def test_done_images_leave_without_a_trace(shrinking: float) -> None:
         assert captions(together, image) == captions(one, 0)
         assert torch.equal(together.scores[image], one.scores[0])
         longest = one.tokens.shape[-1]
-        assert torch.equal(together.looks.weights[image, :, :longest], one.looks.weights[0])
+        assert torch.equal(
+            together.attention_steps.weights[image, :, :longest], one.attention_steps.weights[0]
+        )
     assert steps == max(alone) > min(alone)
     assert rows == {0.0: 11 * steps, 1.0: sum(alone)}.get(shrinking, rows)
 
@@ -349,9 +355,9 @@ def test_stopping_early_changes_nothing(seed: int, beam: int, penalty: float, sh
     steps = toy.steps
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            search.Ended,
-            "settled",
-            lambda self, active, best, bound: torch.zeros_like(bound).bool(),
+            search.FinishedHypotheses,
+            "is_final",
+            lambda self, active, num_captions, bound: torch.zeros_like(bound).bool(),
         )
         late = found_by(toy, given, beam=beam, best=best)
     assert steps <= 14 == toy.steps - steps
@@ -361,10 +367,10 @@ def test_stopping_early_changes_nothing(seed: int, beam: int, penalty: float, sh
 
 
 class Still:
-    def of_beams(self, parents: Tensor) -> Self:
+    def reorder_beams(self, parents: Tensor) -> Self:
         return self
 
-    def of_images(self, kept: Tensor) -> Self:
+    def select_images(self, kept: Tensor) -> Self:
         return self
 
 
@@ -390,7 +396,15 @@ def told(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple], list[in
 def test_it_stops_when_nothing_can_change(best: int, penalty: float, steps: int) -> None:
     step, asked = told([0.0, 0.9, 0.0, 0.1], [0.0, 0.02, 0.96, 0.02])
     given = rules(30, penalty=penalty)
-    beam_search(step, Still(), images=1, start=START, rules=given, beam=4, best=best)
+    beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=given,
+        beam_size=4,
+        num_captions=best,
+    )
     assert len(asked) == steps
 
 
@@ -398,7 +412,15 @@ def test_it_stops_when_nothing_can_change(best: int, penalty: float, steps: int)
 def test_what_is_cut_is_marked(longest: int) -> None:
     step, _ = told([0.0, 0.6, 1e-9, 0.4])
     given = rules(longest, penalty=1.0)
-    found = beam_search(step, Still(), images=1, start=START, rules=given, beam=2, best=2)
+    found = beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=given,
+        beam_size=2,
+        num_captions=2,
+    )
     assert not found.finished.any()
     assert found.lengths.tolist() == [[longest, longest]]
     assert captions(found, 0)[0] == (1,) * longest
@@ -408,7 +430,15 @@ def test_what_is_cut_is_marked(longest: int) -> None:
 
 def test_what_is_cut_comes_after_what_ended() -> None:
     step, _ = told([0.0, 0.6, 0.1, 0.3])
-    found = beam_search(step, Still(), images=1, start=START, rules=rules(1), beam=3, best=3)
+    found = beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=rules(1),
+        beam_size=3,
+        num_captions=3,
+    )
     assert captions(found, 0) == [(), (1,), (3,)]
     assert found.finished.tolist() == [[True, False, False]]
     torch.testing.assert_close(found.scores[0].exp(), torch.tensor([0.1, 0.6, 0.3]))
@@ -418,7 +448,15 @@ def test_a_caption_that_ended_is_not_cut_as_well_however_unlikely() -> None:
     unlikely = [1e-6, 0.9e-6, 1.0, 1e-7]  # 20 words: below what exp can hold in single precision
     step, _ = told(*[unlikely] * 20, [0.3, 0.3, 0.3, 0.1])
     given = rules(20, shortest=20, banned=(3,))
-    found = beam_search(step, Still(), images=1, start=START, rules=given, beam=3, best=3)
+    found = beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=given,
+        beam_size=3,
+        num_captions=3,
+    )
     there = [
         words
         for words, score in zip(captions(found, 0), found.scores[0], strict=True)
@@ -431,7 +469,15 @@ def test_a_caption_that_ended_is_not_cut_as_well_however_unlikely() -> None:
 def test_there_may_be_fewer_captions_than_asked_for() -> None:
     step, _ = told([0.1, 0.6, 0.3])
     given = rules(2, shortest=1)
-    found = beam_search(step, Still(), images=3, start=START, rules=given, beam=7, best=5)
+    found = beam_search(
+        step,
+        Still(),
+        num_images=3,
+        start_token=START,
+        constraints=given,
+        beam_size=7,
+        num_captions=5,
+    )
     for image in range(3):
         assert captions(found, image) == [(1,), (1, 1), (), (), ()]
         assert found.scores[image, 2:].eq(-torch.inf).all()
@@ -456,7 +502,9 @@ def test_banned_words_and_short_captions_never_come() -> None:
 
 def test_the_empty_caption_is_a_caption() -> None:
     step, _ = told([0.05, 0.05, 0.9])
-    found = beam_search(step, Still(), images=1, start=START, rules=rules(3), beam=2)
+    found = beam_search(
+        step, Still(), num_images=1, start_token=START, constraints=rules(3), beam_size=2
+    )
     assert captions(found, 0) == [()]
     assert found.tokens.shape == (1, 1, 0)
     torch.testing.assert_close(found.scores[0, 0].exp(), torch.tensor(0.9))
@@ -471,7 +519,9 @@ def test_single_precision_and_half_work() -> None:
             return row.expand(*token.shape, -1), state, look
 
         given = rules(2, shortest=1)
-        found = beam_search(step, Still(), images=1, start=START, rules=given, beam=2)
+        found = beam_search(
+            step, Still(), num_images=1, start_token=START, constraints=given, beam_size=2
+        )
         assert captions(found, 0) == [(1,)]
         assert found.scores.dtype == torch.float32
 
@@ -483,26 +533,35 @@ def test_nothing_is_kept_for_gradients() -> None:
         look = Glance(weight.expand(*token.shape, 3), torch.zeros(token.shape))
         return weight.expand(*token.shape, -1), state, look
 
-    found = beam_search(step, Still(), images=1, start=START, rules=rules(2), beam=2)
+    found = beam_search(
+        step, Still(), num_images=1, start_token=START, constraints=rules(2), beam_size=2
+    )
     assert not found.scores.requires_grad
-    assert not found.looks.weights.requires_grad
+    assert not found.attention_steps.weights.requires_grad
 
 
 def test_nan_is_no_caption() -> None:
     step, _ = told([0.0, 0.7, 0.3], [torch.nan, 0.5, 0.5])
-    with pytest.raises(ValueError, match="scores words with NaN"):
-        beam_search(step, Still(), images=1, start=START, rules=rules(5), beam=3)
+    with pytest.raises(ValueError, match="logits of the model are NaN"):
+        beam_search(
+            step, Still(), num_images=1, start_token=START, constraints=rules(5), beam_size=3
+        )
 
 
 def wrong() -> Iterator[tuple[DecodingConstraints, int, int, str]]:
     yield rules(3, shortest=4), 2, 1, "min_length <= max_length"
     yield rules(0), 2, 1, "max_length >= 1"
     yield rules(3, shortest=-1), 2, 1, "0 <= min_length"
-    yield rules(3), 2, 3, "best must lie between 1 and beam, got best=3, beam=2"
-    yield rules(3), 2, 0, "best must lie between 1 and beam"
-    yield rules(3), 0, 0, "best must lie between 1 and beam"
+    yield (
+        rules(3),
+        2,
+        3,
+        "num_captions must be at least 1 and at most beam_size, got num_captions=3, beam_size=2",
+    )
+    yield rules(3), 2, 0, "num_captions must be at least 1"
+    yield rules(3), 0, 0, "num_captions must be at least 1"
     yield rules(3, penalty=-0.5), 2, 1, "length_penalty must be >= 0"
-    yield rules(3, banned=(STOP,)), 2, 1, "the stop word 2 not banned"
+    yield rules(3, banned=(STOP,)), 2, 1, "the end token 2 not banned"
 
 
 @pytest.mark.parametrize(("given", "beam", "best", "reason"), list(wrong()))

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from visattn.functional.captioning.losses import (
     Reduction,
-    attention_supervision,
+    attention_supervision_loss,
     caption_loss,
     doubly_stochastic_penalty,
-    packed_rows,
-    packed_targets,
+    pack_targets,
+    packed_indices,
 )
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(
@@ -29,7 +29,7 @@ def attention(lengths: Tensor, places: int) -> Tensor:
 
 @given(lengths=LENGTHS)
 def test_packed_rows_visit_every_word_step_by_step(lengths: Tensor) -> None:
-    rows, steps = (part.tolist() for part in packed_rows(lengths))
+    rows, steps = (part.tolist() for part in packed_indices(lengths))
     visited = list(zip(steps, rows, strict=True))
     assert visited == sorted(visited)
     assert set(visited) == {(s, r) for r, n in enumerate(lengths.tolist()) for s in range(n)}
@@ -38,7 +38,7 @@ def test_packed_rows_visit_every_word_step_by_step(lengths: Tensor) -> None:
 
 @given(lengths=LENGTHS)
 def test_packed_rows_are_those_of_torch(lengths: Tensor) -> None:
-    rows, steps = packed_rows(lengths)
+    rows, steps = packed_indices(lengths)
     table = torch.arange(len(lengths) * 7).view(len(lengths), 7)
     packed = torch.nn.utils.rnn.pack_padded_sequence(table, lengths, batch_first=True)
     assert torch.equal(table[rows, steps], packed.data)
@@ -46,14 +46,14 @@ def test_packed_rows_are_those_of_torch(lengths: Tensor) -> None:
 
 @pytest.mark.parametrize("lengths", [[1, 2], [3, 0], [2, 3, 3]])
 def test_packed_rows_need_falling_lengths(lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match="must fall and be at least 1"):
-        packed_rows(torch.tensor(lengths))
+    with pytest.raises(ValueError, match="must be in decreasing order and at least 1"):
+        packed_indices(torch.tensor(lengths))
 
 
 @REDUCTIONS
 @given(lengths=LENGTHS, places=st.sampled_from([2, 3, 13]))
 def test_penalty_is_the_papers_sum(reduction: Reduction, lengths: Tensor, places: int) -> None:
-    weights, (rows, _) = attention(lengths, places), packed_rows(lengths)
+    weights, (rows, _) = attention(lengths, places), packed_indices(lengths)
     total = 0.0
     for caption in range(len(lengths)):
         for place in range(places):
@@ -85,7 +85,7 @@ def test_penalty_is_floor_plus_variance() -> None:
 
 @REDUCTIONS
 def test_penalty_has_the_right_slope(reduction: Reduction) -> None:
-    rows, _ = packed_rows(torch.tensor([3, 2]))
+    rows, _ = packed_indices(torch.tensor([3, 2]))
     weights = attention(torch.tensor([3, 2]), 7).requires_grad_()
     assert torch.autograd.gradcheck(
         lambda w: doubly_stochastic_penalty(w, rows, 2, reduction=reduction), weights
@@ -96,7 +96,7 @@ def test_penalty_has_the_right_slope(reduction: Reduction) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_is_that_of_each_caption_read_alone(reduction: Reduction, smoothing: float) -> None:
     lengths = torch.tensor([5, 3, 3, 1])
-    rows, _ = packed_rows(lengths)
+    rows, _ = packed_indices(lengths)
     random = torch.Generator().manual_seed(3)
     logits = torch.randn(12, 11, generator=random, dtype=torch.float64)
     targets = torch.randint(11, (12,), generator=random)
@@ -105,14 +105,16 @@ def test_loss_is_that_of_each_caption_read_alone(reduction: Reduction, smoothing
         for row, right in zip(logits[rows == caption], targets[rows == caption], strict=True):
             spoken = row - row.exp().sum().log()
             total -= float((1 - smoothing) * spoken[right] + smoothing * spoken.mean())
-    loss = caption_loss(logits, targets, 4, reduction=reduction, smoothing=smoothing)
+    loss = caption_loss(logits, targets, 4, reduction=reduction, label_smoothing=smoothing)
     assert float(loss) == pytest.approx(total / (12 if reduction == "mean" else 4))
 
 
 def test_loss_has_the_right_slope() -> None:
     logits = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([0, 2, 1, 1, 0])
-    assert torch.autograd.gradcheck(lambda x: caption_loss(x, targets, 2, smoothing=0.1), logits)
+    assert torch.autograd.gradcheck(
+        lambda x: caption_loss(x, targets, 2, label_smoothing=0.1), logits
+    )
 
 
 def even_targets(words: int, places: int) -> Tensor:
@@ -133,9 +135,9 @@ def test_supervision_is_the_mean_cross_entropy_of_shown_words(words: int, places
             count += 1
             for place in range(places):
                 total -= float(targets[word, place] * weights[word, place].log())
-    loss = attention_supervision(weights, targets, shown)
+    loss = attention_supervision_loss(weights, targets, shown)
     assert float(loss) == pytest.approx(total / count, abs=1e-9)
-    single = attention_supervision(weights.float(), targets.float(), shown)
+    single = attention_supervision_loss(weights.float(), targets.float(), shown)
     assert float(single) == pytest.approx(total / count, rel=1e-5, abs=1e-6)
 
 
@@ -145,16 +147,16 @@ def test_supervision_is_least_at_its_targets(words: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     other = torch.randn(words, 7, generator=random, dtype=torch.float64).softmax(-1)
     mixed = 0.9 * targets + 0.1 * other
-    least = attention_supervision(targets, targets, shown)
+    least = attention_supervision_loss(targets, targets, shown)
     entropy = torch.special.entr(targets).sum(-1).mean()
     torch.testing.assert_close(least, entropy, atol=1e-9, rtol=0)
-    assert float(attention_supervision(mixed, targets, shown)) > float(least)
+    assert float(attention_supervision_loss(mixed, targets, shown)) > float(least)
 
 
 def test_supervision_pulls_scores_towards_their_targets() -> None:
     scores = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     targets, shown = even_targets(5, 7), torch.ones(5, dtype=torch.bool)
-    attention_supervision(scores.softmax(-1), targets, shown).backward()
+    attention_supervision_loss(scores.softmax(-1), targets, shown).backward()
     # of cross entropy after a softmax: what is there less what should be there
     expected = (scores.detach().softmax(-1) - targets) / 5
     torch.testing.assert_close(scores.grad, expected, atol=1e-7, rtol=0)
@@ -164,7 +166,7 @@ def test_supervision_pulls_scores_towards_their_targets() -> None:
 def test_supervision_stays_finite_where_weights_underflow(scale: float) -> None:
     scores = torch.tensor([[0.0, 1000.0, 0.0], [0.0, -1000.0, 0.0]], requires_grad=True)
     targets = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
-    loss = attention_supervision(scores.softmax(-1), targets, torch.tensor([True, True]))
+    loss = attention_supervision_loss(scores.softmax(-1), targets, torch.tensor([True, True]))
     (loss * scale).backward()
     assert 0 < loss.item() < 28
     assert scores.grad is not None
@@ -175,7 +177,7 @@ def test_supervision_stays_finite_where_weights_underflow(scale: float) -> None:
 def test_supervision_of_no_word_is_nothing(words: int) -> None:
     weights = torch.full((words, 5), 0.2, requires_grad=True)
     shown = torch.zeros(words, dtype=torch.bool)
-    loss = attention_supervision(weights, torch.rand(words, 5), shown)
+    loss = attention_supervision_loss(weights, torch.rand(words, 5), shown)
     loss.backward()
     assert loss.item() == 0
     assert weights.grad is not None
@@ -184,7 +186,7 @@ def test_supervision_of_no_word_is_nothing(words: int) -> None:
 
 def test_half_precision_is_supervised_in_single() -> None:
     weights = torch.tensor([[1.0, 0.0]], dtype=torch.bfloat16)
-    loss = attention_supervision(weights, torch.tensor([[0.0, 1.0]]), torch.tensor([True]))
+    loss = attention_supervision_loss(weights, torch.tensor([[0.0, 1.0]]), torch.tensor([True]))
     assert loss.dtype == torch.float32
     assert float(loss) == pytest.approx(27.631, abs=1e-3)
 
@@ -197,14 +199,14 @@ def test_packed_targets_lie_beside_their_words(lengths: Tensor, seed: int) -> No
     rows, steps = chosen.nonzero(as_tuple=True)
     order = torch.randperm(len(rows), generator=random)
     rows, steps = rows[order], steps[order]
-    targets, shown = packed_targets(rows, steps, table[rows, steps], lengths)
-    for target, there, row, step in zip(targets, shown, *packed_rows(lengths), strict=True):
+    targets, shown = pack_targets(rows, steps, table[rows, steps], lengths)
+    for target, there, row, step in zip(targets, shown, *packed_indices(lengths), strict=True):
         assert there == chosen[row, step]
         assert torch.equal(target, table[row, step] if there else torch.zeros(3))
 
 
 def test_packed_targets_of_no_word() -> None:
     nobody = torch.zeros(0, dtype=torch.long)
-    targets, shown = packed_targets(nobody, nobody, torch.zeros(0, 5), torch.tensor([3, 2]))
+    targets, shown = pack_targets(nobody, nobody, torch.zeros(0, 5), torch.tensor([3, 2]))
     assert targets.shape == (5, 5)
     assert not shown.any()

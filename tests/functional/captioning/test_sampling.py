@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from visattn.functional.captioning.sampling import draw_samples
+from visattn.functional.captioning.sampling import sample_captions
 
 LOGITS = torch.tensor([9.0, 0.4, -0.3, 0.1])  # word 3 stops
 
 
 class Still:
-    def of_beams(self, parents: Tensor) -> "Still":
+    def reorder_beams(self, parents: Tensor) -> "Still":
         return self
 
-    def of_images(self, kept: Tensor) -> "Still":
+    def select_images(self, kept: Tensor) -> "Still":
         return self
 
 
@@ -25,8 +25,15 @@ def always(state: Any, token: Tensor) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
 
 def test_words_come_as_often_as_the_model_says() -> None:
     torch.manual_seed(1)
-    drawn = draw_samples(
-        always, Still(), images=50, count=40, start=0, stop=3, max_length=1, banned=(0,)
+    drawn = sample_captions(
+        always,
+        Still(),
+        num_images=50,
+        num_samples=40,
+        start_token=0,
+        end_token=3,
+        max_length=1,
+        banned_tokens=(0,),
     )
     shares = drawn.tokens.flatten().bincount(minlength=4) / 2000
     wanted = LOGITS[1:].softmax(0)
@@ -39,8 +46,15 @@ def test_numbers_that_are_given_decide_the_words() -> None:
     first, second = LOGITS[1:].softmax(0).cumsum(0)[:2].tolist()
     edges = [[0.0, first - 1e-4, first + 1e-4], [second - 1e-4, second + 1e-4, 1 - 1e-15]]
     luck = torch.tensor(edges, dtype=torch.float64)
-    drawn = draw_samples(
-        always, Still(), images=2, count=3, start=0, stop=3, max_length=1, banned=(0,),
+    drawn = sample_captions(
+        always,
+        Still(),
+        num_images=2,
+        num_samples=3,
+        start_token=0,
+        end_token=3,
+        max_length=1,
+        banned_tokens=(0,),
         uniforms=lambda: luck,
     )  # fmt: skip
     assert drawn.tokens[..., 0].tolist() == [[1, 1, 2], [2, 3, 3]]
@@ -48,8 +62,15 @@ def test_numbers_that_are_given_decide_the_words() -> None:
 
 def test_a_caption_ends_where_it_stops() -> None:
     torch.manual_seed(1)
-    drawn = draw_samples(
-        always, Still(), images=5, count=7, start=0, stop=3, max_length=11, banned=(0,)
+    drawn = sample_captions(
+        always,
+        Still(),
+        num_images=5,
+        num_samples=7,
+        start_token=0,
+        end_token=3,
+        max_length=11,
+        banned_tokens=(0,),
     )
     for tokens, length in zip(drawn.tokens.flatten(0, 1), drawn.lengths.flatten(), strict=True):
         said = tokens[:length].tolist()
@@ -65,10 +86,10 @@ class Count:
 
     said: Tensor
 
-    def of_beams(self, parents: Tensor) -> "Count":
+    def reorder_beams(self, parents: Tensor) -> "Count":
         return Count(self.said.gather(1, parents))
 
-    def of_images(self, kept: Tensor) -> "Count":
+    def select_images(self, kept: Tensor) -> "Count":
         return Count(self.said[kept])
 
 
@@ -84,6 +105,8 @@ def test_each_caption_goes_on_from_its_own_words() -> None:
 
     torch.manual_seed(0)
     state = Count(torch.zeros(3, 1))
-    drawn = draw_samples(echo, state, images=3, count=5, start=0, stop=3, max_length=4)
+    drawn = sample_captions(
+        echo, state, num_images=3, num_samples=5, start_token=0, end_token=3, max_length=4
+    )
     assert (drawn.tokens == drawn.tokens[..., :1]).all()
     assert len(drawn.tokens[..., 0].unique()) == 2

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.functional.evaluation.faithfulness import curve_area, first_removed, removal_ranks
+from visattn.functional.evaluation.faithfulness import area_under_curve, removal_mask, removal_ranks
 
 PIXELS = 35
 
@@ -32,17 +32,17 @@ def test_equals_follow_the_order_of_ties() -> None:
 
 def test_a_share_is_rounded_to_pixels() -> None:
     ranks = removal_ranks(torch.rand(2, PIXELS), shuffled(2))
-    counts = [int(first_removed(ranks, share, (5, 7))[0].sum()) for share in (0, 0.1, 0.5, 1)]
+    counts = [int(removal_mask(ranks, share, (5, 7))[0].sum()) for share in (0, 0.1, 0.5, 1)]
     assert counts == [0, 4, 18, 35]
-    with pytest.raises(ValueError, match=r"a share must be 0 to 1, got 1\.5"):
-        first_removed(ranks, 1.5, (5, 7))
+    with pytest.raises(ValueError, match=r"fraction must be 0 to 1, got 1\.5"):
+        removal_mask(ranks, 1.5, (5, 7))
     with pytest.raises(ValueError, match="5 x 5 pixels are not 35"):
-        first_removed(ranks, 0.5, (5, 5))
+        removal_mask(ranks, 0.5, (5, 5))
 
 
 def test_area_by_hand_with_both_ends() -> None:
     shares = torch.tensor([0.0, 0.25, 1.0])
-    assert curve_area(torch.tensor([[4.0, 2.0, 0.0]]), shares).tolist() == [1.5]
+    assert area_under_curve(torch.tensor([[4.0, 2.0, 0.0]]), shares).tolist() == [1.5]
     for wrong in ([0.25, 1.0], [0.0, 0.5], [0.0, 0.5, 0.5, 1.0], [0.0]):
-        with pytest.raises(ValueError, match="must ascend from 0 to 1"):
-            curve_area(torch.ones(len(wrong)), torch.tensor(wrong))
+        with pytest.raises(ValueError, match="must increase from 0 to 1"):
+            area_under_curve(torch.ones(len(wrong)), torch.tensor(wrong))

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from visattn.functional.evaluation.localization import (
-    energy_inside,
-    outline_overlap,
-    peaks,
-    point_hits,
+    energy_pointing_game,
+    peak_locations,
+    pointing_game_hits,
+    threshold_iou,
 )
 
 SIZE = (5, 7)
@@ -30,9 +30,9 @@ def drawn(seed: int, count: int = 3) -> tuple[Tensor, Tensor]:
 @settings(max_examples=15, deadline=None)
 def test_they_are_what_loops_find(seed: int) -> None:
     values, masks = drawn(seed)
-    places = peaks(values)
-    hits = point_hits(places, masks, 1.5)
-    energies, overlaps = energy_inside(values, masks), outline_overlap(values, masks, 0.25)
+    places = peak_locations(values)
+    hits = pointing_game_hits(places, masks, 1.5)
+    energies, overlaps = energy_pointing_game(values, masks), threshold_iou(values, masks, 0.25)
     for number, (own, mask) in enumerate(zip(values.tolist(), masks.tolist(), strict=True)):
         cells = [(y, x) for y in range(5) for x in range(7) if not math.isnan(own[y][x])]
         y, x = max(cells, key=lambda cell: own[cell[0]][cell[1]])
@@ -52,24 +52,24 @@ def test_they_are_what_loops_find(seed: int) -> None:
 def test_an_enlarged_cell_is_met_in_its_middle() -> None:
     cell = torch.zeros(1, 9, 11)
     cell[0, 3:6, 5:10] = 1.0
-    assert peaks(cell).tolist() == [[4, 7]]
+    assert peak_locations(cell).tolist() == [[4, 7]]
 
 
 def test_what_was_not_seen_is_no_peak() -> None:
     values = torch.tensor([[[torch.nan, -3.0, -2.0]]])
-    assert peaks(values).tolist() == [[0, 2]]
-    with pytest.raises(ValueError, match="one is NaN all over"):
-        peaks(torch.full((2, 3, 3), torch.nan))
+    assert peak_locations(values).tolist() == [[0, 2]]
+    with pytest.raises(ValueError, match="got a map of NaN only"):
+        peak_locations(torch.full((2, 3, 3), torch.nan))
 
 
 def test_a_map_without_mass_has_no_energy() -> None:
     mask = torch.ones(1, *SIZE, dtype=torch.bool)
-    assert energy_inside(-torch.ones(1, *SIZE), mask).item() == 0
-    assert outline_overlap(torch.zeros(1, *SIZE), ~mask).item() == 0
+    assert energy_pointing_game(-torch.ones(1, *SIZE), mask).item() == 0
+    assert threshold_iou(torch.zeros(1, *SIZE), ~mask).item() == 0
 
 
 def test_the_whole_image_holds_all_and_the_mean_needs_no_scale() -> None:
     values, masks = drawn(3)
     everywhere = torch.ones_like(masks)
-    assert torch.equal(energy_inside(values, everywhere), torch.ones(3, dtype=torch.float64))
-    assert torch.equal(outline_overlap(values, masks), outline_overlap(4 * values + 8, masks))
+    assert torch.equal(energy_pointing_game(values, everywhere), torch.ones(3, dtype=torch.float64))
+    assert torch.equal(threshold_iou(values, masks), threshold_iou(4 * values + 8, masks))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.functional.gates.branch import branch_shares, merged, radix_weights
+from visattn.functional.gates.branch import branch_softmax, merge_branches, radix_softmax
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -17,14 +17,14 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 @given(scale=st.floats(0.01, 1000), branches=st.integers(1, 5))
 @settings(max_examples=20)
 def test_weights_sum_to_one_per_channel(scale: float, branches: int) -> None:
-    weights = branch_shares(scale * numbers(2, branches, 7))
+    weights = branch_softmax(scale * numbers(2, branches, 7))
     torch.testing.assert_close(weights.sum(1), torch.ones(2, 7, dtype=torch.float64))
     assert (weights >= 0).all()
 
 
 def test_splits_are_read_by_group_and_written_by_split() -> None:
     scores = numbers(2, 2 * 3 * 5)
-    weights = radix_weights(scores, radix=3, groups=2)
+    weights = radix_softmax(scores, radix=3, groups=2)
     assert weights.shape == (2, 3, 10)
     for b in range(2):
         for group in range(2):
@@ -36,31 +36,31 @@ def test_splits_are_read_by_group_and_written_by_split() -> None:
 
 def test_a_single_split_has_a_gate() -> None:
     scores = numbers(2, 7)
-    torch.testing.assert_close(radix_weights(scores, radix=1, groups=7)[:, 0], scores.sigmoid())
+    torch.testing.assert_close(radix_softmax(scores, radix=1, groups=7)[:, 0], scores.sigmoid())
 
 
 def test_merged_is_the_weighted_sum() -> None:
     branches, weights = numbers(3, 2, 5, 3, 7), numbers(2, 3, 5, seed=1)
     expected = torch.einsum("mbcyx,bmc->bcyx", branches, weights)
-    torch.testing.assert_close(merged(branches.unbind(0), weights), expected)
+    torch.testing.assert_close(merge_branches(branches.unbind(0), weights), expected)
 
 
 @given(place=st.integers(0, 2))
 def test_one_hot_weights_pick_their_branch(place: int) -> None:
     branches = numbers(3, 2, 5, 3, 7)
     weights = torch.eye(3, dtype=torch.float64)[place][None, :, None].expand(2, 3, 5)
-    assert torch.equal(merged(branches.unbind(0), weights), branches[place])
+    assert torch.equal(merge_branches(branches.unbind(0), weights), branches[place])
 
 
 def test_a_branch_without_weights_is_refused() -> None:
     with pytest.raises(ValueError, match="got 3 branches and weights for 2"):
-        merged(numbers(3, 2, 5, 3, 7).unbind(0), numbers(2, 2, 5))
+        merge_branches(numbers(3, 2, 5, 3, 7).unbind(0), numbers(2, 2, 5))
 
 
 def test_both_have_the_right_slope() -> None:
     scores, branches = numbers(1, 4).requires_grad_(), numbers(2, 1, 2, 1, 3).requires_grad_()
 
     def mixed(scores: Tensor, branches: Tensor) -> Tensor:
-        return merged(branches.unbind(0), radix_weights(scores, radix=2))
+        return merge_branches(branches.unbind(0), radix_softmax(scores, radix=2))
 
     assert torch.autograd.gradcheck(mixed, (scores, branches))

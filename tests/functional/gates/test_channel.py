@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from visattn.functional.gates.channel import (
-    channel_styles,
-    context_shift,
-    effective_gate,
-    efficient_gate,
-    efficient_kernel,
-    global_context,
+    eca_gate,
+    eca_kernel_size,
+    effective_se_gate,
+    gct_gate,
+    global_context_pool,
+    global_context_transform,
     squeeze_excitation_gate,
+    style_pool,
     style_scores,
-    transformation_gate,
 )
 
 
@@ -58,16 +58,16 @@ def test_effective_gate_is_its_equation() -> None:
     pooled, weight, bias = 3 * numbers(3, 7), numbers(7, 7, seed=1), numbers(7, seed=2)
     scores = [mapped(weight.tolist(), row, bias.tolist()) for row in pooled.tolist()]
     wanted = [[min(max(z + 3, 0.0), 6.0) / 6 for z in row] for row in scores]
-    close(effective_gate(pooled, weight, bias), wanted)
+    close(effective_se_gate(pooled, weight, bias), wanted)
     assert {0.0, 1.0} <= {gate for row in wanted for gate in row}  # both ends were reached
 
 
 def test_the_kernel_of_the_efficient_gate_follows_the_formula() -> None:
     widths = [16, 32, 64, 128, 256, 512, 1024, 2048]
-    assert [efficient_kernel(width) for width in widths] == [3, 3, 3, 5, 5, 5, 5, 7]
-    assert [efficient_kernel(width) for width in (1, 4, 7, 8, 24)] == [1, 1, 1, 3, 3]
+    assert [eca_kernel_size(width) for width in widths] == [3, 3, 3, 5, 5, 5, 5, 7]
+    assert [eca_kernel_size(width) for width in (1, 4, 7, 8, 24)] == [1, 1, 1, 3, 3]
     with pytest.raises(ValueError, match="channels must be at least 1, got 0"):
-        efficient_kernel(0)
+        eca_kernel_size(0)
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5, 9])
@@ -83,12 +83,12 @@ def test_efficient_gate_is_its_equation(kernel: int) -> None:
                 if 0 <= at < 7
             )
             wanted[b][c] = sigmoid(score)
-    close(efficient_gate(pooled, weight), wanted)
+    close(eca_gate(pooled, weight), wanted)
 
 
 def test_an_even_window_has_no_middle() -> None:
     with pytest.raises(ValueError, match="must be odd, got 4"):
-        efficient_gate(torch.zeros(1, 7), torch.zeros(4))
+        eca_gate(torch.zeros(1, 7), torch.zeros(4))
 
 
 def test_styles_and_their_scores_are_the_equations() -> None:
@@ -100,7 +100,7 @@ def test_styles_and_their_scores_are_the_equations() -> None:
             mean = sum(places) / 77
             deviation = math.sqrt(sum((place - mean) ** 2 for place in places) / 77 + 1e-5)
             wanted[b][c] = float(weight[c, 0]) * mean + float(weight[c, 1]) * deviation
-    close(style_scores(channel_styles(x), weight), wanted)
+    close(style_scores(style_pool(x), weight), wanted)
 
 
 def test_transformation_gate_is_its_equation() -> None:
@@ -113,20 +113,20 @@ def test_transformation_gate_is_its_equation() -> None:
         v = [math.sqrt(7) * z / length for z in u]
         gates = [math.tanh(float(g) * z + float(b)) for g, z, b in zip(gamma, v, beta, strict=True)]
         wanted.append([1 + gate for gate in gates])
-    close(transformation_gate(norms, alpha, gamma, beta), wanted)
+    close(gct_gate(norms, alpha, gamma, beta), wanted)
 
 
 @given(scale=st.floats(1e-1, 1e6))
 def test_channels_compete_by_their_share_alone(scale: float) -> None:
     norms, ones = 1 + numbers(3, 7).abs(), torch.ones(7, dtype=torch.float64)
-    wanted = transformation_gate(norms, ones, ones, ones, epsilon=0.0)
-    got = transformation_gate(scale * norms, ones, ones, ones, epsilon=0.0)
+    wanted = gct_gate(norms, ones, ones, ones, eps=0.0)
+    got = gct_gate(scale * norms, ones, ones, ones, eps=0.0)
     torch.testing.assert_close(got, wanted)
 
 
 def test_silent_channels_have_a_gate_too() -> None:
     norms, ones = torch.zeros(2, 3, requires_grad=True), torch.ones(3)
-    gate = transformation_gate(norms, ones, ones, ones)
+    gate = gct_gate(norms, ones, ones, ones)
     gate.sum().backward()
     assert gate.isfinite().all()
     assert norms.grad is not None
@@ -135,7 +135,7 @@ def test_silent_channels_have_a_gate_too() -> None:
 
 def test_global_context_is_its_equation() -> None:
     x, key, bias = numbers(3, 5, 2, 7), numbers(5, seed=1), numbers(1, seed=2)
-    context, weights = global_context(x, key, bias)
+    context, weights = global_context_pool(x, key, bias)
     for b in range(3):
         places = [x[b, :, y, z].tolist() for y in range(2) for z in range(7)]
         scores = [
@@ -154,7 +154,9 @@ def test_the_context_of_equal_places_does_not_know_how_many_they_are(
     height: int, width: int
 ) -> None:
     feature = numbers(2, 5, 1, 1)
-    context, weights = global_context(feature.expand(-1, -1, height, width), numbers(5, seed=1))
+    context, weights = global_context_pool(
+        feature.expand(-1, -1, height, width), numbers(5, seed=1)
+    )
     torch.testing.assert_close(context, feature[:, :, 0, 0])
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1, dtype=torch.float64))
 
@@ -173,13 +175,13 @@ def test_context_shift_is_its_equation(hidden: int) -> None:
             z = [(v - mean) / deviation for v in z]
         z = [max(v * float(s) + float(t), 0.0) for v, s, t in zip(z, scale, shift, strict=True)]
         wanted.append(mapped(excite.tolist(), z, b2.tolist()))
-    close(context_shift(context, squeeze, excite, scale, shift, b1, b2), wanted)
+    close(global_context_transform(context, squeeze, excite, scale, shift, b1, b2), wanted)
 
 
 def test_they_have_the_right_slopes() -> None:
     x, key = numbers(2, 3, 2, 3).requires_grad_(), numbers(3, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(global_context, (x, key))
+    assert torch.autograd.gradcheck(global_context_pool, (x, key))
     norms = numbers(2, 3).abs().requires_grad_()
     vectors = [numbers(3, seed=seed).requires_grad_() for seed in (1, 2, 3)]
-    assert torch.autograd.gradcheck(transformation_gate, (norms, *vectors))
-    assert torch.autograd.gradcheck(efficient_gate, (norms, vectors[0]))
+    assert torch.autograd.gradcheck(gct_gate, (norms, *vectors))
+    assert torch.autograd.gradcheck(eca_gate, (norms, vectors[0]))

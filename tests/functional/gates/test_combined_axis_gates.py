@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from visattn.functional.gates.combined import axis_pools, coordinate_gate, strip_means, triplet_gate
+from visattn.functional.gates.combined import coordinate_gate, strip_pools, triplet_gate, z_pool
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -17,7 +17,7 @@ def close(got: Tensor, wanted: Tensor) -> None:
 
 def test_strips_are_means_of_rows_and_of_columns() -> None:
     x = numbers(2, 3, 5, 7)
-    rows, columns = strip_means(x)
+    rows, columns = strip_pools(x)
     close(rows, torch.stack([x[:, :, :, at] for at in range(7)]).sum(0) / 7)
     close(columns, torch.stack([x[:, :, at] for at in range(5)]).sum(0) / 5)
 
@@ -29,7 +29,7 @@ def test_pools_are_largest_and_mean_over_their_axis() -> None:
         largest, total = layers[0], layers[0]
         for layer in layers[1:]:
             largest, total = torch.maximum(largest, layer), total + layer
-        close(axis_pools(x, axis), torch.stack((largest, total / size), 1))
+        close(z_pool(x, axis), torch.stack((largest, total / size), 1))
 
 
 def test_gates_of_places_are_made_of_those_of_their_axes() -> None:
@@ -50,4 +50,4 @@ def test_they_have_the_right_slopes() -> None:
     assert torch.autograd.gradcheck(coordinate_gate, (rows, columns))
     assert torch.autograd.gradcheck(triplet_gate, (places, rows, columns))
     features = numbers(2, 3, 2, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: axis_pools(x, 2), features)
+    assert torch.autograd.gradcheck(lambda x: z_pool(x, 2), features)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.gates.combined import Joint, joint_gate, mean_max_gate
+from visattn.functional.gates.combined import CombineMode, bam_gate, cbam_channel_gate
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -17,7 +17,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 def test_the_mean_max_gate_is_the_equation() -> None:
     x, squeeze, excite = numbers(2, 5, 3, 7), numbers(2, 5, seed=1), numbers(5, 2, seed=2)
     squeeze_bias, excite_bias = numbers(2, seed=3), numbers(5, seed=4)
-    gate = mean_max_gate(x, squeeze, excite, squeeze_bias, excite_bias)
+    gate = cbam_channel_gate(x, squeeze, excite, squeeze_bias, excite_bias)
 
     def mlp(pooled: list[float]) -> list[float]:
         hidden = [
@@ -44,13 +44,13 @@ def test_the_mean_max_gate_does_not_know_where() -> None:
     x, order = numbers(2, 5, 3, 7), torch.randperm(21)
     moved = x.flatten(2)[..., order].unflatten(2, (3, 7))
     weights = numbers(2, 5, seed=1), numbers(5, 2, seed=2)
-    torch.testing.assert_close(mean_max_gate(moved, *weights), mean_max_gate(x, *weights))
+    torch.testing.assert_close(cbam_channel_gate(moved, *weights), cbam_channel_gate(x, *weights))
 
 
 @pytest.mark.parametrize(("combine", "score"), [("add", 0.5), ("mul", -3.0)])
-def test_scores_are_added_or_multiplied(combine: Joint, score: float) -> None:
+def test_scores_are_added_or_multiplied(combine: CombineMode, score: float) -> None:
     channel, place = torch.tensor([[2.0, 0.0]]), torch.tensor([[[-1.5, 7.0, 0.0]]])
-    gate = joint_gate(channel, place, combine=combine)
+    gate = bam_gate(channel, place, combine=combine)
     assert gate.shape == (1, 2, 1, 3)
     assert float(gate[0, 0, 0, 0]) == pytest.approx(1 / (1 + math.exp(-score)))
 
@@ -58,6 +58,6 @@ def test_scores_are_added_or_multiplied(combine: Joint, score: float) -> None:
 def test_both_have_the_right_slope() -> None:
     x, squeeze, excite = numbers(1, 3, 2, 2), numbers(2, 3, seed=1), numbers(3, 2, seed=2)
     inputs = tuple(tensor.requires_grad_() for tensor in (x, squeeze, excite))
-    assert torch.autograd.gradcheck(mean_max_gate, inputs)
+    assert torch.autograd.gradcheck(cbam_channel_gate, inputs)
     channel, place = numbers(2, 3).requires_grad_(), numbers(2, 2, 2, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(joint_gate, (channel, place))
+    assert torch.autograd.gradcheck(bam_gate, (channel, place))

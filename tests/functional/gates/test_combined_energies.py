@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.functional.gates.combined import energy_gate
+from visattn.functional.gates.combined import simam_gate
 
 LEAST = 1 / (1 + math.exp(-0.5))
 
@@ -47,16 +47,16 @@ def test_it_is_the_equation_with_and_without_a_slope(
 ) -> None:
     x = numbers(2, 3, *size)
     wanted, kept = looped(x, smoothing), x.clone()
-    got = energy_gate(x, smoothing=smoothing)
+    got = simam_gate(x, e_lambda=smoothing)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-10)
     assert torch.equal(x, kept)
-    assert torch.equal(energy_gate(x.requires_grad_(), smoothing=smoothing), got)
+    assert torch.equal(simam_gate(x.requires_grad_(), e_lambda=smoothing), got)
 
 
 @given(exponent=st.floats(-4, 4), offset=st.sampled_from([0.0, 1.0, -300.0]))
 def test_it_lies_in_its_range_at_all_scales(exponent: float, offset: float) -> None:
     x = (10**exponent * (numbers(2, 3, 5, 7) + offset)).float()
-    gate = energy_gate(x)
+    gate = simam_gate(x)
     assert gate.dtype == torch.float32
     assert ((gate >= LEAST - 1e-6) & (gate <= 1)).all()
 
@@ -67,23 +67,23 @@ def test_it_follows_the_order_of_places_and_of_channels(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     places, channels = torch.randperm(35, generator=random), torch.randperm(3, generator=random)
     moved = x.flatten(2)[:, channels][:, :, places].view_as(x)
-    wanted = energy_gate(x).flatten(2)[:, channels][:, :, places].view_as(x)
-    torch.testing.assert_close(energy_gate(moved), wanted, rtol=0, atol=1e-12)
+    wanted = simam_gate(x).flatten(2)[:, channels][:, :, places].view_as(x)
+    torch.testing.assert_close(simam_gate(moved), wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("spread", [1e-4, 1.0, 5.0, 20.0, 400.0, 1e4])
 def test_half_precision_is_as_good_as_its_digits(kind: torch.dtype, spread: float) -> None:
     x = (spread * numbers(1, 2, 56, 57)).to(kind)
-    gate = energy_gate(x)
+    gate = simam_gate(x)
     assert gate.dtype == kind
     digits = torch.finfo(kind).eps
-    torch.testing.assert_close(gate.double(), energy_gate(x.double()), rtol=digits, atol=0)
+    torch.testing.assert_close(gate.double(), simam_gate(x.double()), rtol=digits, atol=0)
 
 
 def test_a_single_place_is_damped_like_the_mean() -> None:
     x = torch.tensor([[[[7.0]]]], requires_grad=True)
-    gate = energy_gate(x)
+    gate = simam_gate(x)
     gate.sum().backward()
     assert gate.tolist() == [[[[pytest.approx(LEAST)]]]]
     assert x.grad is not None
@@ -92,10 +92,10 @@ def test_a_single_place_is_damped_like_the_mean() -> None:
 
 def test_it_has_the_right_slopes() -> None:
     x = numbers(2, 3, 2, 3).requires_grad_()
-    assert torch.autograd.gradcheck(energy_gate, x)
-    assert torch.autograd.gradgradcheck(energy_gate, x)
+    assert torch.autograd.gradcheck(simam_gate, x)
+    assert torch.autograd.gradgradcheck(simam_gate, x)
 
 
 def test_smoothing_is_above_zero() -> None:
-    with pytest.raises(ValueError, match=r"smoothing must be above 0, got 0\.0"):
-        energy_gate(torch.zeros(1, 1, 2, 2), smoothing=0.0)
+    with pytest.raises(ValueError, match=r"e_lambda must be above 0, got 0\.0"):
+        simam_gate(torch.zeros(1, 1, 2, 2), e_lambda=0.0)

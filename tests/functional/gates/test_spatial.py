@@ -11,10 +11,10 @@ from torch import Tensor
 from visattn.functional.gates.spatial import (
     PoolOrder,
     additive_gate,
-    channel_pools,
-    pooled_gate,
-    projected_gate,
-    resampled,
+    cbam_spatial_gate,
+    channel_pool,
+    resize_bilinear,
+    spatial_squeeze_gate,
 )
 
 
@@ -30,7 +30,7 @@ def sigmoid(score: float) -> float:
 @pytest.mark.parametrize("order", ["max_mean", "mean_max"])
 def test_the_pooled_gate_is_the_equation(order: PoolOrder) -> None:
     x, weight = numbers(2, 3, 5, 7), numbers(1, 2, 3, 3, seed=1)
-    gate = pooled_gate(x, weight, order=order)
+    gate = cbam_spatial_gate(x, weight, order=order)
     for b in range(2):
         for i in range(5):
             for j in range(7):
@@ -49,20 +49,22 @@ def test_the_pooled_gate_is_the_equation(order: PoolOrder) -> None:
 
 def test_what_normalizes_the_score_stands_before_the_sigmoid() -> None:
     x, weight = numbers(2, 3, 5, 7), numbers(1, 2, 3, 3, seed=1)
-    plain = pooled_gate(x, weight).logit()
-    torch.testing.assert_close(pooled_gate(x, weight, norm=lambda s: 3 * s).logit(), 3 * plain)
+    plain = cbam_spatial_gate(x, weight).logit()
+    torch.testing.assert_close(
+        cbam_spatial_gate(x, weight, norm=lambda s: 3 * s).logit(), 3 * plain
+    )
 
 
 @given(order=st.permutations(range(5)))
 @settings(max_examples=10)
 def test_pools_do_not_know_the_order_of_channels(order: list[int]) -> None:
     x = numbers(2, 5, 3, 7)
-    torch.testing.assert_close(channel_pools(x[:, order]), channel_pools(x), rtol=0, atol=1e-12)
+    torch.testing.assert_close(channel_pool(x[:, order]), channel_pool(x), rtol=0, atol=1e-12)
 
 
 def test_the_projected_gate_is_the_equation() -> None:
     x, weight, bias = numbers(2, 3, 5, 7), numbers(3, seed=1), numbers(1, seed=2)
-    gate = projected_gate(x, weight, bias)
+    gate = spatial_squeeze_gate(x, weight, bias)
     for b in range(2):
         for i in range(5):
             for j in range(7):
@@ -86,7 +88,7 @@ def test_the_additive_gate_is_the_equation(size: tuple[int, int]) -> None:
 
 def test_a_map_resampled_to_its_own_size_is_itself() -> None:
     x = torch.randn(2, 3, 5, 7)
-    assert torch.equal(resampled(x, (5, 7)), x)
+    assert torch.equal(resize_bilinear(x, (5, 7)), x)
 
 
 @given(height=st.integers(1, 11), width=st.integers(1, 11))
@@ -94,11 +96,11 @@ def test_a_map_resampled_to_its_own_size_is_itself() -> None:
 def test_a_constant_stays_a_constant_at_any_size(height: int, width: int) -> None:
     x = torch.full((1, 2, 3, 5), 0.7, dtype=torch.float64)
     expected = x.new_full((1, 2, height, width), 0.7)
-    torch.testing.assert_close(resampled(x, (height, width)), expected)
+    torch.testing.assert_close(resize_bilinear(x, (height, width)), expected)
 
 
 def test_gates_have_the_right_slope() -> None:
     x, weight = numbers(1, 3, 3, 2).requires_grad_(), numbers(1, 2, 3, 3, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(pooled_gate, (x, weight))
+    assert torch.autograd.gradcheck(cbam_spatial_gate, (x, weight))
     signal, vector = numbers(1, 3, 1, 1, seed=2).requires_grad_(), numbers(3).requires_grad_()
     assert torch.autograd.gradcheck(additive_gate, (x, signal, vector))

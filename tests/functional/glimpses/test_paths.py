@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from visattn.functional.glimpses.paths import random_paths, raster_paths
+from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
 
 
 def test_random_places_are_uniform_over_the_image() -> None:
-    paths = random_paths(2000, 5, torch.Generator().manual_seed(0))
+    paths = random_scanpaths(2000, 5, torch.Generator().manual_seed(0))
     assert paths.min() >= -1
     assert paths.max() <= 1
     counts = torch.histc(paths[..., 0], 10, -1, 1), torch.histc(paths[..., 1], 10, -1, 1)
@@ -20,14 +20,14 @@ def test_random_places_are_uniform_over_the_image() -> None:
 
 def test_a_generator_decides_alone() -> None:
     state = torch.get_rng_state()
-    one, other = (random_paths(3, 4, torch.Generator().manual_seed(7)) for _ in range(2))
+    one, other = (random_scanpaths(3, 4, torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("glimpses", range(1, 14))
 def test_a_raster_reads_row_by_row(glimpses: int) -> None:
-    path = raster_paths(3, glimpses)
+    path = raster_scanpaths(3, glimpses)
     assert path.shape == (3, glimpses, 2)
     assert torch.equal(path[0], path[2])
     assert path.abs().max() < 1
@@ -44,5 +44,5 @@ def test_a_raster_reads_row_by_row(glimpses: int) -> None:
 
 
 def test_six_places_are_two_rows_of_three() -> None:
-    rows = raster_paths(1, 6)[0].view(2, 3, 2)
+    rows = raster_scanpaths(1, 6)[0].view(2, 3, 2)
     assert rows[..., 1].tolist() == [[-0.5] * 3, [0.5] * 3]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from visattn.functional.glimpses.retina import (
-    cropped_glimpses,
+    crop_glimpses,
     glimpse_boxes,
     glimpse_pyramid,
-    sampled_glimpses,
+    sample_glimpses,
 )
 
 SIZES = [(7, 11), (13, 5), (1, 1)]
@@ -53,9 +53,9 @@ def test_a_glimpse_is_a_window_averaged_to_cells(
     drawn = (noise(5, 2, seed=1) * 2 - 1).tolist()
     places = [list(place) for place in EDGES] + drawn
     which = torch.arange(len(places)) % 2
-    pyramid = glimpse_pyramid(images, scales=scales, background=around)
+    pyramid = glimpse_pyramid(images, num_scales=scales, pad_value=around)
     at = torch.tensor(places, dtype=torch.float64)
-    seen = cropped_glimpses(pyramid, at, glimpse=glimpse, which=which)
+    seen = crop_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=which)
     for number, place in enumerate(places):
         wanted = plain(images[number % 2], place, glimpse, scales, around)
         assert torch.equal(seen[number, 0], wanted[0])
@@ -69,12 +69,12 @@ def test_every_pixel_of_every_place_is_right(glimpse: int) -> None:
     image = noise(1, 1, *size)
     grid = [[x / 5, y / 5] for x in range(-5, 6) for y in range(-5, 6)]
     at = torch.tensor(grid, dtype=torch.float64)
-    pyramid = glimpse_pyramid(image, scales=2)
+    pyramid = glimpse_pyramid(image, num_scales=2)
     nought = torch.zeros(len(grid), dtype=torch.long)
-    seen = cropped_glimpses(pyramid, at, glimpse=glimpse, which=nought)
+    seen = crop_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=nought)
     for one, place in zip(seen, grid, strict=True):
         torch.testing.assert_close(one, plain(image[0], place, glimpse, 2, 0.0))
-    starts = glimpse_boxes(at, size, glimpse=glimpse, scales=2)[..., :2]
+    starts = glimpse_boxes(at, size, glimpse_size=glimpse, num_scales=2)[..., :2]
     for scale in range(2):
         for axis, side in enumerate(reversed(size)):
             assert len(starts[:, scale, axis].unique()) == side + 1
@@ -93,43 +93,43 @@ def test_no_place_of_any_image_is_beyond_the_retina(
     height: int, width: int, glimpse: int, scales: int, x: float, y: float
 ) -> None:
     image = noise(1, 1, height, width)
-    pyramid = glimpse_pyramid(image, scales=scales)
+    pyramid = glimpse_pyramid(image, num_scales=scales)
     at = torch.tensor([[x, y]], dtype=torch.float64)
-    seen = cropped_glimpses(pyramid, at, glimpse=glimpse)[0]
+    seen = crop_glimpses(pyramid, at, glimpse_size=glimpse)[0]
     torch.testing.assert_close(seen, plain(image[0], [x, y], glimpse, scales, 0.0))
-    between = sampled_glimpses(pyramid, at, glimpse=glimpse)
+    between = sample_glimpses(pyramid, at, glimpse_size=glimpse)
     assert between.isfinite().all()
     assert between.max() <= 1
     assert between.min() >= 0
 
 
 def test_each_window_is_twice_as_wide_as_the_one_before() -> None:
-    boxes = glimpse_boxes(torch.zeros(2), (100, 100), glimpse=12, scales=4)
+    boxes = glimpse_boxes(torch.zeros(2), (100, 100), glimpse_size=12, num_scales=4)
     assert (boxes[:, 2] - boxes[:, 0]).tolist() == [12, 24, 48, 96]
     assert (boxes[:, 3] - boxes[:, 1]).tolist() == [12, 24, 48, 96]
     assert ((boxes[:, 0] + boxes[:, 2]) / 2).tolist() == [50] * 4
 
 
 def test_x_goes_with_the_width_and_y_with_the_height() -> None:
-    corner = glimpse_boxes(torch.tensor([1.0, -1.0]), (28, 60), glimpse=8, scales=1)
+    corner = glimpse_boxes(torch.tensor([1.0, -1.0]), (28, 60), glimpse_size=8, num_scales=1)
     assert corner.tolist() == [[56, -4, 64, 4]]
 
 
 @pytest.mark.parametrize(("place", "left"), [(-1, -2), (0, 2), (1, 7)])
 def test_an_odd_window_is_not_moved_by_half_a_pixel(place: float, left: int) -> None:
     """At the middle of a pixel it lies around it; between two it takes the right one."""
-    (box,) = glimpse_boxes(torch.tensor([place, 0.0]), (9, 9), glimpse=5, scales=1)
+    (box,) = glimpse_boxes(torch.tensor([place, 0.0]), (9, 9), glimpse_size=5, num_scales=1)
     assert box[:2].tolist() == [left, 2]
 
 
-@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+@pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_a_constant_image_on_its_own_background_stays_constant(see: See) -> None:
     """Normalized black around a normalized black image leaves no frame."""
     levels = torch.tensor([-0.424, 0.7, 2.1])
     images = levels.view(1, 3, 1, 1).expand(1, 3, 7, 5).contiguous()
-    pyramid = glimpse_pyramid(images, scales=3, background=levels)
+    pyramid = glimpse_pyramid(images, num_scales=3, pad_value=levels)
     at = torch.tensor([[-1.0, 1.0], [0.1, 0.3], [1.0, -1.0]])
-    seen = see(pyramid, at, glimpse=3, which=torch.zeros(3, dtype=torch.long))
+    seen = see(pyramid, at, glimpse_size=3, image_indices=torch.zeros(3, dtype=torch.long))
     torch.testing.assert_close(seen, levels.view(1, 1, 3, 1, 1).expand_as(seen))
 
 
@@ -142,10 +142,10 @@ def test_between_pixels_equals_snapped_where_a_window_begins_at_a_pixel(
     scales = 1 if glimpse % 2 else 3
     middles = [[x + half, y + half] for x in range(9) for y in range(6)]
     at = torch.tensor(middles, dtype=torch.float64) / torch.tensor([9, 6]) * 2 - 1
-    pyramid = glimpse_pyramid(noise(1, 2, *size), scales=scales, background=0.3)
+    pyramid = glimpse_pyramid(noise(1, 2, *size), num_scales=scales, pad_value=0.3)
     which = torch.zeros(len(at), dtype=torch.long)
-    snapped = cropped_glimpses(pyramid, at + 1e-9, glimpse=glimpse, which=which)
-    between = sampled_glimpses(pyramid, at, glimpse=glimpse, which=which)
+    snapped = crop_glimpses(pyramid, at + 1e-9, glimpse_size=glimpse, image_indices=which)
+    between = sample_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=which)
     torch.testing.assert_close(between, snapped, rtol=0, atol=1e-6)
 
 
@@ -153,10 +153,10 @@ def test_between_pixels_a_slope_is_read_exactly() -> None:
     """An image of x · y shows in each cell that of its middle, between pixels too."""
     height, width = 40, 44
     y, x = (torch.arange(side, dtype=torch.float64) + 0.5 for side in (height, width))
-    pyramid = glimpse_pyramid((y[:, None] * x).view(1, 1, height, width), scales=2)
+    pyramid = glimpse_pyramid((y[:, None] * x).view(1, 1, height, width), num_scales=2)
     at = torch.tensor([[0.144, -0.087]], dtype=torch.float64)
     across, down = (0.144 + 1) / 2 * width, (-0.087 + 1) / 2 * height
-    seen = sampled_glimpses(pyramid, at, glimpse=4)[0, :, 0]
+    seen = sample_glimpses(pyramid, at, glimpse_size=4)[0, :, 0]
     for scale in range(2):
         cells = 2**scale * (torch.arange(4, dtype=torch.float64) - 1.5)
         torch.testing.assert_close(seen[scale], (down + cells)[:, None] * (across + cells))
@@ -164,24 +164,24 @@ def test_between_pixels_a_slope_is_read_exactly() -> None:
 
 def test_the_gradient_of_a_place_is_that_of_finite_differences() -> None:
     size = (7, 11)
-    pyramid = glimpse_pyramid(noise(2, 2, *size), scales=3, background=0.4)
+    pyramid = glimpse_pyramid(noise(2, 2, *size), num_scales=3, pad_value=0.4)
     at = torch.tensor([[0.113, -0.427], [-0.931, 0.877]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda places: sampled_glimpses(pyramid, places, glimpse=3), at, eps=1e-6, atol=1e-5
+        lambda places: sample_glimpses(pyramid, places, glimpse_size=3), at, eps=1e-6, atol=1e-5
     )
 
 
 def test_snapped_windows_have_no_gradient_for_places() -> None:
     image = noise(1, 1, 5, 5).requires_grad_()
     at = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
-    pyramid = glimpse_pyramid(image, scales=1)
-    cropped_glimpses(pyramid, at, glimpse=2).sum().backward()
+    pyramid = glimpse_pyramid(image, num_scales=1)
+    crop_glimpses(pyramid, at, glimpse_size=2).sum().backward()
     assert at.grad is None
     assert image.grad is not None
     assert image.grad.sum() == 4
 
 
-@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+@pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_a_moved_image_is_the_same_at_the_moved_place(see: See) -> None:
     size = (16, 20)
     image = torch.zeros(1, 1, *size, dtype=torch.float64)
@@ -190,27 +190,27 @@ def test_a_moved_image_is_the_same_at_the_moved_place(see: See) -> None:
     at = torch.tensor([[-0.07, 0.03]], dtype=torch.float64)
     there = at + torch.tensor([3 / 20, 2 / 16]) * 2
     seen, again = (
-        see(glimpse_pyramid(some, scales=2), place, glimpse=4)
+        see(glimpse_pyramid(some, num_scales=2), place, glimpse_size=4)
         for some, place in ((image, at), (moved, there))
     )
     assert seen.abs().sum() > 0
     torch.testing.assert_close(seen, again)
 
 
-@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+@pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_each_glimpse_is_of_the_image_that_is_named(see: See) -> None:
     images, at = noise(3, 1, 5, 7), noise(5, 2, seed=4) * 2 - 1
     which = torch.tensor([2, 0, 2, 1, 0])
-    pyramid = glimpse_pyramid(images, scales=2)
-    seen = see(pyramid, at, glimpse=3, which=which)
+    pyramid = glimpse_pyramid(images, num_scales=2)
+    seen = see(pyramid, at, glimpse_size=3, image_indices=which)
     for number, of in enumerate(which.tolist()):
-        own = glimpse_pyramid(images[of : of + 1], scales=2)
-        assert torch.equal(seen[number], see(own, at[number, None], glimpse=3)[0])
+        own = glimpse_pyramid(images[of : of + 1], num_scales=2)
+        assert torch.equal(seen[number], see(own, at[number, None], glimpse_size=3)[0])
 
 
 def test_a_pyramid_serves_every_scale_with_boxes_of_its_own() -> None:
     image = noise(1, 1, 5, 3)
-    levels = glimpse_pyramid(image, scales=3).levels
+    levels = glimpse_pyramid(image, num_scales=3).levels
     assert [tuple(level.shape[2:]) for level in levels] == [(13, 11), (12, 10), (10, 8)]
     assert all(float(level.sum()) == pytest.approx(float(image.sum())) for level in levels)
 
@@ -220,41 +220,41 @@ def test_a_pyramid_serves_every_scale_with_boxes_of_its_own() -> None:
 )
 def test_a_pyramid_of_nothing_is_refused(scales: int, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="needs at least 1 scale, and images with pixels; got"):
-        glimpse_pyramid(torch.zeros(shape), scales=scales)
+        glimpse_pyramid(torch.zeros(shape), num_scales=scales)
 
 
-@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+@pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_a_glimpse_without_cells_is_refused(see: See) -> None:
-    pyramid = glimpse_pyramid(torch.zeros(1, 1, 3, 3), scales=1)
+    pyramid = glimpse_pyramid(torch.zeros(1, 1, 3, 3), num_scales=1)
     with pytest.raises(ValueError, match="needs at least 1 cell along a side, got 0"):
-        see(pyramid, torch.zeros(1, 2), glimpse=0)
+        see(pyramid, torch.zeros(1, 2), glimpse_size=0)
 
 
-@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+@pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_what_lies_far_outside_is_background_too(see: See) -> None:
     """A place may be beyond the edge by any distance: no cell of another image is shown."""
-    pyramid = glimpse_pyramid(noise(3, 2, 5, 7), scales=2, background=0.4)
+    pyramid = glimpse_pyramid(noise(3, 2, 5, 7), num_scales=2, pad_value=0.4)
     far = torch.tensor([[-9.0, 0.0], [0.3, 7.5], [1e6, -1e6]], dtype=torch.float64)
     torch.testing.assert_close(
-        see(pyramid, far, glimpse=3), torch.full((3, 2, 2, 3, 3), 0.4).double()
+        see(pyramid, far, glimpse_size=3), torch.full((3, 2, 2, 3, 3), 0.4).double()
     )
 
 
-@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+@pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_places_without_a_image_are_refused(see: See) -> None:
-    pyramid = glimpse_pyramid(torch.zeros(2, 1, 3, 3), scales=1)
-    with pytest.raises(ValueError, match=r"say `which`.*got 3 places for 2 images"):
-        see(pyramid, torch.zeros(3, 2), glimpse=2)
+    pyramid = glimpse_pyramid(torch.zeros(2, 1, 3, 3), num_scales=1)
+    with pytest.raises(ValueError, match=r"pass image_indices.*got 3 locations for 2 images"):
+        see(pyramid, torch.zeros(3, 2), glimpse_size=2)
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("see", [cropped_glimpses, sampled_glimpses])
+@pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_compiled_it_sees_the_same(see: See) -> None:
     images, at = noise(3, 1, 7, 5), noise(3, 2, seed=1) * 2 - 1
 
     def whole(images: Tensor, places: Tensor) -> Tensor:
-        pyramid = glimpse_pyramid(images, scales=2)
-        return see(pyramid, places, glimpse=3)
+        pyramid = glimpse_pyramid(images, num_scales=2)
+        return see(pyramid, places, glimpse_size=3)
 
     compiled = torch.compile(whole, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(images, at), whole(images, at))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.positions.relative import relative_offsets, relative_position_scores
+from visattn.functional.positions.relative import relative_position_index, relative_position_scores
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -42,12 +42,12 @@ def test_scores_have_the_right_slope() -> None:
 
 
 def test_tables_need_a_middle() -> None:
-    with pytest.raises(ValueError, match=r"2 · reach \+ 1 rows.* got 4"):
+    with pytest.raises(ValueError, match=r"an odd number of rows.* got 4"):
         relative_position_scores(numbers(2, 3, 5), numbers(4, 5), numbers(3, 5))
 
 
 def test_lines_need_places() -> None:
-    with pytest.raises(ValueError, match="got size=0, reach=2"):
-        relative_offsets(0, 2)
-    with pytest.raises(ValueError, match="got size=3, reach=-1"):
-        relative_offsets(3, -1)
+    with pytest.raises(ValueError, match="got size=0, max_offset=2"):
+        relative_position_index(0, 2)
+    with pytest.raises(ValueError, match="got size=3, max_offset=-1"):
+        relative_position_index(3, -1)

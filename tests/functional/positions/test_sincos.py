@@ -9,7 +9,7 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from torch import Tensor
 
-from visattn.functional.positions.sincos import Rule, resampled_positions, sine_positions
+from visattn.functional.positions.sincos import ResampleRule, resample_pos_embed, sincos_pos_embed
 
 
 def numbers(*shape: int) -> Tensor:
@@ -17,7 +17,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 def test_sine_positions_are_timms_and_those_of_a_loop() -> None:
-    found = sine_positions((3, 5), 12)
+    found = sincos_pos_embed((3, 5), 12)
     theirs = build_sincos2d_pos_embed([3, 5], 12).unflatten(1, (2, 2, 3)).transpose(1, 2)
     torch.testing.assert_close(found, theirs.flatten(1))  # timm: both sines, then both cosines
     for y in range(3):
@@ -28,23 +28,23 @@ def test_sine_positions_are_timms_and_those_of_a_loop() -> None:
 
 
 def test_sine_positions_are_a_part_of_the_row_and_one_of_the_column() -> None:
-    laid = sine_positions((3, 5), 8).unflatten(0, (3, 5))
+    laid = sincos_pos_embed((3, 5), 8).unflatten(0, (3, 5))
     assert torch.equal(laid[:, 0, :4].unsqueeze(1).expand(3, 5, 4), laid[..., :4])
     assert torch.equal(laid[0, :, 4:].expand(3, 5, 4), laid[..., 4:])
-    assert torch.equal(sine_positions((7, 5), 8)[:15], laid.flatten(0, 1))
+    assert torch.equal(sincos_pos_embed((7, 5), 8)[:15], laid.flatten(0, 1))
 
 
 def test_resampling_is_timms() -> None:
     positions = numbers(15, 7)
     for new in ((4, 11), (2, 2), (5, 3)):
         theirs = resample_abs_pos_embed(positions[None], list(new), [3, 5], num_prefix_tokens=0)
-        torch.testing.assert_close(resampled_positions(positions, (3, 5), new), theirs[0])
+        torch.testing.assert_close(resample_pos_embed(positions, (3, 5), new), theirs[0])
 
 
 @pytest.mark.parametrize("rule", ["timm", "plain"])
-def test_resampling_to_the_same_grid_changes_nothing(rule: Rule) -> None:
+def test_resampling_to_the_same_grid_changes_nothing(rule: ResampleRule) -> None:
     positions = numbers(15, 7)
-    same = resampled_positions(positions, (3, 5), (3, 5), rule=rule)
+    same = resample_pos_embed(positions, (3, 5), (3, 5), rule=rule)
     torch.testing.assert_close(same, positions)
 
 
@@ -64,16 +64,16 @@ def between(line: list[float], at: float) -> float:
 def test_dino_adds_a_tenth_of_a_cell_to_the_new_size() -> None:
     line = numbers(16)
     for rule, size in (("plain", 32.0), ("dino", 32.1)):
-        found = resampled_positions(line[:, None], (1, 16), (1, 32), rule=rule)  # pyright: ignore[reportArgumentType]
+        found = resample_pos_embed(line[:, None], (1, 16), (1, 32), rule=rule)  # pyright: ignore[reportArgumentType]
         wanted = [between(line.tolist(), (x + 0.5) * 16 / size - 0.5) for x in range(32)]
         torch.testing.assert_close(found[:, 0], torch.tensor(wanted), atol=1e-5, rtol=1e-5)
 
 
 def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="a width that 4 divides, got 6"):
-        sine_positions((2, 2), 6)
+    with pytest.raises(ValueError, match="embed_dim divisible by 4, got 6"):
+        sincos_pos_embed((2, 2), 6)
     with pytest.raises(ValueError, match=r"each cell of the grid of 3 x 5, got 14"):
-        resampled_positions(numbers(14, 2), (3, 5), (2, 2))
+        resample_pos_embed(numbers(14, 2), (3, 5), (2, 2))
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
     with pytest.raises(ValueError, match="rule must be one of timm, plain, dino, got 'cubic'"):
-        resampled_positions(numbers(15, 2), (3, 5), (2, 2), rule="cubic")  # pyright: ignore[reportArgumentType]
+        resample_pos_embed(numbers(15, 2), (3, 5), (2, 2), rule="cubic")  # pyright: ignore[reportArgumentType]

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from visattn.functional.saliency.filters import gabor_pairs, orientation_energies
+from visattn.functional.saliency.filters import gabor_energy, gabor_filters
 
 
 @pytest.mark.parametrize(("orientations", "wavelength"), [(1, 5.0), (3, 7.0), (4, 4.0)])
 def test_a_pair_ignores_constants_and_gives_the_amplitude_of_its_wave(
     orientations: int, wavelength: float
 ) -> None:
-    pairs = gabor_pairs(orientations=orientations, wavelength=wavelength)
+    pairs = gabor_filters(num_orientations=orientations, wavelength=wavelength)
     assert pairs.sum((2, 3)).abs().max() < 1e-12
     for o, (even, odd) in enumerate(pairs):
         angle = o * math.pi / orientations
@@ -32,7 +32,7 @@ def test_stripes_are_found_in_their_own_direction_wherever_they_lie(o: int) -> N
     down, across = torch.arange(29).double()[:, None], torch.arange(31).double()
     along = across * math.cos(o * math.pi / 4) + down * math.sin(o * math.pi / 4)
     waves = torch.stack([(math.pi * along / 2 + phase).sin() for phase in (0.0, 1.3)])
-    energies = orientation_energies(0.5 + 0.25 * waves)[:, :, 4:-4, 4:-4]
+    energies = gabor_energy(0.5 + 0.25 * waves)[:, :, 4:-4, 4:-4]
     torch.testing.assert_close(energies[:, o], torch.full_like(energies[:, o], 0.25))
     others = [other for other in range(4) if other != o]
     assert energies[:, others].max() < 0.09
@@ -40,9 +40,9 @@ def test_stripes_are_found_in_their_own_direction_wherever_they_lie(o: int) -> N
 
 def test_energies_are_the_length_of_both_answers() -> None:
     x = torch.rand(2, 13, 17, generator=torch.Generator().manual_seed(0)).double()
-    got = orientation_energies(x)
+    got = gabor_energy(x)
     for y, column in ((0, 0), (6, 9), (12, 16), (3, 16)):
-        for o, pair in enumerate(gabor_pairs()):
+        for o, pair in enumerate(gabor_filters()):
             answers = [0.0, 0.0]
             for phase in (0, 1):
                 for dy in range(-4, 5):
@@ -54,15 +54,15 @@ def test_energies_are_the_length_of_both_answers() -> None:
 
 def test_a_mirrored_image_swaps_the_slanted_directions() -> None:
     x = torch.rand(1, 13, 17, generator=torch.Generator().manual_seed(0)).double()
-    got = orientation_energies(x)
-    mirrored = orientation_energies(x.flip(2)).flip(3)
+    got = gabor_energy(x)
+    mirrored = gabor_energy(x.flip(2)).flip(3)
     torch.testing.assert_close(mirrored, got[:, [0, 3, 2, 1]])
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7])
 def test_a_single_pixel_has_no_stripes_and_no_endless_slope(value: float) -> None:
     x = torch.full((1, 1, 1), value, requires_grad=True)
-    energies = orientation_energies(x)
+    energies = gabor_energy(x)
     assert energies.max() < 1e-6
     energies.sum().backward()
     assert x.grad is not None
@@ -70,7 +70,7 @@ def test_a_single_pixel_has_no_stripes_and_no_endless_slope(value: float) -> Non
 
 
 def test_what_is_no_wave_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1, wavelength and spread above 0; got ori"):
-        gabor_pairs(orientations=0)
+    with pytest.raises(ValueError, match="at least 1, wavelength and sigma above 0; got num_ori"):
+        gabor_filters(num_orientations=0)
     with pytest.raises(ValueError, match=r"wavelength=0\.0"):
-        gabor_pairs(wavelength=0.0)
+        gabor_filters(wavelength=0.0)

@@ -6,7 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.functional.saliency.filters import center_surround, gaussian_pyramid, resized
+from visattn.functional.saliency.filters import (
+    center_surround,
+    gaussian_pyramid,
+    resize_antialiased,
+)
 
 
 def numbers(*shape: int) -> Tensor:
@@ -35,7 +39,12 @@ def test_inside_a_row_of_even_length_the_weights_are_the_binomial() -> None:
 
 
 def test_a_finer_grid_is_interpolated_between_the_middles_of_places() -> None:
-    assert resized(torch.tensor([[[[0.0, 8.0]]]]), (1, 4)).flatten().tolist() == [0, 2, 6, 8]
+    assert resize_antialiased(torch.tensor([[[[0.0, 8.0]]]]), (1, 4)).flatten().tolist() == [
+        0,
+        2,
+        6,
+        8,
+    ]
 
 
 @settings(max_examples=15)
@@ -59,7 +68,7 @@ def test_center_and_surround_do_not_know_which_is_larger() -> None:
     fine, _, coarse = gaussian_pyramid(x, 3)
     got = center_surround(fine, coarse)
     assert torch.equal(got, center_surround(-fine, -coarse))
-    assert torch.equal(got, (fine - resized(coarse, (13, 11))).abs())
+    assert torch.equal(got, (fine - resize_antialiased(coarse, (13, 11))).abs())
 
 
 def test_a_pyramid_without_levels_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.saliency.itti_koch import conspicuity_maps, opponents, singled_out
+from visattn.functional.saliency.itti_koch import color_opponency, conspicuity_maps, normalize_peaks
 
 
 def one(*rows: list[float]) -> Tensor:
@@ -13,13 +13,13 @@ def one(*rows: list[float]) -> Tensor:
 
 def held_down(maps: Tensor) -> float:
     """Return what the largest value became."""
-    return float(singled_out(maps).max())
+    return float(normalize_peaks(maps).max())
 
 
 def test_rivals_hold_a_map_down_by_their_mean() -> None:
     row = [8.0, 0.0, 2.0, 1.0, 6.0, 0.0]
     assert held_down(one(row)) == pytest.approx((1 - (2 + 6) / 2 / 8) ** 2)
-    assert singled_out(one(row)).flatten().tolist() == pytest.approx(
+    assert normalize_peaks(one(row)).flatten().tolist() == pytest.approx(
         [0.25 * value / 8 for value in row]
     )
 
@@ -54,23 +54,23 @@ def test_a_flat_top_counts_once(flat: list[list[int]]) -> None:
 def test_a_ridge_from_edge_to_edge_is_one_thing() -> None:
     ridge = torch.zeros(1, 1, 7, 11)
     ridge[..., 4] = 3.0
-    assert torch.equal(singled_out(ridge), ridge / 3)
+    assert torch.equal(normalize_peaks(ridge), ridge / 3)
 
 
 def test_rounding_errors_are_not_blown_up_and_hide_no_plateau() -> None:
     noise = torch.rand(1, 1, 13, 17, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(singled_out(9e-5 * noise), torch.zeros_like(noise))
+    assert torch.equal(normalize_peaks(9e-5 * noise), torch.zeros_like(noise))
     flat = torch.zeros(1, 1, 13, 17)
     flat[..., 3:9, 4:11] = 2.0
-    assert torch.equal(singled_out(flat + 1e-6 * noise) > 0.9, flat > 0)
+    assert torch.equal(normalize_peaks(flat + 1e-6 * noise) > 0.9, flat > 0)
 
 
 def test_maps_do_not_know_each_other() -> None:
     maps = torch.rand(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
     for b in range(2):
         for c in range(3):
-            alone = singled_out(maps[b : b + 1, c : c + 1])
-            assert torch.equal(singled_out(maps)[b : b + 1, c : c + 1], alone)
+            alone = normalize_peaks(maps[b : b + 1, c : c + 1])
+            assert torch.equal(normalize_peaks(maps)[b : b + 1, c : c + 1], alone)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_colors_are_told_from_their_opposites(
     color: tuple[float, float, float], wanted: tuple[float, float, float]
 ) -> None:
     pixel = torch.tensor(color, dtype=torch.float64).view(1, 3, 1, 1)
-    got = opponents(pixel).flatten().tolist()
+    got = color_opponency(pixel).flatten().tolist()
     assert got == pytest.approx(list(wanted), abs=1e-12)
 
 
@@ -97,7 +97,7 @@ def test_the_dark_has_no_hue() -> None:
     pixels[0, :, 0, 0] = 1.0
     pixels[0, 0, 0, 1] = 0.29  # its brightness is less than a tenth of the white one's
     pixels[0, 0, 0, 2] = 0.31
-    assert opponents(pixels)[0, 1, 0].tolist() == pytest.approx([0, 0, 3])
+    assert color_opponency(pixels)[0, 1, 0].tolist() == pytest.approx([0, 0, 3])
 
 
 @pytest.mark.parametrize(

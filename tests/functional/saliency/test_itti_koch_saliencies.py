@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from visattn.functional.saliency.itti_koch import saliency, salient_paths
+from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_scanpaths
 
 
 def images(*shape: int, seed: int = 0) -> Tensor:
@@ -110,7 +110,7 @@ def plain_saliency(image: Plane, centers: tuple[int, ...], last: int) -> Plane:
 def test_saliency_is_the_papers(size: tuple[int, int], centers: tuple[int, ...], last: int) -> None:
     two = images(2, 3, *size)
     two[1, :, 1:5, 3:11] *= 0.05
-    got = saliency(two)
+    got = itti_koch_saliency(two)
     for image, ours in zip(two, got, strict=True):
         wanted = torch.from_numpy(plain_saliency(image.numpy(), centers, last))
         assert wanted.max() > 0.03
@@ -124,12 +124,12 @@ def test_saliency_is_the_papers(size: tuple[int, int], centers: tuple[int, ...],
 @given(height=st.integers(1, 33), width=st.integers(1, 33), channels=st.sampled_from([1, 3]))
 def test_any_size_lies_in_0_to_1_and_follows_flips(height: int, width: int, channels: int) -> None:
     x = images(2, channels, height, width)
-    found = saliency(x)
+    found = itti_koch_saliency(x)
     assert tuple(found.shape) == (2, height, width)
     assert found.min() >= 0
     assert found.max() <= 1 + 1e-12
     for axis in (2, 3):
-        torch.testing.assert_close(saliency(x.flip(axis)), found.flip(axis - 1))
+        torch.testing.assert_close(itti_koch_saliency(x.flip(axis)), found.flip(axis - 1))
 
 
 @settings(max_examples=10)
@@ -142,25 +142,27 @@ def test_a_constant_image_has_nothing_salient(
     height: int, width: int, color: tuple[float, float, float]
 ) -> None:
     image = torch.tensor(color).view(1, 3, 1, 1).expand(1, 3, height, width)
-    assert torch.equal(saliency(image), torch.zeros(1, height, width))
+    assert torch.equal(itti_koch_saliency(image), torch.zeros(1, height, width))
 
 
 def test_images_of_a_batch_do_not_know_each_other() -> None:
     x = images(3, 3, 29, 31).float()
-    together = saliency(x)
+    together = itti_koch_saliency(x)
     for index in range(3):
-        torch.testing.assert_close(together[index : index + 1], saliency(x[index : index + 1]))
-    assert saliency(x[:0]).shape == (0, 29, 31)
+        torch.testing.assert_close(
+            together[index : index + 1], itti_koch_saliency(x[index : index + 1])
+        )
+    assert itti_koch_saliency(x[:0]).shape == (0, 29, 31)
 
 
 def test_a_gray_image_is_one_of_three_equal_colors() -> None:
     x = images(2, 1, 29, 31)
-    assert torch.equal(saliency(x), saliency(x.expand(-1, 3, -1, -1)))
+    assert torch.equal(itti_koch_saliency(x), itti_koch_saliency(x.expand(-1, 3, -1, -1)))
 
 
 def test_half_precision_is_computed_in_single() -> None:
     x = images(1, 3, 29, 31).half()
-    assert torch.equal(saliency(x), saliency(x.float()))
+    assert torch.equal(itti_koch_saliency(x), itti_koch_saliency(x.float()))
 
 
 @pytest.mark.parametrize(("height", "width"), [(60, 60), (97, 131), (240, 200)])
@@ -177,7 +179,7 @@ def test_the_odd_one_out_draws_the_eye(kind: str, height: int, width: int) -> No
             there = torch.tensor([1.0] * 3 if odd and kind == "brightness" else color)
             y, x = row * cell + (cell - tall) // 2, column * cell + (cell - wide) // 2
             image[0, :, y : y + tall, x : x + wide] = there[:, None, None]
-    x, y = salient_paths(saliency(image), 1)[0, 0].tolist()
+    x, y = saliency_scanpaths(itti_koch_saliency(image), 1)[0, 0].tolist()
     assert abs((x + 1) / 2 * width - 3.5 * cell) < cell / 2
     assert abs((y + 1) / 2 * height - 1.5 * cell) < cell / 2
 
@@ -186,13 +188,13 @@ def test_the_odd_one_out_draws_the_eye(kind: str, height: int, width: int) -> No
 def test_what_is_no_image_is_refused(wrong: float) -> None:
     x = images(1, 1, 3, 5)
     x[0, 0, 1, 2] = wrong
-    with pytest.raises(ValueError, match="numbers from 0 to 1, and some lie outside"):
-        saliency(x)
+    with pytest.raises(ValueError, match="numbers from 0 to 1, got numbers outside"):
+        itti_koch_saliency(x)
 
 
 def test_two_channels_are_refused() -> None:
     with pytest.raises(ValueError, match="1 channel or 3, got 2"):
-        saliency(images(1, 2, 3, 5))
+        itti_koch_saliency(images(1, 2, 3, 5))
 
 
 # ------------------------------------------------------------------ paths
@@ -203,7 +205,7 @@ def test_two_channels_are_refused() -> None:
 def test_a_path_goes_to_the_strongest_place_that_is_left(seed: int, radius: float | None) -> None:
     found = images(3, 7, 11, seed=seed)
     reach = 7 / 6 if radius is None else radius
-    path = salient_paths(found, 5, radius)
+    path = saliency_scanpaths(found, 5, radius)
     for plane, places in zip(found.tolist(), path.tolist(), strict=True):
         left = {(y, x): plane[y][x] for y in range(7) for x in range(11)}
         for place in places:
@@ -213,14 +215,14 @@ def test_a_path_goes_to_the_strongest_place_that_is_left(seed: int, radius: floa
 
 
 def test_without_saliency_the_eye_begins_in_the_middle() -> None:
-    assert salient_paths(torch.zeros(2, 5, 7), 1).tolist() == [[[0.0, 0.0]]] * 2
+    assert saliency_scanpaths(torch.zeros(2, 5, 7), 1).tolist() == [[[0.0, 0.0]]] * 2
 
 
 def test_when_all_was_seen_the_eye_begins_anew() -> None:
     found = torch.tensor([[[0.1, 0.9]], [[0.4, 0.3]]])
-    path = salient_paths(found, 5, 0.0)[:, :, 0].tolist()
+    path = saliency_scanpaths(found, 5, 0.0)[:, :, 0].tolist()
     assert path == [[0.5, -0.5, 0.5, -0.5, 0.5], [-0.5, 0.5, -0.5, 0.5, -0.5]]
-    assert salient_paths(found, 3, 1e9)[:, :, 0].tolist() == [[0.5] * 3, [-0.5] * 3]
+    assert saliency_scanpaths(found, 3, 1e9)[:, :, 0].tolist() == [[0.5] * 3, [-0.5] * 3]
 
 
 @pytest.mark.parametrize(
@@ -236,4 +238,4 @@ def test_what_is_no_path_is_refused(
     glimpses: int, radius: float | None, value: float, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        salient_paths(torch.full((1, 3, 5), value), glimpses, radius)
+        saliency_scanpaths(torch.full((1, 3, 5), value), glimpses, radius)

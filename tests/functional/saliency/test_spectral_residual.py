@@ -41,7 +41,7 @@ def noise(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("size", [(13, 17), (8, 12)])
 def test_it_is_the_papers(size: tuple[int, int]) -> None:
     image = noise(2, 1, *size)
-    found = spectral_residual(image, blur=1.3)
+    found = spectral_residual(image, sigma=1.3)
     for one, given_one in zip(found, image, strict=True):
         np.testing.assert_allclose(one.numpy(), plain(given_one[0].numpy(), 1.3), rtol=1e-8)
 
@@ -50,9 +50,9 @@ def test_it_is_the_papers(size: tuple[int, int]) -> None:
 @given(st.integers(5, 40), st.integers(5, 40), st.integers(0, 99))
 def test_a_mirrored_image_gives_the_map_mirrored(rows: int, columns: int, seed: int) -> None:
     image = noise(1, 3, rows, columns, seed=seed)
-    found = spectral_residual(image, side=16)
-    torch.testing.assert_close(spectral_residual(image.flip(-1), side=16), found.flip(-1))
-    torch.testing.assert_close(spectral_residual(0.3 * image, side=16), found)
+    found = spectral_residual(image, grid_size=16)
+    torch.testing.assert_close(spectral_residual(image.flip(-1), grid_size=16), found.flip(-1))
+    torch.testing.assert_close(spectral_residual(0.3 * image, grid_size=16), found)
 
 
 def test_an_even_image_has_nothing_unexpected() -> None:
@@ -62,10 +62,10 @@ def test_an_even_image_has_nothing_unexpected() -> None:
 
 
 def test_large_images_are_seen_on_a_coarse_grid() -> None:
-    assert spectral_residual(noise(1, 3, 97, 131), side=31).shape == (1, 31, 42)
-    assert spectral_residual(noise(1, 3, 19, 23), side=31).shape == (1, 19, 23)
+    assert spectral_residual(noise(1, 3, 97, 131), grid_size=31).shape == (1, 31, 42)
+    assert spectral_residual(noise(1, 3, 19, 23), grid_size=31).shape == (1, 19, 23)
 
 
 def test_sides_and_blurs_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="side must be at least 1 and blur above 0"):
-        spectral_residual(noise(1, 1, 5, 5), side=0)
+    with pytest.raises(ValueError, match="grid_size must be at least 1 and sigma above 0"):
+        spectral_residual(noise(1, 1, 5, 5), grid_size=0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.metrics.captioning.bleu import ngram_counts
-from visattn.metrics.captioning.cider import cider_scores
+from visattn.metrics.captioning.cider import cider_d
 
 lines = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), max_size=11).map(" ".join)
 Told = tuple[str, list[str]]
@@ -19,7 +19,7 @@ images = st.lists(st.tuples(lines, st.lists(lines, min_size=1, max_size=4)), min
 def scores(told: list[Told]) -> list[float]:
     ours = [ngram_counts(said.split()) for said, _ in told]
     theirs = [[ngram_counts(line.split()) for line in refs] for _, refs in told]
-    return cider_scores(ours, theirs)
+    return cider_d(ours, theirs)
 
 
 def runs(line: str, n: int) -> list[tuple[str, ...]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.metrics.captioning.rouge import rouge_score, shared_length
+from visattn.metrics.captioning.rouge import lcs_length, rouge_l
 
 words = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=13)
 lines = words.map(" ".join)
@@ -23,30 +23,30 @@ def by_table(words: Sequence[str], other: Sequence[str]) -> int:
 
 @given(words=words, other=words)
 def test_bits_count_what_the_table_counts(words: list[str], other: list[str]) -> None:
-    assert shared_length(words, other) == by_table(words, other)
+    assert lcs_length(words, other) == by_table(words, other)
 
 
 def test_long_captions_are_no_burden() -> None:
-    assert shared_length(["a", "b"] * 503, ["b", "a"] * 503) == 1005
+    assert lcs_length(["a", "b"] * 503, ["b", "a"] * 503) == 1005
 
 
 def test_the_best_precision_and_the_best_recall_may_come_from_two_references() -> None:
     # "a b" is all precision, "a" all recall
-    both = rouge_score("a b", ["a b c d e f", "a"])
+    both = rouge_l("a b", ["a b c d e f", "a"])
     assert both == pytest.approx((1 + 1.44) * 1 * 1 / (1 + 1.44 * 1))
-    assert rouge_score("a b", ["a b c d e f"]) == pytest.approx(2.44 * (1 / 3) / (1 / 3 + 1.44))
+    assert rouge_l("a b", ["a b c d e f"]) == pytest.approx(2.44 * (1 / 3) / (1 / 3 + 1.44))
 
 
 def test_empty_lines_are_one_empty_word() -> None:
-    assert rouge_score("", ["a b"]) == 0
-    assert rouge_score("", ["a", ""]) == 1
+    assert rouge_l("", ["a b"]) == 0
+    assert rouge_l("", ["a", ""]) == 1
 
 
 @given(line=lines, refs=st.lists(lines, min_size=1, max_size=5))
 def test_the_order_of_references_and_their_repetition_do_not_matter(
     line: str, refs: list[str]
 ) -> None:
-    score = rouge_score(line, refs)
-    assert rouge_score(line, [*refs[::-1], refs[0]]) == score
+    score = rouge_l(line, refs)
+    assert rouge_l(line, [*refs[::-1], refs[0]]) == score
     assert 0 <= score <= 1
-    assert rouge_score(line, [*refs, line]) == pytest.approx(1)
+    assert rouge_l(line, [*refs, line]) == pytest.approx(1)

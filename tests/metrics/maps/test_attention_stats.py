@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.metrics.maps.attention_stats import diagnosed_layers, layer_diagnostics
+from visattn.metrics.maps.attention_stats import diagnose_layers, layer_diagnostics
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 
@@ -17,7 +17,7 @@ ROLES = ("class", "register", "register")
 
 def layer(weights: Tensor, grid: tuple[int, int], **made: object) -> AttentionMap:
     values = weights[..., len(ROLES) :].unflatten(-1, grid)
-    return AttentionMap(values, "blocks.0", "tokens", made={"before": ROLES, **made})
+    return AttentionMap(values, "blocks.0", "tokens", metadata={"prefix_tokens": ROLES, **made})
 
 
 def test_even_attention() -> None:
@@ -55,8 +55,8 @@ def test_a_head_that_looks_one_cell_to_the_right_and_one_that_looks_at_a_registe
 def test_windows_and_other_grids_of_queries() -> None:
     weights = torch.zeros(1, 1, 8, 16)
     weights[..., :4] = 0.25  # a window of 2 x 2 among 4 x 4 keys, for 2 x 4 queries
-    one = AttentionMap(weights.unflatten(-1, (4, 4)), "a", "tokens", made={"before": ()})
-    card = AttentionLayer("a", (2, 4), 1, keys=(4, 4), window=(2, 2))
+    one = AttentionMap(weights.unflatten(-1, (4, 4)), "a", "tokens", metadata={"prefix_tokens": ()})
+    card = AttentionLayer("a", (2, 4), 1, key_grid=(4, 4), window_size=(2, 2))
     found = layer_diagnostics(one, weights, (32, 64), card)
     assert found.entropy.item() == pytest.approx(1)
     queries = [(8 + 16 * y, 8 + 16 * x) for y in range(2) for x in range(4)]
@@ -73,7 +73,7 @@ class Looking(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tap = Tap("tokens", grid=(2, 2))
-        self.tap.roles, self.tap.shown = ("class",), RecordRequest()
+        self.tap.roles, self.tap.fulfilled = ("class",), RecordRequest()
 
     def forward(self, images: Tensor) -> Tensor:
         keys = torch.cat([images.new_zeros(len(images), 1), images[:, 0].flatten(1)], 1)
@@ -88,8 +88,8 @@ def subject(model: nn.Module) -> ExplainedModel:
 
 def test_means_over_batches_are_means_over_images() -> None:
     images = torch.randn(5, 3, 2, 2)
-    [whole] = diagnosed_layers(subject(Looking()), [images])
-    [parts] = diagnosed_layers(subject(Looking()), [images[:2], images[2:]])
+    [whole] = diagnose_layers(subject(Looking()), [images])
+    [parts] = diagnose_layers(subject(Looking()), [images[:2], images[2:]])
     assert whole.site == parts.site == "tap"
     for name, values in whole.measures().items():
         assert torch.allclose(parts.measures()[name], values, atol=1e-6), name
@@ -99,4 +99,4 @@ def test_means_over_batches_are_means_over_images() -> None:
 def test_a_model_without_attention_is_said_to_be_one() -> None:
     model = nn.Sequential(nn.Sigmoid(), Tap("gate"))
     with pytest.raises(ValueError, match="looking showed no attention among tokens over 1 images"):
-        diagnosed_layers(subject(model), [torch.zeros(1, 3, 2, 2)])
+        diagnose_layers(subject(model), [torch.zeros(1, 3, 2, 2)])

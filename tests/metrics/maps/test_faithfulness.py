@@ -7,8 +7,8 @@ from torch import Tensor
 from visattn.functional.numerics import gaussian_blur
 from visattn.metrics.maps.faithfulness import (
     PerturbationSchedule,
-    exchange_curve,
     insertion_deletion,
+    perturbation_curve,
     pixel_ranks,
     road_scores,
 )
@@ -55,9 +55,9 @@ def test_the_best_order_is_best() -> None:
 def test_a_curve_begins_and_ends_with_the_images() -> None:
     _, images = linear(2)
     ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
-    shares = PerturbationSchedule(steps=3).curve_shares
+    shares = PerturbationSchedule(steps=3).curve_fractions
     assert shares.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
-    curve = exchange_curve(lambda x: x[:, 0, 2, 3], images, -images, ranks, shares)
+    curve = perturbation_curve(lambda x: x[:, 0, 2, 3], images, -images, ranks, shares)
     assert torch.equal(curve[:, 0], images[:, 0, 2, 3])
     assert torch.equal(curve[:, -1], -images[:, 0, 2, 3])
 
@@ -86,7 +86,7 @@ def test_road_tells_the_pixel_that_counts() -> None:
 
     for maps, expected in ((right, 1.0), (wrong, -1.0)):
         ranks = pixel_ranks(maps, SIZE, [5, 6])
-        found = road_scores(answers, images, ranks, PerturbationSchedule(noise=0.0), [5, 6])
+        found = road_scores(answers, images, ranks, PerturbationSchedule(noise_std=0.0), [5, 6])
         assert found["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
 
 
@@ -104,9 +104,9 @@ def test_noise_is_that_of_the_image_in_any_batch() -> None:
     assert abs(other["road"].item() - alone["road"].item()) > 1e-4
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"sigma": 0.0}, {"noise": -1.0}])
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"blur_sigma": 0.0}, {"noise_std": -1.0}])
 def test_a_plan_has_numbers_in_range(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         PerturbationSchedule(**wrong)  # pyright: ignore[reportArgumentType] (numbers of several kinds)
     with pytest.raises(ValueError, match="between 0 and 1"):
-        PerturbationSchedule(shares=(0.5, 1.0))
+        PerturbationSchedule(road_fractions=(0.5, 1.0))

@@ -9,9 +9,9 @@ from torch.nn.functional import interpolate
 
 from visattn.metrics.maps.grounding import (
     attention_correctness,
+    box_coverage,
     box_target,
-    boxes_coverage,
-    cell_coverage,
+    mask_coverage,
     paper_correctness,
     pointing_hit,
     uniform_baseline,
@@ -42,7 +42,7 @@ def test_union_of_boxes_equals_counted_squares(
     boxes = ordered(corners)
     rows, columns = grid
     counted = filled(boxes).double().reshape(rows, 60 // rows, columns, 60 // columns)
-    torch.testing.assert_close(boxes_coverage(boxes, grid), counted.mean((1, 3)))
+    torch.testing.assert_close(box_coverage(boxes, grid), counted.mean((1, 3)))
 
 
 @given(corners=BOXES, grid=GRIDS)
@@ -50,14 +50,14 @@ def test_boxes_and_masks_agree_on_every_grid(
     corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
 ) -> None:
     boxes = ordered(corners)
-    by_mask = cell_coverage(filled(boxes), grid)
-    torch.testing.assert_close(boxes_coverage(boxes, grid).float(), by_mask, atol=1e-6, rtol=0)
+    by_mask = mask_coverage(filled(boxes), grid)
+    torch.testing.assert_close(box_coverage(boxes, grid).float(), by_mask, atol=1e-6, rtol=0)
 
 
 @given(grid=GRIDS, y=st.integers(1, 17), x=st.integers(1, 17))
 def test_no_area_is_lost(grid: tuple[int, int], y: int, x: int) -> None:
     mask = torch.rand(3, y, x, generator=torch.Generator().manual_seed(y * x)) > 0.5
-    coverage = cell_coverage(mask, grid)
+    coverage = mask_coverage(mask, grid)
     assert coverage.shape == (3, *grid)
     torch.testing.assert_close(coverage.mean((-2, -1)), mask.float().mean((-2, -1)))
 
@@ -65,12 +65,12 @@ def test_no_area_is_lost(grid: tuple[int, int], y: int, x: int) -> None:
 def test_coverage_by_hand() -> None:
     boxes = torch.tensor([[0.25, 0.0, 0.75, 0.5], [-3.0, 0.75, 0.5, 9.0]])
     expected = torch.tensor([[0.5, 0.5], [0.5, 0.0]])
-    torch.testing.assert_close(boxes_coverage(boxes, (2, 2)), expected)
-    assert not boxes_coverage(torch.zeros(0, 4), (2, 3)).any()
+    torch.testing.assert_close(box_coverage(boxes, (2, 2)), expected)
+    assert not box_coverage(torch.zeros(0, 4), (2, 3)).any()
 
 
 def test_even_attention_scores_the_baseline_and_all_inside_scores_one() -> None:
-    coverage = cell_coverage(torch.eye(7, dtype=torch.bool), (7, 7))
+    coverage = mask_coverage(torch.eye(7, dtype=torch.bool), (7, 7))
     even = torch.full((7, 7), 1 / 49)
     torch.testing.assert_close(attention_correctness(even, coverage), uniform_baseline(coverage))
     torch.testing.assert_close(attention_correctness(coverage / 7, coverage), torch.tensor(1.0))
@@ -157,7 +157,7 @@ def test_both_ways_of_correctness_agree_where_boxes_end_between_even_cells() -> 
     even = torch.full((2, 4, 6), 1 / 24, dtype=torch.float64)
     scores, baseline = paper_correctness(even, boxes)
     torch.testing.assert_close(scores, torch.full((2,), 0.5, dtype=torch.float64))
-    torch.testing.assert_close(baseline, uniform_baseline(boxes_coverage(boxes, (4, 6))))
+    torch.testing.assert_close(baseline, uniform_baseline(box_coverage(boxes, (4, 6))))
 
 
 def test_enlarged_maps_may_leave_what_is_between_zero_and_one() -> None:
@@ -166,4 +166,4 @@ def test_enlarged_maps_may_leave_what_is_between_zero_and_one() -> None:
     around = torch.tensor([[2.1 / 7, 0.0, 4.9 / 7, 1.0]])
     scores, _ = paper_correctness(weights, around)
     assert float(scores) > 1
-    assert float(attention_correctness(weights, boxes_coverage(around, (7, 7)))) <= 1
+    assert float(attention_correctness(weights, box_coverage(around, (7, 7)))) <= 1

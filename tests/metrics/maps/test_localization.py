@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from visattn.metrics.maps.localization import (
-    LocationRule,
-    LocationScores,
-    is_flat,
-    scores_on_region,
+    LocalizationRule,
+    LocalizationScores,
+    is_constant_map,
+    localization_scores,
 )
 
 MASK = torch.zeros(6, 8, dtype=torch.bool)
@@ -17,8 +17,8 @@ BOX[1:4, 2:6] = True
 
 
 def test_a_map_that_is_the_object_scores_in_full() -> None:
-    found = scores_on_region(MASK.double(), MASK, BOX, LocationRule())
-    assert found == LocationScores(1.0, 1.0, 1.0, 1.0, 1.0, 6 / 48, 12 / 48)
+    found = localization_scores(MASK.double(), MASK, BOX, LocalizationRule())
+    assert found == LocalizationScores(1.0, 1.0, 1.0, 1.0, 1.0, 6 / 48, 12 / 48)
     assert list(found.to_dict()) == [
         "point", "point_box", "energy", "energy_box", "iou", "area", "area_box",
     ]  # fmt: skip
@@ -28,33 +28,35 @@ def test_what_was_not_seen_is_left_out() -> None:
     values = torch.ones(6, 8)
     values[:, 4:] = torch.nan
     values[1, 2] = 2.0
-    found = scores_on_region(values, MASK, BOX, LocationRule())
+    found = localization_scores(values, MASK, BOX, LocalizationRule())
     assert found.area == pytest.approx(4 / 24)
     assert found.area_box == pytest.approx(6 / 24)
     assert found.energy == pytest.approx(5 / 25)
     assert found.iou == pytest.approx(1 / 4)
-    with pytest.raises(ValueError, match="saw nothing of the region"):
-        scores_on_region(values, MASK & values.isnan(), BOX, LocationRule())
+    with pytest.raises(ValueError, match="no part of the region is visible"):
+        localization_scores(values, MASK & values.isnan(), BOX, LocalizationRule())
 
 
 def test_a_peak_beside_the_object_is_within_tolerance() -> None:
     values = torch.zeros(6, 8)
     values[3, 5] = 1.0  # one down and one right of the corner of the mask, in the box
-    found = [scores_on_region(values, MASK, BOX, LocationRule(px)) for px in (0, 1.4, 1.5)]
+    found = [localization_scores(values, MASK, BOX, LocalizationRule(px)) for px in (0, 1.4, 1.5)]
     assert [one.point for one in found] == [0, 0, 1]
     assert [one.point_box for one in found] == [1, 1, 1]
 
 
 def test_a_flat_map_points_nowhere() -> None:
     for flat in (torch.zeros(6, 8), torch.full((6, 8), 0.5)):
-        found = scores_on_region(flat, MASK, torch.ones(6, 8, dtype=torch.bool), LocationRule(99))
+        found = localization_scores(
+            flat, MASK, torch.ones(6, 8, dtype=torch.bool), LocalizationRule(99)
+        )
         assert (found.point, found.point_box, found.iou) == (0, 0, 0)
-    assert is_flat(torch.tensor([torch.nan, torch.inf]))
-    assert is_flat(torch.tensor([torch.nan]))
+    assert is_constant_map(torch.tensor([torch.nan, torch.inf]))
+    assert is_constant_map(torch.tensor([torch.nan]))
 
 
 def test_a_rule_has_numbers_in_range() -> None:
     with pytest.raises(ValueError, match="at least 0"):
-        LocationRule(-1)
+        LocalizationRule(-1)
     with pytest.raises(ValueError, match="from 0 to below 1"):
-        LocationRule(0, 1.0)
+        LocalizationRule(0, 1.0)

@@ -10,9 +10,9 @@ import torch
 import transformers
 from PIL import Image
 
-from visattn.attribution.explained_model import subject_of
-from visattn.geometry.affine import Geometry
-from visattn.models.backbones.huggingface import preprocessing, transformers_model
+from visattn.attribution.explained_model import analyze_model
+from visattn.geometry.preprocessing import geometry_of_transform
+from visattn.models.backbones.huggingface import huggingface_transform, load_huggingface_model
 
 SMALL: dict[str, Any] = {
     "hidden_size": 24,
@@ -33,18 +33,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_directory_is_a_model(folder: Path) -> None:
-    named = transformers_model(folder)
+    named = load_huggingface_model(folder)
     theirs = transformers.ViTForImageClassification.from_pretrained(folder).eval()
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(named.model(images).logits, theirs(images).logits)
-    assert named.classes == ("cat (0)", "dog", "cat (2)")
+    assert named.class_names == ("cat (0)", "dog", "cat (2)")
     assert (named.transform, named.weights, named.model.training) == (None, str(folder), False)
 
 
 def test_a_backbone_has_no_classes(tmp_path: Path) -> None:
     config = transformers.Dinov2Config(**SMALL, image_size=28, patch_size=14)
     transformers.Dinov2Model(config).save_pretrained(tmp_path)
-    assert transformers_model(tmp_path).classes == ()
+    assert load_huggingface_model(tmp_path).class_names == ()
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_images_come_in_as_transformers_has_them(
     fast(**options).save_pretrained(folder)
     theirs = fast.from_pretrained(folder)
     image = np.random.default_rng(0).integers(0, 256, (89, 131, 3), np.uint8)
-    made: Any = transformers_model(folder).transform
+    made: Any = load_huggingface_model(folder).transform
     ours = made(Image.fromarray(image))
     wanted = theirs(Image.fromarray(image), return_tensors="pt")["pixel_values"][0]
     torch.testing.assert_close(ours, wanted, atol=1e-5, rtol=0)
-    assert Geometry.of(made, (89, 131)).input_size == tuple(ours.shape[1:])
+    assert geometry_of_transform(made, (89, 131)).input_size == tuple(ours.shape[1:])
 
 
 def test_one_number_is_the_shorter_side_for_some() -> None:
     colors = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     sizes = {
-        kind: Geometry.of(
-            preprocessing({"size": 10, "image_processor_type": kind, **colors}), (20, 30)
+        kind: geometry_of_transform(
+            huggingface_transform({"size": 10, "image_processor_type": kind, **colors}), (20, 30)
         ).input_size
         for kind in ("ViTFeatureExtractor", "CLIPImageProcessor")
     }
@@ -85,36 +85,38 @@ def test_one_number_is_the_shorter_side_for_some() -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"do_pad": True}, "asks for do_pad, which is not known here"),
-        ({"size": {"shortest_edge": 8, "longest_edge": 9}}, "resizing to .* is not known here"),
-        ({"size": 8, "resample": 5}, "by filter 5 is not known here"),
+        ({"do_pad": True}, "step do_pad is not supported"),
+        ({"size": {"shortest_edge": 8, "longest_edge": 9}}, "resizing to .* is not supported"),
+        ({"size": 8, "resample": 5}, "with filter 5 is not supported"),
         ({"size": 8, "rescale_factor": 1.0}, "rescale_factor must be 1/255, got 1.0"),
     ],
 )
 def test_other_preprocessing_is_refused(config: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        preprocessing(config)
+        huggingface_transform(config)
 
 
 def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no directory with a config.json"):
-        transformers_model(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"must be a directory with a config.json"):
+        load_huggingface_model(tmp_path / "nowhere")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(ValueError, match=r"lacks 16 weights of ViTForImageClassification, vit\."):
-        transformers_model(folder)
+    with pytest.raises(
+        ValueError, match=r"lacks 16 weights of ViTForImageClassification, for example vit\."
+    ):
+        load_huggingface_model(folder)
     (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 12}))
-    with pytest.raises(ValueError, match="holds no model that can be built"):
-        transformers_model(folder)
+    with pytest.raises(ValueError, match="cannot be built"):
+        load_huggingface_model(folder)
     (folder / "config.json").write_text('{"model_type": "unheard of"}')
-    with pytest.raises(ValueError, match="holds no model that can be built"):
-        transformers_model(folder)
+    with pytest.raises(ValueError, match="cannot be built"):
+        load_huggingface_model(folder)
     (folder / "config.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"config.json must hold a mapping, got list"):
-        transformers_model(folder)
+        load_huggingface_model(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is no JSON"):
-        transformers_model(folder)
+    with pytest.raises(ValueError, match=r"config.json is not valid JSON"):
+        load_huggingface_model(folder)
 
 
 def test_code_in_a_directory_is_not_run(folder: Path) -> None:
@@ -122,17 +124,19 @@ def test_code_in_a_directory_is_not_run(folder: Path) -> None:
     config |= {"auto_map": {"AutoConfig": "code.Mine", "AutoModel": "code.M"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text("raise SystemExit('it was run')")
-    assert transformers_model(folder).notes[0] == "the code beside the model is not run"
+    assert (
+        load_huggingface_model(folder).notes[0] == "the code in the model directory is not executed"
+    )
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Mine"]}))
-    with pytest.raises(ValueError, match=r"has no class Mine; its own code is not run"):
-        transformers_model(folder)
+    with pytest.raises(ValueError, match=r"has no class Mine; its own code is not executed"):
+        load_huggingface_model(folder)
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["pipeline"]}))
     with pytest.raises(ValueError, match=r"has no class pipeline"):
-        transformers_model(folder)
+        load_huggingface_model(folder)
     del config["architectures"]
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
-    with pytest.raises(ValueError, match="holds no model that can be built"):
-        transformers_model(folder)
+    with pytest.raises(ValueError, match="cannot be built"):
+        load_huggingface_model(folder)
 
 
 VISION: dict[str, Any] = {**SMALL, "image_size": 32, "patch_size": 16}
@@ -149,22 +153,22 @@ def test_of_several_towers_that_of_vision_is_taken_and_said(tmp_path: Path) -> N
         kind = "BlipForConditionalGeneration" if name == "Blip" else f"{name}Model"
         model = getattr(transformers, kind)(whole).eval()
         model.save_pretrained(tmp_path / name)
-        named = transformers_model(tmp_path / name)
+        named = load_huggingface_model(tmp_path / name)
         assert type(named.model).__name__ == f"{name}VisionModel"
         said, assumed = named.notes
-        assert f"of {kind} the vision tower is taken: vision_model, a {name}Vision" in said
-        assert "holds no preprocessor_config.json: images are resized and cropped" in assumed
+        assert f"only the vision tower of {kind} is used: vision_model, a {name}Vision" in said
+        assert "has no preprocessor_config.json: images are resized and cropped" in assumed
         images = torch.randn(2, 3, 32, 32)
         assert torch.equal(
             named.model(images).last_hidden_state,
             model.vision_model(images).last_hidden_state,
         )
-        card = subject_of(named.model).card
-        assert card.size == (32, 32)
+        card = analyze_model(named.model).info
+        assert card.input_size == (32, 32)
         assert card.mean[0] == pytest.approx(mean, abs=1e-4)
-        assert card.layers[0].grid == (2, 2)
-        with pytest.raises(ValueError, match=r"more than images; .* model\.vision_model"):
-            subject_of(model)
+        assert card.attention_layers[0].grid == (2, 2)
+        with pytest.raises(ValueError, match=r"must take only images, .* model\.vision_model"):
+            analyze_model(model)
 
 
 def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> None:
@@ -183,9 +187,9 @@ def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> Non
     ):
         folder = tmp_path / type(made).__name__
         made.save_pretrained(folder)
-        named = transformers_model(folder)
+        named = load_huggingface_model(folder)
         assert type(named.model) is type(made)
-        assert named.classes == ()
+        assert named.class_names == ()
         right = made.state_dict()
         assert all(torch.equal(v, right[key]) for key, v in named.model.state_dict().items())
 
@@ -196,29 +200,29 @@ def test_weights_of_torch_are_read_and_what_would_run_is_refused(folder: Path) -
     made: Any = transformers.ViTForImageClassification(config)
     torch.save(made.state_dict(), folder / "pytorch_model.bin")
     images = torch.randn(1, 3, 32, 32)
-    found = transformers_model(folder).model
+    found = load_huggingface_model(folder).model
     assert torch.equal(found(images).logits, made.eval()(images).logits)
     torch.nn.init.constant_(made.classifier.bias, float("nan"))
     torch.save(made.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"holds NaN or infinity in classifier\.bias"):
-        transformers_model(folder)
+        load_huggingface_model(folder)
     torch.save(torch.nn.Linear(2, 3), folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"import and run torch\.nn\.modules\.linear\.Linear"):
-        transformers_model(folder)
+        load_huggingface_model(folder)
 
 
 def test_preprocessing_of_processors_and_such_as_cannot_be_followed(folder: Path) -> None:
     inside = {"image_processor": {"image_processor_type": "CLIPImageProcessor", "crop_size": 31}}
     (folder / "processor_config.json").write_text(json.dumps(inside))
-    named = transformers_model(folder)
+    named = load_huggingface_model(folder)
     assert named.notes == ()
-    made = Geometry.of(named.transform, (300, 400))
+    made = geometry_of_transform(named.transform, (300, 400))
     assert made.input_size == (31, 31)  # all else is the default of its class
     (folder / "preprocessor_config.json").write_text(json.dumps({"do_pad": True, "size": 8}))
-    named = transformers_model(folder)
+    named = load_huggingface_model(folder)
     assert named.transform is None
     [note] = named.notes
-    assert "is not followed (the preprocessing asks for do_pad" in note
+    assert "is not supported (the preprocessing step do_pad" in note
 
 
 def test_without_transformers_the_extra_is_named(
@@ -226,4 +230,4 @@ def test_without_transformers_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ImportError, match=r"pip install 'visattn\[hf\]'"):
-        transformers_model(folder)
+        load_huggingface_model(folder)

@@ -11,9 +11,9 @@ from torchvision.models import squeezenet1_1
 
 from visattn.models.backbones import pretrained as library_models
 from visattn.models.backbones.pretrained import (
-    NamedModel,
-    timm_model,
-    torchvision_model,
+    LoadedModel,
+    load_timm_model,
+    load_torchvision_model,
     unique_names,
 )
 
@@ -27,39 +27,39 @@ def test_weights_of_timm_come_whole(tmp_path: Path) -> None:
     trained: Any = timm.create_model("test_resnet", num_classes=7)
     file = written(trained, tmp_path / "w.safetensors")
     arguments = {"num_classes": 7, "mean": 0.5, "std": [0.5, 0.25, 0.125]}
-    named = timm_model("test_resnet", weights=file, arguments=arguments)
+    named = load_timm_model("test_resnet", weights=file, timm_kwargs=arguments)
     images = torch.randn(2, 3, 64, 64)
     assert torch.equal(named.model(images), trained.eval()(images))
     assert not named.model.training
-    assert (named.transform, named.classes, named.weights) == (None, (), str(file))
+    assert (named.transform, named.class_names, named.weights) == (None, (), str(file))
     config: Any = named.model.pretrained_cfg
     assert (config["mean"], config["std"]) == ((0.5, 0.5, 0.5), (0.5, 0.25, 0.125))
 
 
 def test_classes_are_those_of_imagenet_where_there_are_as_many() -> None:
-    named = timm_model("test_resnet", arguments={"num_classes": 1000})
-    assert (len(set(named.classes)), named.classes[281]) == (1000, "tabby")
-    named = timm_model("test_resnet", arguments={"num_classes": 11821})
-    assert (len(set(named.classes)), named.classes[0]) == (11821, "benthos (0)")
-    assert timm_model("test_resnet.r160_in1k").weights == "random"
+    named = load_timm_model("test_resnet", timm_kwargs={"num_classes": 1000})
+    assert (len(set(named.class_names)), named.class_names[281]) == (1000, "tabby")
+    named = load_timm_model("test_resnet", timm_kwargs={"num_classes": 11821})
+    assert (len(set(named.class_names)), named.class_names[0]) == (11821, "benthos (0)")
+    assert load_timm_model("test_resnet.r160_in1k").weights == "random"
 
 
 def test_weights_of_torchvision_come_whole(tmp_path: Path) -> None:
     trained = squeezenet1_1(num_classes=7)
     file = written(trained, tmp_path / "w.safetensors")
-    named = torchvision_model("squeezenet1_1", weights=file, arguments={"num_classes": 7})
+    named = load_torchvision_model("squeezenet1_1", weights=file, model_kwargs={"num_classes": 7})
     images = torch.randn(2, 3, 64, 64)
     assert torch.equal(named.model(images), trained.eval()(images))
-    assert (named.classes, named.weights) == ((), str(file))
+    assert (named.class_names, named.weights) == ((), str(file))
 
 
 def test_torchvisions_says_how_images_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = torchvision_model("squeezenet1_1")
+    named = load_torchvision_model("squeezenet1_1")
     transform: Any = named.transform
     assert (transform.crop_size, transform.resize_size) == ([224], [256])
-    assert (len(set(named.classes)), named.classes[281]) == (1000, "tabby")
+    assert (len(set(named.class_names)), named.class_names[281]) == (1000, "tabby")
     monkeypatch.setattr(library_models, "get_model", lambda *_, **__: torch.nn.Linear(2, 3))
-    small = torchvision_model("vit_b_32", arguments={"image_size": 64, "num_classes": 3})
+    small = load_torchvision_model("vit_b_32", model_kwargs={"image_size": 64, "num_classes": 3})
     assert small.transform is None
 
 
@@ -70,28 +70,38 @@ def test_names_that_stand_twice_get_their_number() -> None:
 @pytest.mark.parametrize(
     ("build", "name", "options", "reason"),
     [
-        (timm_model, "resnet81", {}, "timm knows no model 'resnet81'; did you mean resnet"),
+        (load_timm_model, "resnet81", {}, "unknown timm model 'resnet81'; did you mean resnet"),
         (
-            torchvision_model,
+            load_torchvision_model,
             "vit_b_61",
             {},
-            "torchvision knows no classifier 'vit_b_61'; did you mean vit_b_16",
+            "unknown torchvision classifier 'vit_b_61'; did you mean vit_b_16",
         ),
-        (torchvision_model, "fasterrcnn_resnet50_fpn", {}, "torchvision knows no classifier"),
-        (timm_model, "test_resnet", {"arguments": {"color": 1}}, "does not take these arguments"),
-        (timm_model, "test_resnet", {"arguments": {"std": 0}}, "std above 0; got 0"),
-        (timm_model, "test_resnet", {"arguments": {"mean": [0, 1]}}, "each of 3 channels"),
+        (load_torchvision_model, "fasterrcnn_resnet50_fpn", {}, "unknown torchvision classifier"),
         (
-            torchvision_model,
+            load_timm_model,
+            "test_resnet",
+            {"timm_kwargs": {"color": 1}},
+            "does not take these arguments",
+        ),
+        (load_timm_model, "test_resnet", {"timm_kwargs": {"std": 0}}, "std above 0; got 0"),
+        (
+            load_timm_model,
+            "test_resnet",
+            {"timm_kwargs": {"mean": [0, 1]}},
+            r"one per channel \(3\)",
+        ),
+        (
+            load_torchvision_model,
             "squeezenet1_1",
-            {"arguments": {"color": 1}},
+            {"model_kwargs": {"color": 1}},
             "squeezenet1_1 does not take these arguments",
         ),
         (
-            timm_model,
+            load_timm_model,
             "test_resnet",
             {"weights": Path("w"), "pretrained": True},
-            "from the library or from a file, not both",
+            "set either pretrained or weights, not both",
         ),
     ],
 )
@@ -102,16 +112,16 @@ def test_mistakes_end_with_a_sentence(
         build(name, **options)
 
 
-@pytest.mark.parametrize("build", [timm_model, torchvision_model])
+@pytest.mark.parametrize("build", [load_timm_model, load_torchvision_model])
 def test_files_that_do_not_fit_are_refused(build: Any, tmp_path: Path) -> None:
-    name = "test_resnet" if build is timm_model else "squeezenet1_1"
+    name = "test_resnet" if build is load_timm_model else "squeezenet1_1"
     with pytest.raises(FileNotFoundError, match=r"nowhere.safetensors do not exist"):
         build(name, weights=tmp_path / "nowhere.safetensors")
     (tmp_path / "text.safetensors").write_text("text")
     with pytest.raises(ValueError, match="damaged or no safetensors file"):
         build(name, weights=tmp_path / "text.safetensors")
     save_file({"odd": torch.zeros(2)}, tmp_path / "odd.safetensors")
-    with pytest.raises(ValueError, match=r"does not fit .* 1 left over \['odd'\]"):
+    with pytest.raises(ValueError, match=r"does not fit .* 1 unexpected keys \['odd'\]"):
         build(name, weights=tmp_path / "odd.safetensors")
 
 
@@ -120,5 +130,5 @@ def test_nothing_is_downloaded_unless_asked(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("somebody opened the network")
 
     monkeypatch.setattr("socket.socket.connect", refuse)
-    assert isinstance(timm_model("test_resnet"), NamedModel)
-    assert isinstance(torchvision_model("squeezenet1_1"), NamedModel)
+    assert isinstance(load_timm_model("test_resnet"), LoadedModel)
+    assert isinstance(load_torchvision_model("squeezenet1_1"), LoadedModel)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from visattn.blocks.base import Block
 from visattn.models.backbones.timm_classifier import TimmClassifier
-from visattn.models.serialization.config import describe, restore
+from visattn.models.serialization.config import model_config, restore_model
 
 NAME, CLASSES = "test_resnet", ("daisy", "rose", "tulip")
-SIZE: dict[str, Any] = {"size": (96, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+SIZE: dict[str, Any] = {"img_size": (96, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_the_network_is_timms_with_a_head_for_the_classes(file: Path, images: Te
     model = TimmClassifier(CLASSES, NAME, weights=str(file), **SIZE).eval()
     theirs = timm.create_model(NAME, num_classes=3).eval()
     theirs.load_state_dict(model.backbone.state_dict())
-    assert torch.equal(model(images), theirs(model.normalized(images)))
+    assert torch.equal(model(images), theirs(model.normalize(images)))
     stored = timm.create_model(NAME, num_classes=0).eval()
     kept = {name: model.backbone.state_dict()[name] for name in stored.state_dict()}
     stored.load_state_dict(kept)
@@ -63,8 +63,10 @@ def test_a_block_that_is_eased_in_changes_nothing_at_first(file: Path, images: T
 
 
 def test_blocks_and_what_eases_them_in_are_one_part() -> None:
-    plain = TimmClassifier(CLASSES, NAME, **SIZE).parts()
-    parts = TimmClassifier(CLASSES, NAME, block="se", options={"reduction": 4}, **SIZE).parts()
+    plain = TimmClassifier(CLASSES, NAME, **SIZE).parameter_groups()
+    parts = TimmClassifier(
+        CLASSES, NAME, block="se", block_kwargs={"reduction": 4}, **SIZE
+    ).parameter_groups()
     assert len(parts["backbone"]) == len(plain["backbone"])
     assert not plain["blocks"]
     blocks = len(parts["blocks"])
@@ -78,14 +80,14 @@ def test_a_trained_model_is_built_again_without_its_file(file: Path, images: Ten
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.01
-    again = restore(describe(model), model.state_dict(), source="memory")
+    again = restore_model(model_config(model), model.state_dict(), source="memory")
     assert isinstance(again, TimmClassifier)
-    assert again.classes == CLASSES
+    assert again.class_names == CLASSES
     assert torch.equal(again(images), model(images))
 
 
 def test_weights_come_from_one_place(file: Path) -> None:
-    with pytest.raises(ValueError, match="weights come from timm or from a file, not both"):
+    with pytest.raises(ValueError, match="set either pretrained or weights, not both"):
         TimmClassifier(CLASSES, NAME, pretrained=True, weights=str(file))
 
 
@@ -93,7 +95,7 @@ def test_weights_come_from_one_place(file: Path) -> None:
 def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
     file: Path, images: Tensor, block: str | None
 ) -> None:
-    model = TimmClassifier(CLASSES, NAME, weights=str(file), block=block, fixed_norms=True, **SIZE)
+    model = TimmClassifier(CLASSES, NAME, weights=str(file), block=block, freeze_bn=True, **SIZE)
     before = {name: value.clone() for name, value in model.named_buffers()}
     model(images)  # trainers take a new model's mode as they find it
     model.train()(images)
@@ -102,20 +104,20 @@ def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
         for name, value in model.named_buffers()
         if name.endswith("running_mean") and not torch.equal(value, before[name])
     ]
-    own = {id(buffer) for part in model.attention for buffer in part.buffers()}
+    own = {id(buffer) for part in model.attention_blocks for buffer in part.buffers()}
     names = [name for name, value in model.named_buffers() if id(value) in own]
     assert bool(changed) == (block is not None)
     assert set(changed) <= set(names)
 
 
 def test_without_blocks_fixed_norms_train_as_they_evaluate(file: Path, images: Tensor) -> None:
-    model = TimmClassifier(CLASSES, NAME, weights=str(file), fixed_norms=True, **SIZE)
+    model = TimmClassifier(CLASSES, NAME, weights=str(file), freeze_bn=True, **SIZE)
     torch.testing.assert_close(model(images), model.eval()(images))
 
 
 def test_norms_that_were_folded_away_are_to_be_fixed(tmp_path: Path) -> None:
     path = tmp_path / "folded.safetensors"
     save_file(timm.create_model(NAME).state_dict(), path)  # a fresh network looks alike
-    with pytest.raises(ValueError, match=r"folded into the convolutions.*say fixed_norms=True"):
+    with pytest.raises(ValueError, match=r"folded into the convolutions.*set freeze_bn=True"):
         TimmClassifier(CLASSES, NAME, weights=str(path), **SIZE)
-    assert TimmClassifier(CLASSES, NAME, weights=str(path), fixed_norms=True, **SIZE).fixed_norms
+    assert TimmClassifier(CLASSES, NAME, weights=str(path), freeze_bn=True, **SIZE).freeze_bn

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from visattn.models.backbones.timm_encoder import TimmEncoder, output_of, tail_after
+from visattn.models.backbones.timm_encoder import TimmEncoder, intermediate_output, network_after
 
 CNNS = ["test_resnet", "test_efficientnet", "test_convnext", "test_mambaout"]
 
@@ -20,49 +20,53 @@ def noise(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", CNNS)
 @pytest.mark.parametrize("stage", [None, -1])
 def test_both_halves_are_the_whole(name: str, stage: int | None) -> None:
-    whole = TimmEncoder(name, size=(96, 64), stage=stage).eval()
-    cut = TimmEncoder(name, size=(96, 64), stage=stage, train_from=3).eval()
+    whole = TimmEncoder(name, img_size=(96, 64), stage=stage).eval()
+    cut = TimmEncoder(name, img_size=(96, 64), stage=stage, unfreeze_from_stage=3).eval()
     cut.load_state_dict(whole.state_dict())
     images = noise(2, 3, 96, 64)
     with torch.no_grad():
-        kept = cut.grids(images)
+        kept = cut.stage_features(images)
         assert [tuple(grid.shape[1:]) for grid in kept] == list(cut.stage_shapes)
         assert kept[0].shape != whole(images).shape
-        torch.testing.assert_close(cut.joined(kept), whole(images))
-    assert (cut.channels, cut.grid) == (whole.channels, whole.grid)
+        torch.testing.assert_close(cut.merge_stages(kept), whole(images))
+    assert (cut.channels, cut.grid_size) == (whole.channels, whole.grid_size)
 
 
 def test_later_stages_come_from_the_second_half_too() -> None:
-    cut = TimmEncoder("test_resnet", size=(96, 64), stage=[None, 3], train_from=3).eval()
-    whole = TimmEncoder("test_resnet", size=(96, 64), stage=[None, 3]).eval()
+    cut = TimmEncoder(
+        "test_resnet", img_size=(96, 64), stage=[None, 3], unfreeze_from_stage=3
+    ).eval()
+    whole = TimmEncoder("test_resnet", img_size=(96, 64), stage=[None, 3]).eval()
     whole.load_state_dict(cut.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(cut(noise(2, 3, 96, 64)), whole(noise(2, 3, 96, 64)))
     assert len(cut.stage_shapes) == 1
-    early = TimmEncoder("test_resnet", size=(96, 64), stage=[None, 1], train_from=3)
+    early = TimmEncoder("test_resnet", img_size=(96, 64), stage=[None, 1], unfreeze_from_stage=3)
     assert not early.frozen, "a stage before the cut is asked for: nothing is cut"
     assert early(noise(1, 3, 96, 64)).shape[1] == early.channels
 
 
 def test_training_moves_the_second_half_and_never_what_is_kept() -> None:
-    encoder = TimmEncoder("test_resnet", size=(64, 64), train_from=3).train()
+    encoder = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3).train()
     images = noise(4, 3, 64, 64)
-    kept, grids = dict(encoder.kept_weights()), encoder.grids(images)
+    kept, grids = dict(encoder.stage_feature_weights()), encoder.stage_features(images)
     before = {name: tensor.clone() for name, tensor in kept.items()}
-    first = encoder.joined(grids).detach()
+    first = encoder.merge_stages(grids).detach()
     trained = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=1.0)
-    encoder.joined(grids).square().mean().backward()
+    encoder.merge_stages(grids).square().mean().backward()
     assert all(parameter.grad is not None for parameter in trained)
     optimizer.step()
-    assert not torch.allclose(encoder.joined(grids), first)
-    assert torch.equal(encoder.grids(images)[0], grids[0])
-    assert all(torch.equal(before[name], now) for name, now in encoder.kept_weights().items())
+    assert not torch.allclose(encoder.merge_stages(grids), first)
+    assert torch.equal(encoder.stage_features(images)[0], grids[0])
+    assert all(
+        torch.equal(before[name], now) for name, now in encoder.stage_feature_weights().items()
+    )
     assert {name.split(".")[1] for name in kept} == {"conv1", "bn1", "layer1", "layer2"}
 
 
 def test_a_copy_trains_by_itself() -> None:
-    encoder = TimmEncoder("test_resnet", size=(64, 64), train_from=3).eval()
+    encoder = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3).eval()
     other = copy.deepcopy(encoder)
     with torch.no_grad():
         for parameter in other.backbone.get_submodule("layer4").parameters():
@@ -71,8 +75,8 @@ def test_a_copy_trains_by_itself() -> None:
 
 
 def test_the_halves_hold_no_weight_twice() -> None:
-    cut = TimmEncoder("test_resnet", size=(64, 64), train_from=3)
-    whole = TimmEncoder("test_resnet", size=(64, 64))
+    cut = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3)
+    whole = TimmEncoder("test_resnet", img_size=(64, 64))
     assert list(cut.state_dict()) == list(whole.state_dict())
     assert cut.double()(noise(1, 3, 64, 64)).dtype == torch.float64
 
@@ -88,15 +92,15 @@ def test_a_part_that_gives_no_grid_is_refused() -> None:
 
     backbone, images = Tokens(), torch.zeros(1, 3, 5, 7)
     for part in (backbone.first, backbone.never):
-        with pytest.raises(ValueError, match="does not pass a grid"):
-            output_of(backbone, part, images)
+        with pytest.raises(ValueError, match="does not output a feature grid"):
+            intermediate_output(backbone, part, images)
         assert not part._forward_hooks
 
 
 def test_what_is_not_frozen_is_shared() -> None:
     whole = nn.Sequential(nn.Conv2d(3, 5, 1), nn.Sequential(nn.ReLU(), nn.Conv2d(5, 7, 1)))
-    tail = tail_after(whole, {whole[0]})
+    tail = network_after(whole, {whole[0]})
     assert tail is not whole
     features = torch.randn(1, 5, 2, 3)
     assert torch.equal(tail(features), whole[1](features))
-    assert tail_after(whole, set()) is whole
+    assert network_after(whole, set()) is whole

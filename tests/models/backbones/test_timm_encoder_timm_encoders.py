@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.serialization.config import describe, restore
+from visattn.models.serialization.config import model_config, restore_model
 
 RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
 SWIN = "swin_tiny_patch4_window7_224"
@@ -40,17 +40,17 @@ def noise(*shape: int) -> torch.Tensor:
 def test_final_features_are_timms_last_ones(
     name: str, size: tuple[int, int], arguments: dict[str, Any]
 ) -> None:
-    encoder = TimmEncoder(name, size=size, arguments=arguments).eval()
+    encoder = TimmEncoder(name, img_size=size, timm_kwargs=arguments).eval()
     images = noise(2, 3, *size)
     with torch.no_grad():
         grid = encoder(images)
         backbone: Any = encoder.backbone
-        final, maps = backbone.forward_intermediates(encoder.normalized(images), norm=True)
+        final, maps = backbone.forward_intermediates(encoder.normalize(images), norm=True)
         if final.ndim == 3:  # timm's own way from tokens to a grid
             final = maps[-1]
         elif final.shape[1:] != grid.shape[1:]:
             final = final.permute(0, 3, 1, 2)
-    assert grid.shape == (2, encoder.channels, *encoder.grid)
+    assert grid.shape == (2, encoder.channels, *encoder.grid_size)
     torch.testing.assert_close(grid, final)
 
 
@@ -65,16 +65,16 @@ def test_final_features_are_timms_last_ones(
     ],
 )
 def test_a_stage_is_timms(name: str, stage: int, arguments: dict[str, Any]) -> None:
-    encoder = TimmEncoder(name, size=(96, 64), stage=stage, arguments=arguments).eval()
+    encoder = TimmEncoder(name, img_size=(96, 64), stage=stage, timm_kwargs=arguments).eval()
     images = noise(2, 3, 96, 64)
     with torch.no_grad():
         backbone: Any = encoder.backbone
         _, maps = backbone.forward_intermediates(
-            encoder.normalized(images), output_fmt="NCHW", norm=False
+            encoder.normalize(images), output_fmt="NCHW", norm=False
         )
         grid = encoder(images)
     torch.testing.assert_close(grid, maps[stage])
-    assert grid.shape[1:] == (encoder.channels, *encoder.grid)
+    assert grid.shape[1:] == (encoder.channels, *encoder.grid_size)
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,20 @@ def test_a_stage_is_timms(name: str, stage: int, arguments: dict[str, Any]) -> N
 def test_several_stages_are_each_alone_side_by_side(
     name: str, stage: list[int | None], arguments: dict[str, Any]
 ) -> None:
-    encoder = TimmEncoder(name, size=(96, 64), stage=stage, arguments=arguments).eval()
+    encoder = TimmEncoder(name, img_size=(96, 64), stage=stage, timm_kwargs=arguments).eval()
     images = noise(2, 3, 96, 64)
     with torch.no_grad():
-        grids = encoder.grids(images)
+        grids = encoder.stage_features(images)
         for one, grid in zip(stage, grids, strict=True):
-            alone = TimmEncoder(name, size=(96, 64), stage=one, arguments=arguments).eval()
+            alone = TimmEncoder(name, img_size=(96, 64), stage=one, timm_kwargs=arguments).eval()
             alone.load_state_dict(encoder.state_dict())
             torch.testing.assert_close(grid, alone(images))
         joined = encoder(images)
-        assert torch.equal(joined, encoder.joined(grids))
+        assert torch.equal(joined, encoder.merge_stages(grids))
     assert encoder.stage_shapes == tuple(tuple(grid.shape[1:]) for grid in grids)
-    assert joined.shape[1:] == (encoder.channels, *encoder.grid)
+    assert joined.shape[1:] == (encoder.channels, *encoder.grid_size)
     assert encoder.channels == sum(grid.shape[1] for grid in grids)
-    assert encoder.grid == max(tuple(grid.shape[2:]) for grid in grids)
+    assert encoder.grid_size == max(tuple(grid.shape[2:]) for grid in grids)
 
 
 def calls_of(encoder: TimmEncoder, *parts: str) -> list[str]:
@@ -116,23 +116,23 @@ def calls_of(encoder: TimmEncoder, *parts: str) -> list[str]:
             lambda *_, part=part: ran.append(part)
         )
     with torch.no_grad():
-        encoder(noise(1, 3, *encoder.size))
+        encoder(noise(1, 3, *encoder.img_size))
     return ran
 
 
 def test_one_pass_gives_all_stages_and_no_more_is_run_than_they_need() -> None:
     parts = "conv1", "layer1", "layer3", "layer4"
-    several = TimmEncoder(RESNET, size=(64, 64), stage=[1, 3, None])
+    several = TimmEncoder(RESNET, img_size=(64, 64), stage=[1, 3, None])
     assert calls_of(several, *parts) == list(parts)
-    inner = TimmEncoder(RESNET, size=(64, 64), stage=[3, 1])
+    inner = TimmEncoder(RESNET, img_size=(64, 64), stage=[3, 1])
     assert calls_of(inner, *parts) == ["conv1", "layer1", "layer3"]
-    assert calls_of(TimmEncoder(RESNET, size=(64, 64), stage=1), *parts) == ["conv1", "layer1"]
+    assert calls_of(TimmEncoder(RESNET, img_size=(64, 64), stage=1), *parts) == ["conv1", "layer1"]
 
 
 def test_stages_of_a_mobilenet_are_those_of_its_paper() -> None:
-    encoder = TimmEncoder("mobilenetv2_100", stage=[3, None], arguments={"pad_type": "same"})
+    encoder = TimmEncoder("mobilenetv2_100", stage=[3, None], timm_kwargs={"pad_type": "same"})
     assert encoder.stage_shapes == ((96, 14, 14), (1280, 7, 7))
-    assert (encoder.channels, encoder.grid) == (1376, (14, 14))
+    assert (encoder.channels, encoder.grid_size) == (1376, (14, 14))
 
 
 def test_a_final_that_is_another_beside_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +145,15 @@ def test_a_final_that_is_another_beside_stages_is_refused(monkeypatch: pytest.Mo
         return final + 1, grids
 
     monkeypatch.setattr(kind, "forward_intermediates", half_the_way)
-    with pytest.raises(ValueError, match=r"final features of test_resnet beside .*; say -1"):
-        TimmEncoder(RESNET, size=(64, 64), stage=[1, None])
-    TimmEncoder(RESNET, size=(64, 64))
+    with pytest.raises(
+        ValueError, match=r"final features of test_resnet together .*; use stage -1"
+    ):
+        TimmEncoder(RESNET, img_size=(64, 64), stage=[1, None])
+    TimmEncoder(RESNET, img_size=(64, 64))
 
 
 def test_building_leaves_the_weights_as_they_came(weights: Path) -> None:
-    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights), stage=[1, None])
+    encoder = TimmEncoder(RESNET, img_size=(64, 64), weights=str(weights), stage=[1, None])
     given = load_file(weights)
     kept = encoder.backbone.state_dict()
     assert all(torch.equal(kept[name], given[name]) for name in kept)
@@ -159,10 +161,10 @@ def test_building_leaves_the_weights_as_they_came(weights: Path) -> None:
 
 
 def test_several_stages_are_described_and_built_again() -> None:
-    encoder = TimmEncoder(RESNET, size=(97, 61), stage=[None, 2, -4]).eval()
-    described = json.loads(json.dumps(describe(encoder)))
+    encoder = TimmEncoder(RESNET, img_size=(97, 61), stage=[None, 2, -4]).eval()
+    described = json.loads(json.dumps(model_config(encoder)))
     assert described["arguments"]["stage"] == [None, 2, -4]
-    again = restore(described, encoder.state_dict(), source="memory")
+    again = restore_model(described, encoder.state_dict(), source="memory")
     assert isinstance(again, TimmEncoder)
     assert again.stage == encoder.stage == (None, 2, -4)
     with torch.no_grad():
@@ -182,7 +184,7 @@ def test_several_stages_are_described_and_built_again() -> None:
 def test_only_what_is_never_trained_is_frozen(
     name: str, *, train_from: int | None, frozen: bool
 ) -> None:
-    encoder = TimmEncoder(name, size=(64, 64), train_from=train_from)
+    encoder = TimmEncoder(name, img_size=(64, 64), unfreeze_from_stage=train_from)
     assert encoder.frozen == frozen
     next(encoder.backbone.parameters()).requires_grad = True
     assert not encoder.frozen
@@ -191,7 +193,7 @@ def test_only_what_is_never_trained_is_frozen(
 def test_the_grid_lies_as_the_image_does() -> None:
     """A bright spot low on the left shows in the features low on the left, tokens or not."""
     for name in (RESNET, VIT, NHWC):
-        encoder = TimmEncoder(name, size=(160, 96)).eval()
+        encoder = TimmEncoder(name, img_size=(160, 96)).eval()
         dark = torch.zeros(1, 3, 160, 96, dtype=torch.uint8)
         spot = dark.clone()
         spot[..., 128:160, 0:32] = 255
@@ -207,7 +209,7 @@ def frozen_names(encoder: TimmEncoder) -> set[str]:
 
 
 def test_frozen_means_no_gradient_and_no_drift() -> None:
-    encoder = TimmEncoder(RESNET, size=(64, 64)).train()
+    encoder = TimmEncoder(RESNET, img_size=(64, 64)).train()
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     for _ in range(3):
         assert not encoder(noise(4, 3, 64, 64)).requires_grad
@@ -235,7 +237,7 @@ def stages(module: str) -> str:
 def test_what_comes_before_the_stage_is_frozen(
     name: str, train_from: int | None, trained: set[str]
 ) -> None:
-    encoder = TimmEncoder(name, size=(64, 64), train_from=train_from).train()
+    encoder = TimmEncoder(name, img_size=(64, 64), unfreeze_from_stage=train_from).train()
     assert {
         stages(name) for name, p in encoder.backbone.named_parameters() if p.requires_grad
     } == trained
@@ -246,7 +248,7 @@ def test_what_comes_before_the_stage_is_frozen(
 
 
 def test_half_a_transformer_can_be_trained() -> None:
-    encoder = TimmEncoder(VIT, size=(96, 64), train_from=4)
+    encoder = TimmEncoder(VIT, img_size=(96, 64), unfreeze_from_stage=4)
     trained = {name for name, p in encoder.backbone.named_parameters() if p.requires_grad}
     assert {".".join(name.split(".")[:2]) for name in trained if "blocks" in name} == {
         "blocks.4",
@@ -257,7 +259,7 @@ def test_half_a_transformer_can_be_trained() -> None:
 
 
 def test_running_statistics_move_where_trained_and_nowhere_else() -> None:
-    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=3).train()
+    encoder = TimmEncoder(RESNET, img_size=(64, 64), unfreeze_from_stage=3).train()
     before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
     encoder(noise(4, 3, 64, 64)).sum().backward()
     for name, tensor in encoder.backbone.named_buffers():
@@ -267,7 +269,7 @@ def test_running_statistics_move_where_trained_and_nowhere_else() -> None:
 
 
 def test_batch_norms_keep_their_statistics_where_that_is_asked() -> None:
-    encoder = TimmEncoder(RESNET, size=(64, 64), train_from=3, fixed_norms=True).train()
+    encoder = TimmEncoder(RESNET, img_size=(64, 64), unfreeze_from_stage=3, freeze_bn=True).train()
     before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
     encoder(noise(4, 3, 64, 64)).sum().backward()
     assert all(torch.equal(before[name], now) for name, now in encoder.backbone.named_buffers())
@@ -277,7 +279,10 @@ def test_batch_norms_keep_their_statistics_where_that_is_asked() -> None:
 
 def test_layers_without_parameters_train_with_their_stage() -> None:
     encoder = TimmEncoder(
-        "test_convnext", size=(96, 64), train_from=2, arguments={"drop_path_rate": 0.5}
+        "test_convnext",
+        img_size=(96, 64),
+        unfreeze_from_stage=2,
+        timm_kwargs={"drop_path_rate": 0.5},
     ).train()
     drops = {
         stages(name) + "." + name.split(".")[1]: module.training
@@ -291,13 +296,13 @@ def test_layers_without_parameters_train_with_their_stage() -> None:
 
 
 def test_mean_and_spread_are_the_backbones_unless_said_otherwise() -> None:
-    own = TimmEncoder(RESNET, size=(64, 64))
+    own = TimmEncoder(RESNET, img_size=(64, 64))
     config: Any = own.backbone.pretrained_cfg
     assert own.mean == tuple(config["mean"])
     assert own.std == tuple(config["std"])
-    said = TimmEncoder(RESNET, size=(64, 64), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    said = TimmEncoder(RESNET, img_size=(64, 64), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     assert (said.mean, said.std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    zero, one = own.normalized(torch.tensor([0, 255]).byte().view(2, 1, 1, 1).repeat(1, 3, 1, 1))
+    zero, one = own.normalize(torch.tensor([0, 255]).byte().view(2, 1, 1, 1).repeat(1, 3, 1, 1))
     torch.testing.assert_close((one - zero).flatten() * torch.tensor(own.std), torch.ones(3))
 
 
@@ -313,12 +318,12 @@ def weights(tmp_path: Path) -> Path:
 
 
 def test_weights_come_from_a_file(weights: Path) -> None:
-    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights))
+    encoder = TimmEncoder(RESNET, img_size=(64, 64), weights=str(weights))
     model: Any = timm.create_model(RESNET)
     timm.models.load_checkpoint(model, str(weights))
     images = noise(2, 3, 64, 64)
     with torch.no_grad():
-        expected = model.eval().forward_features(encoder.normalized(images))
+        expected = model.eval().forward_features(encoder.normalize(images))
         torch.testing.assert_close(encoder.eval()(images), expected)
     assert encoder.weights is None  # a description never points at somebody's disc
 
@@ -328,7 +333,7 @@ def test_counters_of_batches_may_be_left_out(weights: Path) -> None:
     kept = {name: t for name, t in tensors.items() if not name.endswith("num_batches_tracked")}
     assert len(kept) < len(tensors)
     save_file(kept, weights)
-    encoder = TimmEncoder(RESNET, size=(64, 64), weights=str(weights))
+    encoder = TimmEncoder(RESNET, img_size=(64, 64), weights=str(weights))
     assert torch.equal(encoder.state_dict()["backbone.bn1.weight"], tensors["bn1.weight"])
 
 
@@ -337,7 +342,7 @@ def test_two_classifiers_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "distilled.safetensors"
     save_file(model.state_dict(), file)
     arguments = {**TINY_VIT, "img_size": (32, 48)}
-    encoder = TimmEncoder(DISTILLED, size=(32, 48), weights=str(file), arguments=arguments)
+    encoder = TimmEncoder(DISTILLED, img_size=(32, 48), weights=str(file), timm_kwargs=arguments)
     torch.testing.assert_close(
         encoder.state_dict()["backbone.norm.weight"], model.state_dict()["norm.weight"]
     )
@@ -361,44 +366,52 @@ def damaged(tmp_path: Path, weights: Path) -> Iterator[tuple[Path, type[Exceptio
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, weights: Path) -> None:
     for file, kind, reason in damaged(tmp_path, weights):
         with pytest.raises(kind, match=reason):
-            TimmEncoder(RESNET, size=(64, 64), weights=str(file))
+            TimmEncoder(RESNET, img_size=(64, 64), weights=str(file))
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"), [([torch.zeros(1)], "of several kinds"), (torch.zeros(1, 2, 3), "2, 3")]
+    ("given", "reason"), [([torch.zeros(1)], "of several tensors"), (torch.zeros(1, 2, 3), "2, 3")]
 )
 def test_final_features_that_are_no_grid_are_refused(
     given: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind: Any = type(timm.create_model(RESNET))
     monkeypatch.setattr(kind, "forward_features", lambda *_: given)
-    with pytest.raises(ValueError, match=rf"final features .*{reason}.*, not a grid; name a stage"):
-        TimmEncoder(RESNET, size=(64, 64))
-    assert TimmEncoder(RESNET, size=(64, 64), stage=1).grid == (16, 16)
+    with pytest.raises(ValueError, match=rf"final features .*{reason}.*, not a grid; set stage"):
+        TimmEncoder(RESNET, img_size=(64, 64))
+    assert TimmEncoder(RESNET, img_size=(64, 64), stage=1).grid_size == (16, 16)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("test_resnett", {}, "knows no model 'test_resnett'; did you mean test_resnet"),
-        ("hf-hub:somebody/something", {}, "knows no model"),
+        ("test_resnett", {}, "unknown timm model 'test_resnett'; did you mean test_resnet"),
+        ("hf-hub:somebody/something", {}, "unknown timm model"),
         (RESNET, {"stage": 5}, "test_resnet has 5 stages, got stage=5"),
         (RESNET, {"stage": -6}, "has 5 stages"),
-        (RESNET, {"stage": []}, "one of the 5 stages of test_resnet or several different ones"),
-        (RESNET, {"stage": [3, -2]}, r"several different ones, got \(3, -2\)"),
-        (RESNET, {"stage": [None, None]}, "several different ones"),
+        (RESNET, {"stage": []}, "one or several distinct stages of the 5 stages of test_resnet"),
+        (RESNET, {"stage": [3, -2]}, r"several distinct stages .*, got \(3, -2\)"),
+        (RESNET, {"stage": [None, None]}, "several distinct stages"),
         (RESNET, {"stage": [3, None, 5]}, "has 5 stages, got stage=5"),
-        (RESNET, {"train_from": 6}, "between 0 and 5 for test_resnet, whose stages end in act1"),
-        (RESNET, {"train_from": -1}, "got -1"),
-        (RESNET, {"arguments": {"nonsense": 3}}, "does not take these arguments: .*'nonsense'"),
-        (RESNET, {"arguments": {"features_only": True}}, "may not hold features_only"),
-        (RESNET, {"arguments": {"checkpoint_path": "x"}}, "may not hold checkpoint_path"),
-        (RESNET, {"pretrained": True, "weights": "x"}, "from timm or from a file, not both"),
-        ("vit_tiny_patch16_224", {"arguments": TINY_VIT}, "takes no images of .*img_size"),
+        (
+            RESNET,
+            {"unfreeze_from_stage": 6},
+            "from 0 to 5 for test_resnet, whose stages end in act1",
+        ),
+        (RESNET, {"unfreeze_from_stage": -1}, "got -1"),
+        (RESNET, {"timm_kwargs": {"nonsense": 3}}, "does not take these arguments: .*'nonsense'"),
+        (RESNET, {"timm_kwargs": {"features_only": True}}, "may not contain features_only"),
+        (RESNET, {"timm_kwargs": {"checkpoint_path": "x"}}, "may not contain checkpoint_path"),
+        (
+            RESNET,
+            {"pretrained": True, "weights": "x"},
+            "set either pretrained or weights, not both",
+        ),
+        ("vit_tiny_patch16_224", {"timm_kwargs": TINY_VIT}, "does not accept images of .*img_size"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(
     name: str, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        TimmEncoder(name, size=(64, 96), **options)
+        TimmEncoder(name, img_size=(64, 96), **options)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.models.captioner import SPECIALS, START, TeacherForcedOutput
+from visattn.models.captioner import SPECIAL_TOKENS, START, TeacherForcedOutput
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.recording.recorder import record
 
-WORDS = (*SPECIALS, *"abcdefghi")
+WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 GRID = (2, 5)
 
 
@@ -20,11 +20,11 @@ def captioner(*, dropout: float = 0.0, projection: int | None = None) -> ShowAtt
     model = ShowAttendTell(
         WORDS,
         SmallEncoder((16, 40), channels=12),
-        word_width=11,
-        hidden=17,
-        attention=7,
+        embed_dim=11,
+        hidden_size=17,
+        attention_dim=7,
         dropout=dropout,
-        projection=projection,
+        feature_proj_dim=projection,
     )
     return model.double()
 
@@ -45,7 +45,7 @@ def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
 
 def projected(model: ShowAttendTell, place: Tensor) -> Tensor:
     """A linear map, layer norm with its gain and shift, and ReLU, for one place."""
-    net: Any = model.project
+    net: Any = model.decoder.feature_proj
     x = net[1].weight @ place + net[1].bias
     x = (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
     return (x * net[2].weight + net[2].bias).clamp(min=0)
@@ -56,34 +56,40 @@ def naive(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equations 1 to 7 and 13 for one caption: scores, attention and gate per word."""
     a = torch.stack([features[:, y, x] for y in range(GRID[0]) for x in range(GRID[1])])
-    if model.projection:
+    if model.feature_proj_dim:
         a = torch.stack([projected(model, place) for place in a])
     mean = sum(a) / len(a)
-    nets: tuple[Any, ...] = (model.first_hidden, model.first_cell)
+    nets: tuple[Any, ...] = (model.decoder.init_hidden, model.decoder.init_cell)
     h, c = (
         torch.tanh(net[2].weight @ torch.tanh(net[0].weight @ mean + net[0].bias) + net[2].bias)
         for net in nets
     )
-    look, cell = model.look, model.cell
+    scorer: Any
+    scorer, cell = model.decoder.attention.scorer, model.decoder.lstm
     scores, attention, gates = [], [], []
     for word in words:
         e = [
-            look.vector
-            @ torch.tanh(look.key.weight @ place + look.key.bias + look.query.weight @ h)
+            scorer.vector
+            @ torch.tanh(scorer.key.weight @ place + scorer.key.bias + scorer.query.weight @ h)
             for place in a
         ]
         alpha = torch.stack(e).softmax(0)
-        beta = torch.sigmoid(model.gate.weight @ h + model.gate.bias)
+        beta = torch.sigmoid(
+            model.decoder.attention.gate.weight @ h + model.decoder.attention.gate.bias
+        )
         z = beta * sum(weight * place for weight, place in zip(alpha, a, strict=True))
-        y = model.embed.weight[word]
+        y = model.decoder.embedding.weight[word]
         gate = cell.weight_ih @ torch.cat((y, z)) + cell.bias_ih + cell.weight_hh @ h + cell.bias_hh
         i, f, g, o = gate.split(17)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
         told = torch.tanh(
-            model.tell_hidden.weight @ h + model.tell_hidden.bias + y + model.tell_seen.weight @ z
+            model.decoder.output_hidden.weight @ h
+            + model.decoder.output_hidden.bias
+            + y
+            + model.decoder.output_context.weight @ z
         )
-        scores.append(model.tell.weight @ told + model.tell.bias)
+        scores.append(model.decoder.output.weight @ told + model.decoder.output.bias)
         attention.append(alpha)
         gates.append(beta)
     return torch.stack(scores), torch.stack(attention), torch.cat(gates)
@@ -92,7 +98,7 @@ def naive(
 def by_caption(read: TeacherForcedOutput, row: int) -> tuple[Tensor, Tensor, Tensor]:
     mine = read.rows == row
     assert torch.equal(read.steps[mine], torch.arange(int(mine.sum())))
-    return read.logits[mine], read.look.weights[mine], read.look.gate[mine]
+    return read.logits[mine], read.attention.weights[mine], read.attention.gate[mine]
 
 
 @pytest.mark.parametrize("projection", [None, 13], ids=["as they are", "projected"])
@@ -102,7 +108,9 @@ def test_unroll_is_the_naive_loop_in_values_and_gradients(
 ) -> None:
     model, (captions, lengths) = captioner(projection=projection), batch()
     features = numbers(4, 12, *GRID).requires_grad_()
-    read = model.unroll(features, captions, lengths, torch.tensor(owners) if owners else None)
+    read = model.teacher_force(
+        features, captions, lengths, torch.tensor(owners) if owners else None
+    )
     plain = [
         naive(model, features[owners[row] if owners else row], captions[row, :length].tolist())
         for row, length in enumerate(lengths.tolist())
@@ -127,7 +135,7 @@ def test_unroll_is_the_naive_loop_in_values_and_gradients(
 def test_unroll_is_step_after_step() -> None:
     model, (captions, lengths) = captioner(), batch()
     features = numbers(4, 12, *GRID)
-    read = model.unroll(features, captions, lengths)
+    read = model.teacher_force(features, captions, lengths)
     state = model.start(features)
     for step in range(5):
         logits, state, look = model.step(state, captions[:, step, None])
@@ -135,8 +143,8 @@ def test_unroll_is_step_after_step() -> None:
         for row in read.rows[now].tolist():
             at = now & (read.rows == row)
             torch.testing.assert_close(read.logits[at], logits[row])
-            torch.testing.assert_close(read.look.weights[at], look.weights[row])
-            torch.testing.assert_close(read.look.gate[at], look.gate[row])
+            torch.testing.assert_close(read.attention.weights[at], look.weights[row])
+            torch.testing.assert_close(read.attention.gate[at], look.gate[row])
 
 
 def test_words_after_the_end_do_not_matter() -> None:
@@ -144,17 +152,17 @@ def test_words_after_the_end_do_not_matter() -> None:
     features = numbers(4, 12, *GRID)
     filled = captions.where(torch.arange(5) < lengths[:, None], 7)
     assert not torch.equal(captions, filled)
-    ours, other = (model.unroll(features, told, lengths) for told in (captions, filled))
+    ours, other = (model.teacher_force(features, told, lengths) for told in (captions, filled))
     assert torch.equal(ours.logits, other.logits)
-    assert torch.equal(ours.look.weights, other.look.weights)
+    assert torch.equal(ours.attention.weights, other.attention.weights)
 
 
 def test_a_caption_does_not_feel_the_others() -> None:
     model, (captions, lengths) = captioner(), batch()
     features = numbers(4, 12, *GRID)
-    together = model.unroll(features, captions, lengths)
+    together = model.teacher_force(features, captions, lengths)
     for row in range(4):
-        alone = model.unroll(
+        alone = model.teacher_force(
             features[row : row + 1], captions[row : row + 1, : lengths[row]], lengths[row : row + 1]
         )
         for ours, other in zip(by_caption(together, row), by_caption(alone, 0), strict=True):
@@ -163,10 +171,10 @@ def test_a_caption_does_not_feel_the_others() -> None:
 
 def test_attention_sums_to_one_and_gates_lie_between_zero_and_one() -> None:
     model, (captions, lengths) = captioner(), batch()
-    read = model.unroll(10 * numbers(4, 12, *GRID), captions, lengths)
-    torch.testing.assert_close(read.look.weights.sum(-1), torch.ones(12, dtype=torch.float64))
-    assert ((read.look.gate > 0) & (read.look.gate < 1)).all()
-    assert read.look.gate.std() > 0
+    read = model.teacher_force(10 * numbers(4, 12, *GRID), captions, lengths)
+    torch.testing.assert_close(read.attention.weights.sum(-1), torch.ones(12, dtype=torch.float64))
+    assert ((read.attention.gate > 0) & (read.attention.gate < 1)).all()
+    assert read.attention.gate.std() > 0
 
 
 def test_a_closed_gate_hides_the_image() -> None:
@@ -177,7 +185,7 @@ def test_a_closed_gate_hides_the_image() -> None:
     token = torch.tensor([[5]])
     assert not torch.allclose(model.step(state, token)[0], model.step(swapped, token)[0])
     with torch.no_grad():
-        model.gate.bias.fill_(-1e9)
+        model.decoder.attention.gate.bias.fill_(-1e9)
     logits, after, _ = model.step(state, token)
     blind, after_blind, _ = model.step(swapped, token)
     assert torch.equal(logits, blind)
@@ -187,8 +195,8 @@ def test_a_closed_gate_hides_the_image() -> None:
 def test_every_parameter_learns() -> None:
     model, (captions, lengths) = captioner(dropout=0.3), batch()
     images = torch.randint(256, (4, 3, 16, 40), dtype=torch.uint8)
-    read = model.unroll(model.encoder(images), captions, lengths)
-    (read.logits.square().sum() + read.look.weights.square().sum()).backward()
+    read = model.teacher_force(model.encoder(images), captions, lengths)
+    (read.logits.square().sum() + read.attention.weights.square().sum()).backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()]
     assert still == []
 
@@ -196,18 +204,18 @@ def test_every_parameter_learns() -> None:
 def test_dropout_is_at_work_in_training_only() -> None:
     model, (captions, lengths) = captioner(dropout=0.5), batch()
     features = numbers(4, 12, *GRID)
-    once, twice = (model.unroll(features, captions, lengths).logits for _ in range(2))
+    once, twice = (model.teacher_force(features, captions, lengths).logits for _ in range(2))
     assert not torch.equal(once, twice)
     model.eval()
-    once, twice = (model.unroll(features, captions, lengths).logits for _ in range(2))
+    once, twice = (model.teacher_force(features, captions, lengths).logits for _ in range(2))
     assert torch.equal(once, twice)
 
 
 def test_dropout_sits_on_words_and_before_the_vocabulary() -> None:
     model, (captions, lengths) = captioner(dropout=0.5), batch()
     dropped: list[tuple[int, ...]] = []
-    model.drop.register_forward_hook(lambda _, __, out: dropped.append(tuple(out.shape)))
-    model.unroll(numbers(4, 12, *GRID), captions, lengths)
+    model.decoder.dropout.register_forward_hook(lambda _, __, out: dropped.append(tuple(out.shape)))
+    model.teacher_force(numbers(4, 12, *GRID), captions, lengths)
     assert dropped == [(4, 5, 11), (12, 11)]
     dropped.clear()
     model.step(model.start(numbers(4, 12, *GRID)), captions[:, :1])
@@ -219,7 +227,7 @@ def test_a_state_follows_its_hypotheses_and_images() -> None:
     state = model.start(numbers(3, 12, *GRID))
     wide = replace(state, hidden=numbers(3, 5, 17), cell=numbers(3, 5, 17, seed=2))
     parents = torch.tensor([[4, 4, 0, 1], [0, 1, 2, 3], [3, 3, 3, 3]])
-    moved = wide.of_beams(parents)
+    moved = wide.reorder_beams(parents)
     for b in range(3):
         for k in range(4):
             assert torch.equal(moved.hidden[b, k], wide.hidden[b, parents[b, k]])
@@ -228,7 +236,7 @@ def test_a_state_follows_its_hypotheses_and_images() -> None:
     assert moved.annotations is wide.annotations
     for kept in (torch.tensor([2, 0]), torch.tensor([True, False, True])):
         numbered = kept if kept.dtype == torch.long else kept.nonzero()[:, 0]
-        fewer = wide.of_images(kept)
+        fewer = wide.select_images(kept)
         for name in ("annotations", "keys", "hidden", "cell"):
             assert torch.equal(getattr(fewer, name), getattr(wide, name)[numbered])
 
@@ -236,14 +244,16 @@ def test_a_state_follows_its_hypotheses_and_images() -> None:
 def test_keys_are_projected_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (captions, lengths) = captioner(), batch()
     projected: list[tuple[int, ...]] = []
-    keys = model.look.keys
+    scorer: Any = model.decoder.attention
+    scorer = scorer.scorer
+    keys = scorer.project_keys
 
     def counting(annotations: Tensor) -> Tensor:
         projected.append(tuple(annotations.shape))
         return keys(annotations)
 
-    monkeypatch.setattr(model.look, "keys", counting)
-    model.unroll(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 0, 1, 1]))
+    monkeypatch.setattr(scorer, "project_keys", counting)
+    model.teacher_force(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 0, 1, 1]))
     model.eval().search(model.encoder(torch.zeros(3, 3, 16, 40, dtype=torch.uint8)), max_length=5)
     assert projected == [(2, 10, 12), (3, 10, 12)]
 
@@ -251,21 +261,23 @@ def test_keys_are_projected_once_per_image(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_recorder_sees_the_maps_of_every_step() -> None:
     model, (captions, lengths) = captioner(), batch()
     with record(model) as seen:
-        read = model.unroll(numbers(4, 12, *GRID), captions, lengths)
+        read = model.teacher_force(numbers(4, 12, *GRID), captions, lengths)
     assert [tuple(one.values.shape) for one in seen.maps] == [(n, *GRID) for n in (4, 3, 3, 1, 1)]
     seen_rows = torch.cat([one.values.flatten(1) for one in seen.maps])
-    assert torch.equal(seen_rows, read.look.weights)
-    assert {one.site for one in seen.maps} == {"look.tap"}
+    assert torch.equal(seen_rows, read.attention.weights)
+    assert {one.site for one in seen.maps} == {"decoder.attention.scorer.tap"}
 
 
 def test_features_are_projected_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (captions, lengths) = captioner(projection=13), batch()
     seen: list[int] = []
-    model.project.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
-    model.unroll(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 1, 1, 0]))
+    model.decoder.feature_proj.register_forward_pre_hook(
+        lambda _, given: seen.append(len(given[0]))
+    )
+    model.teacher_force(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 1, 1, 0]))
     assert seen == [2]
 
 
 def test_dropped_features_need_a_projection() -> None:
-    with pytest.raises(ValueError, match="goes with a projection"):
+    with pytest.raises(ValueError, match="needs a feature projection"):
         ShowAttendTell(WORDS, SmallEncoder((16, 40), channels=12), feature_dropout=0.1)

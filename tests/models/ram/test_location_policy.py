@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.reinforce import gaussian_log_density
-from visattn.models.ram.location_policy import LocationPolicy, Start
+from visattn.functional.reinforce import gaussian_log_prob
+from visattn.models.ram.location_policy import InitLocation, LocationPolicy
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(5))
 
 
-def policy(start: Start = "center", spread: float = 0.5, **options: bool) -> LocationPolicy:
-    return LocationPolicy(5, start, spread, **{"learn_spread": False, **options})
+def policy(start: InitLocation = "center", spread: float = 0.5, **options: bool) -> LocationPolicy:
+    return LocationPolicy(5, start, spread, **{"learn_std": False, **options})
 
 
 def test_the_mean_is_a_linear_reading() -> None:
@@ -40,7 +40,7 @@ def test_a_mean_beyond_the_edge_still_has_a_gradient() -> None:
     made = policy()
     torch.nn.init.constant_(made.mean.bias, 3.0)
     _, (mean, sample) = made(torch.zeros(4, 5), noise(4, 2))
-    (-gaussian_log_density(sample, mean, made.spread) * torch.arange(4.0)).sum().backward()
+    (-gaussian_log_prob(sample, mean, made.std) * torch.arange(4.0)).sum().backward()
     assert made.mean.bias.grad is not None
     assert (made.mean.bias.grad != 0).all()
 
@@ -54,7 +54,7 @@ def test_places_and_samples_are_constants() -> None:
 
 def test_a_random_start_is_anywhere_and_no_choice() -> None:
     torch.manual_seed(0)
-    places, action = policy("random").begin(torch.zeros(4000, 2))
+    places, action = policy("random").initial_locations(torch.zeros(4000, 2))
     assert action is None
     assert places.abs().max() <= 1
     for axis in (0, 1):
@@ -63,15 +63,15 @@ def test_a_random_start_is_anywhere_and_no_choice() -> None:
 
 
 def test_a_start_in_the_center_is_no_choice() -> None:
-    places, action = policy("center").begin(noise(3, 2))
+    places, action = policy("center").initial_locations(noise(3, 2))
     assert action is None
     assert places.tolist() == [[0, 0]] * 3
 
 
 def test_a_learned_start_is_a_choice_like_any_other() -> None:
     made = policy("learned")
-    torch.nn.init.constant_(made.first, 0.75)
-    places, action = made.begin(torch.full((3, 2), 2.0))
+    torch.nn.init.constant_(made.init_mean, 0.75)
+    places, action = made.initial_locations(torch.full((3, 2), 2.0))
     assert action is not None
     mean, sample = action
     assert mean.tolist() == [[0.75, 0.75]] * 3
@@ -83,27 +83,27 @@ def test_a_learned_start_is_a_choice_like_any_other() -> None:
 
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
-def test_only_what_is_to_be_learned_is(start: Start, learn: bool) -> None:
-    made = policy(start, learn_spread=learn)
+def test_only_what_is_to_be_learned_is(start: InitLocation, learn: bool) -> None:
+    made = policy(start, learn_std=learn)
     learned = {name for name, one in made.named_parameters() if one.requires_grad}
     wanted = {"mean.weight", "mean.bias"}
-    wanted |= {"first"} if start == "learned" else set()
-    wanted |= {"log_spread"} if learn else set()
+    wanted |= {"init_mean"} if start == "learned" else set()
+    wanted |= {"log_std"} if learn else set()
     assert learned == wanted
 
 
 def test_the_spread_is_kept_as_its_logarithm() -> None:
     made = policy(spread=0.11)
-    assert float(made.spread) == pytest.approx(0.11)
-    assert float(made.log_spread) == pytest.approx(math.log(0.11))
+    assert float(made.std) == pytest.approx(0.11)
+    assert float(made.log_std) == pytest.approx(math.log(0.11))
 
 
 @pytest.mark.parametrize("rotten", [math.nan, math.inf])
 def test_a_place_that_is_no_number_is_refused(rotten: float) -> None:
     made = policy("learned")
     torch.nn.init.constant_(made.mean.bias, rotten)
-    torch.nn.init.constant_(made.first, rotten)
-    with pytest.raises(ValueError, match="places that are no numbers: the weights hold NaN"):
+    torch.nn.init.constant_(made.init_mean, rotten)
+    with pytest.raises(ValueError, match="NaN or infinity, because the weights hold NaN"):
         made(torch.zeros(3, 5), torch.zeros(3, 2))
     with pytest.raises(ValueError, match="go back to an earlier checkpoint"):
-        made.begin(torch.zeros(3, 2))
+        made.initial_locations(torch.zeros(3, 2))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.glimpses.retina import cropped_glimpses, glimpse_pyramid, sampled_glimpses
+from visattn.functional.glimpses.retina import crop_glimpses, glimpse_pyramid, sample_glimpses
 from visattn.models.ram.networks import Backend, Retina
 
 
@@ -18,18 +18,18 @@ def test_it_sees_what_its_function_sees(backend: Backend) -> None:
     images, places = noise(3, 3, 7, 11), noise(5, 2) * 2 - 1
     which = torch.tensor([0, 2, 2, 1, 0])
     retina = Retina(3, 2, around, backend)
-    shown = retina.show(images)
-    see = cropped_glimpses if backend == "crop" else sampled_glimpses
-    pyramid = glimpse_pyramid(images, scales=2, background=around)
-    wanted = see(pyramid, places, glimpse=3, which=which)
+    shown = retina.build_pyramid(images)
+    see = crop_glimpses if backend == "crop" else sample_glimpses
+    pyramid = glimpse_pyramid(images, num_scales=2, pad_value=around)
+    wanted = see(pyramid, places, glimpse_size=3, image_indices=which)
     assert torch.equal(retina(shown, places, which), wanted)
-    assert torch.equal(retina(shown, places[:3]), see(pyramid, places[:3], glimpse=3))
+    assert torch.equal(retina(shown, places[:3]), see(pyramid, places[:3], glimpse_size=3))
 
 
 def test_snapped_and_between_pixels_differ_between_pixels() -> None:
     images, places = noise(1, 1, 8, 8), torch.tensor([[0.06, 0.0]])
     snapped, between = (
-        retina(retina.show(images), places)
+        retina(retina.build_pyramid(images), places)
         for retina in (Retina(4, 1, torch.zeros(1), kind) for kind in ("crop", "bilinear"))
     )
     assert (snapped - between).abs().max() > 0.05
@@ -39,7 +39,7 @@ def test_nothing_of_it_is_learned_or_kept_with_the_weights() -> None:
     retina = Retina(3, 2, torch.zeros(3))
     assert list(retina.parameters()) == []
     assert retina.state_dict() == {}
-    assert retina.double().background.dtype == torch.float64
+    assert retina.double().pad_value.dtype == torch.float64
 
 
 def test_gradients_reach_places_only_between_pixels() -> None:
@@ -48,6 +48,6 @@ def test_gradients_reach_places_only_between_pixels() -> None:
     for backend in ("crop", "bilinear"):
         places = torch.tensor([[0.03, -0.05]], requires_grad=True)
         retina = Retina(4, 1, torch.zeros(1), backend)
-        seen = retina(retina.show(images), places)
+        seen = retina(retina.build_pyramid(images), places)
         reached[backend] = seen.requires_grad
     assert reached == {"crop": False, "bilinear": True}

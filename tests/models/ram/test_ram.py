@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.functional.glimpses.retina import cropped_glimpses, glimpse_boxes, glimpse_pyramid
-from visattn.models.ram.networks import Core, GlimpseNet, GlimpseRNN
+from visattn.functional.glimpses.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
+from visattn.models.ram.networks import GlimpseNet, GlimpseRNN, RNNType
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.ram.rollout import GlimpseRollout
-from visattn.models.serialization.config import build, describe
+from visattn.models.serialization.config import build_model, model_config
 
-SMALL = {"width": 11, "what": 7, "where": 5}
+SMALL = {"hidden_size": 11, "what_dim": 7, "where_dim": 5}
 
 
 def model(
@@ -23,7 +23,11 @@ def model(
     names = [f"kind {number}" for number in range(classes)]
     means = [0.2, 0.5, 0.6][:channels]
     made = RecurrentAttentionModel(
-        names, size, means, [0.3] * channels, **{"glimpses": 4, "glimpse": 5, **SMALL, **options}
+        names,
+        size,
+        means,
+        [0.3] * channels,
+        **{"num_glimpses": 4, "glimpse_size": 5, **SMALL, **options},
     )
     nn.init.normal_(made.policy.mean.weight, std=0.5)  # so that it looks around
     return made.eval()
@@ -53,9 +57,9 @@ def test_the_parts_have_as_many_numbers_as_the_paper_s(
     size: int, glimpse: int, scales: int, seeing: int
 ) -> None:
     made = RecurrentAttentionModel(
-        "0123456789", (size, size), [0.1], [0.3], glimpse=glimpse, scales=scales
+        "0123456789", (size, size), [0.1], [0.3], glimpse_size=glimpse, num_scales=scales
     )
-    parts = (made.glimpse_net, made.memory, made.policy.mean, made.classifier)
+    parts = (made.glimpse_net, made.rnn, made.policy.mean, made.classifier)
     counts = [sum(one.numel() for one in part.parameters()) for part in parts]
     assert counts == [seeing, 131_584, 514, 2_570]
     baseline = sum(one.numel() for one in nn.Linear(256, 1).parameters())
@@ -64,11 +68,11 @@ def test_the_parts_have_as_many_numbers_as_the_paper_s(
     assert sum(counts) + baseline == whole
     # What is more is the first place, where it is learned, and the spread, where it is.
     ours = {name: one.numel() for name, one in made.named_parameters()}
-    extra = {"policy.first": 2, "policy.log_spread": 1}
+    extra = {"policy.init_mean": 2, "policy.log_std": 1}
     assert sum(ours.values()) == whole - baseline + sum(extra.values())
     assert {name: ours[name] for name in extra} == extra
-    assert not made.policy.first.requires_grad
-    assert not made.policy.log_spread.requires_grad
+    assert not made.policy.init_mean.requires_grad
+    assert not made.policy.log_std.requires_grad
 
 
 # ---- parts
@@ -76,14 +80,14 @@ def test_the_parts_have_as_many_numbers_as_the_paper_s(
 
 def test_a_glimpse_becomes_what_the_equations_say() -> None:
     torch.manual_seed(1)
-    net = GlimpseNet(6, 3, what=96, where=160, width=31)
+    net = GlimpseNet(6, 3, what_dim=96, where_dim=160, out_dim=31)
     seen, places = drawn(5, 2, 3, 3, 3), drawn(5, 2)
-    look, place = net.sight[1], net.place
+    look, place = net.glimpse_encoder[1], net.location_encoder
     assert isinstance(look, nn.Linear)
     what = (seen.reshape(5, 54) @ look.weight.T + look.bias).clamp(min=0)
     where = (places @ place.weight.T + place.bias).clamp(min=0)
-    both = what @ net.from_sight.weight.T + net.from_sight.bias
-    both = (both + where @ net.from_place.weight.T + net.from_place.bias).clamp(min=0)
+    both = what @ net.what_proj.weight.T + net.what_proj.bias
+    both = (both + where @ net.where_proj.weight.T + net.where_proj.bias).clamp(min=0)
     torch.testing.assert_close(net(seen, places), both)
 
 
@@ -104,15 +108,15 @@ def test_dropout_leaves_out_what_was_seen_in_training_alone() -> None:
 
 @pytest.mark.parametrize("glimpse", [1, 2, 5, 8])
 def test_convolutions_take_any_glimpse(glimpse: int) -> None:
-    net = GlimpseNet(6, glimpse, sight="conv", what=7, width=11)
+    net = GlimpseNet(6, glimpse, encoder_type="conv", what_dim=7, out_dim=11)
     assert net(drawn(3, 2, 3, glimpse, glimpse), drawn(3, 2)).shape == (3, 11)
 
 
 @pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
-def test_memory_is_torch_s_cell(core: Core) -> None:
+def test_memory_is_torch_s_cell(core: RNNType) -> None:
     torch.manual_seed(1)
     memory, seen = GlimpseRNN(core, 5, 7), drawn(3, 5)
-    nothing = memory.start(3, seen)
+    nothing = memory.initial_state(3, seen)
     assert all(not part.any() and part.shape == (3, 7) for part in nothing)
     cell: Any = memory.cell
     found, again = memory(seen, nothing), None
@@ -148,90 +152,94 @@ def fed(made: RecurrentAttentionModel, call: Any) -> tuple[GlimpseRollout, Tenso
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
 @pytest.mark.parametrize("backend", ["crop", "bilinear"])
 def test_the_path_that_is_told_is_the_path_that_was_looked_at(start: str, backend: str) -> None:
-    made = model(channels=3, scales=2, start=start, backend=backend, spread=0.8)
+    made = model(channels=3, num_scales=2, init_location=start, backend=backend, policy_std=0.8)
     images = photos(3, 3, 13, 17)
     torch.manual_seed(3)
-    looks, glimpses, places = fed(made, lambda: made.look(images, rollouts=2, sampled=True))
-    assert torch.equal(looks.places.flatten(0, 1), places)
-    assert looks.places.shape == (3, 2, 4, 2)
+    looks, glimpses, places = fed(made, lambda: made.scanpath(images, num_rollouts=2, sample=True))
+    assert torch.equal(looks.locations.flatten(0, 1), places)
+    assert looks.locations.shape == (3, 2, 4, 2)
     if backend == "crop":  # cut out again, by the functions alone
-        shown = made.normalized(images)
-        pyramid = glimpse_pyramid(shown, scales=2, background=-torch.tensor([0.2, 0.5, 0.6]) / 0.3)
+        shown = made.normalize(images)
+        pyramid = glimpse_pyramid(
+            shown, num_scales=2, pad_value=-torch.tensor([0.2, 0.5, 0.6]) / 0.3
+        )
         which = torch.arange(3).repeat_interleave(8)
-        again = cropped_glimpses(pyramid, places.flatten(0, 1), glimpse=5, which=which)
+        again = crop_glimpses(pyramid, places.flatten(0, 1), glimpse_size=5, image_indices=which)
         assert torch.equal(again, glimpses.flatten(0, 1))
     for rollout in range(2):
-        seen = made.patches(images, looks.places[:, rollout])
+        seen = made.patches(images, looks.locations[:, rollout])
         given = glimpses.unflatten(0, (3, 2))[:, rollout] * made.scale + made.shift
         assert torch.equal(seen, given.round().clamp(0, 255).to(torch.uint8))
 
 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
 def test_the_first_glimpse_is_told_and_the_last_chooses_nothing(start: str) -> None:
-    made = model(start=start, spread=0.8)
-    looks = made.look(photos(3, 1, 13, 17), rollouts=2, sampled=True)
+    made = model(init_location=start, policy_std=0.8)
+    looks = made.scanpath(photos(3, 1, 13, 17), num_rollouts=2, sample=True)
     actions = 4 if start == "learned" else 3
-    assert looks.means.shape == looks.samples.shape == (3, 2, actions, 2)
-    assert looks.scores.shape == (3, 2, 4, 3)
-    assert looks.states.shape == (3, 2, 4, 11)
-    assert looks.samples.abs().max() > 1
-    assert torch.equal(looks.places[:, :, 4 - actions :], looks.samples.clamp(-1, 1))
-    before = looks.states[:, :, :3]
-    torch.testing.assert_close(looks.means[:, :, actions - 3 :], made.policy.mean(before))
-    torch.testing.assert_close(looks.scores, made.classifier(looks.states))
+    assert looks.policy_means.shape == looks.policy_samples.shape == (3, 2, actions, 2)
+    assert looks.logits.shape == (3, 2, 4, 3)
+    assert looks.hidden_states.shape == (3, 2, 4, 11)
+    assert looks.policy_samples.abs().max() > 1
+    assert torch.equal(looks.locations[:, :, 4 - actions :], looks.policy_samples.clamp(-1, 1))
+    before = looks.hidden_states[:, :, :3]
+    torch.testing.assert_close(looks.policy_means[:, :, actions - 3 :], made.policy.mean(before))
+    torch.testing.assert_close(looks.logits, made.classifier(looks.hidden_states))
 
 
 def test_used_it_looks_at_the_means() -> None:
-    made = model(start="center")
+    made = model(init_location="center")
     images = photos(5, 1, 13, 17)
-    looks = made.look(images)
-    assert torch.equal(looks.samples, looks.means)
-    assert torch.equal(made(images), looks.scores[:, 0, -1])
+    looks = made.scanpath(images)
+    assert torch.equal(looks.policy_samples, looks.policy_means)
+    assert torch.equal(made(images), looks.logits[:, 0, -1])
     assert torch.equal(made(images), made(images))
-    assert looks.places[:, 0, 1:].std(0).min() > 0  # it looks at each image in its own way
+    assert looks.locations[:, 0, 1:].std(0).min() > 0  # it looks at each image in its own way
 
 
 def test_a_path_that_is_given_is_followed_and_the_policy_not_asked() -> None:
     made = model()
     images, path = photos(3, 1, 13, 17), starts(18).view(3, 6, 2)
     nn.init.constant_(made.policy.mean.bias, float("nan"))
-    looks = made.look(images, path=path, rollouts=2)
-    assert torch.equal(looks.places, path[:, None].expand(-1, 2, -1, -1))
-    assert looks.means.shape == looks.samples.shape == (3, 2, 0, 2)
-    assert looks.scores.shape == (3, 2, 6, 3)
+    looks = made.scanpath(images, locations=path, num_rollouts=2)
+    assert torch.equal(looks.locations, path[:, None].expand(-1, 2, -1, -1))
+    assert looks.policy_means.shape == looks.policy_samples.shape == (3, 2, 0, 2)
+    assert looks.logits.shape == (3, 2, 6, 3)
 
 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
 def test_a_start_that_is_given_is_no_choice_of_the_policy_s(start: str) -> None:
-    made, first = model(start=start), starts(3)
-    looks = made.look(photos(3, 1, 13, 17), start=first, rollouts=2, sampled=True)
-    assert torch.equal(looks.places[:, :, 0], first[:, None].expand(-1, 2, -1))
-    assert looks.means.shape[2] == 3
-    assert torch.equal(looks.places[:, :, 1:], looks.samples.clamp(-1, 1))
+    made, first = model(init_location=start), starts(3)
+    looks = made.scanpath(photos(3, 1, 13, 17), init_locations=first, num_rollouts=2, sample=True)
+    assert torch.equal(looks.locations[:, :, 0], first[:, None].expand(-1, 2, -1))
+    assert looks.policy_means.shape[2] == 3
+    assert torch.equal(looks.locations[:, :, 1:], looks.policy_samples.clamp(-1, 1))
 
 
 def test_a_given_start_and_noise_leave_nothing_to_chance() -> None:
     made, state = model(), torch.get_rng_state()
-    made.roll_out(made.normalized(photos(3, 1, 13, 17)), start=starts(3), noise=drawn(3, 1, 4, 2))
+    made.rollout(
+        made.normalize(photos(3, 1, 13, 17)), init_locations=starts(3), noise=drawn(3, 1, 4, 2)
+    )
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_each_rollout_may_start_at_a_place_of_its_own() -> None:
     made, first = model(), starts(6).view(3, 2, 2)
     looks = roll(made, photos(3, 1, 13, 17), first, drawn(3, 2, 4, 2))
-    assert torch.equal(looks.places[:, :, 0], first)
+    assert torch.equal(looks.locations[:, :, 0], first)
     alike = roll(made, photos(3, 1, 13, 17), first[:, 1], drawn(3, 2, 4, 2))
-    torch.testing.assert_close(alike.scores[:, 1], looks.scores[:, 1])
+    torch.testing.assert_close(alike.logits[:, 1], looks.logits[:, 1])
 
 
 @pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("sight", ["linear", "conv"])
 def test_every_core_and_sight_looks(core: str, sight: str) -> None:
-    made = model(core=core, sight=sight, scales=3, channels=3)
-    looks = made.look(photos(2, 3, 13, 17), rollouts=3, sampled=True)
-    assert looks.scores.isfinite().all()
-    looks.scores.sum().backward()
-    for part in (made.glimpse_net, made.memory, made.classifier):
+    made = model(rnn_type=core, glimpse_encoder=sight, num_scales=3, channels=3)
+    looks = made.scanpath(photos(2, 3, 13, 17), num_rollouts=3, sample=True)
+    assert looks.logits.isfinite().all()
+    looks.logits.sum().backward()
+    for part in (made.glimpse_net, made.rnn, made.classifier):
         assert all(one.grad is not None for one in part.parameters())
 
 
@@ -241,8 +249,8 @@ def test_every_core_and_sight_looks(core: str, sight: str) -> None:
 def roll(
     made: RecurrentAttentionModel, images: Tensor, start: Tensor, noise: Tensor
 ) -> GlimpseRollout:
-    shown = made.normalized(images)
-    return made.roll_out(shown, rollouts=noise.shape[1], start=start, noise=noise)
+    shown = made.normalize(images)
+    return made.rollout(shown, num_rollouts=noise.shape[1], init_locations=start, noise=noise)
 
 
 def test_other_order_of_images_other_order_of_everything() -> None:
@@ -250,7 +258,7 @@ def test_other_order_of_images_other_order_of_everything() -> None:
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 2, 4, 2)
     looks = roll(made, images, first, noise)
     other = roll(made, images[order], first[order], noise[order])
-    for name in ("places", "scores", "states", "means", "samples"):
+    for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
         torch.testing.assert_close(getattr(other, name), getattr(looks, name)[order])
 
 
@@ -259,44 +267,46 @@ def test_rollouts_with_the_same_noise_are_the_same() -> None:
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 1, 4, 2)
     one = roll(made, images, first, noise)
     many = roll(made, images, first, noise.expand(-1, 3, -1, -1))
-    for name in ("places", "scores", "states", "means", "samples"):
+    for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
         whole = getattr(one, name).expand_as(getattr(many, name))
         torch.testing.assert_close(getattr(many, name), whole)
 
 
 def test_rollouts_with_other_noise_differ() -> None:
-    looks = model().look(photos(2, 1, 13, 17), rollouts=2, sampled=True)
-    assert not torch.equal(looks.places[:, 0], looks.places[:, 1])
+    looks = model().scanpath(photos(2, 1, 13, 17), num_rollouts=2, sample=True)
+    assert not torch.equal(looks.locations[:, 0], looks.locations[:, 1])
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_one_image_is_a_batch(training: bool) -> None:
     made = model(dropout=0.3).train(training)
     assert made(photos(1, 1, 13, 17)).shape == (1, 3)
-    made.look(photos(1, 1, 13, 17), sampled=True).scores.sum().backward()
+    made.scanpath(photos(1, 1, 13, 17), sample=True).logits.sum().backward()
 
 
 # ---- any image
 
 
 def test_own_data_of_any_shape() -> None:
-    made = model((40, 56), channels=3, classes=7, glimpse=8, scales=2, what=96, where=160)
+    made = model(
+        (40, 56), channels=3, classes=7, glimpse_size=8, num_scales=2, what_dim=96, where_dim=160
+    )
     assert made(photos(2, 3, 40, 56)).shape == (2, 7)
     far = made.boxes(torch.tensor([1.0, -1.0]))
     assert far.tolist() == [[52, -4, 60, 4], [48, -8, 64, 8]]
     places = starts(6).view(2, 3, 2)
-    wanted = glimpse_boxes(places, (40, 56), glimpse=8, scales=2)
+    wanted = glimpse_boxes(places, (40, 56), glimpse_size=8, num_scales=2)
     assert torch.equal(made.boxes(places), wanted)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (3, 2)])
 def test_glimpses_larger_than_the_image(size: tuple[int, int]) -> None:
-    made = model(size, glimpse=8, scales=3)
+    made = model(size, glimpse_size=8, num_scales=3)
     assert made(photos(2, 1, *size)).isfinite().all()
 
 
 def test_a_single_pixel_is_seen_wherever_it_lies_in_the_window() -> None:
-    made = model((1, 1), glimpse=2, background=0.0)
+    made = model((1, 1), glimpse_size=2, pad_value=0.0)
     places = torch.tensor([[[-1.0, -1.0], [1.0, 1.0]]])
     seen = made.patches(torch.full((1, 1, 1, 1), 200, dtype=torch.uint8), places)
     assert seen[0, 0, 0, 0].tolist() == [[0, 0], [0, 200]]
@@ -305,7 +315,7 @@ def test_a_single_pixel_is_seen_wherever_it_lies_in_the_window() -> None:
 
 @pytest.mark.parametrize(("background", "byte"), [(0.0, 0), (0.4, 102), (1.0, 255)])
 def test_around_a_image_is_its_background(background: float, byte: int) -> None:
-    made = model(channels=3, background=background)
+    made = model(channels=3, pad_value=background)
     corner = made.patches(photos(1, 3, 13, 17), -torch.ones(1, 1, 2))
     assert (corner[..., :2, :2] == byte).all()
     flat = torch.full((1, 3, 13, 17), byte, dtype=torch.uint8)
@@ -313,11 +323,11 @@ def test_around_a_image_is_its_background(background: float, byte: int) -> None:
 
 
 def test_a_model_of_gray_images_takes_rgb_and_no_other_shape() -> None:
-    made = model(start="center")
+    made = model(init_location="center")
     gray = photos(2, 1, 13, 17)
     torch.testing.assert_close(made(gray.expand(-1, 3, -1, -1)), made(gray), rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match=r"images must be \[batch, 1, 13, 17\], got \[2, 1, 17"):
-        made.look(photos(2, 1, 17, 13))
+        made.scanpath(photos(2, 1, 17, 13))
     with pytest.raises(ValueError, match=r"images must be \[batch, 3, 13, 17\]"):
         model(channels=3)(gray)
 
@@ -328,35 +338,40 @@ def test_a_model_of_gray_images_takes_rgb_and_no_other_shape() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"glimpse": 0},
-        {"scales": 0},
-        {"glimpses": 0},
-        {"width": 0},
-        {"spread": 0.0},
-        {"spread": float("nan")},
+        {"glimpse_size": 0},
+        {"num_scales": 0},
+        {"num_glimpses": 0},
+        {"hidden_size": 0},
+        {"policy_std": 0.0},
+        {"policy_std": float("nan")},
         {"dropout": 1.0},
     ],
     ids=str,
 )
 def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be at least 1, spread above 0 and dropout in"):
+    with pytest.raises(ValueError, match="be at least 1, policy_std above 0 and dropout in"):
         model(**options)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"core": "LSTM"}, {"start": "center"}, {"sight": "cnn"}, {"backend": "grid"}],
+    [
+        {"rnn_type": "LSTM"},
+        {"init_location": "middle"},
+        {"glimpse_encoder": "cnn"},
+        {"backend": "grid"},
+    ],
     ids=str,
 )
 def test_unknown_words_are_refused(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
-    with pytest.raises(ValueError, match=r"must be one of \(.*, got"):
+    with pytest.raises(ValueError, match="must be one of .*, got"):
         model(**options)
 
 
-@pytest.mark.parametrize("part", ["glimpse_net", "memory", "policy"])
+@pytest.mark.parametrize("part", ["glimpse_net", "rnn", "policy"])
 def test_weights_that_are_no_numbers_are_refused(part: str) -> None:
     made = model()
     nn.init.constant_(next(getattr(made, part).parameters()), float("nan"))
@@ -369,11 +384,11 @@ def test_weights_that_are_no_numbers_are_refused(part: str) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"path": torch.full((2, 3, 2), 1.01)},
-        {"path": torch.full((2, 3, 2), float("nan"))},
-        {"path": torch.zeros(2, 0, 2)},
-        {"start": torch.full((2, 2), -1.5)},
-        {"start": torch.zeros(3, 2)},
+        {"locations": torch.full((2, 3, 2), 1.01)},
+        {"locations": torch.full((2, 3, 2), float("nan"))},
+        {"locations": torch.zeros(2, 0, 2)},
+        {"init_locations": torch.full((2, 2), -1.5)},
+        {"init_locations": torch.zeros(3, 2)},
     ],
     ids=["beyond", "no number", "nowhere", "start beyond", "one too many"],
 )
@@ -381,16 +396,16 @@ def test_places_beyond_the_image_are_refused(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=r"places must be x and y in \[-1, 1\], for each image"):
-        model().look(photos(2, 1, 13, 17), **given)
-    if "path" in given:
-        with pytest.raises(ValueError, match="places must be x and y"):
-            model().patches(photos(2, 1, 13, 17), given["path"])
+    with pytest.raises(ValueError, match=r"locations must be x and y in \[-1, 1\], with at least"):
+        model().scanpath(photos(2, 1, 13, 17), **given)
+    if "locations" in given:
+        with pytest.raises(ValueError, match="locations must be x and y"):
+            model().patches(photos(2, 1, 13, 17), given["locations"])
 
 
 def test_no_rollouts_are_refused() -> None:
-    with pytest.raises(ValueError, match="rollouts must be at least 1, got 0"):
-        model().look(photos(2, 1, 13, 17), rollouts=0)
+    with pytest.raises(ValueError, match="num_rollouts must be at least 1, got 0"):
+        model().scanpath(photos(2, 1, 13, 17), num_rollouts=0)
 
 
 # ---- as a file
@@ -399,19 +414,19 @@ def test_no_rollouts_are_refused() -> None:
 def test_it_can_be_described_and_built_again() -> None:
     made = model(
         channels=3,
-        scales=2,
-        core="lstm",
-        sight="conv",
-        start="learned",
-        spread=0.3,
-        learn_spread=True,
-        background=0.5,
+        num_scales=2,
+        rnn_type="lstm",
+        glimpse_encoder="conv",
+        init_location="learned",
+        policy_std=0.3,
+        learn_std=True,
+        pad_value=0.5,
         backend="bilinear",
         dropout=0.1,
     )
-    again = build(describe(made))
+    again = build_model(model_config(made))
     assert isinstance(again, RecurrentAttentionModel)
-    assert describe(again) == describe(made)
+    assert model_config(again) == model_config(made)
     again.load_state_dict(made.state_dict())
     images = photos(2, 3, 13, 17)
     assert torch.equal(again.eval()(images), made(images))

@@ -8,8 +8,8 @@ import torchvision
 from torch import Tensor, nn
 
 from visattn.blocks.base import Block
-from visattn.models.resnet.attention_resnet import AttentionResNet, layout_of
-from visattn.models.resnet.units import BasicUnit, ZeroPadding
+from visattn.models.resnet.attention_resnet import AttentionResNet, resnet_layout
+from visattn.models.resnet.units import BasicUnit, ZeroPadShortcut
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -73,14 +73,14 @@ def test_counts_of_the_large_networks(depth: int, block: str | None, wanted: int
 def test_counts_without_biases(
     depth: int, block: str, options: dict[str, Any], wanted: int
 ) -> None:
-    assert parameters(1000, depth=depth, block=block, options=options) == wanted
+    assert parameters(1000, depth=depth, block=block, block_kwargs=options) == wanted
 
 
 @pytest.mark.parametrize(
     ("depth", "wanted"), [(18, 11_712_503), (50, 25_915_099), (101, 44_907_227)]
 )
 def test_counts_of_bam_at_the_end_of_three_stages(depth: int, wanted: int) -> None:
-    found = parameters(1000, depth=depth, block="bam", at="stage_end", stages=(1, 2, 3))
+    found = parameters(1000, depth=depth, block="bam", position="stage_end", stages=(1, 2, 3))
     assert found == wanted
 
 
@@ -117,10 +117,10 @@ def test_counts_of_shortcuts_without_parameters(depth: int, wanted: int) -> None
 @pytest.mark.parametrize("depth", [18, 50])
 def test_the_large_networks_are_torchvisions_to_the_bit(depth: int) -> None:
     theirs = getattr(torchvision.models, f"resnet{depth}")(num_classes=7).eval()
-    ours = AttentionResNet(names(7), depth=depth, size=(64, 96)).eval()
+    ours = AttentionResNet(names(7), depth=depth, img_size=(64, 96)).eval()
     ours.load_state_dict(theirs.state_dict())
     images = noise(2, 3, 64, 96)
-    assert torch.equal(ours(images), theirs(ours.normalized(images)))
+    assert torch.equal(ours(images), theirs(ours.normalize(images)))
 
 
 class Halved(nn.Module):
@@ -131,7 +131,7 @@ class Halved(nn.Module):
 
 
 def test_attention_comes_before_the_addition() -> None:
-    unit = BasicUnit(4, 4, attend=lambda _: Halved()).eval()
+    unit = BasicUnit(4, 4, create_block=lambda _: Halved()).eval()
     nn.init.constant_(unit.bn2.weight, 0.01)
     plain = BasicUnit(4, 4).eval()
     plain.load_state_dict(unit.state_dict())
@@ -142,7 +142,7 @@ def test_attention_comes_before_the_addition() -> None:
 
 def test_a_shortcut_without_parameters_by_hand() -> None:
     x = torch.arange(24.0).view(1, 2, 3, 4)
-    found = ZeroPadding(2, 3, 2)(x)
+    found = ZeroPadShortcut(2, 3, 2)(x)
     kept = [[[0.0, 2.0], [8.0, 10.0]], [[12.0, 14.0], [20.0, 22.0]]]
     assert torch.equal(found, torch.tensor([[*kept, [[0.0, 0.0], [0.0, 0.0]]]]))
 
@@ -154,22 +154,24 @@ def sites(model: nn.Module) -> list[str]:
 def test_blocks_stand_in_the_stages_that_are_named() -> None:
     model = AttentionResNet(names(2), depth=14, block="se", stages=(1, 3))
     assert sites(model) == [f"layer{n}.{unit}.attention" for n in (1, 3) for unit in (0, 1)]
-    model = AttentionResNet(names(2), depth=14, block="se", stages=(2,), at="stage_end")
+    model = AttentionResNet(names(2), depth=14, block="se", stages=(2,), position="stage_end")
     assert sites(model) == ["layer2.2"]
     assert cast("Block", model.get_submodule("layer2.2")).channels == 32
 
 
 def test_none_is_a_word_for_no_block() -> None:
-    model = AttentionResNet(names(2), depth=8, block="none", first="None")
+    model = AttentionResNet(names(2), depth=8, block="none", stem_block="None")
     assert model.block is None
-    assert model.first is None
+    assert model.stem_block is None
     assert sites(model) == []
 
 
 def test_a_block_may_come_first() -> None:
-    model = AttentionResNet(names(2), depth=8, first="se", size=(8, 8), mean=(0.5,), std=(0.5,))
-    assert sites(model) == ["looks"]
-    gate = cast("Block", model.looks)
+    model = AttentionResNet(
+        names(2), depth=8, stem_block="se", img_size=(8, 8), mean=(0.5,), std=(0.5,)
+    )
+    assert sites(model) == ["input_block"]
+    gate = cast("Block", model.input_block)
     with torch.no_grad():
         gate.excite.bias.fill_(-99.0)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
     model.eval()
@@ -185,14 +187,14 @@ def test_with_several_cells_places_matter() -> None:
     images[1] = images[0].roll((8, 8), (1, 2))
     for cells, alike in ((1, True), (2, False)):
         torch.manual_seed(0)
-        model = AttentionResNet(names(3), depth=8, width=4, cells=cells).eval()
+        model = AttentionResNet(names(3), depth=8, stem_width=4, pool_size=cells).eval()
         seen = model(images).softmax(-1).detach()
         assert torch.allclose(seen[0], seen[1], atol=0.02) is alike
         assert model.fc.in_features == 16 * cells**2
 
 
 def test_units_can_be_made_wider_inside() -> None:
-    model = AttentionResNet(names(2), depth=8, inner=(17, 37, 71))
+    model = AttentionResNet(names(2), depth=8, stage_widths=(17, 37, 71))
     weights = model.state_dict()
     assert [len(weights[f"layer{n}.0.conv1.weight"]) for n in (1, 2, 3)] == [17, 37, 71]
     assert model(noise(1, 3, 32, 32)).shape == (1, 2)
@@ -201,12 +203,12 @@ def test_units_can_be_made_wider_inside() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"depth": 21}, r"18, 34, 50, 101 for large images or 6n \+ 2 .* got 21"),
+        ({"depth": 21}, r"18, 34, 50, 101 \(ImageNet\) or 6n \+ 2 .* got 21"),
         ({"depth": 2}, "got 2"),
-        ({"block": "se", "stages": (0,)}, "stages are counted from 1 to 3, got 0"),
-        ({"block": "se", "stages": (4,)}, "stages are counted from 1 to 3, got 4"),
-        ({"inner": (16, 32)}, "inner needs 3 widths, one per stage"),
-        ({"block": "sse", "options": {"reduction": 4}}, "sse takes no reduction"),
+        ({"block": "se", "stages": (0,)}, "stages must be from 1 to 3, got 0"),
+        ({"block": "se", "stages": (4,)}, "stages must be from 1 to 3, got 4"),
+        ({"stage_widths": (16, 32)}, "stage_widths must have 3 entries, one per stage"),
+        ({"block": "sse", "block_kwargs": {"reduction": 4}}, "sse has no argument reduction"),
         ({"block": "cbamm"}, "there is no block 'cbamm'; did you mean cbam"),
     ],
 )
@@ -216,5 +218,5 @@ def test_what_cannot_be_built_is_said(arguments: dict[str, Any], said: str) -> N
 
 
 def test_layouts() -> None:
-    assert layout_of(110).units == (18, 18, 18)
-    assert layout_of(101).expansion == 4
+    assert resnet_layout(110).units == (18, 18, 18)
+    assert resnet_layout(101).expansion == 4

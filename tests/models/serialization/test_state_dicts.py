@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from visattn.models.backbones.pretrained import timm_model
+from visattn.models.backbones.pretrained import load_timm_model
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.backbones.timm_weights import load_weights
 from visattn.models.serialization.state_dicts import read_state_dict
@@ -209,11 +209,15 @@ def test_a_mismatch_has_its_likely_reason(tmp_path: Path) -> None:
 
     model = random_net()
     model.fc = nn.Linear(5, 11)
-    refused(model, "['fc.weight [7, 5] for [11, 5]', 'fc.bias [7] for [11]']; they are for 7 class")
+    refused(
+        model,
+        "['fc.weight [7, 5] instead of [11, 5]', 'fc.bias [7] instead of [11]']; "
+        "the weights are for 7 class",
+    )
     model = random_net()
     model.stem = nn.Conv2d(1, 5, 2)
-    refused(model, "they are for images of 3 channels: say in_chans=3")
-    refused(nn.Sequential(nn.Linear(5, 7)), "of another architecture, or of another library")
+    refused(model, "the weights are for images with 3 channels: set in_chans=3")
+    refused(nn.Sequential(nn.Linear(5, 7)), "of another architecture or another library")
     torch.save({**named(""), "fc.bias": torch.full((7,), torch.nan)}, file)
     refused(random_net(), "holds NaN or infinity in fc.bias")
 
@@ -228,16 +232,16 @@ def test_timms_original_names_are_converted(tmp_path: Path) -> None:
         for key, v in right.state_dict().items()
     }
     torch.save({"model": old}, tmp_path / "swin.pth")
-    found = timm_model(name, weights=tmp_path / "swin.pth", arguments=arguments)
+    found = load_timm_model(name, weights=tmp_path / "swin.pth", timm_kwargs=arguments)
     images = torch.randn(1, 3, 56, 56)
     assert torch.equal(found.model(images), right(images))
-    assert found.notes[-1] == "the weights are converted by timm from their original names"
+    assert found.notes[-1] == "timm converted the weights from their original keys"
     del arguments["num_classes"]
     encoder = TimmEncoder(
-        name, size=(56, 56), weights=str(tmp_path / "swin.pth"), arguments=arguments
+        name, img_size=(56, 56), weights=str(tmp_path / "swin.pth"), timm_kwargs=arguments
     )
     ours: Any = encoder.backbone.eval()
     theirs: Any = right
     assert torch.equal(ours.forward_features(images), theirs.forward_features(images))
-    with pytest.raises(ValueError, match="they are for 5 classes: say num_classes=5"):
-        timm_model(name, weights=tmp_path / "swin.pth", arguments=arguments)
+    with pytest.raises(ValueError, match="the weights are for 5 classes: set num_classes=5"):
+        load_timm_model(name, weights=tmp_path / "swin.pth", timm_kwargs=arguments)

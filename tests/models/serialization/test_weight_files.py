@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from visattn.models.backbones.timm_weights import load_weights
-from visattn.models.serialization.meta_shapes import LARGEST, outline
+from visattn.models.serialization.meta_shapes import MAX_TENSOR_BYTES, weight_shapes
 from visattn.models.serialization.weight_files import (
-    check_room,
-    local_file,
-    opened_weights,
-    shapes_in,
+    check_memory,
+    open_safetensors,
+    require_local_file,
+    tensor_shapes,
 )
 
 
@@ -26,7 +26,7 @@ from visattn.models.serialization.weight_files import (
 def test_an_address_is_no_file(address: str) -> None:
     for named in (address, Path(address)):
         with pytest.raises(ValueError, match=f"{address} lies on another machine, and nothing is"):
-            local_file(named, missing="none")
+            require_local_file(named, missing="none")
         with pytest.raises(ValueError, match="download it, see that it is what you want"):
             load_weights(nn.Linear(2, 3), Path(named))
 
@@ -34,12 +34,12 @@ def test_an_address_is_no_file(address: str) -> None:
 @pytest.mark.parametrize("name", ["nowhere", "a\0b", "x" * 5000, ".", "/dev/zero"])
 def test_what_is_no_file_is_said_so(name: str) -> None:
     with pytest.raises(FileNotFoundError, match="none there"):
-        local_file(name, missing="none there")
+        require_local_file(name, missing="none there")
 
 
 def test_a_windows_drive_is_no_address(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        local_file("C:/x", missing="none")
+        require_local_file("C:/x", missing="none")
 
 
 def written(path: Path, header: dict[str, Any] | bytes, length: int | None = None) -> Path:
@@ -79,16 +79,16 @@ def test_weights_of_another_shape_are_not_read(tmp_path: Path) -> None:
     file = written(tmp_path / "sparse.safetensors", promised(count, end=4 * count))
     with file.open("ab") as opened:
         opened.truncate(file.stat().st_size + 4 * count)
-    with opened_weights(file) as weights:
-        assert shapes_in(weights) == {"weight": (count,)}
-    with pytest.raises(ValueError, match=r"does not fit Linear: 1 tensors missing .* 1 of another"):
+    with open_safetensors(file) as weights:
+        assert tensor_shapes(weights) == {"weight": (count,)}
+    with pytest.raises(ValueError, match=r"does not fit Linear: 1 missing keys .* 1 of another"):
         load_weights(nn.Linear(2, 3), file)
 
 
 def test_what_the_memory_cannot_hold_is_refused() -> None:
-    check_room(1, "x")
+    check_memory(1, "x")
     with pytest.raises(ValueError, match=r"x holds 1,000,000\.0 GB, but this machine has a memory"):
-        check_room(10**15, "x")
+        check_memory(10**15, "x")
 
 
 def test_an_outline_is_that_of_the_model() -> None:
@@ -99,7 +99,7 @@ def test_an_outline_is_that_of_the_model() -> None:
     ):
         model = make()
         shapes = {name: tuple(one.shape) for name, one in model.state_dict().items()}
-        assert outline(make, weights=9) == shapes
+        assert weight_shapes(make, num_weights=9) == shapes
 
 
 def test_a_constructor_that_compares_is_told_what_was_asked_for() -> None:
@@ -107,17 +107,21 @@ def test_a_constructor_that_compares_is_told_what_was_asked_for() -> None:
         alike = torch.allclose(torch.zeros(3), torch.ones(3))
         return nn.Linear(2, 3, bias=alike and torch.equal(torch.zeros(3), torch.ones(3)))
 
-    assert set(outline(make, weights=2, same=True)) == {"weight", "bias"}
-    assert set(outline(make, weights=1, same=False)) == {"weight"}
+    assert set(weight_shapes(make, num_weights=2, same=True)) == {"weight", "bias"}
+    assert set(weight_shapes(make, num_weights=1, same=False)) == {"weight"}
 
 
 def test_what_grows_beyond_measure_is_stopped() -> None:
-    with pytest.raises(ValueError, match=r"a tensor of \(1000000, 1000000\) would take"):
-        outline(lambda: nn.Linear(10**6, 10**6), weights=2)
-    with pytest.raises(ValueError, match="would take"):
-        outline(lambda: nn.Sequential(nn.Identity(torch.zeros(LARGEST))), weights=0)
-    with pytest.raises(ValueError, match="it has many more layers than weights"):
-        outline(lambda: nn.Sequential(*(nn.Linear(2, 3) for _ in range(10**6))), weights=3)
+    with pytest.raises(ValueError, match=r"a tensor of shape \(1000000, 1000000\) would need"):
+        weight_shapes(lambda: nn.Linear(10**6, 10**6), num_weights=2)
+    with pytest.raises(ValueError, match="would need"):
+        weight_shapes(
+            lambda: nn.Sequential(nn.Identity(torch.zeros(MAX_TENSOR_BYTES))), num_weights=0
+        )
+    with pytest.raises(ValueError, match="it has far more layers than weights"):
+        weight_shapes(
+            lambda: nn.Sequential(*(nn.Linear(2, 3) for _ in range(10**6))), num_weights=3
+        )
 
 
 def test_weights_that_fit_are_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.models.swin_transformer import PatchMergingV2
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
-from visattn.models.swin.hierarchical import HierarchicalTransformer
+from visattn.models.swin.swin_transformer import SwinTransformer
 
 SIZES: dict[str, Any] = {
     "img_size": (24, 40), "patch_size": 2, "embed_dim": 6, "depths": (2, 3), "num_heads": (2, 3),
@@ -49,9 +49,9 @@ def timms(name: str, **options: Any) -> Any:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_scores_are_timms_at_any_size_and_weights_go_back(name: str) -> None:
     theirs = timms(name)
-    ours = HierarchicalTransformer.from_timm(theirs).eval()
+    ours = SwinTransformer.from_timm(theirs).eval()
     back = ours.to_timm().eval()
-    for size in (ours.size, (36, 20), (2, 4), (42, 44)):
+    for size in (ours.img_size, (36, 20), (2, 4), (42, 44)):
         images = noise(2, len(ours.mean), *size)
         with torch.no_grad():
             wanted = theirs(images)
@@ -59,14 +59,18 @@ def test_scores_are_timms_at_any_size_and_weights_go_back(name: str) -> None:
             torch.testing.assert_close(back(images), wanted, atol=1e-5, rtol=1e-5)
     same = back.state_dict()
     assert all(torch.equal(same[key], value) for key, value in theirs.state_dict().items())
-    again = HierarchicalTransformer.from_timm(back)
-    assert (again.depths, again.heads, again.size) == (ours.depths, ours.heads, ours.size)
+    again = SwinTransformer.from_timm(back)
+    assert (again.depths, again.num_heads, again.img_size) == (
+        ours.depths,
+        ours.num_heads,
+        ours.img_size,
+    )
 
 
 @pytest.mark.parametrize("name", ["windows that tile", "windows that do not"])
 def test_gradients_are_timms(name: str) -> None:
     theirs = timms(name, drop_path_rate=0.0)
-    ours, images = HierarchicalTransformer.from_timm(theirs), noise(2, 3, 24, 40)
+    ours, images = SwinTransformer.from_timm(theirs), noise(2, 3, 24, 40)
     for scores in (ours.classify(images), theirs(images)):
         scores.square().sum().backward()
     given = dict(theirs.named_parameters())
@@ -84,25 +88,25 @@ def test_gradients_are_timms(name: str) -> None:
 
 def test_the_published_layout_goes_over() -> None:
     theirs: Any = shaken(timm.create_model("swin_tiny_patch4_window7_224", embed_dim=12))
-    ours, images = HierarchicalTransformer.from_timm(theirs).eval(), noise(1, 3, 224, 224)
+    ours, images = SwinTransformer.from_timm(theirs).eval(), noise(1, 3, 224, 224)
     with torch.no_grad():
         torch.testing.assert_close(ours.classify(images), theirs(images), atol=1e-5, rtol=1e-5)
-    assert (ours.width, ours.size, ours.window) == (12, (224, 224), (7, 7))
+    assert (ours.embed_dim, ours.img_size, ours.window_size) == (12, (224, 224), (7, 7))
 
 
 def test_it_goes_over_by_name() -> None:
     with torch.device("meta"):
-        ours = HierarchicalTransformer.from_timm(
-            "swin_tiny_patch4_window7_224", classes=("cat", "dog"), drop_path=0.2
+        ours = SwinTransformer.from_timm(
+            "swin_tiny_patch4_window7_224", class_names=("cat", "dog"), drop_path_rate=0.2
         )
-    assert (ours.classes, ours.drop_path, ours.width) == (("cat", "dog"), 0.2, 96)
-    assert (ours.depths, ours.heads) == ((2, 2, 6, 2), (3, 6, 12, 24))
+    assert (ours.class_names, ours.drop_path_rate, ours.embed_dim) == (("cat", "dog"), 0.2, 96)
+    assert (ours.depths, ours.num_heads) == ((2, 2, 6, 2), (3, 6, 12, 24))
     assert ours.mean == (0.485, 0.456, 0.406)
 
 
 @pytest.mark.slow
 def test_the_published_model_goes_over_and_back() -> None:
-    ours = HierarchicalTransformer.from_timm("swin_tiny_patch4_window7_224").eval()
+    ours = SwinTransformer.from_timm("swin_tiny_patch4_window7_224").eval()
     theirs: Any = timm.create_model("swin_tiny_patch4_window7_224").eval()
     theirs.load_state_dict(ours.to_timm().state_dict())
     images = noise(1, 3, 224, 224)
@@ -112,12 +116,12 @@ def test_the_published_model_goes_over_and_back() -> None:
 
 def test_a_model_without_a_head_needs_classes() -> None:
     theirs = timms("windows that tile", num_classes=0)
-    with pytest.raises(ValueError, match="has no head: say classes="):
-        HierarchicalTransformer.from_timm(theirs)
-    ours = HierarchicalTransformer.from_timm(theirs, classes="abc").eval()
+    with pytest.raises(ValueError, match="has no head: set class_names"):
+        SwinTransformer.from_timm(theirs)
+    ours = SwinTransformer.from_timm(theirs, class_names="abc").eval()
     images = noise(1, 3, 24, 40)
     wanted = theirs(images)
-    torch.testing.assert_close(ours.features(images).mean(1), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.forward_features(images).mean(1), wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -134,19 +138,23 @@ def test_a_model_without_a_head_needs_classes() -> None:
 )  # fmt: skip
 def test_what_cannot_go_over_is_named(options: dict[str, Any], named: str) -> None:
     theirs = TimmSwin(**{**SIZES, **options})
-    with pytest.raises(ValueError, match=f"ours has no such thing as its {named}$"):
-        HierarchicalTransformer.from_timm(theirs)
+    with pytest.raises(ValueError, match=f"does not support its {named}$"):
+        SwinTransformer.from_timm(theirs)
 
 
 def test_other_models_are_refused() -> None:
-    with pytest.raises(ValueError, match="only timm's SwinTransformer goes over, got Linear"):
-        HierarchicalTransformer.from_timm(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="timm knows no model 'swin_of_mine'"):
-        HierarchicalTransformer.from_timm("swin_of_mine")
-    with pytest.raises(ValueError, match=r"are \['swin_b', 'swin_s', 'swin_t'\], got 'swin_v2_t'"):
-        HierarchicalTransformer.from_torchvision("swin_v2_t")
-    with pytest.raises(ValueError, match="only torchvision's SwinTransformer goes over"):
-        HierarchicalTransformer.from_torchvision(nn.Linear(2, 2))
+    with pytest.raises(
+        ValueError, match="only timm's SwinTransformer can be converted, got Linear"
+    ):
+        SwinTransformer.from_timm(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="unknown timm model 'swin_of_mine'"):
+        SwinTransformer.from_timm("swin_of_mine")
+    with pytest.raises(
+        ValueError, match=r"must be one of \['swin_b', 'swin_s', 'swin_t'\], got 'swin_v2_t'"
+    ):
+        SwinTransformer.from_torchvision("swin_v2_t")
+    with pytest.raises(ValueError, match="only torchvision's SwinTransformer can be converted"):
+        SwinTransformer.from_torchvision(nn.Linear(2, 2))
 
 
 def torchvisions(**options: Any) -> TorchvisionSwin:
@@ -156,16 +164,16 @@ def torchvisions(**options: Any) -> TorchvisionSwin:
 
 def test_scores_are_torchvisions_where_windows_tile() -> None:
     theirs = shaken(torchvisions())
-    ours = HierarchicalTransformer.from_torchvision(theirs, size=(24, 40)).eval()
+    ours = SwinTransformer.from_torchvision(theirs, img_size=(24, 40)).eval()
     for size in ((24, 40), (36, 60)):
         images = noise(2, 3, *size)
         torch.testing.assert_close(ours.classify(images), theirs(images), atol=1e-5, rtol=1e-5)
-    assert ours.drop_path == pytest.approx(0.1)
-    with pytest.raises(ValueError, match="sides are multiples of 12 and 20, got 24 x 30"):
-        HierarchicalTransformer.from_torchvision(theirs, size=(24, 30))
+    assert ours.drop_path_rate == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="must be multiples of 12 and 20, .* got 24 x 30"):
+        SwinTransformer.from_torchvision(theirs, img_size=(24, 30))
 
 
 def test_what_torchvision_has_and_we_lack_is_named() -> None:
     theirs = torchvisions(downsample_layer=PatchMergingV2, dropout=0.1)
-    with pytest.raises(ValueError, match=r"no such thing as its downsample_layer, dropout$"):
-        HierarchicalTransformer.from_torchvision(theirs, size=(24, 40))
+    with pytest.raises(ValueError, match=r"does not support its downsample_layer, dropout$"):
+        SwinTransformer.from_torchvision(theirs, img_size=(24, 40))

@@ -56,10 +56,10 @@ def timms(name: str) -> Any:
 def test_scores_and_gradients_are_timms(name: str) -> None:
     theirs = timms(name)
     ours = VisionTransformer.from_timm(theirs).eval()
-    images = noise(2, len(ours.mean), *ours.size)
+    images = noise(2, len(ours.mean), *ours.img_size)
     found, wanted = ours.classify(images), theirs(images)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(ours.features(images), theirs.forward_features(images))
+    torch.testing.assert_close(ours.forward_features(images), theirs.forward_features(images))
     for scores in (found, wanted):
         scores.square().sum().backward()
     given = dict(theirs.named_parameters())
@@ -73,8 +73,8 @@ def test_other_sizes_are_resampled_as_timm_does_and_weights_go_back(name: str) -
     theirs = timms(name)
     ours = VisionTransformer.from_timm(theirs).eval()
     back = ours.to_timm().eval()
-    size = (29, 21) if ours.pad else (40, 32)
-    for images in (noise(1, len(ours.mean), *size), noise(2, len(ours.mean), *ours.size)):
+    size = (29, 21) if ours.dynamic_img_pad else (40, 32)
+    for images in (noise(1, len(ours.mean), *size), noise(2, len(ours.mean), *ours.img_size)):
         with torch.no_grad():
             wanted = theirs(images)
             torch.testing.assert_close(ours.classify(images), wanted, atol=1e-5, rtol=1e-5)
@@ -86,26 +86,26 @@ def test_other_sizes_are_resampled_as_timm_does_and_weights_go_back(name: str) -
 def test_distilled_models_give_the_mean_of_both_heads() -> None:
     theirs = shaken(VisionTransformerDistilled(**SIZES))
     ours, images = VisionTransformer.from_timm(theirs).eval(), noise(2, 3, 24, 40)
-    assert ours.roles == ("class", "distillation")
+    assert ours.prefix_roles == ("class", "distillation")
     torch.testing.assert_close(ours.classify(images), theirs(images), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours.to_timm().eval()(images), theirs(images))
-    assert len(ours.parts()["head"]) == 4
-    counted = sum(len(parameters) for parameters in ours.parts().values())
+    assert len(ours.parameter_groups()["head"]) == 4
+    counted = sum(len(parameters) for parameters in ours.parameter_groups().values())
     assert counted == len(list(ours.parameters()))
 
 
 def test_by_name_and_with_other_classes() -> None:
-    ours = VisionTransformer.from_timm("test_vit", classes=("cat", "dog"), drop_path=0.1)
-    assert ours.classes == ("cat", "dog")
-    assert ours.drop_path == 0.1
+    ours = VisionTransformer.from_timm("test_vit", class_names=("cat", "dog"), drop_path_rate=0.1)
+    assert ours.class_names == ("cat", "dog")
+    assert ours.drop_path_rate == 0.1
     theirs = timm.create_model("test_vit", num_classes=0).eval()
     kept = {key: value for key, value in ours.state_dict().items() if not key.startswith("head")}
     theirs.load_state_dict(kept)
-    images, seen = noise(1, 3, *ours.size), ours.eval()
-    torch.testing.assert_close(theirs(images), seen.pooled(*seen.encoded(images))[:, 0])
-    with pytest.raises(ValueError, match="has no head: say classes="):
+    images, seen = noise(1, 3, *ours.img_size), ours.eval()
+    torch.testing.assert_close(theirs(images), seen.pool(*seen.encode(images))[:, 0])
+    with pytest.raises(ValueError, match="has no head: set class_names"):
         VisionTransformer.from_timm(theirs)
-    with pytest.raises(ValueError, match="timm knows no model 'vit_of_mine'"):
+    with pytest.raises(ValueError, match="unknown timm model 'vit_of_mine'"):
         VisionTransformer.from_timm("vit_of_mine")
 
 
@@ -124,18 +124,22 @@ def test_by_name_and_with_other_classes() -> None:
 )
 def test_what_cannot_go_over_is_named(options: dict[str, Any], named: str) -> None:
     theirs = TimmVisionTransformer(**{**SIZES, **options})
-    with pytest.raises(ValueError, match=f"ours has no such thing as its {named};"):
+    with pytest.raises(ValueError, match=f"does not support its {named};"):
         VisionTransformer.from_timm(theirs)
 
 
 def test_what_cannot_go_back_is_named() -> None:
-    ours = partial(VisionTransformer, "ab", size=(16, 16), patch=8, width=24, depth=1, heads=3)
-    with pytest.raises(ValueError, match=r"no such thing as stem='shifted', attend='linear', so"):
-        ours(stem="shifted", attend="linear").to_timm()
-    with pytest.raises(ValueError, match="distilled model has no registers"):
-        ours(distilled=True, registers=1).to_timm()
-    with pytest.raises(ValueError, match=r"as pool='mean', norm_after=True, qk_norm=True, so"):
-        ours(pool="mean", qk_norm=True).to_torchvision()
+    ours = partial(
+        VisionTransformer, "ab", img_size=(16, 16), patch_size=8, embed_dim=24, depth=1, num_heads=3
+    )
+    with pytest.raises(
+        ValueError, match=r"does not support stem='shifted', attn_type='linear', so"
+    ):
+        ours(stem="shifted", attn_type="linear").to_timm()
+    with pytest.raises(ValueError, match="VisionTransformerDistilled has no registers"):
+        ours(distilled=True, num_registers=1).to_timm()
+    with pytest.raises(ValueError, match=r"support global_pool='mean', use_fc_norm=True, qk_norm=True, so"):
+        ours(global_pool="mean", qk_norm=True).to_torchvision()
     with pytest.raises(ValueError, match="only timm's VisionTransformer and"):
         VisionTransformer.from_timm(nn.Linear(2, 2))
 
@@ -171,9 +175,9 @@ def test_what_torchvision_has_and_we_lack_is_named() -> None:
         ({"representation_size": 5, "dropout": 0.1}, "representation_size, dropout"),
         ({"conv_stem_configs": [ConvStemConfig(8, 3, 8)]}, "conv_stem_configs"),
     ):
-        with pytest.raises(ValueError, match=f"ours has no such thing as its {named}"):
+        with pytest.raises(ValueError, match=f"does not support its {named}"):
             VisionTransformer.from_torchvision(torchvisions(**options))
-    with pytest.raises(ValueError, match=r"torchvision's ViTs are .*, got 'resnet18'"):
+    with pytest.raises(ValueError, match=r"model must be one of .*, got 'resnet18'"):
         VisionTransformer.from_torchvision("resnet18")
 
 
@@ -187,15 +191,20 @@ def test_the_layout_of_dinov2_is_read_as_timm_reads_it(registers: int) -> None:
     state |= {"mask_token": torch.randn(1, 24), "pos_embed": torch.randn(1, 16, 24)}
     if registers:
         state["register_tokens"] = state.pop("reg_token")
-    ours = VisionTransformer.from_dinov2(state, classes="ab", size=(24, 40), heads=3).eval()
+    ours = VisionTransformer.from_dinov2(
+        state, class_names="ab", img_size=(24, 40), num_heads=3
+    ).eval()
     theirs.load_state_dict(checkpoint_filter_fn(dict(state), theirs))
     images = noise(2, 3, 24, 40)
     wanted = theirs.eval().forward_features(images)
-    torch.testing.assert_close(ours.features(images), wanted, atol=1e-5, rtol=1e-5)
-    assert ours.resample == ("timm" if registers else "dino")
-    with pytest.raises(ValueError, match="there are 15 positions, which patches of 8 x 8 on"):
-        VisionTransformer.from_dinov2(state, classes="ab", heads=3)
-    with pytest.raises(ValueError, match=r"no weights of DINOv2's: blocks\.0\.ls1\.gamma are"):
+    torch.testing.assert_close(ours.forward_features(images), wanted, atol=1e-5, rtol=1e-5)
+    assert ours.pos_interpolation == ("timm" if registers else "dino")
+    with pytest.raises(
+        ValueError,
+        match="position embedding has 15 patches, which does not fit patches of 8 x 8 on",
+    ):
+        VisionTransformer.from_dinov2(state, class_names="ab", num_heads=3)
+    with pytest.raises(ValueError, match=r"not a DINOv2 state dict: blocks\.0\.ls1\.gamma are"):
         VisionTransformer.from_dinov2(
-            {key: value for key, value in state.items() if "ls1" not in key}, classes="ab"
+            {key: value for key, value in state.items() if "ls1" not in key}, class_names="ab"
         )

@@ -11,24 +11,24 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from visattn.blocks.transformer.pooling import SequencePool
 from visattn.blocks.transformer.stems import ShiftedPatchEmbedding
-from visattn.models.vit.presets import vit
+from visattn.models.vit.presets import create_vit
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.recording.recorder import record
 
 IMAGENET = tuple(map(str, range(1000)))
-_518: dict[str, Any] = {"patch": 14, "size": (518, 518), "layer_scale": 1e-5}
-_REGISTERS: dict[str, Any] = {**_518, "registers": 4, "prefix_positions": False}
+_518: dict[str, Any] = {"patch_size": 14, "img_size": (518, 518), "layer_scale": 1e-5}
+_REGISTERS: dict[str, Any] = {**_518, "num_registers": 4, "pos_embed_prefix": False}
 
 SIZES: list[tuple[str, dict[str, Any], int, int | None]] = [
     ("tiny", {}, 5_717_416, 1_253_683_200),
     ("small", {}, 22_050_664, 4_598_882_304),
     ("base", {}, 86_567_656, 17_563_828_224),
     ("large", {}, 304_326_632, 61_554_712_576),
-    ("base", {"patch": 32}, 88_224_232, 4_409_186_304),
-    ("tiny", {"size": (384, 384)}, 5_790_376, 4_682_219_520),
-    ("small", {"size": (384, 384)}, 22_196_584, 15_490_351_104),
-    ("base", {"size": (384, 384)}, 86_859_496, 55_484_350_464),
-    ("large", {"size": (384, 384)}, 304_715_752, 191_066_300_416),
+    ("base", {"patch_size": 32}, 88_224_232, 4_409_186_304),
+    ("tiny", {"img_size": (384, 384)}, 5_790_376, 4_682_219_520),
+    ("small", {"img_size": (384, 384)}, 22_196_584, 15_490_351_104),
+    ("base", {"img_size": (384, 384)}, 86_859_496, 55_484_350_464),
+    ("large", {"img_size": (384, 384)}, 304_715_752, 191_066_300_416),
     ("tiny", {"distilled": True}, 5_910_800, 1_261_003_776),
     ("small", {"distilled": True}, 22_436_432, 4_624_140_288),
     ("base", {"distilled": True}, 87_338_192, 17_656_811_520),
@@ -68,7 +68,7 @@ def parameters(model: VisionTransformer) -> int:
 def multiplications(model: VisionTransformer) -> int:
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
-        model.eval().classify(torch.empty(1, len(model.mean), *model.size, device="meta"))
+        model.eval().classify(torch.empty(1, len(model.mean), *model.img_size, device="meta"))
     return counter.get_total_flops() // 2
 
 
@@ -77,7 +77,7 @@ def test_sizes_for_imagenet(
     name: str, options: dict[str, Any], weights: int, macs: int | None
 ) -> None:
     with torch.device("meta"):
-        model = vit(name, IMAGENET, **options)
+        model = create_vit(name, IMAGENET, **options)
     assert parameters(model) == weights
     if macs is not None:
         assert multiplications(model) == macs
@@ -86,7 +86,7 @@ def test_sizes_for_imagenet(
 @pytest.mark.parametrize(("name", "weights", "macs"), CIFAR)
 def test_sizes_for_small_images(name: str, weights: int, macs: int | None) -> None:
     with torch.device("meta"):
-        model = vit(name, IMAGENET[:10])
+        model = create_vit(name, IMAGENET[:10])
     assert parameters(model) == weights
     assert macs is None or multiplications(model) == macs
 
@@ -96,25 +96,27 @@ def test_the_linear_part_of_compact_transformers_is_as_published(
     name: str, published: float
 ) -> None:
     with torch.device("meta"):
-        model = vit(name, IMAGENET[:10])
-    tokens = model.grid[0] * model.grid[1] + len(model.roles)
-    linear = multiplications(model) - 2 * model.depth * tokens**2 * model.width
+        model = create_vit(name, IMAGENET[:10])
+    tokens = model.grid_size[0] * model.grid_size[1] + len(model.prefix_roles)
+    linear = multiplications(model) - 2 * model.depth * tokens**2 * model.embed_dim
     assert round(linear / 1e9, 3) == published
 
 
 def test_compact_convolutional_transformers_are_the_authors() -> None:
     with torch.device("meta"):
-        seven, two = vit("cct_7_3x1", IMAGENET[:10]), vit("cct_2_3x2", IMAGENET[:10])
-    assert (seven.grid, two.grid) == ((16, 16), (8, 8))
-    assert seven.roles == two.roles == ()
-    assert parameters(seven) - parameters(vit("cct_7_3x1", IMAGENET[:10], depth=6)) == 526_336
+        seven, two = create_vit("cct_7_3x1", IMAGENET[:10]), create_vit("cct_2_3x2", IMAGENET[:10])
+    assert (seven.grid_size, two.grid_size) == ((16, 16), (8, 8))
+    assert seven.prefix_roles == two.prefix_roles == ()
+    assert (
+        parameters(seven) - parameters(create_vit("cct_7_3x1", IMAGENET[:10], depth=6)) == 526_336
+    )
     assert isinstance(two.attn_pool, SequencePool)
     convolutions = [m.kernel_size for m in two.modules() if isinstance(m, nn.Conv2d)]
     assert convolutions == [(3, 3), (3, 3)]
 
 
 def test_sl_vit_sees_half_of_the_neighbors_and_never_itself() -> None:
-    model = vit("sl_vit", IMAGENET[:10], depth=1).eval()
+    model = create_vit("sl_vit", IMAGENET[:10], depth=1).eval()
     images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     with record(model) as seen:
         model(images)
@@ -152,12 +154,12 @@ def test_the_closed_forms_hold_for_all_sizes(
     with torch.device("meta"):
         model = VisionTransformer(
             IMAGENET[:classes],
-            size=(grid[0] * patch, grid[1] * patch),
-            patch=patch,
-            width=width,
+            img_size=(grid[0] * patch, grid[1] * patch),
+            patch_size=patch,
+            embed_dim=width,
             depth=depth,
-            heads=heads,
-            ratio=ratio,
+            num_heads=heads,
+            mlp_ratio=ratio,
             distilled=distilled,
             qkv_bias=bias,
             layer_scale=1e-5 if scaled else None,
@@ -174,5 +176,5 @@ def test_the_closed_forms_hold_for_all_sizes(
 
 
 def test_a_misspelt_preset_gets_close_matches() -> None:
-    with pytest.raises(ValueError, match=r"no preset 'smal'; there are small"):
-        vit("smal", IMAGENET)
+    with pytest.raises(ValueError, match=r"unknown preset 'smal'; did you mean small"):
+        create_vit("smal", IMAGENET)

@@ -9,27 +9,33 @@ from torch import Tensor
 from visattn.blocks.transformer.attention import TokenAttention
 from visattn.blocks.transformer.drop import DropPath
 from visattn.blocks.transformer.layer import EncoderLayer
-from visattn.models.serialization.config import describe, restore
+from visattn.models.serialization.config import model_config, restore_model
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.recording.recorder import record
 
-SMALL: dict[str, Any] = {"size": (24, 40), "patch": 8, "width": 24, "depth": 2, "heads": 3}
+SMALL: dict[str, Any] = {
+    "img_size": (24, 40),
+    "patch_size": 8,
+    "embed_dim": 24,
+    "depth": 2,
+    "num_heads": 3,
+}
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "distilled with registers": {"distilled": True, "registers": 3},
-    "sine, mean": {"positions": "sine", "pool": "mean"},
-    "rotary, attention": {"positions": "rotary", "pool": "attention", "registers": 1},
-    "relative, sequence": {"positions": "relative", "pool": "sequence"},
+    "distilled with registers": {"distilled": True, "num_registers": 3},
+    "sine, mean": {"pos_embed_type": "sine", "global_pool": "mean"},
+    "rotary, attention": {"pos_embed_type": "rotary", "global_pool": "attention", "num_registers": 1},
+    "relative, sequence": {"pos_embed_type": "relative", "global_pool": "sequence"},
     "shifted windows, relative": {
-        "attend": ("window", "shifted"), "extent": (2, 3), "positions": "relative"
+        "attn_type": ("window", "shifted"), "window_size": (2, 3), "pos_embed_type": "relative"
     },
-    "neighborhood then linear": {"attend": ("neighborhood", "linear"), "extent": 3},
-    "small data": {"stem": "shifted", "locality": True, "layer_scale": 0.1},
-    "convolutional, gated": {"stem": "conv", "feed_forward": "swiglu", "qk_norm": True},
+    "neighborhood then linear": {"attn_type": ("neighborhood", "linear"), "window_size": 3},
+    "small data": {"stem": "shifted", "lsa": True, "layer_scale": 0.1},
+    "convolutional, gated": {"stem": "conv", "ffn_layer": "swiglu", "qk_norm": True},
     "compact": {
-        "stem": "overlapping", "stem_options": {"layers": 2, "kernel": 3}, "pool": "sequence",
-        "positions": "none", "qkv_bias": False,
+        "stem": "overlapping", "stem_kwargs": {"num_layers": 2, "kernel_size": 3}, "global_pool": "sequence",
+        "pos_embed_type": "none", "qkv_bias": False,
     },
 }  # fmt: skip
 
@@ -56,7 +62,7 @@ def test_every_variant_takes_other_sizes_learns_and_is_built_again(name: str) ->
     scores = model.eval()(images)
     assert scores.shape == (2, 5)
     assert model(noise(1, 3, 40, 16)).isfinite().all()
-    again = restore(describe(model), model.state_dict(), source="memory")
+    again = restore_model(model_config(model), model.state_dict(), source="memory")
     assert torch.equal(again(images), scores)
 
 
@@ -68,53 +74,62 @@ def test_every_variant_shows_its_maps(name: str) -> None:
         assert torch.equal(model(images), plain)
     grid = (10, 6) if name == "compact" else (5, 3)
     sites = [f"blocks.{number}.attn.tap" for number in range(2)]
-    sites += ["attn_pool.tap"] if model.pool in ("attention", "sequence") else []
+    sites += ["attn_pool.tap"] if model.global_pool in ("attention", "sequence") else []
     assert [one.site for one in seen.maps] == sites
-    count = grid[0] * grid[1] + len(model.roles)
+    count = grid[0] * grid[1] + len(model.prefix_roles)
     for one, rows in zip(seen.maps, seen.weights, strict=True):
         assert one.values.shape[-2:] == grid
         torch.testing.assert_close(rows.sum(-1), torch.ones(rows.shape[:-1]))
         if "attn_pool" not in one.site:
             assert rows.shape == (2, 3, count, count)
-            assert one.made["before"] == model.roles
-            assert one.made["attention"] in str(model.attend)
-        assert one.made["resample"] == "timm"
+            assert one.metadata["prefix_tokens"] == model.prefix_roles
+            assert one.metadata["attention"] in str(model.attn_type)
+        assert one.metadata["pos_interpolation"] == "timm"
 
 
 def test_roles_stand_in_their_order_and_the_grid_is_never_a_square_root() -> None:
-    options: dict[str, Any] = {**SMALL, "size": (224, 224), "patch": 14, "registers": 4}
+    options: dict[str, Any] = {
+        **SMALL,
+        "img_size": (224, 224),
+        "patch_size": 14,
+        "num_registers": 4,
+    }
     with torch.device("meta"):
         model = VisionTransformer(CLASSES, **options)
-        tokens, layout = model.encoded(torch.empty(1, 3, 168, 280))
-    assert (tokens.shape[1], layout.grid, layout.tokens) == (245, (12, 20), 245)
+        tokens, layout = model.encode(torch.empty(1, 3, 168, 280))
+    assert (tokens.shape[1], layout.grid, layout.num_tokens) == (245, (12, 20), 245)
     assert layout.roles == ("class", *("register",) * 4)
-    assert made(distilled=True, registers=1).roles == ("class", "distillation", "register")
-    assert made(pool="mean", registers=2).roles == ("register", "register")
+    assert made(distilled=True, num_registers=1).prefix_roles == (
+        "class",
+        "distillation",
+        "register",
+    )
+    assert made(global_pool="mean", num_registers=2).prefix_roles == ("register", "register")
 
 
 def test_a_mean_has_no_class_row() -> None:
-    model = made(pool="mean", registers=2)
-    no_class = "no class token here, .* are register, register: ask for queries='patches'"
+    model = made(global_pool="mean", num_registers=2)
+    no_class = "no class token; its prefix tokens are register, register: .* queries='patches'"
     with pytest.raises(ValueError, match=no_class), record(model, queries="class"):
         model(noise(1, 3, 24, 40))
 
 
 @pytest.mark.parametrize("pool", ["mean", "attention", "sequence"])
 def test_registers_are_dropped_at_the_output(pool: str) -> None:
-    model = made(pool=pool, registers=2)
-    tokens, layout = model.encoded(model.normalized(noise(1, 3, 24, 40)))
+    model = made(global_pool=pool, num_registers=2)
+    tokens, layout = model.encode(model.normalize(noise(1, 3, 24, 40)))
     tokens.retain_grad()
-    model.pooled(tokens, layout).square().sum().backward()
+    model.pool(tokens, layout).square().sum().backward()
     assert tokens.grad is not None
     assert not tokens.grad[:, :2].any()
     assert tokens.grad[:, 2:].any(-1).all()
 
 
 def test_the_last_layer_of_a_class_model_learns_from_the_class_row_alone() -> None:
-    model = made(distilled=True, registers=1)
-    tokens, layout = model.encoded(model.normalized(noise(1, 3, 24, 40)))
+    model = made(distilled=True, num_registers=1)
+    tokens, layout = model.encode(model.normalize(noise(1, 3, 24, 40)))
     tokens.retain_grad()
-    model.pooled(tokens, layout).square().sum().backward()
+    model.pool(tokens, layout).square().sum().backward()
     assert tokens.grad is not None
     assert tokens.grad[:, :2].any(-1).all()
     assert not tokens.grad[:, 2:].any()
@@ -127,7 +142,7 @@ def test_patches_may_be_shuffled_where_there_are_no_positions() -> None:
     shuffled = patches.flatten(1, 2)[:, order].unflatten(1, (3, 5)).permute(0, 3, 1, 4, 2, 5)
     shuffled = shuffled.flatten(4, 5).flatten(2, 3) / 100
     for positions in ("none", "learned", "sine", "rotary", "relative"):
-        model = made(positions=positions)
+        model = made(pos_embed_type=positions)
         one, other = model.classify(images / 100), model.classify(shuffled)
         same = torch.allclose(one, other, atol=1e-5, rtol=1e-4)
         assert same == (positions == "none")
@@ -135,7 +150,7 @@ def test_patches_may_be_shuffled_where_there_are_no_positions() -> None:
 
 def test_class_rows_of_a_base_model_are_small_and_cheap() -> None:
     with torch.device("meta"), torch.no_grad():
-        model = VisionTransformer(CLASSES, patch=16)
+        model = VisionTransformer(CLASSES, patch_size=16)
         with record(model, queries="class") as seen:
             model.classify(torch.empty(1, 3, 224, 224))
     assert len(seen.maps) == 12
@@ -145,38 +160,38 @@ def test_class_rows_of_a_base_model_are_small_and_cheap() -> None:
 
 
 def test_all_that_is_asked_for_is_padded_and_said() -> None:
-    model = made(pad=True)
+    model = made(dynamic_img_pad=True)
     images = noise(1, 3, 17, 30)
     with record(model) as seen:
         scores = model(images)
-    assert seen.maps[0].made["padded"] == (7, 2)
+    assert seen.maps[0].metadata["padding"] == (7, 2)
     assert seen.maps[0].values.shape[-2:] == (3, 4)
-    filled = torch.nn.functional.pad(model.normalized(images), (0, 2, 0, 7))
+    filled = torch.nn.functional.pad(model.normalize(images), (0, 2, 0, 7))
     torch.testing.assert_close(made().classify(filled), scores)
 
 
 def test_paths_are_dropped_more_often_from_layer_to_layer() -> None:
-    model = VisionTransformer(CLASSES, **{**SMALL, "depth": 5}, drop_path=0.2)
-    rates = [module.rate for module in model.modules() if isinstance(module, DropPath)]
+    model = VisionTransformer(CLASSES, **{**SMALL, "depth": 5}, drop_path_rate=0.2)
+    rates = [module.drop_prob for module in model.modules() if isinstance(module, DropPath)]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
 
 def test_patches_are_left_out_while_it_learns_and_not_later() -> None:
-    model, images = made(patch_drop=0.4, positions="rotary"), noise(2, 3, 24, 40)
+    model, images = made(patch_drop_rate=0.4, pos_embed_type="rotary"), noise(2, 3, 24, 40)
     model.train()
-    tokens, layout = model.encoded(model.normalized(images))
+    tokens, layout = model.encode(model.normalize(images))
     assert tokens.shape[1] == 1 + 9
-    assert layout.kept is not None
+    assert layout.keep_indices is not None
     with record(model) as seen:
         model(images)
     assert seen.maps[0].values.isfinite().sum((1, 2, 3, 4)).tolist() == [3 * 10 * 9] * 2
-    assert torch.equal(model.eval()(images), made(positions="rotary")(images))
+    assert torch.equal(model.eval()(images), made(pos_embed_type="rotary")(images))
 
 
 def test_layers_that_are_computed_again_learn_the_same() -> None:
     images, found = noise(2, 3, 24, 40), []
     for checkpointing in (False, True):
-        model = made(checkpointing=checkpointing, drop_path=0.5).train()
+        model = made(grad_checkpointing=checkpointing, drop_path_rate=0.5).train()
         torch.manual_seed(1)
         scores = model(images)
         scores.square().sum().backward()
@@ -203,8 +218,8 @@ def test_half_precision_and_channels_last_change_little(name: str) -> None:
 
 
 def test_attention_is_mixed_layer_by_layer() -> None:
-    model = made(depth=5, attend=("window", "shifted"), extent=2)
-    kinds = [layer.attn.kind for layer in model.blocks if isinstance(layer, EncoderLayer)]
+    model = made(depth=5, attn_type=("window", "shifted"), window_size=2)
+    kinds = [layer.attn.attn_type for layer in model.blocks if isinstance(layer, EncoderLayer)]
     assert kinds == ["window", "shifted", "window", "shifted", "window"]
     assert sum(isinstance(module, TokenAttention) for module in model.modules()) == 5
 
@@ -217,19 +232,25 @@ def test_gray_images_may_come_in_colors() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"size": (25, 40)}, "patches of 8 x 8 do not fill images of 25 x 40; say pad=True"),
-        ({"heads": 5}, "heads must divide the width 24, got 5"),
-        ({"attend": ()}, "attend needs from 1 to 2 kinds, no more than there are layers, got 0"),
-        ({"attend": "banded"}, "attend must be one of full, window, .*, got 'banded'"),
-        ({"pool": "mean", "distilled": True}, "it needs pool='class', not 'mean'"),
-        ({"class_token": False}, "pool='class' reads the class token"),
-        ({"registers": 9}, "there can be from 0 to 8 registers, got 9"),
-        ({"patch_drop": 0.5, "attend": "window"}, "attend='window' needs it whole"),
-        ({"patch_drop": 0.5, "positions": "relative"}, "positions='relative' needs it whole"),
-        ({"positions": "relative", "attend": "linear"}, "linear attention has no softmax"),
-        ({"stem_options": {"kernel": 3}}, "stem 'patch' does not take these options"),
-        ({"width": 18, "positions": "sine"}, "a width that 4 divides, got 18"),
-        ({"patch": 0}, "patch must be a height and a width of at least 1, got 0"),
+        (
+            {"img_size": (25, 40)},
+            "25 x 40 is not a multiple of the patch size 8 x 8: set dynamic_img_pad=True",
+        ),
+        ({"num_heads": 5}, "num_heads must divide dim 24, got 5"),
+        ({"attn_type": ()}, "attn_type must be 1 to 2 types, at most one per layer, got 0"),
+        ({"attn_type": "banded"}, "attn_type must be one of full, window, .*, got 'banded'"),
+        ({"global_pool": "mean", "distilled": True}, "needs global_pool='class', .* got 'mean'"),
+        ({"class_token": False}, "global_pool='class' needs a class token"),
+        ({"num_registers": 9}, "num_registers must be 0 to 8, got 9"),
+        ({"patch_drop_rate": 0.5, "attn_type": "window"}, "attn_type='window' needs all patches"),
+        (
+            {"patch_drop_rate": 0.5, "pos_embed_type": "relative"},
+            "pos_embed_type='relative' needs all patches",
+        ),
+        ({"pos_embed_type": "relative", "attn_type": "linear"}, "linear attention has no softmax"),
+        ({"stem_kwargs": {"kernel_size": 3}}, "stem 'patch' does not take these arguments"),
+        ({"embed_dim": 18, "pos_embed_type": "sine"}, "embed_dim divisible by 4, got 18"),
+        ({"patch_size": 0}, "patch_size must be a height and a width of at least 1, got 0"),
     ],
 )
 def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:
@@ -239,7 +260,10 @@ def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:
 
 def test_images_that_do_not_fit_are_refused() -> None:
     for shape, said in (
-        ((1, 3, 24, 41), "do not fill images of 24 x 41; say pad=True to have these filled up"),
+        (
+            (1, 3, 24, 41),
+            "24 x 41 is not a multiple of the patch size .*: set dynamic_img_pad=True",
+        ),
         ((1, 4, 24, 40), r"images must be \[batch, 3, 24, 40\], got \[1, 4, 24, 40\]"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -263,14 +287,14 @@ def test_it_compiles_whole(name: str) -> None:
 @pytest.mark.parametrize("name", ["distilled with registers", "rotary, attention", "small data"])
 def test_it_exports_for_any_size(name: str) -> None:
     model = made(**VARIANTS[name])
-    example = model.normalized(noise(2, 3, 24, 40))
+    example = model.normalize(noise(2, 3, 24, 40))
     dim = torch.export.Dim
     rows, columns = dim("rows", min=2, max=9), dim("columns", min=2, max=9)
     shapes = {0: dim("batch", min=1, max=64), 2: 8 * rows, 3: 8 * columns}
     exported = torch.export.export(Scores(model), (example,), dynamic_shapes=(shapes,)).module()
     with torch.no_grad():
         for size in ((24, 40), (16, 56), (64, 48)):
-            images = model.normalized(noise(3, 3, *size))
+            images = model.normalize(noise(3, 3, *size))
             torch.testing.assert_close(exported(images), model.classify(images))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoint_files import write_checkpoint
 from lightning.pytorch.callbacks import ModelCheckpoint
-from made_checkpoints import write_checkpoint
 
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 
@@ -28,10 +28,10 @@ def test_its_file_says_its_score(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     folder = tmp_path / "checkpoints"
 
     def best(mode: str = "max") -> BestCheckpoint:
-        return BestCheckpoint(folder, monitor="val/truth", mode=mode)
+        return BestCheckpoint(folder, monitor="val/caption_accuracy", mode=mode)
 
     assert resumed(tmp_path, best()).best_model_path == ""
-    theirs = ModelCheckpoint(folder, "best", monitor="val/truth", mode="max")
+    theirs = ModelCheckpoint(folder, "best", monitor="val/caption_accuracy", mode="max")
     assert best().state_key == theirs.state_key  # so that older runs can be resumed
     state = {theirs.state_key: {"best_model_score": torch.tensor(0.625)}}
     file = write_checkpoint(folder / "best.ckpt", 7, callbacks=state)
@@ -52,7 +52,7 @@ def test_others_of_a_config_remember_their_scores_where_the_run_lies_now(tmp_pat
     path = str(tmp_path / "old" / "top.ckpt")
     old.best_model_path = old.kth_best_model_path = path
     old.best_model_score, old.best_k_models = torch.tensor(0.25), {path: torch.tensor(0.25)}
-    ours = BestCheckpoint(tmp_path / "new", monitor="val/truth", mode="max")
+    ours = BestCheckpoint(tmp_path / "new", monitor="val/caption_accuracy", mode="max")
     trainer: Any = SimpleNamespace(checkpoint_callbacks=[new, ours])
     task: Any = None
     for there in (False, True):  # where the file did not come along, the run is another one

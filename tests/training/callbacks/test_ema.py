@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from visattn.training.base import DataModule, Task
 from visattn.training.callbacks import image_logging as crop_panels
 from visattn.training.callbacks import image_logging as panels
-from visattn.training.callbacks.ema import EMA, moved_average
+from visattn.training.callbacks.ema import EMA, ema_update
 
 
 class Falling(Task):
@@ -58,13 +58,13 @@ def test_late_steps_count_as_the_closed_form_says() -> None:
     weights = torch.randn(7, dtype=torch.float64)
     average = weights[0].clone()
     for number, weight in enumerate(weights[1:]):
-        average = moved_average(average, weight, 10_000 + number, decay=0.75)
+        average = ema_update(average, weight, 10_000 + number, decay=0.75)
     shares = torch.tensor([0.75**6, *(0.25 * 0.75 ** (6 - i) for i in range(1, 7))])
     torch.testing.assert_close(average, (weights * shares).sum(), check_dtype=False)
 
 
 def test_it_follows_quickly_at_first() -> None:
-    average = moved_average(torch.tensor(0.0), torch.tensor(1.0), 1, decay=0.998)
+    average = ema_update(torch.tensor(0.0), torch.tensor(1.0), 1, decay=0.998)
     assert float(average) > 0.8
 
 
@@ -72,12 +72,12 @@ def test_what_stays_equal_stays_equal_to_the_bit() -> None:
     weights = torch.randn(1000)
     average = weights.clone()
     for step in range(300):
-        average = moved_average(average, weights, step, decay=0.998)
+        average = ema_update(average, weights, step, decay=0.998)
     assert torch.equal(average, weights)
 
 
 def test_counters_are_taken_over() -> None:
-    assert int(moved_average(torch.tensor(3), torch.tensor(5), 9, decay=0.9)) == 5
+    assert int(ema_update(torch.tensor(3), torch.tensor(5), 9, decay=0.9)) == 5
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
@@ -112,13 +112,13 @@ def test_panels_show_averaged_weights_in_whatever_order(
         drawn.append(model.weight.item())
         return np.zeros((3, 5, 3), np.uint8)
 
-    told = SimpleNamespace(
-        caption=lambda *given: [draw(*given)], panel=lambda *given, width: given[1]
+    stub = SimpleNamespace(
+        caption=lambda *args: [draw(*args)], caption_figure=lambda *args, width: args[1]
     )
     monkeypatch.setattr(crop_panels, "ImageClassifier", nn.Linear)
-    monkeypatch.setattr(crop_panels, "drawn_crops", draw)
+    monkeypatch.setattr(crop_panels, "draw_crops", draw)
     monkeypatch.setattr(panels, "Captioner", nn.Linear)
-    monkeypatch.setattr(panels, "pipelines", told)
+    monkeypatch.setattr(panels, "pipelines", stub)
     task, callbacks = Falling(), [drawing(), EMA(0.998)]
     start = task.model.get_parameter("weight").item()
     trainer = Trainer(

@@ -1,4 +1,4 @@
-"""What a Spatial Transformer cuts out, drawn: the frame lies where the view was taken."""
+"""Panels with the crops of a Spatial Transformer."""
 
 import numpy as np
 import pytest
@@ -6,25 +6,27 @@ import torch
 
 from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.training.callbacks.image_logging import drawn_crops
+from visattn.training.callbacks.image_logging import draw_crops
 
 
-def model(first: str | None) -> AttentionResNet:
-    made = AttentionResNet(("a", "b"), depth=8, width=4, first=first, size=(28, 28))
+def model(stem_block: str | None) -> AttentionResNet:
+    made = AttentionResNet(
+        ("a", "b"), depth=8, stem_width=4, stem_block=stem_block, img_size=(28, 28)
+    )
     return made.eval()
 
 
 def test_the_left_half_is_framed_and_shown() -> None:
     images = np.zeros((1, 28, 28, 3), np.uint8)
     images[:, :, :14] = (0, 0, 250)
-    looking = model("stn")
-    look = looking.looks
-    assert isinstance(look, SpatialTransformer)
+    classifier = model("stn")
+    transformer = classifier.input_block
+    assert isinstance(transformer, SpatialTransformer)
     theta = torch.tensor([0.5, 0, -0.5, 0, 1, 0])  # x from -1 to 0: the left half
-    torch.nn.init.zeros_(look.locate.regress.weight)
+    torch.nn.init.zeros_(transformer.localization.fc2.weight)
     with torch.no_grad():
-        look.locate.regress.bias.copy_(theta)
-    panel = drawn_crops(looking, images, height=84)
+        transformer.localization.fc2.bias.copy_(theta)
+    panel = draw_crops(classifier, images, height=84)
     image, crop = panel[6:90, 6:90], panel[93:177, 6:90]
     assert (crop[:, 3:-3] == (0, 0, 250)).all()  # the half fills the view but for its edges
     gold = (image[..., 0] > 200) & (image[..., 2] < 100)
@@ -34,4 +36,4 @@ def test_the_left_half_is_framed_and_shown() -> None:
 
 def test_without_a_transformer_there_is_nothing_to_draw() -> None:
     with pytest.raises(ValueError, match="has no Spatial Transformer"):
-        drawn_crops(model(None), np.zeros((1, 28, 28, 3), np.uint8))
+        draw_crops(model(None), np.zeros((1, 28, 28, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""What the best checkpoint is chosen by, and that a checkpoint is written in any case."""
+"""Monitored metrics: their names, direction and check; a checkpoint is written in any case."""
 
 import warnings
 from pathlib import Path
@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from caption_data import write_caption_data
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from miniatures import write_caption_data
 
 from visattn.cli import main
-from visattn.data.classification.datasets import HeldImages, LabeledImages
-from visattn.models.captioner import SPECIALS, Captioner
+from visattn.data.classification.datasets import InMemoryImages, LabeledImages
+from visattn.models.captioner import SPECIAL_TOKENS, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.training.base import DataModule, Task
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
-from visattn.training.callbacks.monitor import MonitorFallback, check_monitor, monitor_of
+from visattn.training.callbacks.monitor import MonitorFallback, check_monitor, monitor_with_mode
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.data.classification import ClassificationDataModule, Split
 from visattn.training.data.scenes import ScenesDataModule
@@ -36,31 +36,33 @@ class Noise(ClassificationDataModule):
     """Images of noise in three classes."""
 
     def __init__(self) -> None:
-        super().__init__(None, batch=5, workers=0, seed=3)
+        super().__init__(None, batch_size=5, num_workers=0, seed=3)
 
     @property
     def data_info(self) -> dict[str, Any]:
-        return {"classes": ["low", "middle", "high"]}
+        return {"class_names": ["low", "middle", "high"]}
 
-    def part(self, split: Split) -> LabeledImages:
+    def open_dataset(self, split: Split) -> LabeledImages:
         random = torch.Generator().manual_seed(len(split))
         images = torch.randint(256, (11, 1, 8, 8), dtype=torch.uint8, generator=random)
-        return HeldImages(images, torch.arange(11) % 3)
+        return InMemoryImages(images, torch.arange(11) % 3)
 
 
 def captioner(words: list[str]) -> Captioner:
     encoder = SmallEncoder((24, 24), channels=8)
-    return ShowAttendTell(words, encoder, word_width=7, hidden=11, attention=5)
+    return ShowAttendTell(words, encoder, embed_dim=7, hidden_size=11, attention_dim=5)
 
 
 def network(classes: list[str]) -> AttentionResNet:
     return AttentionResNet(
-        classes, depth=8, width=4, block="se", size=(8, 8), mean=(0.5,), std=(0.5,)
+        classes, depth=8, stem_width=4, block="se", img_size=(8, 8), mean=(0.5,), std=(0.5,)
     )
 
 
-def looker(classes: list[str]) -> RecurrentAttentionModel:
-    return RecurrentAttentionModel(classes, (8, 8), [0.3], [0.3], glimpse=3, glimpses=2, width=11)
+def glimpse_model(classes: list[str]) -> RecurrentAttentionModel:
+    return RecurrentAttentionModel(
+        classes, (8, 8), [0.3], [0.3], glimpse_size=3, num_glimpses=2, hidden_size=11
+    )
 
 
 def trained(task: Task, data: DataModule, folder: Path, *callbacks: Callback) -> Trainer:
@@ -89,14 +91,18 @@ def test_the_scores_that_a_task_lists_are_those_that_it_logs(tmp_path: Path) -> 
     paths = write_caption_data(tmp_path / "mini")
     photos = CaptionDataModule(
         str(paths.captions), str(paths.photos), train=str(paths.train),
-        validation=str(paths.validation), min_count=1, batch=3,
+        val=str(paths.validation), min_word_freq=1, batch_size=3,
     )  # fmt: skip
-    scenes = ScenesDataModule(size=24, train=3, validation=3, batch=5, workers=0)
+    scenes = ScenesDataModule(image_size=24, train=3, val=3, batch_size=5, num_workers=0)
     for task, data, monitor in (
-        (CaptioningTask(captioner, scenes.data_info, beam=1), scenes, ("val/truth", "max")),
-        (CaptioningTask(captioner, photos.data_info, beam=1), photos, ("val/cider-d", "max")),
+        (
+            CaptioningTask(captioner, scenes.data_info, beam_size=1),
+            scenes,
+            ("val/caption_accuracy", "max"),
+        ),
+        (CaptioningTask(captioner, photos.data_info, beam_size=1), photos, ("val/cider-d", "max")),
         (ClassificationTask(network, Noise().data_info), Noise(), ("val/accuracy", "max")),
-        (GlimpseTask(looker, Noise().data_info), Noise(), ("val/error", "min")),
+        (GlimpseTask(glimpse_model, Noise().data_info), Noise(), ("val/error", "min")),
     ):
         logged = trained(task, data, tmp_path).callback_metrics
         assert set(task.val_scores) == {name for name in logged if name.startswith("val/")}
@@ -105,18 +111,26 @@ def test_the_scores_that_a_task_lists_are_those_that_it_logs(tmp_path: Path) -> 
 
 
 def test_what_is_monitored_is_the_users_choice_among_what_there_is() -> None:
-    words = {"words": [*SPECIALS, "dog"]}
-    assert CaptioningTask(captioner, words).monitor == ("val/loss", "min")  # data that tell nothing
-    told = {**words, "known": ["references"]}
-    chosen = CaptioningTask(captioner, told, best_by="val/loss")
+    words = {"words": [*SPECIAL_TOKENS, "dog"]}
+    assert CaptioningTask(captioner, words).monitor == (
+        "val/loss",
+        "min",
+    )  # data without annotations
+    data_info = {**words, "annotations": ["references"]}
+    chosen = CaptioningTask(captioner, data_info, monitor="val/loss")
     check_monitor(chosen)
-    for score in ("val/truth", "val/cider", "loss"):
+    for score in ("val/caption_accuracy", "val/cider", "loss"):
         with pytest.raises(ValueError, match=f"got '{score}'; .* logs val/loss, val/bleu-1, .*-d$"):
-            check_monitor(CaptioningTask(captioner, told, best_by=score))
+            check_monitor(CaptioningTask(captioner, data_info, monitor=score))
     with pytest.raises(ValueError, match="logs val/loss, val/error, val/error_random"):
-        check_monitor(GlimpseTask(looker, Noise().data_info, best_by="val/accuracy"))
-    directions = {"calibration": "min", "error_random": "min", "worst": "max", "truth": "max"}
-    assert {name: monitor_of(f"val/{name}")[1] for name in directions} == directions
+        check_monitor(GlimpseTask(glimpse_model, Noise().data_info, monitor="val/accuracy"))
+    directions = {
+        "calibration_error": "min",
+        "error_random": "min",
+        "worst_class_accuracy": "max",
+        "caption_accuracy": "max",
+    }
+    assert {name: monitor_with_mode(f"val/{name}")[1] for name in directions} == directions
 
 
 def test_a_score_that_is_not_logged_costs_the_best_checkpoint_alone(tmp_path: Path) -> None:
@@ -126,9 +140,10 @@ def test_a_score_that_is_not_logged_costs_the_best_checkpoint_alone(tmp_path: Pa
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trained(task, Noise(), tmp_path, *callbacks)
-    [said] = [str(one.message) for one in caught if "did not log" in str(one.message)]
-    assert "validation did not log 'val/nothing', so there will be no best.ckpt" in said
-    assert "It logged train/loss, val/accuracy" in said
+    messages = [str(warning.message) for warning in caught]
+    [message] = [text for text in messages if "did not log" in text]
+    assert "validation did not log 'val/nothing', so there will be no best.ckpt" in message
+    assert "It logged train/loss, val/accuracy" in message
     assert [path.name for path in tmp_path.glob("*.ckpt")] == ["last.ckpt"]
 
 
@@ -136,8 +151,8 @@ def test_an_unknown_score_is_refused_before_anything_is_written(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["fit", "--config", str(tiny), "--run", str(tmp_path / "run")]
-    assert main([*words, "--model.best_by", "val/cider-d"]) == 1
+    assert main([*words, "--model.monitor", "val/cider-d"]) == 1
     said = capsys.readouterr().err
-    assert "visattn: best_by must name a score of validation, got 'val/cider-d'" in said
-    assert "CaptioningTask logs val/loss, val/truth, val/understood" in said
+    assert "visattn: monitor must name a validation metric, got 'val/cider-d'" in said
+    assert "CaptioningTask logs val/loss, val/caption_accuracy, val/parsed" in said
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Steps without a finite gradient: nothing of them stays, and many are told with their cause."""
+"""Skipped steps leave no trace, and too many of them stop training with the cause."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from visattn.models.serialization.finite_weights import check_weights
+from visattn.models.serialization.finite_weights import check_weights_before_saving
 from visattn.training.base import Task
-from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps, _still_scaling
+from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
 
 
-class Normed(nn.Sequential):
+class NormalizedMLP(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
 
 
 class Small(Task):
-    """Learns nothing in particular from batches of numbers."""
+    """Regression to zero on random numbers."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        super().__init__(Normed())
+        super().__init__(NormalizedMLP())
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         return self.model(batch).square().mean()
@@ -35,7 +35,7 @@ class Small(Task):
         return SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
-class Seen(Callback):
+class RecordStates(Callback):
     """The weights and statistics after each batch."""
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class Seen(Callback):
 
 
 def fit(
-    guard: SkipNonFiniteSteps, bad: dict[int, float], folder: Path, **options: Any
+    guard: SkipNonFiniteSteps, nonfinite: dict[int, float], folder: Path, **options: Any
 ) -> list[Any]:
-    """Train on seven batches, of which some hold a bad number."""
+    """Train on seven batches, some of which hold a non-finite number."""
     batches = torch.randn(7, 4, 3, generator=torch.Generator().manual_seed(1))
-    for number, value in bad.items():
+    for number, value in nonfinite.items():
         batches[number, 2, 1] = value
-    seen = Seen()
+    recorder = RecordStates()
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -61,84 +61,93 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
-        callbacks=[guard, seen],
+        callbacks=[guard, recorder],
         **options,
     )
     loader: Any = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
     trainer.fit(Small(), loader)
-    return seen.states
+    return recorder.states
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
+def states_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
-def test_nothing_of_a_bad_step_stays(tmp_path: Path, value: float) -> None:
-    """Not in the weights, and not in the running statistics, which 1e30 makes infinite."""
+def test_a_nonfinite_step_changes_nothing(tmp_path: Path, value: float) -> None:
+    """Weights and running statistics stay; an input of 1e30 makes the statistics infinite."""
     guard = SkipNonFiniteSteps()
     states = fit(guard, {3: value}, tmp_path)
-    assert guard.left_out == 1
-    assert guard.row == 0
-    assert same(states[2], states[3])
-    assert not same(states[3], states[4])
-    assert all(bool(one.isfinite().all()) for one in states[-1].values())
+    assert guard.skipped == 1
+    assert guard.consecutive == 0
+    assert states_equal(states[2], states[3])
+    assert not states_equal(states[3], states[4])
+    assert all(bool(tensor.isfinite().all()) for tensor in states[-1].values())
 
 
-def test_runs_without_bad_steps_are_what_they_were(tmp_path: Path) -> None:
-    class Blind(SkipNonFiniteSteps):
+def test_finite_steps_are_unchanged_by_the_guard(tmp_path: Path) -> None:
+    class NoGuard(SkipNonFiniteSteps):
         def on_before_optimizer_step(self, *_: Any, **__: Any) -> None:
             pass
 
-    assert same(fit(SkipNonFiniteSteps(), {}, tmp_path)[-1], fit(Blind(), {}, tmp_path)[-1])
+    assert states_equal(
+        fit(SkipNonFiniteSteps(), {}, tmp_path)[-1], fit(NoGuard(), {}, tmp_path)[-1]
+    )
 
 
-def test_gathered_gradients_are_left_out_together(tmp_path: Path) -> None:
+def test_accumulated_gradients_are_skipped_together(tmp_path: Path) -> None:
     guard = SkipNonFiniteSteps()
     states = fit(guard, {2: torch.nan}, tmp_path, accumulate_grad_batches=2)
-    assert guard.left_out == 1
-    assert same(states[1], states[3])
-    assert not same(states[3], states[5])
+    assert guard.skipped == 1
+    assert states_equal(states[1], states[3])
+    assert not states_equal(states[3], states[5])
 
 
-def test_too_many_in_a_row_end_the_run_with_their_cause(tmp_path: Path) -> None:
+def test_too_many_consecutive_steps_stop_training_with_the_cause(tmp_path: Path) -> None:
     guard = SkipNonFiniteSteps(3)
     fit(guard, dict.fromkeys((0, 1, 3, 4, 6), torch.nan), tmp_path)  # never three in a row
-    assert (guard.left_out, guard.row) == (5, 1)
-    said = (
-        r"step 3: the gradients are not finite \(loss nan\); the first weights concerned are "
-        r"model\.0\.weight, the first layer that gives no numbers is model\.0 \(Linear\)\. That is "
-        r"3 steps in a row"
+    assert (guard.skipped, guard.consecutive) == (5, 1)
+    message = (
+        r"step 3: the gradients are not finite \(loss nan\); first tensor: model\.0\.weight, first "
+        r"layer with non-finite output: model\.0 \(Linear\)\. Training stops after 3 consecutive"
     )
-    with pytest.raises(FloatingPointError, match=said):
+    with pytest.raises(FloatingPointError, match=message):
         fit(SkipNonFiniteSteps(3), dict.fromkeys((1, 2, 3), torch.nan), tmp_path)
 
 
-def test_what_is_counted_is_kept() -> None:
+def test_counts_are_saved_and_restored() -> None:
     first, second = SkipNonFiniteSteps(), SkipNonFiniteSteps()
-    first.row, first.left_out = 3, 5
+    first.consecutive, first.skipped = 3, 5
     second.load_state_dict(first.state_dict())
-    assert (second.row, second.left_out) == (3, 5)
-    with pytest.raises(ValueError, match="after at least 1 bad step, got 0"):
+    assert (second.consecutive, second.skipped) == (3, 5)
+    with pytest.raises(ValueError, match="max_nonfinite_steps must be at least 1, got 0"):
         SkipNonFiniteSteps(0)
 
 
-@pytest.mark.parametrize(("scale", "still"), [(65536.0, True), (1.0, False), (None, False)])
-def test_steps_by_which_a_scale_is_found_do_not_count(scale: float | None, still: bool) -> None:
+@pytest.mark.parametrize(("scale", "counted"), [(65536.0, 0), (1.0, 1), (None, 1)])
+def test_steps_that_lower_the_loss_scale_do_not_count(scale: float | None, counted: int) -> None:
     scaler = None if scale is None else SimpleNamespace(get_scale=lambda: scale)
-    trainer: Any = SimpleNamespace(precision_plugin=SimpleNamespace(scaler=scaler))
+    trainer: Any = SimpleNamespace(
+        precision_plugin=SimpleNamespace(scaler=scaler), global_step=0, accumulate_grad_batches=1
+    )
+    task, guard = Small(), SkipNonFiniteSteps()
+    for parameter in task.parameters():
+        parameter.grad = torch.full_like(parameter, torch.nan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxtyping.config.jaxtyping_disable", True)
-        assert _still_scaling(trainer) == still
+        guard.on_before_optimizer_step(trainer, task, task.configure_optimizers())
+    assert (guard.consecutive, guard.skipped) == (counted, 1)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("w", torch.nan), ("w", torch.inf), ("running_var", torch.inf), ("table", torch.nan)],
 )
-def test_weights_that_are_no_numbers_are_not_saved(name: str, value: float) -> None:
+def test_nonfinite_weights_are_not_saved(name: str, value: float) -> None:
     state = {"w": torch.ones(3), "running_var": torch.ones(2), "table": torch.zeros(5)}
-    check_weights({**state, "mask": torch.tensor([-torch.inf]), "steps": torch.tensor(3)}, state)
+    check_weights_before_saving(
+        {**state, "mask": torch.tensor([-torch.inf]), "steps": torch.tensor(3)}, state
+    )
     state[name][1] = value
     with pytest.raises(FloatingPointError, match=rf"{name} is not finite, so nothing is saved"):
-        check_weights(state, {"w": state["w"]})
+        check_weights_before_saving(state, {"w": state["w"]})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from visattn.training.callbacks.signals import GracefulExit, LeaveAtSignal, SignalWatch
+from visattn.training.callbacks.signals import ExitOnSignal, GracefulExit, SignalHandler
 
 BOTH = (signal.SIGTERM, signal.SIGINT)
 
@@ -34,18 +34,18 @@ def ended(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("number", BOTH)
 def test_a_signal_is_noted_until_the_watch_rests(number: int) -> None:
-    watch, before = SignalWatch(), signal.getsignal(number)
-    watch.listen()
+    watch, before = SignalHandler(), signal.getsignal(number)
+    watch.install()
     signal.raise_signal(number)
-    assert watch.asked == number
-    watch.rest()
+    assert watch.received == number
+    watch.restore()
     assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("second", BOTH)
 def test_the_second_signal_ends_all_at_once(second: int) -> None:
     def work() -> None:
-        SignalWatch().listen()
+        SignalHandler().install()
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(second)
 
@@ -54,13 +54,13 @@ def test_the_second_signal_ends_all_at_once(second: int) -> None:
 
 def test_what_was_to_be_ignored_is(capfd: pytest.CaptureFixture[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `nohup` and background jobs have it
-    watch = SignalWatch()
-    watch.listen()
+    watch = SignalHandler()
+    watch.install()
     signal.raise_signal(signal.SIGINT)
-    assert not watch.asked
+    assert not watch.received
     signal.raise_signal(signal.SIGTERM)
-    assert watch.asked == signal.SIGTERM
-    assert "the same signal once more stops at once" in capfd.readouterr().err
+    assert watch.received == signal.SIGTERM
+    assert "send the signal again to stop at once" in capfd.readouterr().err
 
 
 def test_exit_codes_are_those_of_shells() -> None:
@@ -71,7 +71,7 @@ def test_exit_codes_are_those_of_shells() -> None:
 @pytest.mark.parametrize("hook", ["on_validation_start", "on_test_start"])
 def test_scoring_ends_at_once(hook: str) -> None:
     trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="validate"))
-    getattr(LeaveAtSignal(), hook)(trainer, None)
+    getattr(ExitOnSignal(), hook)(trainer, None)
     with pytest.raises(GracefulExit, match="SIGTERM"):
         signal.raise_signal(signal.SIGTERM)
 
@@ -79,5 +79,5 @@ def test_scoring_ends_at_once(hook: str) -> None:
 def test_validation_within_training_waits_for_its_step() -> None:
     trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"))
     before = signal.getsignal(signal.SIGTERM)
-    LeaveAtSignal().on_validation_start(trainer, None)  # type: ignore[arg-type]
+    ExitOnSignal().on_validation_start(trainer, None)  # type: ignore[arg-type]
     assert signal.getsignal(signal.SIGTERM) is before

@@ -1,4 +1,4 @@
-"""Saved states of the loops: each says one of three things, wherever it was written."""
+"""Normalized loop states: one of three kinds, whatever hook the checkpoint was written in."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
-from visattn.training.checkpoint.loop_state import settle
+from visattn.training.checkpoint.loop_state import normalize_loop_state
 
 NAMES: tuple[str, ...] = ("ready", "started", "processed", "completed")
 STEPS = "epoch_loop.automatic_optimization.optim_progress"
@@ -19,13 +19,13 @@ def _any_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counts(*numbers: int) -> dict[str, dict[str, int]]:
-    told = dict(zip(NAMES, numbers, strict=True))
-    return {"total": dict(told), "current": dict(told)}
+    progress = dict(zip(NAMES, numbers, strict=True))
+    return {"total": dict(progress), "current": dict(progress)}
 
 
 def loops(epoch: tuple[int, ...], batch: tuple[int, ...], *, last: bool = False) -> dict[str, Any]:
     return {
-        "state_dict": {"combined_loader": [{"epoch": epoch[2], "done": batch[0]}]},
+        "state_dict": {"combined_loader": [{"epoch": epoch[2], "batches_done": batch[0]}]},
         "epoch_progress": counts(*epoch),
         "epoch_loop.state_dict": {"_batches_that_stepped": 10},
         "epoch_loop.batch_progress": {**counts(*batch), "is_last_batch": last},
@@ -36,8 +36,8 @@ def loops(epoch: tuple[int, ...], batch: tuple[int, ...], *, last: bool = False)
 
 
 def trainer(*, due: bool = False, validating: tuple[int, int] | None = None) -> Any:
-    seen = SimpleNamespace(ready=(validating or (3, 3))[0], completed=(validating or (3, 3))[1])
-    progress = SimpleNamespace(current=seen)
+    current = SimpleNamespace(ready=(validating or (3, 3))[0], completed=(validating or (3, 3))[1])
+    progress = SimpleNamespace(current=current)
     epoch_loop = SimpleNamespace(
         _should_check_val_fx=lambda _: due, val_loop=SimpleNamespace(batch_progress=progress)
     )
@@ -50,29 +50,29 @@ def trainer(*, due: bool = False, validating: tuple[int, int] | None = None) -> 
     )  # fmt: skip
 
 
-def told(state: dict[str, Any]) -> tuple[Any, ...]:
-    """The epoch, the batches and whether a validation is due, in short."""
+def summarize(state: dict[str, Any]) -> tuple[Any, ...]:
+    """Return epoch and batch counts, whether a validation is due, and two step counts."""
     epoch, batch = state["epoch_progress"], state["epoch_loop.batch_progress"]
-    seen = state["epoch_loop.val_loop.batch_progress"]
-    due = seen["total"]["started"] == seen["total"]["processed"] + 1
-    assert seen["current"] == dict.fromkeys(NAMES, 0 if due else 3)
+    validation = state["epoch_loop.val_loop.batch_progress"]
+    due = validation["total"]["started"] == validation["total"]["processed"] + 1
+    assert validation["current"] == dict.fromkeys(NAMES, 0 if due else 3)
     assert batch["total"]["ready"] == batch["total"]["completed"]
     return (
         tuple(epoch["current"][name] for name in NAMES),
         set(batch["current"].values()),
         due,
         state["epoch_loop.state_dict"]["_batches_that_stepped"],
-        state["state_dict"]["combined_loader"][0]["done"],
+        state["state_dict"]["combined_loader"][0]["batches_done"],
     )
 
 
-def settled(state: dict[str, Any], of: Any) -> tuple[Any, ...]:
-    settle(state, of)
-    return told(state)
+def normalized(state: dict[str, Any], owner: Any) -> tuple[Any, ...]:
+    normalize_loop_state(state, owner)
+    return summarize(state)
 
 
-def test_at_the_end_of_a_batch_it_is_done() -> None:
-    assert settled(loops((3, 3, 2, 2), (4, 4, 4, 3)), trainer()) == (
+def test_a_batch_is_completed_in_its_end_hook() -> None:
+    assert normalized(loops((3, 3, 2, 2), (4, 4, 4, 3)), trainer()) == (
         (3, 3, 2, 2),
         {4},
         False,
@@ -81,34 +81,34 @@ def test_at_the_end_of_a_batch_it_is_done() -> None:
     )
 
 
-def test_where_a_validation_follows_it_is_due() -> None:
+def test_a_validation_after_the_batch_is_due() -> None:
     state = loops((3, 3, 2, 2), (7, 7, 7, 6), last=True)
-    assert settled(state, trainer(due=True)) == ((3, 3, 2, 2), {7}, True, 10, 7)
+    assert normalized(state, trainer(due=True)) == ((3, 3, 2, 2), {7}, True, 10, 7)
 
 
 def test_within_a_validation_it_is_due_and_after_it_is_not() -> None:
     state = loops((3, 3, 2, 2), (7, 7, 7, 7), last=True)
-    assert settled(state, trainer(validating=(2, 1))) == ((3, 3, 2, 2), {7}, True, 10, 7)
+    assert normalized(state, trainer(validating=(2, 1))) == ((3, 3, 2, 2), {7}, True, 10, 7)
     state = loops((3, 3, 2, 2), (7, 7, 7, 7), last=True)
-    assert settled(state, trainer(validating=(3, 3))) == ((3, 3, 2, 2), {7}, False, 10, 7)
+    assert normalized(state, trainer(validating=(3, 3))) == ((3, 3, 2, 2), {7}, False, 10, 7)
 
 
-def test_an_epoch_that_is_over_is_over() -> None:
+def test_a_completed_epoch_stays_completed() -> None:
     state = loops((3, 3, 3, 2), (7, 7, 7, 7), last=True)
-    assert settled(state, trainer()) == ((3, 3, 3, 3), {0}, False, 10, 7)
-    assert settled(state, trainer()) == ((3, 3, 3, 3), {0}, False, 10, 0)  # once more
+    assert normalized(state, trainer()) == ((3, 3, 3, 3), {0}, False, 10, 7)
+    assert normalized(state, trainer()) == ((3, 3, 3, 3), {0}, False, 10, 0)  # once more
 
 
-def test_an_epoch_that_was_broken_off_is_not_over() -> None:
+def test_an_interrupted_epoch_is_not_completed() -> None:
     state = loops((3, 3, 3, 3), (4, 4, 4, 4))
-    assert settled(state, trainer()) == ((3, 3, 2, 2), {4}, False, 10, 4)
+    assert normalized(state, trainer()) == ((3, 3, 2, 2), {4}, False, 10, 4)
 
 
-def test_in_the_middle_of_a_batch_it_is_still_to_be_done() -> None:
+def test_an_interrupted_batch_is_repeated() -> None:
     state = loops((3, 3, 2, 2), (5, 5, 4, 4))
-    assert settled(state, trainer()) == ((3, 3, 2, 2), {4}, False, 10, 4)
+    assert normalized(state, trainer()) == ((3, 3, 2, 2), {4}, False, 10, 4)
 
 
-def test_what_is_used_of_lightning_is_still_there() -> None:
+def test_the_private_hooks_of_lightning_exist() -> None:
     assert callable(_FitLoop._should_accumulate)
     assert callable(_TrainingEpochLoop._should_check_val_fx)

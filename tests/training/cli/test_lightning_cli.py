@@ -18,23 +18,23 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from visattn.cli import main
-from visattn.models.serialization.config import describe
+from visattn.models.serialization.checkpoint import read_model
+from visattn.models.serialization.config import model_config
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.save_load import load
-from visattn.training.checkpoint.reader import read_model
+from visattn.pipelines.model_io import load
 from visattn.training.data.scenes import ScenesDataModule
 
 
 def test_a_run_leaves_its_config_checkpoints_and_scores(run: Path) -> None:
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config["model"]["init_args"]["captioner"]["init_args"]["hidden"] == 11
+    assert config["model"]["init_args"]["captioner"]["init_args"]["hidden_size"] == 11
     assert "data_info" not in config["model"]["init_args"]
     with (run / "csv-1" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len([row for row in rows if row["train/loss"]]) == 4
-    assert len([row for row in rows if row["val/truth"]]) == 2
-    assert 0 < float(rows[0]["train/entropy"]) <= 2.1973  # log 9
+    assert len([row for row in rows if row["val/caption_accuracy"]]) == 2
+    assert 0 < float(rows[0]["train/attention_entropy"]) <= 2.1973  # log 9
 
 
 def test_caption_panels_are_logged_as_images(run: Path) -> None:
@@ -67,10 +67,10 @@ def test_export_then_load_then_caption(
     assert main(["export", str(checkpoint), "--out", str(file)]) == 0
     model: Any = load(file)
     trained = read_model(checkpoint)
-    assert describe(model) == describe(trained)
+    assert model_config(model) == model_config(trained)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, trained.state_dict()[name])
-    (pixels,) = ScenesDataModule(size=24, validation=3).examples(1)
+    (pixels,) = ScenesDataModule(image_size=24, val=3).examples(1)
     (said,) = caption(model, pixels)
     Image.fromarray(pixels).save(tmp_path / "scene.png")
     capsys.readouterr()
@@ -90,21 +90,23 @@ def copy(run: Path, tmp_path: Path) -> Path:
 def test_test_scores_every_split_and_control(tiny: Path, copy: Path) -> None:
     assert main(["test", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0
     scores = json.loads((copy.parent.parent / "test.json").read_text())
-    words, maps = {"truth", "understood"}, {"pointing", "correctness", "lift"}
+    words, maps = {"caption_accuracy", "parsed"}, {"pointing_game", "correctness", "lift"}
     by_split: dict[str, set[str]] = {}
     for name in scores:
         by_split.setdefault(name.split("/")[0], set()).add(name.split("/")[1])
     assert by_split == {
         "test": words | maps,
         "novel": words | maps,
-        "given": maps,
+        "teacher_forced": maps,
         "shuffled": words,
-        "shuffled_given": maps,
+        "shuffled_teacher_forced": maps,
         "untrained": words,
-        "untrained_given": maps,
+        "untrained_teacher_forced": maps,
     }
-    assert scores["given/correctness"] - scores["given/lift"] == pytest.approx(0.074, abs=0.02)
-    assert abs(scores["untrained_given/lift"]) < 0.02
+    assert scores["teacher_forced/correctness"] - scores["teacher_forced/lift"] == pytest.approx(
+        0.074, abs=0.02
+    )
+    assert abs(scores["untrained_teacher_forced/lift"]) < 0.02
     assert not (copy.parent.parent / "config.yaml").exists()
 
 
@@ -114,7 +116,7 @@ def test_validate_writes_what_fit_logged(tiny: Path, copy: Path, run: Path) -> N
     with (run / "csv-1" / "metrics.csv").open() as file:
         logged = next(row for row in csv.DictReader(file) if row["val/loss"])
     assert scores["val/loss"] == pytest.approx(float(logged["val/loss"]), rel=1e-5)
-    assert scores["val/truth"] == float(logged["val/truth"])
+    assert scores["val/caption_accuracy"] == float(logged["val/caption_accuracy"])
 
 
 @pytest.mark.parametrize("word", ["validate", "test"])
@@ -133,10 +135,10 @@ def test_the_command_line_beats_the_checkpoint(
     tiny: Path, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["test", "--config", str(tiny), "--ckpt_path", str(copy)]
-    assert main([*words, "--model.captioner.hidden", "13"]) == 1
+    assert main([*words, "--model.captioner.hidden_size", "13"]) == 1
     said = capsys.readouterr().err
     assert "the checkpoint does not fit the model" in said
-    assert "size mismatch for model.look.query.weight" in said
+    assert "size mismatch for model.decoder.attention.scorer.query.weight" in said
     assert "[5, 11]" in said
     assert "[5, 13]" in said
 
@@ -160,7 +162,7 @@ def test_a_run_is_not_overwritten(
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert main(["fit", "--config", str(tiny), "--run", str(run)]) == 1
     said = capsys.readouterr().err
-    assert f"{run} already holds a run; choose another --run, remove the folder, or go on" in said
+    assert f"{run} already holds a run; choose another --run, remove the folder, or resume" in said
     assert f"--ckpt_path {run}/checkpoints/last.ckpt" in said
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
@@ -174,10 +176,10 @@ def test_no_run_is_overwritten_by_one_that_goes_on_from_another(
     last = copy.with_name("last.ckpt")
     last.write_bytes((run / "checkpoints" / "last.ckpt").read_bytes())
     for early in (str(copy), "best"):
-        assert main([*words, early, "--run", str(copy.parents[2])]) == 1
+        assert main([*words, early, "--run", str(copy.parents[1])]) == 1
         said = capsys.readouterr().err
-        assert "best.ckpt is of step 2, and the run goes on to step 4" in said
-        assert f"say --ckpt_path last --run {copy.parents[2]}" in said
+        assert "best.ckpt is of step 2, and the run continues to step 4" in said
+        assert f"--ckpt_path last --run {copy.parents[1]}" in said
 
 
 def test_last_is_the_newest_of_the_folder_or_none(tiny: Path, tmp_path: Path) -> None:
@@ -208,6 +210,18 @@ def test_a_run_goes_on_where_it_stopped(tiny: Path, tmp_path: Path) -> None:
     with (folder / "csv-2" / "metrics.csv").open() as file:
         assert [row["step"] for row in csv.DictReader(file) if row["train/loss"]] == ["4", "5"]
     assert not (tmp_path / "runs" / "tiny" / "2").exists()
+
+
+def test_a_config_is_found_by_its_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("visattn.io.config_files.config_directory", lambda: tiny.parent)
+    quick = ["--trainer.max_steps", "1", "--trainer.logger", "false"]
+    assert main(["fit", "--config", "tiny", *quick]) == 0
+    assert main(["fit", "--config=tiny", *quick]) == 0
+    for number in ("1", "2"):
+        assert Path("runs", "tiny", number, "config.yaml").is_file()
+    last = "runs/tiny/1/checkpoints/last.ckpt"
+    for command in ("validate", "test"):
+        assert main([command, "--config", "tiny", "--ckpt_path", last, "--dry-run"]) == 0
 
 
 @pytest.mark.slow
@@ -257,12 +271,20 @@ def test_a_saved_config_is_a_config(run: Path, tmp_path: Path) -> None:
     [
         (["--model", "CaptionTsk"], "CaptionTsk", "CaptioningTask"),
         (["--data", "SceneData"], "SceneData", "ScenesDataModule"),
-        (["--model.captioner", "SoftAttentionCaptoiner"], "Captoiner", "ShowAttendTell"),
+        (["--model.captioner", "ShowAttendTel"], "ShowAttendTel", "ShowAttendTell"),
         (["--model.captioner.encoder", "SmalEncoder"], "SmalEncoder", "SmallEncoder"),
         (["--trainer.callbacks+=CaptionPanel"], "CaptionPanel", "CaptionPanels"),
-        (["--model.captioner.hiden", "13"], "Option 'hiden' is not accepted", "hidden"),
-        (["--model.penality", "0.1"], "Option 'penality' is not accepted", "penalty"),
-        (["--data.sise", "13"], "Option 'sise' is not accepted", "size"),
+        (
+            ["--model.captioner.hiden_size", "13"],
+            "Option 'hiden_size' is not accepted",
+            "hidden_size",
+        ),
+        (
+            ["--model.length_penality", "0.1"],
+            "Option 'length_penality' is not accepted",
+            "length_penalty",
+        ),
+        (["--data.image_sise", "13"], "Option 'image_sise' is not accepted", "image_size"),
         (["--trainer.max_stepss", "3"], "--trainer.max_stepss", "--trainer.max_steps"),
     ],
 )
@@ -280,14 +302,14 @@ def test_what_was_meant_is_offered(
 def test_wrong_values_are_refused_before_anything_is_made(
     tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fit", "--config", str(tiny), "--data.size", "large"]) == 2
+    assert main(["fit", "--config", str(tiny), "--data.image_size", "large"]) == 2
     assert "large" in capsys.readouterr().err
     assert main(["fit", "--config", str(tiny), "--data.colors", "[mauve]"]) == 1
     assert "colors must be chosen from red" in capsys.readouterr().err
     assert main(["fit", "--config", "nowhere.yaml"]) == 2
     assert "nowhere.yaml" in capsys.readouterr().err
     assert main(["fit"]) == 2
-    assert "fit needs --config FILE.yaml" in capsys.readouterr().err
+    assert "fit needs --config NAME or FILE.yaml" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 
@@ -298,7 +320,7 @@ def test_predict_is_no_word_here(tiny: Path) -> None:
 def test_print_config_shows_every_default(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--config", str(tiny), "--print_config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed["model"]["init_args"]["penalty"] == 0.0
+    assert printed["model"]["init_args"]["doubly_stochastic_weight"] == 0.0
     assert printed["model"]["init_args"]["captioner"]["init_args"]["dropout"] == 0.1
 
 
@@ -358,7 +380,7 @@ def test_yaml_makes_no_objects(tiny: Path, tmp_path: Path) -> None:
 
 def test_a_checkpoint_imports_nothing(evil: Path, tiny: Path, copy: Path) -> None:
     saved = torch.load(copy)
-    saved["hyper_parameters"] = {"_class_path": "evilmod.Evil", "hidden": 3}
+    saved["hyper_parameters"] = {"_class_path": "evilmod.Evil", "hidden_size": 3}
     saved["hparams_name"] = "kwargs"
     torch.save(saved, copy)
     assert main(["validate", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0

@@ -3,27 +3,27 @@
 from visattn.training.cli.score_table import score_table
 
 SCORES = {
-    "given/pointing": float("nan"),
-    "novel/truth": 0.25,
-    "test/truth": 1.0,
-    "test/phrases": 1234.0,
+    "teacher_forced/pointing_game": float("nan"),
+    "novel/caption_accuracy": 0.25,
+    "test/caption_accuracy": 1.0,
+    "test/num_phrases": 1234.0,
     "test/error": 0.8375,
 }
 WIDE = """\
-                        test  given   novel
-truth                 1.0000         0.2500
-phrases                1,234
-error     0.8375 (at chance)
-pointing                          -"""
+                                test  teacher_forced   novel
+caption_accuracy              1.0000                  0.2500
+num_phrases                    1,234
+error             0.8375 (at chance)
+pointing_game                                      -"""
 
 
 def test_rows_are_scores_and_columns_splits() -> None:
-    notes = {"test/error_verdict": "at chance", "test/truth_verdict": "above chance"}
-    assert score_table(SCORES, notes, width=43) == WIDE
+    notes = {"test/error_verdict": "at chance", "test/caption_accuracy_verdict": "above chance"}
+    assert score_table(SCORES, notes, width=60) == WIDE
 
 
 def test_what_does_not_fit_comes_below() -> None:
-    text = score_table(SCORES, width=22)
-    assert max(map(len, text.splitlines())) <= 22
-    assert [table.split()[0] for table in text.split("\n\n")] == ["test", "given", "novel"]
+    text = score_table(SCORES, width=39)
+    assert max(map(len, text.splitlines())) <= 39
+    assert [table.split()[0] for table in text.split("\n\n")] == ["test", "teacher_forced", "novel"]
     assert score_table({}) == ""

@@ -1,4 +1,4 @@
-"""Photos with captions from their files to a scored run: in Python, and as a story."""
+"""Data module of captioned photos: in Python, and in training runs with all caption formats."""
 
 import json
 from pathlib import Path
@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 import yaml
-from miniatures import CaptionPaths, Format, write_caption_data
+from caption_data import CaptionPaths, Format, write_caption_data
 
 from visattn.cli import main
 from visattn.data.captions.batch import CaptionBatch
-from visattn.models.captioner import SPECIALS
+from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.training.data.captions import CaptionDataModule
 
-ENCODER = {"class_path": "TimmEncoder", "init_args": {"name": "test_resnet", "size": [64, 64]}}
+ENCODER = {"class_path": "TimmEncoder", "init_args": {"name": "test_resnet", "img_size": [64, 64]}}
 CAPTIONER = {
     "class_path": "ShowAttendTell",
     "init_args": {
         "encoder": ENCODER,
-        "word_width": 7,
-        "hidden": 11,
-        "attention": 5,
-        "projection": 13,
+        "embed_dim": 7,
+        "hidden_size": 11,
+        "attention_dim": 5,
+        "feature_proj_dim": 13,
     },
 }
-# Seven photos say little, and the scores say so.
+# Scores over so few photos come with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
 QUIET = {
     "accelerator": "cpu",
@@ -40,10 +40,14 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> CaptionPaths:
     return write_caption_data(tmp_path_factory.mktemp("mini"), photos=11)
 
 
-def described(paths: CaptionPaths, **changes: Any) -> dict[str, Any]:
-    listed = {name: str(getattr(paths, name)) for name in ("train", "validation", "test")}
-    told = {"captions": str(paths.captions), "photos": str(paths.photos), **listed}
-    return {**told, "min_count": 1, "batch": 3, **changes}
+def data_config(paths: CaptionPaths, **changes: Any) -> dict[str, Any]:
+    splits = {
+        "train": str(paths.train),
+        "val": str(paths.validation),
+        "test": str(paths.test),
+    }
+    files = {"captions": str(paths.captions), "photos": str(paths.photos), **splits}
+    return {**files, "min_word_freq": 1, "batch_size": 3, **changes}
 
 
 def write_config(path: Path, data: dict[str, Any], **task: Any) -> Path:
@@ -53,8 +57,8 @@ def write_config(path: Path, data: dict[str, Any], **task: Any) -> Path:
             "class_path": "CaptioningTask",
             "init_args": {
                 "captioner": CAPTIONER,
-                "beam": 2,
-                "warm": 1,
+                "beam_size": 2,
+                "warmup_steps": 1,
                 **task,
             },
         },
@@ -65,61 +69,64 @@ def write_config(path: Path, data: dict[str, Any], **task: Any) -> Path:
 
 
 @pytest.mark.parametrize("form", ["flickr", "csv", "karpathy", "coco", "jsonl"])
-def test_every_format_gives_the_same_words(
+def test_every_format_gives_the_same_vocabulary(
     tmp_path: Path, paths: CaptionPaths, form: Format
 ) -> None:
-    told = write_caption_data(tmp_path / form, photos=11, format=form)
+    other_paths = write_caption_data(tmp_path / form, photos=11, format=form)
     if form == "karpathy":
-        other = described(told, train="train", validation="val", test="test")
+        other = data_config(other_paths, train="train", val="val", test="test")
     else:
-        other = described(told)
+        other = data_config(other_paths)
     words = CaptionDataModule(**other).data_info["words"]
-    assert words == CaptionDataModule(**described(paths)).data_info["words"]
-    assert tuple(words[:4]) == SPECIALS
+    assert words == CaptionDataModule(**data_config(paths)).data_info["words"]
+    assert tuple(words[:4]) == SPECIAL_TOKENS
 
 
-def test_words_come_from_the_training_photos_alone(paths: CaptionPaths) -> None:
-    data = CaptionDataModule(**described(paths))
-    told = {entry.id for entry in data.entries["train"]}
-    assert len(told) == 7
-    said = " ".join(c for entry in data.entries["train"] for c in entry.captions).lower()
-    assert all(word in said for word in data.data_info["words"][4:])
-    assert len(CaptionDataModule(**described(paths, min_count=7)).data_info["words"]) < len(
+def test_vocabulary_is_built_from_the_training_photos_only(paths: CaptionPaths) -> None:
+    data = CaptionDataModule(**data_config(paths))
+    assert len({entry.id for entry in data.entries["train"]}) == 7
+    text = " ".join(c for entry in data.entries["train"] for c in entry.captions).lower()
+    assert all(word in text for word in data.data_info["words"][4:])
+    assert len(CaptionDataModule(**data_config(paths, min_word_freq=7)).data_info["words"]) < len(
         data.data_info["words"]
     )
 
 
 def test_a_split_that_shares_photos_with_training_is_refused(paths: CaptionPaths) -> None:
     with pytest.raises(ValueError, match="train"):
-        CaptionDataModule(**described(paths, validation=str(paths.train)))
+        CaptionDataModule(**data_config(paths, val=str(paths.train)))
 
 
 def test_an_unknown_split_is_refused(paths: CaptionPaths) -> None:
     with pytest.raises(ValueError, match=r"neither a split .* nor a list of photos"):
-        CaptionDataModule(**described(paths, train="nowhere.txt"))
+        CaptionDataModule(**data_config(paths, train="nowhere.txt"))
 
 
-@pytest.mark.parametrize("name", ["min_count", "max_words", "batch"])
+@pytest.mark.parametrize("name", ["min_word_freq", "max_words", "batch_size"])
 def test_numbers_below_one_are_refused(paths: CaptionPaths, name: str) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
-        CaptionDataModule(**described(paths, **{name: 0}))
+        CaptionDataModule(**data_config(paths, **{name: 0}))
 
 
-def test_what_is_read_once_has_no_substitutes(paths: CaptionPaths) -> None:
-    with pytest.raises(ValueError, match=r"a cache every photo is read once, .* must be raise"):
-        CaptionDataModule(**described(paths, on_error="substitute", cache="features"))
-    data = CaptionDataModule(**described(paths, on_error="substitute"))
-    substitutes = data.stand_ins(13, str)
-    assert substitutes is not None
-    assert CaptionDataModule(**described(paths)).stand_ins(13, str) is None
+def test_feature_cache_excludes_substitutes_for_unreadable_photos(paths: CaptionPaths) -> None:
+    with pytest.raises(ValueError, match=r"every photo is read once .* must be raise"):
+        CaptionDataModule(**data_config(paths, on_error="substitute", feature_cache_dir="features"))
+    data = CaptionDataModule(**data_config(paths, on_error="substitute"))
+    fallback = data.train_fallback(13, str)
+    assert fallback is not None
+    assert CaptionDataModule(**data_config(paths)).train_fallback(13, str) is None
 
 
 @pytest.fixture(scope="module")
-def story(paths: CaptionPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that trained from kept features with everything on, and was scored; look only."""
-    folder = tmp_path_factory.mktemp("story")
-    data = described(paths, phrases=str(paths.phrases), mirror=True, cache=str(folder / "features"))
-    config = write_config(folder / "c.yaml", data, supervision=0.5, penalty=0.1)
+def run_folder(paths: CaptionPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with cached features and all losses, validated and tested; read only."""
+    folder = tmp_path_factory.mktemp("run")
+    data = data_config(
+        paths, phrases=str(paths.phrases), hflip=True, feature_cache_dir=str(folder / "features")
+    )
+    config = write_config(
+        folder / "c.yaml", data, attention_loss_weight=0.5, doubly_stochastic_weight=0.1
+    )
     best = folder / "run" / "checkpoints" / "best.ckpt"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["visattn"])
@@ -129,156 +136,177 @@ def story(paths: CaptionPaths, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_a_run_is_scored_like_the_field_scores(story: Path) -> None:
-    scores = json.loads((story / "run" / "test.json").read_text())
+def test_test_results_have_the_standard_caption_metrics(run_folder: Path) -> None:
+    scores = json.loads((run_folder / "run" / "test.json").read_text())
     assert {"test/bleu-4", "test/rouge-l", "test/cider-d", "shuffled/cider-d"} <= set(scores)
-    assert {"given/lift", "given/pointing", "shuffled_given/lift", "untrained_given/lift"} <= set(
-        scores
-    )
+    assert {
+        "teacher_forced/lift",
+        "teacher_forced/pointing_game",
+        "shuffled_teacher_forced/lift",
+        "untrained_teacher_forced/lift",
+    } <= set(scores)
     assert scores["signature"].startswith("tok:")
-    assert scores["given/phrases"] == 10  # two photos, five captions each, a phrase in each
-    assert 0.1 < scores["given/baseline"] < 0.4
+    assert scores["teacher_forced/num_phrases"] == 10  # two photos with five captions of one phrase
+    assert 0.1 < scores["teacher_forced/uniform_baseline"] < 0.4
 
 
-def test_captions_are_kept_as_results_that_others_can_score(story: Path) -> None:
-    told = json.loads((story / "run" / "test_captions.json").read_text())
-    assert sorted(one["image_id"] for one in told) == ["1333_09.jpg", "1370_0a.jpg"]
-    assert all(set(one) == {"image_id", "caption"} for one in told)
+def test_generated_captions_are_written_in_the_coco_results_format(run_folder: Path) -> None:
+    results = json.loads((run_folder / "run" / "test_captions.json").read_text())
+    assert sorted(result["image_id"] for result in results) == ["1333_09.jpg", "1370_0a.jpg"]
+    assert all(set(result) == {"image_id", "caption"} for result in results)
 
 
-def test_features_are_kept_once_and_used_again(story: Path, capsys: Any) -> None:
-    assert (story / "features").is_dir()
-    before = {path: path.stat().st_mtime_ns for path in (story / "features").iterdir()}
-    run = ["validate", "--config", str(story / "c.yaml")]
-    best = story / "run" / "checkpoints" / "best.ckpt"
-    assert main([*run, "--ckpt_path", str(best), "--run", str(story / "again")]) == 0
-    assert {path: path.stat().st_mtime_ns for path in (story / "features").iterdir()} == before
+def test_cached_features_are_reused(run_folder: Path, capsys: Any) -> None:
+    assert (run_folder / "features").is_dir()
+    before = {path: path.stat().st_mtime_ns for path in (run_folder / "features").iterdir()}
+    run = ["validate", "--config", str(run_folder / "c.yaml")]
+    best = run_folder / "run" / "checkpoints" / "best.ckpt"
+    assert main([*run, "--ckpt_path", str(best), "--run", str(run_folder / "again")]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (run_folder / "features").iterdir()} == before
 
 
-def test_kept_features_give_the_scores_of_the_photos_themselves(
-    story: Path, tmp_path: Path
-) -> None:
-    best = story / "run" / "checkpoints" / "best.ckpt"
-    words = ["validate", "--config", str(story / "c.yaml"), "--ckpt_path", str(best)]
-    looked = [*words, "--data.cache", "null", "--run", str(tmp_path)]
-    assert main(looked) == 0
+def test_cached_features_give_the_same_scores_as_photos(run_folder: Path, tmp_path: Path) -> None:
+    best = run_folder / "run" / "checkpoints" / "best.ckpt"
+    arguments = ["validate", "--config", str(run_folder / "c.yaml"), "--ckpt_path", str(best)]
+    assert main([*arguments, "--data.feature_cache_dir", "null", "--run", str(tmp_path)]) == 0
     fresh = json.loads((tmp_path / "validate.json").read_text())
-    kept = json.loads((story / "run" / "validate.json").read_text())
-    assert fresh["val/loss"] == pytest.approx(kept["val/loss"], abs=2e-3)
-    assert fresh["val_given/correctness"] == pytest.approx(kept["val_given/correctness"], abs=2e-3)
+    cached = json.loads((run_folder / "run" / "validate.json").read_text())
+    assert fresh["val/loss"] == pytest.approx(cached["val/loss"], abs=2e-3)
+    assert fresh["val_teacher_forced/correctness"] == pytest.approx(
+        cached["val_teacher_forced/correctness"], abs=2e-3
+    )
 
 
-def test_features_of_another_encoder_are_refused(
-    story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_cached_features_of_another_encoder_are_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    best = story / "run" / "checkpoints" / "best.ckpt"
-    other = "--model.captioner.encoder.size=[96,64]"
-    words = ["validate", "--config", str(story / "c.yaml"), "--ckpt_path", str(best), other]
-    assert main([*words, "--run", str(tmp_path)]) == 1
+    best = run_folder / "run" / "checkpoints" / "best.ckpt"
+    other = "--model.captioner.encoder.img_size=[96,64]"
+    arguments = [
+        "validate",
+        "--config",
+        str(run_folder / "c.yaml"),
+        "--ckpt_path",
+        str(best),
+        other,
+    ]
+    assert main([*arguments, "--run", str(tmp_path)]) == 1
     assert "features" in capsys.readouterr().err
 
 
-def test_a_batch_holds_each_photo_once_for_all_of_its_captions(
-    story: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_has_each_photo_once_with_all_its_captions(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[CaptionBatch] = []
+    batches: list[CaptionBatch] = []
     from visattn.training.tasks.captioning import CaptioningTask
 
     step = CaptioningTask.training_step
     monkeypatch.setattr(
         CaptioningTask,
         "training_step",
-        lambda self, batch, batch_idx: (seen.append(batch), step(self, batch, batch_idx))[1],
+        lambda self, batch, batch_idx: (batches.append(batch), step(self, batch, batch_idx))[1],
     )
-    words = ["fit", "--config", str(story / "c.yaml"), "--trainer.limit_val_batches=0"]
-    words += ["--trainer.callbacks=[]", "--trainer.max_steps=2", "--run", str(story / "more")]
-    assert main(words) == 0
-    assert [len(batch.grids[0]) for batch in seen] == [3, 3]
-    assert all(len(batch.captions) == 15 and batch.images is None for batch in seen)
-    assert all(batch.owners.bincount().tolist() == [5, 5, 5] for batch in seen)
+    arguments = ["fit", "--config", str(run_folder / "c.yaml"), "--trainer.limit_val_batches=0"]
+    arguments += [
+        "--trainer.callbacks=[]",
+        "--trainer.max_steps=2",
+        "--run",
+        str(run_folder / "more"),
+    ]
+    assert main(arguments) == 0
+    assert [len(batch.grids[0]) for batch in batches] == [3, 3]
+    assert all(len(batch.captions) == 15 and batch.images is None for batch in batches)
+    assert all(batch.image_indices.bincount().tolist() == [5, 5, 5] for batch in batches)
 
 
-def test_supervision_draws_attention_to_the_boxes(paths: CaptionPaths, tmp_path: Path) -> None:
+def test_attention_supervision_increases_the_lift(paths: CaptionPaths, tmp_path: Path) -> None:
     lifts = {}
     for weight in (0.0, 3.0):
         folder = tmp_path / str(weight)
-        data = described(paths, phrases=str(paths.phrases))
-        config = write_config(tmp_path / "c.yaml", data, supervision=weight)
-        words = ["--config", str(config), "--run", str(folder)]
-        rate = ["--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.04"]
-        words += [*rate, "--trainer.callbacks=[]", "--seed_everything=3"]
-        words += ["--trainer.check_val_every_n_epoch=12"]
+        data = data_config(paths, phrases=str(paths.phrases))
+        config = write_config(tmp_path / "c.yaml", data, attention_loss_weight=weight)
+        arguments = ["--config", str(config), "--run", str(folder)]
+        optimizer = ["--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.04"]
+        arguments += [*optimizer, "--trainer.callbacks=[]", "--seed_everything=3"]
+        arguments += ["--trainer.check_val_every_n_epoch=12"]
         last = str(folder / "checkpoints" / "last.ckpt")
-        assert main(["fit", *words, "--trainer.max_epochs=12"]) == 0
-        assert main(["validate", *words, "--ckpt_path", last]) == 0
-        lifts[weight] = json.loads((folder / "validate.json").read_text())["val_given/lift"]
-    assert lifts[3.0] > lifts[0.0] + 0.05  # which is 0.00
+        assert main(["fit", *arguments, "--trainer.max_epochs=12"]) == 0
+        assert main(["validate", *arguments, "--ckpt_path", last]) == 0
+        lifts[weight] = json.loads((folder / "validate.json").read_text())[
+            "val_teacher_forced/lift"
+        ]
+    assert lifts[3.0] > lifts[0.0] + 0.05  # about 0 without supervision
 
 
-def test_missing_photos_are_named(
+def test_missing_photos_are_reported(
     paths: CaptionPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_config(tmp_path / "c.yaml", described(paths, photos=str(tmp_path)))
+    config = write_config(tmp_path / "c.yaml", data_config(paths, photos=str(tmp_path)))
     assert main(["fit", "--config", str(config), "--run", str(tmp_path / "run")]) == 1
-    said = capsys.readouterr().err
-    assert "photos are missing" in said
-    assert "Traceback" not in said
+    error = capsys.readouterr().err
+    assert "photos are missing" in error
+    assert "Traceback" not in error
 
 
-def test_a_name_of_the_environment_stands_for_a_path(
+def test_environment_variables_in_paths_are_expanded(
     paths: CaptionPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    data = described(paths, photos="${VISATTN_TEST_PHOTOS}")
+    data = data_config(paths, photos="${VISATTN_TEST_PHOTOS}")
     config = write_config(tmp_path / "c.yaml", data)
-    words = ["fit", "--config", str(config), "--trainer.fast_dev_run=1"]
+    arguments = ["fit", "--config", str(config), "--trainer.fast_dev_run=1"]
     monkeypatch.delenv("VISATTN_TEST_PHOTOS", raising=False)
-    assert main(words) == 1
+    assert main(arguments) == 1
     assert "VISATTN_TEST_PHOTOS" in capsys.readouterr().err
     monkeypatch.setenv("VISATTN_TEST_PHOTOS", str(paths.photos))
-    assert main(words) == 0
+    assert main(arguments) == 0
 
 
 def test_examples_are_files_of_validation_photos(paths: CaptionPaths) -> None:
-    data = CaptionDataModule(**described(paths))
+    data = CaptionDataModule(**data_config(paths))
     assert [path.name for path in data.examples(9)] == paths.validation.read_text().split()
     assert data.examples(1)[0].is_file()
 
 
-def test_coco_as_it_is_published_trains_is_tested_and_exported(
+def test_coco_with_files_per_split_is_trained_tested_and_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of captions and a folder of photos per split; then the first of them alone."""
+    """A file of captions and a folder of photos per split; then the training split only."""
     monkeypatch.setattr("sys.argv", ["visattn"])
     paths = write_caption_data(tmp_path, photos=11, format="coco")
     whole = json.loads(paths.captions.read_text())
-    for split, listed in (("train", paths.train), ("validation", paths.validation)):
+    for split, split_file in (("train", paths.train), ("validation", paths.validation)):
         (tmp_path / split).mkdir()
-        names = listed.read_text().split()
+        names = split_file.read_text().split()
         for name in names:
             (paths.photos / name).rename(tmp_path / split / name)
         images = [image for image in whole["images"] if image["file_name"] in names]
         ids = {image["id"] for image in images}
-        said = [one for one in whole["annotations"] if one["image_id"] in ids]
-        text = json.dumps({"images": images, "annotations": said})
+        annotations = [row for row in whole["annotations"] if row["image_id"] in ids]
+        text = json.dumps({"images": images, "annotations": annotations})
         (tmp_path / f"{split}.json").write_text(text)
     files = {split: str(tmp_path / f"{split}.json") for split in ("train", "validation")}
     folders = {split: str(tmp_path / split) for split in files}
-    data = {"captions": files, "photos": folders, "min_count": 1, "batch": 3}
-    config = write_config(tmp_path / "c.yaml", {**data, "cache": str(tmp_path / "features")})
-    words, runs = ["fit", "--config", str(config), "--trainer.max_epochs", "1"], tmp_path / "runs"
-    assert main([*words, "--run", str(runs / "both")]) == 0
+    data = {"captions": files, "photos": folders, "min_word_freq": 1, "batch_size": 3}
+    config = write_config(
+        tmp_path / "c.yaml", {**data, "feature_cache_dir": str(tmp_path / "features")}
+    )
+    arguments, runs = (
+        ["fit", "--config", str(config), "--trainer.max_epochs", "1"],
+        tmp_path / "runs",
+    )
+    assert main([*arguments, "--run", str(runs / "both")]) == 0
     assert "best checkpoint (val/cider-d" in capsys.readouterr().out
     assert main(["test", "--run", str(runs / "both")]) == 0
     scores = json.loads((runs / "both" / "test.json").read_text())
     assert {"test/cider-d", "shuffled/cider-d"} <= set(scores)
-    alone = ["--data.captions", f"{{train: {files['train']}}}", "--run", str(runs / "alone")]
-    assert main([*words, *alone, "--data.cache", "null"]) == 0
+    train_only = ["--data.captions", f"{{train: {files['train']}}}", "--run", str(runs / "alone")]
+    assert main([*arguments, *train_only, "--data.feature_cache_dir", "null"]) == 0
     last = runs / "alone" / "checkpoints" / "last.ckpt"
-    assert f"last checkpoint (none was chosen as the best): {last}" in capsys.readouterr().out
+    assert f"last checkpoint (none was selected as best): {last}" in capsys.readouterr().out
     assert main(["test", "--run", str(runs / "alone")]) == 1
-    assert "the data name no test photos" in capsys.readouterr().err
+    assert "the data have neither test nor validation photos" in capsys.readouterr().err
     assert main(["export", str(last), "--out", str(tmp_path / "m.safetensors")]) == 0
-    assert main([*words, "--data.photos", str(tmp_path / "train")]) == 1
-    said = capsys.readouterr().err
-    assert f"2 of 2 photos are missing or empty in {tmp_path / 'train'}" in said
-    assert f"{tmp_path / 'validation'} has the first, is it the folder?" in said
+    assert main([*arguments, "--data.photos", str(tmp_path / "train")]) == 1
+    error = capsys.readouterr().err
+    assert f"2 of 2 photos are missing or empty in {tmp_path / 'train'}" in error
+    assert f"{tmp_path / 'validation'} contains the first one: is it the folder?" in error

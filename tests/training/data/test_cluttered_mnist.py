@@ -1,4 +1,4 @@
-"""MNIST on canvases as data: which digits, on which canvases, in which epoch."""
+"""Data module of cluttered MNIST: digits, labels, canvases and their seeds."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from class_miniatures import write_digits
+from classification_data import write_digits
 from lightning import Trainer
 
 from visattn.data.classification.cluttered_mnist import ClutteredMNIST
@@ -20,7 +20,7 @@ from visattn.training.tasks.glimpse import GlimpseTask
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Digits of which those for the test are the only ones with pixels of 77."""
+    """Digits in which only test images have pixels of value 77."""
     folder = tmp_path_factory.mktemp("digits")
     write_digits(folder)
     test = folder / "MNIST" / "raw" / "t10k-images-idx3-ubyte"
@@ -29,32 +29,39 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def digits(root: Path, **options: Any) -> ClutteredMNISTDataModule:
-    asked = {"canvas": (31, 37), "pieces": 2, "piece": 5, "validation": 5, "batch": 6, **options}
-    return ClutteredMNISTDataModule(root=str(root), **asked)
+    settings = {
+        "canvas_size": (31, 37),
+        "num_distractors": 2,
+        "distractor_size": 5,
+        "val": 5,
+        "batch_size": 6,
+        **options,
+    }
+    return ClutteredMNISTDataModule(root=str(root), **settings)
 
 
-class Watching(ClassificationTask):
-    """A task that remembers what it was shown in training."""
+class RecordingTask(ClassificationTask):
+    """A task that records its training images."""
 
-    shown: list[torch.Tensor]
+    images: list[torch.Tensor]
 
     def training_step(self, batch: LabeledBatch, batch_idx: int) -> torch.Tensor:
-        self.shown.append(batch.images)
+        self.images.append(batch.images)
         return super().training_step(batch, batch_idx)
 
 
-def watching(data: ClutteredMNISTDataModule) -> Watching:
-    task = Watching(
+def recording_task(data: ClutteredMNISTDataModule) -> RecordingTask:
+    task = RecordingTask(
         lambda classes: AttentionResNet(
-            classes, depth=8, width=4, size=(31, 37), mean=(0.1,), std=(0.3,)
+            classes, depth=8, stem_width=4, img_size=(31, 37), mean=(0.1,), std=(0.3,)
         ),
         data.data_info,
     )
-    task.shown = []
+    task.images = []
     return task
 
 
-def fit(task: Watching, data: ClutteredMNISTDataModule, epochs: int) -> None:
+def fit(task: RecordingTask, data: ClutteredMNISTDataModule, epochs: int) -> None:
     trainer = Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -69,16 +76,16 @@ def fit(task: Watching, data: ClutteredMNISTDataModule, epochs: int) -> None:
     trainer.fit(task, datamodule=data)
 
 
-def test_every_part_holds_its_digits_with_their_labels(root: Path) -> None:
-    data = digits(root, pieces=0)
-    assert data.data_info == {"classes": list("0123456789")}
+def test_every_split_has_its_digits_with_their_labels(root: Path) -> None:
+    data = digits(root, num_distractors=0)
+    assert data.data_info == {"class_names": list("0123456789")}
     data.setup("fit")
     data.setup("test")
     counts = []
     for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
-        seen = [pair for batch in loader for pair in zip(*batch, strict=True)]
-        counts.append(len(seen))
-        for image, label in seen:
+        pairs = [pair for batch in loader for pair in zip(*batch, strict=True)]
+        counts.append(len(pairs))
+        for image, label in pairs:
             (row,) = set(torch.nonzero(image[0])[:, 0].tolist())
             top = row - 4 - 2 * int(label)
             assert image.shape == (1, 31, 37)
@@ -86,12 +93,12 @@ def test_every_part_holds_its_digits_with_their_labels(root: Path) -> None:
     assert counts == [18, 5, 11]
 
 
-def test_no_test_digit_and_none_for_validation_is_cut_up(root: Path) -> None:
-    data = digits(root, pieces=40)
-    training = data.laid("train")
+def test_distractors_are_cropped_from_training_digits_only(root: Path) -> None:
+    data = digits(root, num_distractors=40)
+    training = data.open_dataset("train")
     for split in ("train", "validation", "test"):
-        assert data.laid(split).clutter is training.digits
-    test = data.laid("test")
+        assert data.open_dataset(split).distractor_source is training.digits
+    test = data.open_dataset("test")
     images, _ = test[[*range(11)]]
     for image, (top, left) in zip(images, test.placements(range(11)).digits.tolist(), strict=True):
         outside = image[0].clone()
@@ -101,14 +108,14 @@ def test_no_test_digit_and_none_for_validation_is_cut_up(root: Path) -> None:
     assert not (training[[*range(18)]].images == 77).any()
 
 
-def test_epochs_have_canvases_of_their_own_which_come_again(root: Path) -> None:
+def test_each_epoch_has_its_own_reproducible_canvases(root: Path) -> None:
     shown = []
     for _ in range(2):
         data = digits(root)
-        task = watching(data)
+        task = recording_task(data)
         torch.manual_seed(len(shown))
         fit(task, data, epochs=2)
-        shown.append(torch.cat(task.shown))
+        shown.append(torch.cat(task.images))
     assert torch.equal(*shown)
     first, second = shown[0].split(18)
     epochs = [{image.numpy().tobytes() for image in epoch} for epoch in (first, second)]
@@ -116,33 +123,36 @@ def test_epochs_have_canvases_of_their_own_which_come_again(root: Path) -> None:
     assert not epochs[0] & epochs[1]
 
 
-def test_validation_and_test_stay_as_they_are(root: Path) -> None:
+def test_validation_and_test_canvases_depend_on_the_split_seed_only(root: Path) -> None:
     data, again = digits(root), digits(root, seed=5)
     other = digits(root, split_seed=1)
     for split in ("validation", "test"):
-        assert data.laid(split).digest() == again.laid(split).digest()
-        assert data.laid(split).digest() != other.laid(split).digest()
-    every = [*range(5)]
-    assert not torch.equal(data.laid("train")[every].images, again.laid("train")[every].images)
-    test, validation = data.laid("test"), data.laid("validation")
-    places = [one.placements(range(5)).digits for one in (test, validation)]
+        assert data.open_dataset(split).digest() == again.open_dataset(split).digest()
+        assert data.open_dataset(split).digest() != other.open_dataset(split).digest()
+    indices = [*range(5)]
+    assert not torch.equal(
+        data.open_dataset("train")[indices].images, again.open_dataset("train")[indices].images
+    )
+    test, validation = data.open_dataset("test"), data.open_dataset("validation")
+    places = [dataset.placements(range(5)).digits for dataset in (test, validation)]
     assert not torch.equal(*places)
 
 
-def test_the_test_notes_its_canvases(root: Path) -> None:
+def test_test_notes_have_the_digest_of_the_canvases(root: Path) -> None:
     data = digits(root)
-    task = watching(data)
+    task = recording_task(data)
+    data.input_spec = task.input_spec
     data.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-        lightning_module=task, global_rank=0, world_size=1
+        global_rank=0, world_size=1
     )
     data.setup("fit")
-    assert task.notes == {}
+    assert data.test_notes() == {}
     data.setup("test")
-    assert task.notes == {"test_canvases": f"sha256 {data.laid('test').digest()}"}
+    assert data.test_notes() == {"test_canvases": f"sha256 {data.open_dataset('test').digest()}"}
 
 
-def test_centers_come_in_the_order_of_the_test(root: Path) -> None:
-    data = digits(root, pieces=0)
+def test_centers_are_in_the_order_of_the_test_images(root: Path) -> None:
+    data = digits(root, num_distractors=0)
     before = data.centers()
     data.setup("test")
     assert torch.equal(data.centers(), before)
@@ -153,41 +163,43 @@ def test_centers_come_in_the_order_of_the_test(root: Path) -> None:
     assert data.centers("validation").shape == (5, 2)
 
 
-def test_a_model_that_looks_is_tried_from_the_digit_itself_too(
+def test_glimpse_models_are_also_tested_from_the_center_of_the_digit(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def model(classes: list[str]) -> RecurrentAttentionModel:
         return RecurrentAttentionModel(
-            classes, (31, 37), [0.1], [0.3], glimpse=5, glimpses=3, width=8
+            classes, (31, 37), [0.1], [0.3], glimpse_size=5, num_glimpses=3, hidden_size=8
         )
 
-    task, data = GlimpseTask(model, {"classes": list("0123456789")}), digits(root)
+    task, data = GlimpseTask(model, {"class_names": list("0123456789")}), digits(root)
     trainer = Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, max_epochs=1,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
         use_distributed_sampler=False, num_sanity_val_steps=0,
     )  # fmt: skip
     trainer.fit(task, datamodule=data)
-    assert "val/error_aimed" not in trainer.callback_metrics
-    roll_out, starts = task.model.roll_out, []
+    assert "val/error_centered" not in trainer.callback_metrics
+    rollout, starts = task.model.rollout, []
     monkeypatch.setattr(
-        task.model, "roll_out", lambda *a, **o: starts.append(o.get("start")) or roll_out(*a, **o)
+        task.model,
+        "rollout",
+        lambda *a, **o: starts.append(o.get("init_locations")) or rollout(*a, **o),
     )
     (scores,) = trainer.test(task, datamodule=data, verbose=False)
     monkeypatch.undo()
     assert any(start is not None and torch.equal(start, data.centers()) for start in starts)
-    shown = data.laid("test")[list(range(len(data.laid("test"))))]
-    looks = task.model.eval().look(shown.images, start=data.centers())
-    wrong = (looks.scores[:, 0].argmax(-1) != shown.labels[:, None]).float().mean(0)
-    assert scores["test/error_aimed"] == pytest.approx(wrong[-1].item())
-    noted = task.notes["test_error_after_each_glimpse"]["aimed"]
-    assert noted == pytest.approx(wrong.tolist())
+    test = data.open_dataset("test")[list(range(len(data.open_dataset("test"))))]
+    scanpath = task.model.eval().scanpath(test.images, init_locations=data.centers())
+    wrong = (scanpath.logits[:, 0].argmax(-1) != test.labels[:, None]).float().mean(0)
+    assert scores["test/error_centered"] == pytest.approx(wrong[-1].item())
+    per_glimpse = task.notes["test_error_per_glimpse"]["centered"]
+    assert per_glimpse == pytest.approx(wrong.tolist())
 
 
-def test_other_processes_make_the_same_canvases(root: Path) -> None:
+def test_workers_make_the_same_canvases(root: Path) -> None:
     shown = []
-    for workers in (0, 1):
-        data = digits(root, workers=workers)
+    for num_workers in (0, 1):
+        data = digits(root, num_workers=num_workers)
         data.setup("fit")
         loader = data.train_dataloader()
         batches = []
@@ -198,11 +210,11 @@ def test_other_processes_make_the_same_canvases(root: Path) -> None:
     assert torch.equal(*shown)
 
 
-def test_what_does_not_fit_is_said_before_training(root: Path) -> None:
+def test_options_that_do_not_fit_are_refused(root: Path) -> None:
     with pytest.raises(ValueError, match="must fit on the canvas"):
-        digits(root, canvas=(20, 60))
+        digits(root, canvas_size=(20, 60))
     with pytest.raises(ValueError, match="must fit into other digits"):
-        digits(root, piece=29)
+        digits(root, distractor_size=29)
     with pytest.raises(ValueError, match="seed must be at least 0"):
         digits(root, seed=-1)
     with pytest.raises(FileNotFoundError, match="does not hold MNIST"):
@@ -212,4 +224,4 @@ def test_what_does_not_fit_is_said_before_training(root: Path) -> None:
 def test_examples_are_canvases(root: Path) -> None:
     data = digits(root)
     assert [image.shape for image in data.examples(3)] == [(31, 37, 3)] * 3
-    assert isinstance(data.parts["validation"], ClutteredMNIST)
+    assert isinstance(data.datasets["validation"], ClutteredMNIST)

@@ -1,4 +1,4 @@
-"""Shards train as the loose files do: the same batches, in the same order, counted once."""
+"""Data modules of tar shards: the same batches, in the same order, as those of loose files."""
 
 import json
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from class_miniatures import write_digits, write_photo_folders
-from miniatures import CaptionPaths, write_caption_data
-from shard_miniatures import write_caption_shards, write_class_shards
+from caption_data import CaptionPaths, write_caption_data
+from classification_data import write_digits, write_photo_folders
+from shard_data import write_caption_shards, write_class_shards
 from torch import Tensor
 
 from visattn.cli import main
@@ -40,8 +40,8 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> CaptionPaths:
 
 
 @pytest.fixture(scope="module")
-def told(paths: CaptionPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_caption_shards(tmp_path_factory.mktemp("told") / "shards", paths)
+def caption_shards(paths: CaptionPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_caption_shards(tmp_path_factory.mktemp("captions") / "shards", paths)
 
 
 @pytest.fixture(scope="module")
@@ -52,28 +52,30 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def classed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_class_shards(tmp_path_factory.mktemp("classed") / "shards", photos)
+def class_shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_class_shards(tmp_path_factory.mktemp("classes") / "shards", photos)
 
 
 def set_up(
     data: DataModule, encoder: ImageEncoder | None = None, *, rank: int = 0, world: int = 1,
     stage: str = "fit",
 ) -> Any:  # fmt: skip
-    """Let data belong to a task of its kind, on one of so many processes."""
-    looks = encoder or SmallEncoder(size=(24, 24), channels=8)
+    """Set up data with the input specification of a matching task, for one of the processes."""
+    encoder = encoder or SmallEncoder(img_size=(24, 24), channels=8)
     info = data.data_info
     if "words" in info:
         task: Any = CaptioningTask(
-            lambda words: ShowAttendTell(words, looks, word_width=7, hidden=11, attention=5),
+            lambda words: ShowAttendTell(
+                words, encoder, embed_dim=7, hidden_size=11, attention_dim=5
+            ),
             info,
         )
     else:
         task = ClassificationTask(
-            lambda classes: AttentionResNet(classes, depth=8, width=4, size=(24, 24)), info
+            lambda classes: AttentionResNet(classes, depth=8, stem_width=4, img_size=(24, 24)), info
         )
+    data.input_spec = task.input_spec
     data.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-        lightning_module=task,
         global_rank=rank,
         world_size=world,
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
@@ -83,122 +85,142 @@ def set_up(
 
 
 def parts(batch: Any) -> list[Any]:
-    """Return all that a batch holds, the samples' names too."""
-    held = [part for part in batch if isinstance(part, Tensor)]
+    """Return all contents of a batch, with the names of the samples."""
+    contents = [part for part in batch if isinstance(part, Tensor)]
     if isinstance(batch, CaptionBatch):
-        held += [*batch.grids, batch.numbers]
-        held += [(sample.id, sample.captions, sample.phrases) for sample in batch.samples]
-    return held
+        contents += [*batch.grids, batch.caption_indices]
+        contents += [(sample.id, sample.captions, sample.phrases) for sample in batch.samples]
+    return contents
 
 
-def check_alike(ours: Any, theirs: Any) -> int:
-    """Refuse loaders that differ in a number; return how many batches there were."""
+def count_equal_batches(loader: Any, reference: Any) -> int:
+    """Assert that two loaders return the same batches, and return their number."""
     count = 0
-    for one, other in zip(ours, theirs, strict=True):
-        for part, same in zip(parts(one), parts(other), strict=True):
+    for batch, expected in zip(loader, reference, strict=True):
+        for part, same in zip(parts(batch), parts(expected), strict=True):
             assert torch.equal(part, same) if isinstance(part, Tensor) else part == same
         count += 1
     return count
 
 
-def check_modules(ours: Callable[[], DataModule], theirs: Callable[[], DataModule]) -> None:
-    """Refuse data modules whose batches differ in two epochs of training, or in evaluation."""
-    one, other = set_up(ours()), set_up(theirs())
-    assert one.data_info == other.data_info
-    train, loose = one.train_dataloader(), other.train_dataloader()
+def check_modules(
+    shard_data: Callable[[], DataModule], file_data: Callable[[], DataModule]
+) -> None:
+    """Assert equal batches in two epochs of training, in validation and in test."""
+    shards, files = set_up(shard_data()), set_up(file_data())
+    assert shards.data_info == files.data_info
+    train, reference = shards.train_dataloader(), files.train_dataloader()
     for epoch in range(2):
-        for loader in (train, loose):
-            loader.order.set_epoch(epoch)
-        assert check_alike(train, loose) > 1
-    assert check_alike(one.val_dataloader(), other.val_dataloader())
-    one, other = set_up(ours(), stage="test"), set_up(theirs(), stage="test")
-    assert check_alike(one.test_dataloader(), other.test_dataloader())
+        for loader in (train, reference):
+            loader.epoch_sampler.set_epoch(epoch)
+        assert count_equal_batches(train, reference) > 1
+    assert count_equal_batches(shards.val_dataloader(), files.val_dataloader())
+    shards, files = set_up(shard_data(), stage="test"), set_up(file_data(), stage="test")
+    assert count_equal_batches(shards.test_dataloader(), files.test_dataloader())
 
 
 def caption_data(paths: CaptionPaths, **options: Any) -> CaptionDataModule:
-    listed = {name: str(getattr(paths, name)) for name in ("train", "validation", "test")}
-    options = {"min_count": 2, "batch": 3, **options}
-    return CaptionDataModule(str(paths.captions), str(paths.photos), **listed, **options)
+    splits = {
+        "train": str(paths.train),
+        "val": str(paths.validation),
+        "test": str(paths.test),
+    }
+    options = {"min_word_freq": 2, "batch_size": 3, **options}
+    return CaptionDataModule(str(paths.captions), str(paths.photos), **splits, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"mirror": True, "max_words": 5, "seed": 3, "fit": "pad"}])
-def test_captions_come_batch_for_batch_as_from_loose_files(
-    paths: CaptionPaths, told: Path, options: dict[str, Any]
+@pytest.mark.parametrize(
+    "options", [{}, {"hflip": True, "max_words": 5, "seed": 3, "resize_mode": "pad"}]
+)
+def test_caption_batches_equal_those_of_loose_files(
+    paths: CaptionPaths, caption_shards: Path, options: dict[str, Any]
 ) -> None:
     options = {**options, "phrases": str(paths.phrases)}
 
-    def ours() -> ShardCaptionDataModule:
-        return ShardCaptionDataModule(str(told), min_count=2, batch=3, **options)
+    def shard_data() -> ShardCaptionDataModule:
+        return ShardCaptionDataModule(str(caption_shards), min_word_freq=2, batch_size=3, **options)
 
-    check_modules(ours, lambda: caption_data(paths, **options))
+    check_modules(shard_data, lambda: caption_data(paths, **options))
 
 
-def test_words_are_counted_as_from_loose_files(paths: CaptionPaths, told: Path) -> None:
+def test_vocabulary_equals_that_of_loose_files(paths: CaptionPaths, caption_shards: Path) -> None:
     for count in (1, 5, 9, 20):
-        ours = ShardCaptionDataModule(str(told), min_count=count)
-        theirs = caption_data(paths, min_count=count)
-        assert ours.vocabulary.hash == theirs.vocabulary.hash
-        assert ours.unknown_share() == theirs.unknown_share()
-    assert ours.unknown_share() > 0
+        shards = ShardCaptionDataModule(str(caption_shards), min_word_freq=count)
+        files = caption_data(paths, min_word_freq=count)
+        assert shards.vocabulary.hash == files.vocabulary.hash
+        assert shards.unknown_word_fraction() == files.unknown_word_fraction()
+    assert shards.unknown_word_fraction() > 0
 
 
-def test_features_that_were_kept_of_loose_files_serve_shards(
-    paths: CaptionPaths, told: Path, tmp_path: Path
+def test_shards_use_the_cached_features_of_loose_files(
+    paths: CaptionPaths, caption_shards: Path, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"cache": str(tmp_path / "kept"), "mirror": True}
-    encoder = TimmEncoder("test_resnet", size=(64, 64))
-    theirs = set_up(caption_data(paths, **options), encoder)
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
-    ours = set_up(ShardCaptionDataModule(str(told), min_count=2, batch=3, **options), encoder)
-    assert check_alike(ours.train_dataloader(), theirs.train_dataloader()) > 1
-    assert check_alike(ours.val_dataloader(), theirs.val_dataloader())
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()} == kept
+    options: dict[str, Any] = {"feature_cache_dir": str(tmp_path / "cache"), "hflip": True}
+    encoder = TimmEncoder("test_resnet", img_size=(64, 64))
+    files = set_up(caption_data(paths, **options), encoder)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+    shards = set_up(
+        ShardCaptionDataModule(str(caption_shards), min_word_freq=2, batch_size=3, **options),
+        encoder,
+    )
+    assert count_equal_batches(shards.train_dataloader(), files.train_dataloader()) > 1
+    assert count_equal_batches(shards.val_dataloader(), files.val_dataloader())
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == before
 
 
-@pytest.mark.parametrize("options", [{}, {"augment": AUGMENT, "seed": 3, "fit": "squash"}])
-def test_photos_come_batch_for_batch_as_from_folders(
-    photos: Path, classed: Path, options: dict[str, Any]
+@pytest.mark.parametrize(
+    "options", [{}, {"train_transforms": AUGMENT, "seed": 3, "resize_mode": "squash"}]
+)
+def test_photo_batches_equal_those_of_folders(
+    photos: Path, class_shards: Path, options: dict[str, Any]
 ) -> None:
     check_modules(
-        lambda: ShardClassificationDataModule(str(classed), batch=4, **options),
-        lambda: FolderDataModule(str(photos), batch=4, **options),
+        lambda: ShardClassificationDataModule(str(class_shards), batch_size=4, **options),
+        lambda: FolderDataModule(str(photos), batch_size=4, **options),
     )
 
 
-def test_digits_come_batch_for_batch_as_from_their_files(tmp_path: Path) -> None:
+def test_digit_batches_equal_those_of_mnist_files(tmp_path: Path) -> None:
     write_digits(tmp_path)
-    words = ["--source", "MNIST", "--root", str(tmp_path), "--held-out", "5"]
-    assert main(["data", "shards", "--out", str(tmp_path / "shards"), *words]) == 0
+    arguments = ["--dataset", "MNIST", "--root", str(tmp_path), "--num-val", "5"]
+    assert main(["data", "shards", "--out", str(tmp_path / "shards"), *arguments]) == 0
     augment: list[Any] = [{"RandomTranslate": {"pixels": 2}}, "RandomHorizontalFlip"]
 
-    def ours() -> ShardClassificationDataModule:
-        return ShardClassificationDataModule(str(tmp_path / "shards"), augment=augment, batch=6)
-
-    def theirs() -> TorchvisionDataModule:
-        return TorchvisionDataModule(
-            "MNIST", root=str(tmp_path), validation=5, augment=augment, batch=6
+    def shard_data() -> ShardClassificationDataModule:
+        return ShardClassificationDataModule(
+            str(tmp_path / "shards"), train_transforms=augment, batch_size=6
         )
 
-    check_modules(ours, theirs)
-    assert ours().examples(2)[0].shape == (28, 28, 3)
+    def file_data() -> TorchvisionDataModule:
+        return TorchvisionDataModule(
+            "MNIST", root=str(tmp_path), val=5, train_transforms=augment, batch_size=6
+        )
+
+    check_modules(shard_data, file_data)
+    assert shard_data().examples(2)[0].shape == (28, 28, 3)
 
 
-def test_workers_read_what_one_process_reads(told: Path, classed: Path) -> None:
-    alone = set_up(ShardCaptionDataModule(str(told), min_count=2, batch=3))
-    helped = set_up(ShardCaptionDataModule(str(told), min_count=2, batch=3, workers=2))
-    assert check_alike(helped.train_dataloader(), alone.train_dataloader()) == 4
+def test_workers_return_the_same_batches(caption_shards: Path, class_shards: Path) -> None:
+    reference = set_up(ShardCaptionDataModule(str(caption_shards), min_word_freq=2, batch_size=3))
+    with_workers = set_up(
+        ShardCaptionDataModule(str(caption_shards), min_word_freq=2, batch_size=3, num_workers=2)
+    )
+    assert count_equal_batches(with_workers.train_dataloader(), reference.train_dataloader()) == 4
 
 
-def test_several_processes_share_each_sample_out_once(
-    paths: CaptionPaths, classed: Path, tmp_path: Path
+def test_two_processes_read_each_sample_once(
+    paths: CaptionPaths, class_shards: Path, tmp_path: Path
 ) -> None:
     entries = read_captions(paths.captions)
     splits = {"train": entries[:7], "validation": entries[7:]}
     write_shards(tmp_path, caption_plan(splits, paths.photos), per_shard=3)
     for make, names in (
-        (lambda: ShardCaptionDataModule(str(tmp_path), batch=2), lambda b: [s.id for s in b[0]]),
         (
-            lambda: ShardClassificationDataModule(str(classed), batch=2),
+            lambda: ShardCaptionDataModule(str(tmp_path), batch_size=2),
+            lambda b: [s.id for s in b[0]],
+        ),
+        (
+            lambda: ShardClassificationDataModule(str(class_shards), batch_size=2),
             lambda b: [*map(repr, b.images)],
         ),
     ):
@@ -211,26 +233,24 @@ def test_several_processes_share_each_sample_out_once(
         assert len(set(trained[0] + trained[1])) == 2 * len(trained[0])
 
 
-def test_shards_of_the_other_kind_are_refused_with_the_right_name(
-    told: Path, classed: Path, tmp_path: Path
+def test_shards_with_other_annotations_are_refused(
+    caption_shards: Path, class_shards: Path, tmp_path: Path
 ) -> None:
+    with pytest.raises(ValueError, match="holds images with captions; use ShardCaptionDataModule"):
+        ShardClassificationDataModule(str(caption_shards))
     with pytest.raises(
-        ValueError, match="holds images with captions; ShardCaptionDataModule reads"
+        ValueError, match="holds images with classes; use ShardClassificationDataModule"
     ):
-        ShardClassificationDataModule(str(told))
-    with pytest.raises(
-        ValueError, match="holds images with classes; ShardClassificationDataModule reads them"
-    ):
-        ShardCaptionDataModule(str(classed))
+        ShardCaptionDataModule(str(class_shards))
     with pytest.raises(FileNotFoundError, match="holds no shards; visattn data shards --out"):
         ShardClassificationDataModule(str(tmp_path))
 
 
-def test_shards_without_a_test_split_are_tested_on_validation(
+def test_shards_without_a_test_split_use_validation_for_the_test(
     paths: CaptionPaths, tmp_path: Path
 ) -> None:
     folder = write_caption_shards(tmp_path / "shards", paths, "train", "validation")
-    data = set_up(ShardCaptionDataModule(str(folder), min_count=1, batch=3), stage="test")
+    data = set_up(ShardCaptionDataModule(str(folder), min_word_freq=1, batch_size=3), stage="test")
     ids = [sample.id for batch in data.test_dataloader() for sample in batch.samples]
     assert ids == paths.validation.read_text().split()
     without = write_caption_shards(tmp_path / "other", paths, "train")
@@ -239,7 +259,7 @@ def test_shards_without_a_test_split_are_tested_on_validation(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"train": {}}', '{"train": 1, "validation": {}}'])
-def test_damaged_words_are_named(paths: CaptionPaths, tmp_path: Path, text: str) -> None:
+def test_damaged_word_counts_are_refused(paths: CaptionPaths, tmp_path: Path, text: str) -> None:
     folder = write_caption_shards(tmp_path / "shards", paths)
     (folder / "words.json").write_text(text)
     with pytest.raises(ValueError, match=r"words\.json is missing or damaged \(\w+: "):
@@ -247,29 +267,32 @@ def test_damaged_words_are_named(paths: CaptionPaths, tmp_path: Path, text: str)
 
 
 @pytest.mark.slow
-def test_a_run_on_shards_ends_with_the_weights_of_one_on_loose_files(
-    photos: Path, classed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_training_on_shards_gives_the_weights_of_training_on_files(
+    photos: Path, class_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["visattn"])
-    classifier = {"class_path": "AttentionResNet", "init_args": {"depth": 8, "width": 4}}
-    classifier["init_args"]["size"] = [24, 24]  # pyright: ignore[reportArgumentType,reportIndexIssue]
+    classifier = {"class_path": "AttentionResNet", "init_args": {"depth": 8, "stem_width": 4}}
+    classifier["init_args"]["img_size"] = [24, 24]  # pyright: ignore[reportArgumentType,reportIndexIssue]
     trainer = {"accelerator": "cpu", "max_epochs": 2, "enable_progress_bar": False}
     quiet = {"enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1}
     scores, weights = [], []
-    for name, given in (
+    for name, source in (
         ("FolderDataModule", {"root": str(photos)}),
-        ("ShardClassificationDataModule", {"shards": str(classed)}),
+        ("ShardClassificationDataModule", {"shards": str(class_shards)}),
     ):
         config = {
             "trainer": {**trainer, **quiet},
             "model": {"class_path": "ClassificationTask", "init_args": {"classifier": classifier}},
-            "data": {"class_path": name, "init_args": {**given, "batch": 4, "augment": AUGMENT}},
+            "data": {
+                "class_path": name,
+                "init_args": {**source, "batch_size": 4, "train_transforms": AUGMENT},
+            },
         }
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config))
-        words = ["--config", str(tmp_path / f"{name}.yaml"), "--run", str(tmp_path / name)]
-        assert main(["fit", *words]) == 0
+        arguments = ["--config", str(tmp_path / f"{name}.yaml"), "--run", str(tmp_path / name)]
+        assert main(["fit", *arguments]) == 0
         last = tmp_path / name / "checkpoints" / "last.ckpt"
-        assert main(["test", *words, "--ckpt_path", str(last)]) == 0
+        assert main(["test", *arguments, "--ckpt_path", str(last)]) == 0
         weights.append(torch.load(last)["state_dict"])
         scores.append(json.loads((tmp_path / name / "test.json").read_text()))
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

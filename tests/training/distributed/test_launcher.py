@@ -1,4 +1,4 @@
-"""How processes are started and watched: how long they wait, and what is said of one that fails."""
+"""Time-outs, the launcher of a DDP strategy, and child processes that fail."""
 
 import subprocess
 import sys
@@ -10,102 +10,89 @@ from lightning import Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch.distributed import constants
 
-from visattn.training.distributed import launcher as launches
+from visattn.training.distributed import launcher
 from visattn.training.distributed.launcher import (
-    ChildMonitor,
-    WatchedLauncher,
-    end_children,
-    keep_watch,
+    ChildLauncher,
+    configure_strategy,
+    failed_child,
+    terminate_children,
 )
+
+Children = list[subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def children() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two processes: one sleeps, one waits to be told its exit code."""
-    code = "import sys; sys.exit(int(input()))"
+def children() -> Iterator[Children]:
+    """Two processes: one sleeps, one reads its exit code."""
+    read_code = "import sys; sys.exit(int(input()))"
     started = [
-        subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE)
-        for words in ("import time; time.sleep(600)", code)
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        for code in ("import time; time.sleep(600)", read_code)
     ]
-    launches._children.extend(started)
+    launcher._children.extend(started)
     yield started
-    end_children(seconds=0)
-    for one in started:
-        one.communicate()
+    terminate_children(seconds=0)
+    for child in started:
+        child.communicate()
 
 
-def say(child: subprocess.Popen[bytes], code: int) -> None:
+def exit_with(child: subprocess.Popen[bytes], code: int) -> None:
     child.communicate(f"{code}\n".encode())
 
 
-def test_processes_wait_as_long_as_they_are_told() -> None:
+def test_a_strategy_gets_the_timeout_unless_it_has_one() -> None:
     strategy = DDPStrategy()
     assert strategy._timeout == constants.default_pg_timeout  # else it would be kept
-    keep_watch(strategy)
+    configure_strategy(strategy)
     assert strategy._timeout == timedelta(seconds=300)
     own = DDPStrategy(timeout=timedelta(seconds=7))
-    keep_watch(own, seconds=20)
+    configure_strategy(own, timeout=20)
     assert own._timeout == timedelta(seconds=7)
     for seconds in (0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=f"--timeout must be 1 to .*, got {seconds}"):
-            keep_watch(strategy, seconds=seconds)
+            configure_strategy(strategy, timeout=seconds)
 
 
-def test_only_where_it_must_ddp_looks_for_parameters_at_rest() -> None:
-    busy, idle, told = DDPStrategy(), DDPStrategy(), DDPStrategy(find_unused_parameters=False)
-    keep_watch(busy)
-    for strategy in (idle, told):
-        keep_watch(strategy, idle=True)
-    found = [one._ddp_kwargs.get("find_unused_parameters") for one in (busy, idle, told)]
-    assert found == [None, True, False]
+def test_find_unused_parameters_is_set_only_where_it_is_needed() -> None:
+    default, needed, explicit = (
+        DDPStrategy(), DDPStrategy(), DDPStrategy(find_unused_parameters=False),
+    )  # fmt: skip
+    configure_strategy(default)
+    for strategy in (needed, explicit):
+        configure_strategy(strategy, find_unused_parameters=True)
+    values = [
+        strategy._ddp_kwargs.get("find_unused_parameters")
+        for strategy in (default, needed, explicit)
+    ]
+    assert values == [None, True, False]
 
 
-def test_what_starts_processes_is_watched_and_what_does_not_stays() -> None:
+def test_the_launcher_of_a_ddp_strategy_is_replaced() -> None:
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False)
-    keep_watch(trainer.strategy)
-    launcher = trainer.strategy.launcher
-    assert isinstance(launcher, WatchedLauncher)
-    assert launcher.num_processes == 2
-    keep_watch(SingleDeviceStrategy())
+    configure_strategy(trainer.strategy)
+    replaced = trainer.strategy.launcher
+    assert isinstance(replaced, ChildLauncher)
+    assert replaced.num_processes == 2
+    configure_strategy(SingleDeviceStrategy())
 
 
-def test_a_process_that_fails_is_named(children: list[subprocess.Popen[bytes]]) -> None:
-    watch = ChildMonitor(children)
-    assert watch.failed() is None
-    say(children[1], 3)
-    said = watch.failed()
-    assert said is not None
-    assert said.startswith(f"rank 2 on this host (process {children[1].pid}) ended with code 3;")
+def test_a_failed_process_is_named(children: Children) -> None:
+    assert failed_child() == ""
+    exit_with(children[1], 3)
+    assert failed_child() == (f"rank 2 on this host (process {children[1].pid}) ended with code 3")
     children[0].kill()
     children[0].wait()
-    assert "rank 1 on this host" in (watch.failed() or "")
-    assert "ended with signal 9" in (watch.failed() or "")
+    assert failed_child().startswith("rank 1 on this host")
+    assert failed_child().endswith("ended with signal 9")
 
 
 @pytest.mark.parametrize("code", [0, 130, 143])
-def test_a_process_that_was_told_to_stop_has_not_failed(
-    children: list[subprocess.Popen[bytes]], code: int
-) -> None:
-    say(children[1], code)
-    assert ChildMonitor(children).failed() is None
+def test_a_process_that_was_stopped_has_not_failed(children: Children, code: int) -> None:
+    exit_with(children[1], code)
+    assert failed_child() == ""
 
 
-def test_who_does_not_notice_is_ended_and_so_are_the_others(
-    children: list[subprocess.Popen[bytes]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    codes: list[int] = []
-    monkeypatch.setattr(launches.os, "_exit", codes.append)
-    say(children[1], 1)
-    ChildMonitor(children, grace=0).run()
-    assert codes == [1]
-    assert children[0].returncode == -9
-    said = capsys.readouterr().err
-    assert said.startswith("visattn: rank 2 on this host")
-    assert "--ckpt_path last" in said
-
-
-def test_a_watch_ends_with_those_it_watches(children: list[subprocess.Popen[bytes]]) -> None:
-    say(children[1], 0)
-    ChildMonitor(children[1:]).run()
+def test_children_that_do_not_end_are_killed(children: Children) -> None:
+    exit_with(children[1], 0)
+    terminate_children(seconds=0)
+    assert [child.returncode for child in children] == [-9, 0]

@@ -1,4 +1,4 @@
-"""What several processes make of their parts is what one makes of the whole."""
+"""Reductions over several processes equal those of one process with all values."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,72 +9,73 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from visattn.training.distributed import reduce as fair_shares
+from visattn.training.distributed import reduce as reductions
 from visattn.training.distributed.reduce import (
-    fair_share,
-    known_anywhere,
-    mean_of_all,
-    spread_of_all,
+    all_gather_union,
+    all_reduce_mean,
+    all_reduce_std,
+    ddp_loss_scale,
 )
 
 parts = st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=5), min_size=2, max_size=4)
 
 
-def among(given: list[Tensor], compute: Callable[[Tensor], Any]) -> list[Any]:
-    """Return what each process computes, when every one has its part of what is given.
-
-    Sums over processes are those of what the other processes hand over at the same place.
-    """
-    handed: list[Tensor] = []
+def on_all_ranks(values: list[Tensor], compute: Callable[[Tensor], Any]) -> list[Any]:
+    """Return what each process computes from its part; `all_reduce` sums over all parts."""
+    contributions: list[Tensor] = []
 
     def collect(own: Tensor) -> None:
-        handed.append(own.clone())
+        contributions.append(own.clone())
 
     def reduce(own: Tensor) -> None:
-        own.copy_(torch.stack(handed).sum(0))
+        own.copy_(torch.stack(contributions).sum(0))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fair_shares, "processes", lambda: len(given))
-        patch.setattr(fair_shares.distributed, "all_reduce", collect)
-        for part in given:
+        patch.setattr(reductions, "world_size", lambda: len(values))
+        patch.setattr(reductions.distributed, "all_reduce", collect)
+        for part in values:
             compute(part)
-        patch.setattr(fair_shares.distributed, "all_reduce", reduce)
-        return [compute(part) for part in given]
+        patch.setattr(reductions.distributed, "all_reduce", reduce)
+        return [compute(part) for part in values]
 
 
 @given(parts)
-def test_means_weighed_by_fair_shares_average_to_the_mean_of_all(values: list[list[float]]) -> None:
-    given = [torch.tensor(part) for part in values]
+def test_means_weighed_by_reductions_average_to_the_mean_of_all(values: list[list[float]]) -> None:
+    tensors = [torch.tensor(part) for part in values]
     device = torch.device("cpu")
-    found = among(given, lambda part: part.mean() * fair_share(len(part), device))
-    assert float(sum(found) / len(found)) == pytest.approx(float(torch.cat(given).mean()), abs=1e-5)
+    results = on_all_ranks(tensors, lambda part: part.mean() * ddp_loss_scale(len(part), device))
+    assert float(sum(results) / len(results)) == pytest.approx(
+        float(torch.cat(tensors).mean()), abs=1e-5
+    )
 
 
-def test_a_process_with_nothing_has_no_share() -> None:
-    given = [torch.ones(0), torch.ones(3)]
-    found = among(given, lambda part: fair_share(len(part), torch.device("cpu")))
-    assert [float(one) for one in found] == [0, 2]
-    none = among([given[0]] * 2, lambda part: fair_share(len(part), torch.device("cpu")))
-    assert [float(one) for one in none] == [0, 0]
+def test_the_loss_scale_of_an_empty_process_is_zero() -> None:
+    tensors = [torch.ones(0), torch.ones(3)]
+    results = on_all_ranks(tensors, lambda part: ddp_loss_scale(len(part), torch.device("cpu")))
+    assert [float(value) for value in results] == [0, 2]
+    none = on_all_ranks(
+        [tensors[0]] * 2, lambda part: ddp_loss_scale(len(part), torch.device("cpu"))
+    )
+    assert [float(value) for value in none] == [0, 0]
 
 
 @given(parts)
-def test_the_spread_is_that_of_all_values(values: list[list[float]]) -> None:
-    given = [torch.tensor(part, dtype=torch.float64) for part in values]
-    wanted = float(torch.cat(given).std())
-    for found in among(given, spread_of_all):
-        assert float(found) == pytest.approx(wanted, abs=1e-5)
+def test_std_is_that_of_all_values(values: list[list[float]]) -> None:
+    tensors = [torch.tensor(part, dtype=torch.float64) for part in values]
+    expected = float(torch.cat(tensors).std())
+    for results in on_all_ranks(tensors, all_reduce_std):
+        assert float(results) == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_mean_is_that_of_all_processes() -> None:
-    found = among([torch.tensor(3.0), torch.tensor(7.0)], mean_of_all)
-    assert [float(one) for one in found] == [5, 5]
+def test_mean_is_that_of_all_processes() -> None:
+    results = on_all_ranks([torch.tensor(3.0), torch.tensor(7.0)], all_reduce_mean)
+    assert [float(value) for value in results] == [5, 5]
 
 
-def test_all_know_what_one_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_union_is_that_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def gather(every: list[Any], own: set[str]) -> None:
         every[:] = [{"b", "c"}, own]
 
-    monkeypatch.setattr(fair_shares, "processes", lambda: 2)
-    monkeypatch.setattr(fair_shares.distributed, "all_gather_object", gather)
-    assert known_anywhere({"b", "a"}) == ["a", "b", "c"]
+    monkeypatch.setattr(reductions, "world_size", lambda: 2)
+    monkeypatch.setattr(reductions.distributed, "all_gather_object", gather)
+    assert all_gather_union({"b", "a"}) == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""How well classes are told: against torchmetrics, and by hand."""
+"""Classification metrics: against torchmetrics, and by hand."""
 
 import math
 
@@ -9,50 +9,55 @@ from torchmetrics.functional.classification import (
     multiclass_calibration_error,
 )
 
-from visattn.training.metrics.classification import ClassScores
+from visattn.training.metrics.classification import ClassificationScores
 
 
-def test_scores_are_those_of_torchmetrics_whatever_the_batches() -> None:
+def test_scores_match_torchmetrics_for_any_batch_size() -> None:
     random = torch.Generator().manual_seed(5)
-    scores = 3 * torch.randn(211, 5, generator=random)
-    labels = torch.randint(4, (211,), generator=random)  # class 4 is never there
-    ours = ClassScores(5)
-    for some, true in zip(scores.split(13), labels.split(13), strict=True):
-        ours.update(some, true)
-    found = ours.compute()
+    logits = 3 * torch.randn(211, 5, generator=random)
+    labels = torch.randint(4, (211,), generator=random)  # class 4 has no images
+    metric = ClassificationScores(5)
+    for chunk, true in zip(logits.split(13), labels.split(13), strict=True):
+        metric.update(chunk, true)
+    results = metric.compute()
     torch.testing.assert_close(
-        found["accuracy"], multiclass_accuracy(scores, labels, 5, average="micro")
+        results["accuracy"], multiclass_accuracy(logits, labels, 5, average="micro")
     )
-    theirs = multiclass_calibration_error(scores.double().softmax(1), labels, 5, n_bins=15)
-    torch.testing.assert_close(found["calibration"], theirs.float())
-    per_class = multiclass_accuracy(scores, labels, 5, average="none")
-    torch.testing.assert_close(ours.per_class()[:4], per_class[:4])
-    assert ours.per_class()[4].isnan()
-    torch.testing.assert_close(found["balanced"], per_class[:4].mean())
-    torch.testing.assert_close(found["worst"], per_class[:4].min())
+    reference = multiclass_calibration_error(logits.double().softmax(1), labels, 5, n_bins=15)
+    torch.testing.assert_close(results["calibration_error"], reference.float())
+    per_class = multiclass_accuracy(logits, labels, 5, average="none")
+    torch.testing.assert_close(metric.per_class_accuracy()[:4], per_class[:4])
+    assert metric.per_class_accuracy()[4].isnan()
+    torch.testing.assert_close(results["balanced_accuracy"], per_class[:4].mean())
+    torch.testing.assert_close(results["worst_class_accuracy"], per_class[:4].min())
 
 
-def test_by_hand() -> None:
+def test_scores_match_values_by_hand() -> None:
     certain, doubtful = [60.0, 0.0], [math.log(3), 0.0]  # confidence 1 and 0.75
-    scores = ClassScores(2)
+    scores = ClassificationScores(2)
     scores.update(torch.tensor([certain, doubtful, doubtful]), torch.tensor([0, 0, 1]))
     computed = scores.compute()
     assert computed.pop("confusion").tolist() == [[2, 0], [1, 0]]
-    found = {name: float(value) for name, value in computed.items()}
-    wanted = {"accuracy": 2 / 3, "balanced": 0.5, "worst": 0.0, "calibration": 2 / 3 * 0.25}
-    assert found == pytest.approx(wanted)
+    values = {name: float(value) for name, value in computed.items()}
+    expected = {
+        "accuracy": 2 / 3,
+        "balanced_accuracy": 0.5,
+        "worst_class_accuracy": 0.0,
+        "calibration_error": 2 / 3 * 0.25,
+    }
+    assert values == pytest.approx(expected)
 
 
-def test_it_begins_anew() -> None:
-    scores = ClassScores(2)
+def test_reset_clears_the_state() -> None:
+    scores = ClassificationScores(2)
     scores.update(torch.eye(2), torch.tensor([1, 0]))
     scores.reset()
     scores.update(torch.eye(2), torch.tensor([0, 1]))
     assert float(scores.compute()["accuracy"]) == 1
 
 
-def test_too_sure_here_does_not_pay_for_too_doubtful_there() -> None:
-    sure, doubtful = [60.0, 0.0], [math.log(3), 0.0]  # confidence 1, wrong; and 0.75, right
-    scores = ClassScores(2)
-    scores.update(torch.tensor([sure, doubtful]), torch.tensor([1, 0]))
-    assert float(scores.compute()["calibration"]) == pytest.approx((1 + 0.25) / 2)
+def test_overconfidence_does_not_cancel_underconfidence() -> None:
+    confident, doubtful = [60.0, 0.0], [math.log(3), 0.0]  # confidence 1, wrong; and 0.75, right
+    scores = ClassificationScores(2)
+    scores.update(torch.tensor([confident, doubtful]), torch.tensor([1, 0]))
+    assert float(scores.compute()["calibration_error"]) == pytest.approx((1 + 0.25) / 2)

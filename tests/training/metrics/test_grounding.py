@@ -1,4 +1,4 @@
-"""Scores of a split: means over phrases, however captions come in."""
+"""Metrics of attention against the boxes of phrases."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from visattn.data.phrases.phrases import Phrase
 from visattn.metrics.maps.grounding import paper_correctness
-from visattn.training.metrics.grounding import OF_PHRASES, PhraseScores
+from visattn.training.metrics.grounding import PHRASE_METRICS, PhraseScores
 
 LEFT = Phrase(0, 2, ((0.0, 0.0, 0.5, 1.0),), (), "a dog")
 CORNER = Phrase(2, 1, ((0.5, 0.5, 1.0, 1.0),), (), "grass")
@@ -24,57 +24,57 @@ SECOND = maps([0.1, 0.3, 0.2, 0.4])
 
 
 def values(scores: PhraseScores) -> dict[str, float]:
-    return {name: float(scores[name].compute()) for name in OF_PHRASES}
+    return {name: float(scores[name].compute()) for name in PHRASE_METRICS}
 
 
-def test_scores_by_hand() -> None:
+def test_scores_match_values_by_hand() -> None:
     scores = PhraseScores()
     scores.update([FIRST, SECOND], [[LEFT, CORNER], []])
     scores.update([SECOND], [[ALL]])
-    found = values(scores)
-    paper, paper_baseline = found.pop("paper_correctness"), found.pop("paper_baseline")
+    results = values(scores)
+    paper, paper_baseline = results.pop("paper_correctness"), results.pop("paper_baseline")
     baseline = (0.5 + 0.25 + 1) / 3
-    mean, strongest, last = (0.5 + 0.75 + 1) / 3, (0.8 + 0.75 + 1) / 3, (0.2 + 0.75 + 1) / 3
-    assert found == pytest.approx(
+    mean, greatest, last = (0.5 + 0.75 + 1) / 3, (0.8 + 0.75 + 1) / 3, (0.2 + 0.75 + 1) / 3
+    assert results == pytest.approx(
         {
             "correctness": mean,
             "lift": mean - baseline,
-            "ratio": mean / baseline,
-            "strongest_correctness": strongest,
-            "strongest_lift": strongest - baseline,
-            "last_correctness": last,
-            "last_lift": last - baseline,
-            "baseline": baseline,
-            "pointing": 1,  # the maps of "a dog", added up, are strongest in the first cell
-            "phrases": 3,
+            "enrichment": mean / baseline,
+            "max_correctness": greatest,
+            "max_lift": greatest - baseline,
+            "last_word_correctness": last,
+            "last_word_lift": last - baseline,
+            "uniform_baseline": baseline,
+            "pointing_game": 1,  # the sum of the maps of "a dog" is greatest in the first cell
+            "num_phrases": 3,
         },
         abs=1e-6,
     )
-    # The whole image, 1, counts in neither; pixel 112 of 1 to 224 begins the corner.
+    # The whole image, 1, counts in neither; the corner begins at pixel 112 of 1 to 224.
     assert paper_baseline == pytest.approx((0.5 + (113 / 224) ** 2) / 2)
-    strongest = (
-        float(paper_correctness(looked, torch.tensor(said.boxes))[0].max())
-        for looked, said in ((FIRST[:2], LEFT), (FIRST[2:], CORNER))
+    greatest = (
+        float(paper_correctness(word_maps, torch.tensor(phrase.boxes))[0].max())
+        for word_maps, phrase in ((FIRST[:2], LEFT), (FIRST[2:], CORNER))
     )
-    assert paper == pytest.approx(sum(strongest) / 2)
+    assert paper == pytest.approx(sum(greatest) / 2)
 
 
-def test_batches_do_not_matter() -> None:
-    once, twice = PhraseScores(), PhraseScores()
-    once.update([FIRST, SECOND, FIRST], [[LEFT], [ALL], [CORNER, LEFT]])
-    for looked, said in ((FIRST, [LEFT]), (SECOND, [ALL]), (FIRST, [CORNER, LEFT])):
-        twice.update([looked], [said])
-    assert values(twice) == pytest.approx(values(once))
+def test_scores_do_not_depend_on_the_batches() -> None:
+    batched, single = PhraseScores(), PhraseScores()
+    batched.update([FIRST, SECOND, FIRST], [[LEFT], [ALL], [CORNER, LEFT]])
+    for caption_maps, phrases in ((FIRST, [LEFT]), (SECOND, [ALL]), (FIRST, [CORNER, LEFT])):
+        single.update([caption_maps], [phrases])
+    assert values(single) == pytest.approx(values(batched))
 
 
-def test_no_phrase_is_no_score() -> None:
+def test_scores_are_nan_without_phrases() -> None:
     scores = PhraseScores()
     scores.update([SECOND], [[]])
-    found = values(scores)
-    assert found.pop("phrases") == 0
-    assert all(math.isnan(score) for score in found.values())
+    results = values(scores)
+    assert results.pop("num_phrases") == 0
+    assert all(math.isnan(score) for score in results.values())
 
 
-def test_every_caption_has_its_phrases() -> None:
+def test_numbers_of_captions_and_phrase_lists_must_be_equal() -> None:
     with pytest.raises(ValueError, match="zip"):
         PhraseScores().update([SECOND], [[], []])

@@ -1,4 +1,4 @@
-"""A share is the same however its parts come in."""
+"""The weighted mean does not depend on how its updates are split."""
 
 import math
 from typing import Any
@@ -13,43 +13,43 @@ PARTS = st.lists(st.tuples(st.floats(-99, 99), st.integers(0, 13)), min_size=1, 
 
 
 @given(parts=PARTS, split=st.data())
-def test_any_split_gives_the_same_share(
+def test_any_split_over_processes_gives_the_same_mean(
     parts: list[tuple[float, int]], split: st.DataObject
 ) -> None:
     count = sum(part[1] for part in parts)
-    once = WeightedMean()
-    once.update(sum(part[0] for part in parts), count)
-    shares = [WeightedMean() for _ in range(3)]  # three processes
+    single = WeightedMean()
+    single.update(sum(part[0] for part in parts), count)
+    means = [WeightedMean() for _ in range(3)]  # three processes
     for part in parts:
-        shares[split.draw(st.integers(0, 2))].update(*part)
-    together = WeightedMean()
-    together.update(sum(s.amount for s in shares), sum(s.count for s in shares))
+        means[split.draw(st.integers(0, 2))].update(*part)
+    combined = WeightedMean()
+    combined.update(sum(m.amount for m in means), sum(m.count for m in means))
     if count:
-        torch.testing.assert_close(together.compute(), once.compute())
-        torch.testing.assert_close(float(once.compute()), sum(p[0] for p in parts) / count)
+        torch.testing.assert_close(combined.compute(), single.compute())
+        torch.testing.assert_close(float(single.compute()), sum(p[0] for p in parts) / count)
     else:
-        assert not math.isfinite(float(together.compute()))
+        assert not math.isfinite(float(combined.compute()))
 
 
-def test_nothing_is_nan_and_reset_forgets() -> None:
-    share = WeightedMean()
-    share.update(3, 4)
-    share.reset()
-    share.update(0, 0)
-    assert math.isnan(float(share.compute()))
+def test_mean_without_updates_is_nan() -> None:
+    mean = WeightedMean()
+    mean.update(3, 4)
+    mean.reset()
+    mean.update(0, 0)
+    assert math.isnan(float(mean.compute()))
 
 
-def test_processes_add_up() -> None:
+def test_states_are_summed_over_processes() -> None:
     reductions: dict[str, Any] = WeightedMean()._reductions
-    assert {name: how.__name__ for name, how in reductions.items()} == {
+    assert {name: reduce.__name__ for name, reduce in reductions.items()} == {
         "amount": "dim_zero_sum",
         "count": "dim_zero_sum",
     }
 
 
-def test_a_million_small_parts_do_not_drown() -> None:
-    share = WeightedMean()
-    share.update(2.0**24, 2**24)
+def test_many_small_updates_are_not_lost() -> None:
+    mean = WeightedMean()
+    mean.update(2.0**24, 2**24)
     for _ in range(1000):
-        share.update(1.0, 1)
-    assert float(share.count) == 2**24 + 1000  # single precision would have stopped counting
+        mean.update(1.0, 1)
+    assert float(mean.count) == 2**24 + 1000  # single precision would have stopped counting

@@ -1,4 +1,4 @@
-"""Which checkpoint a run is resumed from, and that none of the others is lost."""
+"""Selection of the checkpoint to resume from; other checkpoints are kept."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_checkpoints import write_checkpoint
+from checkpoint_files import write_checkpoint
 
 from visattn.training.run_dir.checkpoints import find_resume_point, set_aside
 
@@ -75,7 +75,7 @@ def test_what_is_damaged_is_skipped_in_words_and_kept(
     assert not list(tmp_path.glob("hpc_ckpt*"))  # Lightning would resume from whatever it is
     shutil.copy(last, best)
     assert find_resume_point(tmp_path)[::2] == (None, (best, last))
-    assert f"nothing in {tmp_path} can be gone on from" in caplog.messages[-1]
+    assert f"{tmp_path} holds no usable checkpoint" in caplog.messages[-1]
 
 
 def test_what_may_be_whole_but_cannot_be_read_is_refused(
@@ -88,17 +88,17 @@ def test_what_may_be_whole_but_cannot_be_read_is_refused(
         find_resume_point(tmp_path)
     last.unlink()
     write_checkpoint(last, 60)
-    opened = Path.open
+    original_open = Path.open
 
-    def refused(path: Path, *given: Any) -> Any:
+    def refuse(path: Path, *args: Any) -> Any:
         if path == last:
             raise PermissionError(13, os.strerror(13), str(path))
-        return opened(path, *given)
+        return original_open(path, *args)
 
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(PermissionError, match=r"last.ckpt cannot be read \(Permission denied\), a"):
         find_resume_point(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "checkpoints").symlink_to("nowhere")
-    with pytest.raises(FileNotFoundError, match="checkpoints is a link to nowhere, which is not"):
+    with pytest.raises(FileNotFoundError, match="is a link to nowhere, which does not exist"):
         find_resume_point(tmp_path / "other")

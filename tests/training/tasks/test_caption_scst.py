@@ -1,26 +1,26 @@
-"""Training on the score itself: rewards that know the end of a caption, and a run that gains."""
+"""Self-critical sequence training: rewards, log-probabilities, and a run that raises the reward."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from caption_data import write_caption_data
 from lightning import Callback, Trainer
-from miniatures import write_caption_data
 from torch import nn
 
-from visattn.data.captions.batch import CaptionSample, caption_batch
+from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import split_words
-from visattn.functional.captioning.sampling import Samples
-from visattn.metrics.captioning.cider import rarity_of
+from visattn.functional.captioning.sampling import SampledCaptions
+from visattn.metrics.captioning.cider import idf_table
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import END, START
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.training.data.captions import CaptionDataModule
-from visattn.training.tasks.caption_scst import SILENT, SCSTTask, _grams
+from visattn.training.tasks.caption_scst import BANNED_TOKENS, SCSTTask, _ngrams_with_end
 from visattn.training.tasks.captioning import CaptioningTask
 
-# Dropout is left out on purpose.
+# SCSTTask disables dropout.
 pytestmark = pytest.mark.filterwarnings("ignore:Found .* in eval mode")
 REFERENCES = {
     "mat": ("a dog on a mat", "the dog lies on a mat"),
@@ -29,37 +29,45 @@ REFERENCES = {
 
 
 def build(words: list[str], dropout: float = 0.0) -> ShowAttendTell:
-    encoder = TimmEncoder("test_resnet", size=(64, 64))
+    encoder = TimmEncoder("test_resnet", img_size=(64, 64))
     return ShowAttendTell(
-        words, encoder, word_width=7, hidden=11, attention=5, projection=13, dropout=dropout
+        words,
+        encoder,
+        embed_dim=7,
+        hidden_size=11,
+        attention_dim=5,
+        feature_proj_dim=13,
+        dropout=dropout,
     )
 
 
-def task(**settings: Any) -> SCSTTask:
-    said = sorted({word for told in REFERENCES.values() for one in told for word in one.split()})
-    words = ["<pad>", "<start>", "<end>", "<unknown>", *said]
+def build_task(**settings: Any) -> SCSTTask:
+    texts = [text for texts in REFERENCES.values() for text in texts]
+    vocabulary = sorted({word for text in texts for word in text.split()})
+    words = ["<pad>", "<start>", "<end>", "<unknown>", *vocabulary]
     torch.manual_seed(0)
-    made = SCSTTask(build, {"words": words}, **settings)
-    made.reference_ngrams = {
-        name: [_grams(split_words(one)) for one in told] for name, told in REFERENCES.items()
+    task = SCSTTask(build, {"words": words}, **settings)
+    task.reference_ngrams = {
+        name: [_ngrams_with_end(split_words(text)) for text in texts]
+        for name, texts in REFERENCES.items()
     }
-    made.rarity = rarity_of(list(made.reference_ngrams.values()))
-    return made
+    task.idf_table = idf_table(list(task.reference_ngrams.values()))
+    return task
 
 
-def drawn(made: SCSTTask, *captions: str) -> Samples:
-    """Captions that end in a full stop have said the stop word; the others were cut."""
+def samples_of(task: SCSTTask, *captions: str) -> SampledCaptions:
+    """Captions with a full stop have the end token; the others were truncated."""
     rows = [
-        [made.model.words.index(word) for word in caption.rstrip(".").split()]
+        [task.model.words.index(word) for word in caption.rstrip(".").split()]
         + [END] * caption.endswith(".")
         for caption in captions
     ]
     longest = max(map(len, rows))
     tokens = torch.tensor([[*row, *[END] * (longest - len(row))] for row in rows])
-    return Samples(tokens[None], torch.tensor([[len(row) for row in rows]]))
+    return SampledCaptions(tokens[None], torch.tensor([[len(row) for row in rows]]))
 
 
-def batch_of(made: SCSTTask, *names: str) -> Any:
+def batch_of(task: SCSTTask, *names: str) -> Any:
     from visattn.data.captions.vocabulary import Vocabulary
 
     random = torch.Generator().manual_seed(3)
@@ -72,81 +80,81 @@ def batch_of(made: SCSTTask, *names: str) -> Any:
         )
         for name in names
     ]
-    return caption_batch(samples, Vocabulary(made.model.words))
+    return collate_captions(samples, Vocabulary(task.model.words))
 
 
-def test_a_caption_that_breaks_off_is_worth_less() -> None:
-    made = task()
-    told = drawn(made, "a dog on a mat.", "a dog on a mat", "a dog on a.", "two cars.")
-    whole, cut, broken, other = made.rewards(told, batch_of(made, "mat"))[0].tolist()
+def test_incomplete_captions_have_a_lower_reward() -> None:
+    task = build_task()
+    samples = samples_of(task, "a dog on a mat.", "a dog on a mat", "a dog on a.", "two cars.")
+    whole, cut, broken, other = task.rewards(samples, batch_of(task, "mat"))[0].tolist()
     assert whole > cut > other
     assert whole > broken > other
 
 
-def test_words_are_as_likely_as_the_model_says_step_by_step() -> None:
-    made = task(samples=3).eval()
-    told = drawn(made, "a dog on a mat.", "two red.", "cars.")
-    seen = made.model.encoder(batch_of(made, "mat").images)
-    spoken, owners = made._spoken(seen, told)
+def test_log_probs_match_the_decoder_step_by_step() -> None:
+    task = build_task(num_samples=3).eval()
+    samples = samples_of(task, "a dog on a mat.", "two red.", "cars.")
+    features = task.model.encoder(batch_of(task, "mat").images)
+    log_probs, owners = task._log_probs(features, samples)
     for sample, (tokens, length) in enumerate(
-        zip(told.tokens[0], told.lengths[0].tolist(), strict=True)
+        zip(samples.tokens[0], samples.lengths[0].tolist(), strict=True)
     ):
-        state, wanted, word = made.model.start(seen), [], START
+        state, expected, word = task.model.start(features), [], START
         for token in tokens[:length].tolist():
-            logits, state, _ = made.model.step(state, torch.tensor([[word]]))
-            logits[..., list(SILENT)] = -torch.inf
-            wanted.append(float(logits.log_softmax(-1)[0, 0, token].detach()))
+            logits, state, _ = task.model.step(state, torch.tensor([[word]]))
+            logits[..., list(BANNED_TOKENS)] = -torch.inf
+            expected.append(float(logits.log_softmax(-1)[0, 0, token].detach()))
             word = token
-        mine = spoken[owners == sample].tolist()
-        assert mine == pytest.approx(wanted, abs=1e-5)
+        actual = log_probs[owners == sample].tolist()
+        assert actual == pytest.approx(expected, abs=1e-5)
 
 
-def test_nothing_is_dropped_out_and_the_rest_trains() -> None:
-    words = list(task().model.words)
-    made = SCSTTask(lambda told: build(told, dropout=0.5), {"words": words}).train()
-    made.on_train_epoch_start()
-    drops = [module for module in made.model.modules() if isinstance(module, nn.Dropout)]
+def test_dropout_is_disabled_in_training_mode() -> None:
+    words = list(build_task().model.words)
+    task = SCSTTask(lambda vocabulary: build(vocabulary, dropout=0.5), {"words": words}).train()
+    task.on_train_epoch_start()
+    drops = [module for module in task.model.modules() if isinstance(module, nn.Dropout)]
     assert drops
     assert not any(module.training for module in drops)
-    assert made.model.training
+    assert task.model.training
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 1}, {"max_length": 0}])
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize("wrong", [{"num_samples": 1}, {"max_length": 0}])
+def test_options_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least 2"):
-        task(**wrong)
+        build_task(**wrong)
 
 
 class Rewards(Callback):
     def __init__(self) -> None:
-        self.seen: list[float] = []
+        self.values: list[float] = []
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self.seen.append(float(trainer.callback_metrics["train/reward"]))
+        self.values.append(float(trainer.callback_metrics["train/reward"]))
 
 
-def test_a_run_raises_the_reward(tmp_path: Path) -> None:
+def test_training_raises_the_reward(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path, photos=9)
     data = CaptionDataModule(
         str(paths.captions),
         str(paths.photos),
         train=str(paths.train),
-        validation=str(paths.validation),
-        min_count=1,
-        batch=5,
+        val=str(paths.validation),
+        min_word_freq=1,
+        batch_size=5,
     )
     torch.manual_seed(0)
     rewards = Rewards()
-    made = SCSTTask(
+    task = SCSTTask(
         build,
         data.data_info,
-        samples=7,
+        num_samples=7,
         max_length=9,
         optimizer=lambda groups: torch.optim.Adam(groups, lr=0.02),
-        warm=0,
-        hold=1.0,
+        warmup_steps=0,
+        decay_start=1.0,
     )
-    assert isinstance(made, CaptioningTask)
+    assert isinstance(task, CaptioningTask)
     trainer = Trainer(
         accelerator="cpu",
         max_steps=60,
@@ -159,5 +167,5 @@ def test_a_run_raises_the_reward(tmp_path: Path) -> None:
         default_root_dir=str(tmp_path),
         callbacks=[rewards],
     )
-    trainer.fit(made, data)
-    assert sum(rewards.seen[-10:]) > 1.2 * sum(rewards.seen[:10])
+    trainer.fit(task, data)
+    assert sum(rewards.values[-10:]) > 1.2 * sum(rewards.values[:10])

@@ -1,4 +1,4 @@
-"""What is watched while a policy learns, against slower ways to the same numbers."""
+"""Diagnostics of a policy, against slower computations of the same numbers."""
 
 import math
 from dataclasses import replace
@@ -8,153 +8,161 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.functional.reinforce import gaussian_log_density, rollout_loss
-from visattn.models.ram.location_policy import Start
+from visattn.functional.reinforce import gaussian_log_prob, reinforce_loss
+from visattn.models.ram.location_policy import InitLocation
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.training.tasks.glimpse_diagnostics import (
     gradient_norms,
-    gradient_signal,
-    policy_figures,
+    gradient_signal_to_noise,
+    policy_diagnostics,
 )
-from visattn.training.tasks.glimpse_losses import GlimpseLosses, ValueBaseline, losses_of_looks
+from visattn.training.tasks.glimpse_losses import (
+    GlimpseLosses,
+    ValueBaseline,
+    compute_glimpse_losses,
+)
 
-SPREAD = torch.tensor(0.4)
+POLICY_STD = torch.tensor(0.4)
 
 
-def critic() -> ValueBaseline:
+def value_baseline() -> ValueBaseline:
     torch.manual_seed(0)
-    made = ValueBaseline(11, value=0.3)
-    nn.init.normal_(made.reading.weight)
-    return made
+    baseline = ValueBaseline(11, initial_value=0.3)
+    nn.init.normal_(baseline.output.weight)
+    return baseline
 
 
 LABELS = torch.tensor([0, 2, 1, 0, 2])
 
 
-def model(start: Start = "random") -> RecurrentAttentionModel:
+def build_model(start: InitLocation = "random") -> RecurrentAttentionModel:
     torch.manual_seed(0)
-    made = RecurrentAttentionModel(
-        "abc", (9, 11), [0.5], [0.3], glimpse=3, glimpses=4, width=11, what=7, where=5,
-        start=start, spread=0.4,
+    model = RecurrentAttentionModel(
+        "abc", (9, 11), [0.5], [0.3], glimpse_size=3, num_glimpses=4, hidden_size=11,
+        what_dim=7, where_dim=5, init_location=start, policy_std=0.4,
     )  # fmt: skip
-    nn.init.normal_(made.policy.mean.weight, std=0.3)
-    return made
+    nn.init.normal_(model.policy.mean.weight, std=0.3)
+    return model
 
 
-def rolled(made: RecurrentAttentionModel, rollouts: int = 3) -> GlimpseRollout:
+def sample_rollout(model: RecurrentAttentionModel, num_rollouts: int = 3) -> GlimpseRollout:
     random = torch.Generator().manual_seed(2)
     images = torch.randint(256, (5, 1, 9, 11), dtype=torch.uint8, generator=random)
     torch.manual_seed(1)
-    return made.roll_out(made.normalized(images), rollouts=rollouts, sampled=True)
+    return model.rollout(model.normalize(images), num_rollouts=num_rollouts, sample=True)
 
 
-def told(looks: GlimpseRollout, **options: Any) -> tuple[dict[str, Tensor], GlimpseLosses]:
-    losses = losses_of_looks(looks, LABELS, spread=SPREAD, reward="log_probability", **options)
-    return policy_figures(looks, losses, SPREAD), losses
+def diagnose(rollout: GlimpseRollout, **options: Any) -> tuple[dict[str, Tensor], GlimpseLosses]:
+    losses = compute_glimpse_losses(
+        rollout, LABELS, policy_std=POLICY_STD, reward="log_probability", **options
+    )
+    return policy_diagnostics(rollout, losses, POLICY_STD), losses
 
 
-def test_the_figures_are_what_they_are_called() -> None:
-    looks = rolled(model())
-    figures, losses = told(looks, others=True)
-    assert set(figures) == {
-        "reward", "advantage", "advantage_spread", "baseline_explains", "spread", "entropy",
-        "clamped", "places_differ", "signal",
+def test_diagnostics_match_their_definitions() -> None:
+    rollout = sample_rollout(build_model())
+    diagnostics, losses = diagnose(rollout, leave_one_out_baseline=True)
+    assert set(diagnostics) == {
+        "reward", "advantage_mean", "advantage_std", "explained_variance", "std", "entropy",
+        "clamped_fraction", "mean_std", "gradient_snr",
     }  # fmt: skip
-    flat = [float(one) for one in losses.rewards.flatten()]
-    assert float(figures["reward"]) == pytest.approx(sum(flat) / len(flat))
-    gained = [float(one) for one in losses.advantages.flatten()]
-    mean = sum(gained) / len(gained)
-    variance = sum((one - mean) ** 2 for one in gained) / len(gained)
-    assert float(figures["advantage"]) == pytest.approx(mean, abs=1e-6)
-    assert float(figures["advantage_spread"]) == pytest.approx(variance**0.5)
+    flat = losses.rewards.flatten().tolist()
+    assert float(diagnostics["reward"]) == pytest.approx(sum(flat) / len(flat))
+    values = losses.advantages.flatten().tolist()
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / len(values)
+    assert float(diagnostics["advantage_mean"]) == pytest.approx(mean, abs=1e-6)
+    assert float(diagnostics["advantage_std"]) == pytest.approx(variance**0.5)
     whole = torch.tensor(flat, dtype=torch.float64).var(correction=0)
-    assert float(figures["baseline_explains"]) == pytest.approx(
+    assert float(diagnostics["explained_variance"]) == pytest.approx(
         1 - variance / float(whole), abs=1e-4
     )
-    assert float(figures["entropy"]) == pytest.approx(math.log(2 * math.pi * math.e * 0.4**2))
-    beyond = [max(abs(x), abs(y)) > 1 for x, y in looks.samples.reshape(-1, 2).tolist()]
-    assert 0 < sum(beyond) < len(beyond)
-    assert float(figures["clamped"]) == pytest.approx(sum(beyond) / len(beyond))
-    assert all(not value.requires_grad for value in figures.values() if value is not SPREAD)
+    assert float(diagnostics["entropy"]) == pytest.approx(math.log(2 * math.pi * math.e * 0.4**2))
+    outside = [max(abs(x), abs(y)) > 1 for x, y in rollout.policy_samples.reshape(-1, 2).tolist()]
+    assert 0 < sum(outside) < len(outside)
+    assert float(diagnostics["clamped_fraction"]) == pytest.approx(sum(outside) / len(outside))
+    assert all(not value.requires_grad for value in diagnostics.values() if value is not POLICY_STD)
 
 
-def test_a_policy_that_looks_at_all_images_alike_is_seen() -> None:
-    made = model("center")
-    looks = rolled(made)
-    assert float(told(looks)[0]["places_differ"]) > 0.01
-    nn.init.zeros_(made.policy.mean.weight)
-    assert float(told(rolled(made))[0]["places_differ"]) == pytest.approx(0, abs=1e-7)
+def test_mean_std_is_zero_for_a_policy_that_ignores_the_image() -> None:
+    model = build_model("center")
+    rollout = sample_rollout(model)
+    assert float(diagnose(rollout)[0]["mean_std"]) > 0.01
+    nn.init.zeros_(model.policy.mean.weight)
+    assert float(diagnose(sample_rollout(model))[0]["mean_std"]) == pytest.approx(0, abs=1e-7)
 
 
-def test_rewards_that_are_all_alike_leave_nothing_to_explain() -> None:
-    """Whatever a baseline expected: its share of nothing must not be infinite."""
-    looks = rolled(model())
-    scores = torch.zeros_like(looks.scores)
-    for baseline in (None, critic()):
-        losses = losses_of_looks(
-            replace(looks, scores=scores),
+def test_explained_variance_of_equal_rewards_is_zero() -> None:
+    rollout = sample_rollout(build_model())
+    scores = torch.zeros_like(rollout.logits)
+    for baseline in (None, value_baseline()):
+        losses = compute_glimpse_losses(
+            replace(rollout, logits=scores),
             LABELS,
-            spread=SPREAD,
+            policy_std=POLICY_STD,
             reward="log_probability",
             baseline=baseline,
         )
-        assert float(policy_figures(looks, losses, SPREAD)["baseline_explains"]) == 0
+        assert float(policy_diagnostics(rollout, losses, POLICY_STD)["explained_variance"]) == 0
 
 
-def test_a_path_that_nobody_chose_has_no_figures_of_a_policy() -> None:
-    made = model()
-    shown = torch.zeros(5, 1, 9, 11)
-    looks = made.roll_out(shown, path=torch.zeros(5, 4, 2))
-    assert set(told(looks)[0]) == {"spread", "entropy"}
+def test_rollout_without_actions_has_only_std_and_entropy() -> None:
+    model = build_model()
+    images = torch.zeros(5, 1, 9, 11)
+    rollout = model.rollout(images, locations=torch.zeros(5, 4, 2))
+    assert set(diagnose(rollout)[0]) == {"std", "entropy"}
 
 
-def test_one_rollout_has_no_signal_to_compare() -> None:
-    assert "signal" not in told(rolled(model(), 1))[0]
+def test_single_rollout_has_no_gradient_snr() -> None:
+    assert "gradient_snr" not in diagnose(sample_rollout(build_model(), 1))[0]
 
 
 @pytest.mark.parametrize("start", ["random", "learned"])
-def test_the_signal_is_that_of_the_gradients_of_single_rollouts(start: Start) -> None:
-    made = model(start)
-    looks = rolled(made)
-    advantages = (looks.samples - looks.means).sum(-1).detach()  # what went far was good
-    each = []
-    for rollout in range(3):
-        likely = gaussian_log_density(looks.samples[:, rollout], looks.means[:, rollout], SPREAD)
-        loss = rollout_loss(likely, advantages[:, rollout])
-        (slope,) = torch.autograd.grad(loss, made.policy.mean.weight, retain_graph=True)
-        each.append(slope.flatten().double())
-    slopes = torch.stack(each)
-    noise = float(slopes.var(0).sum())
-    signal = (float(slopes.mean(0).square().sum()) - noise / 3) / noise
+def test_gradient_snr_matches_the_gradients_of_single_rollouts(start: InitLocation) -> None:
+    model = build_model(start)
+    rollout = sample_rollout(model)
+    residuals = rollout.policy_samples - rollout.policy_means
+    advantages = residuals.sum(-1).detach()  # correlated with the score function
+    gradients = []
+    for index in range(3):
+        log_probs = gaussian_log_prob(
+            rollout.policy_samples[:, index], rollout.policy_means[:, index], POLICY_STD
+        )
+        loss = reinforce_loss(log_probs, advantages[:, index])
+        (gradient,) = torch.autograd.grad(loss, model.policy.mean.weight, retain_graph=True)
+        gradients.append(gradient.flatten().double())
+    stacked = torch.stack(gradients)
+    noise = float(stacked.var(0).sum())
+    signal = (float(stacked.mean(0).square().sum()) - noise / 3) / noise
     assert signal > 0.1
-    found = float(gradient_signal(looks, advantages, SPREAD))
-    assert found == pytest.approx(signal, rel=1e-3)
+    snr = float(gradient_signal_to_noise(rollout, advantages, POLICY_STD))
+    assert snr == pytest.approx(signal, rel=1e-3)
 
 
-def test_a_signal_is_never_below_nothing() -> None:
-    looks = rolled(model())
+def test_gradient_snr_is_not_negative() -> None:
+    rollout = sample_rollout(build_model())
     signals = [
-        float(gradient_signal(looks, torch.randn(5, 3, 3, generator=random), SPREAD))
+        float(gradient_signal_to_noise(rollout, torch.randn(5, 3, 3, generator=random), POLICY_STD))
         for random in map(torch.Generator().manual_seed, range(20))
     ]
     assert min(signals) == 0
 
 
-def test_rollouts_that_agree_are_all_signal_and_noise_is_none() -> None:
-    looks = rolled(model())
+def test_gradient_snr_of_equal_rollouts() -> None:
+    rollout = sample_rollout(build_model())
     same = GlimpseRollout(
-        **{name: part[:, :1].expand(-1, 3, -1, -1) for name, part in vars(looks).items()}
+        **{name: part[:, :1].expand(-1, 3, -1, -1) for name, part in vars(rollout).items()}
     )
-    ones = torch.ones(same.means.shape[:3])
-    assert gradient_signal(same, ones, SPREAD) > 1e6
-    assert gradient_signal(same, torch.zeros_like(ones), SPREAD) == 0
+    ones = torch.ones(same.policy_means.shape[:3])
+    assert gradient_signal_to_noise(same, ones, POLICY_STD) > 1e6
+    assert gradient_signal_to_noise(same, torch.zeros_like(ones), POLICY_STD) == 0
 
 
-def test_gradients_are_as_long_as_all_their_numbers_together() -> None:
+def test_gradient_norm_is_that_of_all_parameters() -> None:
     layer, other = nn.Linear(3, 2), nn.Linear(3, 2)
     layer(torch.ones(1, 3)).square().sum().backward()
     norms = gradient_norms({"layer": layer, "other": other, "none": None})
     assert set(norms) == {"layer"}
-    numbers = [float(x) for one in layer.parameters() for x in one.grad.flatten()]  # type: ignore[union-attr]
+    numbers = [float(x) for weight in layer.parameters() for x in weight.grad.flatten()]  # type: ignore[union-attr]
     assert float(norms["layer"]) == pytest.approx(sum(x * x for x in numbers) ** 0.5)

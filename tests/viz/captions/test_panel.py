@@ -10,11 +10,11 @@ import torch
 from visattn.geometry.affine import Geometry
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.captions.panel import caption_panel
-from visattn.viz.layout.grid import MARGIN, tile_grid, tile_size
-from visattn.viz.layout.text import typeface
+from visattn.viz.layout.grid import MARGIN, compute_tile_grid, compute_tile_size
+from visattn.viz.layout.text import load_font
 from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import GATE, PAPER
-from visattn.viz.maps.resize import resized_image
+from visattn.viz.maps.legend import ACCENT, BACKGROUND
+from visattn.viz.maps.resize import resize_image
 
 RNG = np.random.default_rng(2)
 
@@ -27,11 +27,11 @@ def tile(
     panel: np.ndarray, index: int, size: tuple[int, int], count: int, lines: int = 1
 ) -> np.ndarray:
     """Return what stands in a cell of a panel, the image's being the first; no gates."""
-    grid = tile_grid(size, count + 1, panel.shape[1])
+    grid = compute_tile_grid(size, count + 1, panel.shape[1])
     row, column = divmod(index, grid.columns)
-    top = MARGIN + lines * 36 + 10 + row * (grid.tile[0] + 38 + 22)
-    left = MARGIN + column * (grid.cell + 22)
-    return panel[top : top + grid.tile[0], left : left + grid.tile[1]]
+    top = MARGIN + lines * 36 + 10 + row * (grid.tile_size[0] + 38 + 22)
+    left = MARGIN + column * (grid.cell_width + 22)
+    return panel[top : top + grid.tile_size[0], left : left + grid.tile_size[1]]
 
 
 @pytest.mark.parametrize("size", [(97, 131), (131, 97), (13, 17), (40, 1600), (1600, 40), (1, 1)])
@@ -42,24 +42,24 @@ def test_any_image_and_any_number_of_words(size: tuple[int, int], count: int) ->
         image(*size),
         ["incomprehensibilities"] * count,
         maps,
-        log_probabilities=[-0.5] * count,
+        log_probs=[-0.5] * count,
         gates=[0.5] * count,
     )
     assert panel.dtype == np.uint8
     assert panel.shape[1] == 1200
     for edge in (panel[:20], panel[-20:], panel[:, :MARGIN], panel[:, -20:]):
-        assert (edge == PAPER).all()  # nothing runs off the page
+        assert (edge == BACKGROUND).all()  # nothing runs off the page
 
 
 def test_tiles_are_the_image_and_its_overlays_on_one_scale() -> None:
     size, photo = (60, 80), image(240, 320)
     maps = np.stack([np.full(size, value) for value in (0.1, 0.2, 0.4)]).astype(np.float32)
     panel = caption_panel(photo, ["a", "red", "dog"], maps)
-    small = resized_image(photo, tile_size((240, 320), 3))
+    small = resize_image(photo, compute_tile_size((240, 320), 3))
     np.testing.assert_array_equal(tile(panel, 0, (240, 320), 3), small)
     for index, value in enumerate((0.1, 0.2, 0.4), start=1):
         values = np.full(small.shape[:2], value)
-        expected = overlay(small, values, high=0.2)  # the peak of the middle word
+        expected = overlay(small, values, vmax=0.2)  # the peak of the middle word
         drawn = tile(panel, index, (240, 320), 3)
         assert np.abs(drawn.astype(int) - expected).max() <= 2
 
@@ -69,10 +69,12 @@ def test_maps_at_the_size_of_the_tiles_are_drawn_as_they_are() -> None:
     geometry = Geometry.identity((480, 640)).resized((256, 341)).cropped(16, 58, (224, 224))
     cells = torch.zeros(1, 14, 14)
     cells[0, 3, 10] = 1
-    size = tile_size((480, 640), 1)
-    values = AttentionMap(cells, "attend", "words", geometry).on_image(size, smooth=False).numpy()
+    size = compute_tile_size((480, 640), 1)
+    values = (
+        AttentionMap(cells, "attend", "words", geometry).resize_to_image(size, smooth=False).numpy()
+    )
     panel = caption_panel(photo, ["dog"], values)
-    expected = overlay(resized_image(photo, size), values[0])
+    expected = overlay(resize_image(photo, size), values[0])
     np.testing.assert_array_equal(tile(panel, 1, (480, 640), 1), expected)
     hot = np.argwhere(values[0] == 1)
     assert hot.mean(0) + 0.5 == pytest.approx(
@@ -82,7 +84,7 @@ def test_maps_at_the_size_of_the_tiles_are_drawn_as_they_are() -> None:
 
 def strip(gate: float) -> int:
     panel = caption_panel(image(30, 40), ["a"], np.ones((1, 30, 40)), gates=[gate], width=600)
-    return int((panel[:-80] == GATE).all(2).sum())
+    return int((panel[:-80] == ACCENT).all(2).sum())
 
 
 def test_the_strip_of_a_gate_is_as_long_as_the_gate_is_open() -> None:
@@ -98,8 +100,8 @@ def test_what_is_not_there_is_not_explained() -> None:
     maps[0, :, :9] = np.nan
     partly = caption_panel(photo, ["a"], maps)
     assert plain.shape == partly.shape
-    assert (plain[-64:, 400:] == PAPER).all()
-    assert not (partly[-64:, 350:] == PAPER).all()
+    assert (plain[-64:, 400:] == BACKGROUND).all()
+    assert not (partly[-64:, 350:] == BACKGROUND).all()
 
 
 def test_a_map_without_attention_or_without_anything_seen_is_drawn_too() -> None:
@@ -132,9 +134,9 @@ def test_words_are_drawn_as_they_come(word: str) -> None:
     ("change", "reason"),
     [
         ({"words": [], "maps": np.ones((0, 5, 7))}, "needs at least one word"),
-        ({"words": ["a"]}, "maps must be one for each of 1 words, got 2"),
-        ({"gates": [0.5]}, "gates must be one for each of 2 words, got 1"),
-        ({"log_probabilities": []}, "log_probabilities must be one for each of 2 words, got 0"),
+        ({"words": ["a"]}, "maps must have one entry for each of 1 words, got 2"),
+        ({"gates": [0.5]}, "gates must have one entry for each of 2 words, got 1"),
+        ({"log_probs": []}, "log_probs must have one entry for each of 2 words, got 0"),
         ({"width": 479}, "at least 480 pixels wide, got 479"),
     ],
 )
@@ -157,4 +159,4 @@ def test_a_row_of_tiles_looks_as_it_did(golden: Callable[[str, np.ndarray], None
 
 
 def test_letters_come_with_matplotlib() -> None:
-    assert typeface(12).getname()[0] == "DejaVu Sans"
+    assert load_font(12).getname()[0] == "DejaVu Sans"

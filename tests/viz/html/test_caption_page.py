@@ -11,29 +11,29 @@ import pytest
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.html.caption_page import ShownCaption, ShownPhrase, caption_page
-from visattn.viz.maps.colormap import color_table
+from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
+from visattn.viz.maps.colormap import colormap_lut
 
 WORDS = ("a", "dog")
 MAPS = np.random.default_rng(1).random((2, 3, 5))
-DOG = ShownCaption(WORDS, MAPS, (-0.5, 0.0), (0.25, 1.0), -0.5)
+DOG = PageCaption(WORDS, MAPS, (-0.5, 0.0), (0.25, 1.0), -0.5)
 
 
-def page(*captions: ShownCaption, size: tuple[int, int] = (31, 53), **options: Any) -> str:
+def page(*captions: PageCaption, size: tuple[int, int] = (31, 53), **options: Any) -> str:
     geometry = Geometry.identity(size).to_dict()
     return caption_page(np.zeros((*size, 3), np.uint8), captions or (DOG,), geometry, **options)
 
 
-def told(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="told">(.*?)</script>', text)
-    assert found is not None
-    return json.loads(found[1])
+def page_data(text: str) -> dict[str, Any]:
+    actual = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', text)
+    assert actual is not None
+    return json.loads(actual[1])
 
 
 def test_maps_come_to_the_page_to_the_last_bit() -> None:
-    (caption,) = told(page())["captions"]
-    found = np.frombuffer(base64.b64decode(caption["maps"]), "<f4").reshape(2, 3, 5)
-    np.testing.assert_array_equal(found, MAPS.astype(np.float32))
+    (caption,) = page_data(page())["captions"]
+    actual = np.frombuffer(base64.b64decode(caption["maps"]), "<f4").reshape(2, 3, 5)
+    np.testing.assert_array_equal(actual, MAPS.astype(np.float32))
     assert caption["words"] == ["a", "dog"]
     assert caption["chances"] == pytest.approx([np.exp(-0.5), 1])
     assert caption["gates"] == [0.25, 1.0]
@@ -41,21 +41,21 @@ def test_maps_come_to_the_page_to_the_last_bit() -> None:
 
 
 def test_the_page_says_how_the_maps_lie_and_are_colored() -> None:
-    data = told(page(high=0.5, opacity=0.25, style="light", colors="viridis"))
+    data = page_data(page(vmax=0.5, opacity=0.25, style="light", colormap="viridis"))
     assert data["grid"] == [3, 5]
     assert data["scale"] == [0.0, 0.5]
     assert data["clipped"] is True
     assert (data["opacity"], data["style"]) == (0.25, "light")
     assert data["geometry"]["region"] == [0.0, 0.0, 53.0, 31.0]
     glow = np.frombuffer(base64.b64decode(data["glow"]), np.uint8).reshape(256, 3)
-    np.testing.assert_array_equal(glow[-1], color_table("viridis")[-1])
+    np.testing.assert_array_equal(glow[-1], colormap_lut("viridis")[-1])
 
 
 def test_the_scale_is_the_peak_of_the_middle_word_of_the_first_caption() -> None:
-    three = ShownCaption(("a", "b", "c"), np.array([[[0.1, 0.2]], [[0.9, 0.0]], [[0.3, 0.0]]]))
-    brighter = ShownCaption(("d",), np.array([[[7.0, 7.0]]]))
-    assert told(page(three, brighter))["scale"][1] == pytest.approx(0.3)
-    assert told(page(ShownCaption(("a",), np.zeros((1, 2, 2)))))["scale"][1] == 1.0
+    three = PageCaption(("a", "b", "c"), np.array([[[0.1, 0.2]], [[0.9, 0.0]], [[0.3, 0.0]]]))
+    brighter = PageCaption(("d",), np.array([[[7.0, 7.0]]]))
+    assert page_data(page(three, brighter))["scale"][1] == pytest.approx(0.3)
+    assert page_data(page(PageCaption(("a",), np.zeros((1, 2, 2)))))["scale"][1] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_the_photo_is_in_the_page_in_its_proportions(
     text = page(size=size)
     content = text.split("data:image/jpeg;base64,")[1].split('"')[0]
     assert Image.open(io.BytesIO(base64.b64decode(content))).size == shown[::-1]
-    assert told(text)["size"] == list(shown)
+    assert page_data(text)["size"] == list(shown)
     assert f"--ratio: {shown[1] / shown[0]:.6f}" in text
     assert f"{size[1]} × {size[0]}" in text
 
 
 def test_what_is_not_known_is_not_there() -> None:
-    (caption,) = told(page(ShownCaption(WORDS, MAPS)))["captions"]
+    (caption,) = page_data(page(PageCaption(WORDS, MAPS)))["captions"]
     assert caption["chances"] == caption["gates"] == caption["phrases"] == []
     assert caption["score"] is None
 
 
 def test_phrases_come_with_their_boxes_and_judgments() -> None:
-    phrase = ShownPhrase(1, 1, ((0.0, 0.25, 0.5, 1.0),), (0.75,), 0.375, pointed=True)
-    (caption,) = told(page(ShownCaption(WORDS, MAPS, phrases=(phrase,))))["captions"]
+    phrase = PagePhrase(1, 1, ((0.0, 0.25, 0.5, 1.0),), (0.75,), 0.375, pointed=True)
+    (caption,) = page_data(page(PageCaption(WORDS, MAPS, phrases=(phrase,))))["captions"]
     assert caption["phrases"] == [
         {
             "first": 1,
@@ -102,26 +102,29 @@ def test_the_way_back_is_there_if_there_is_one() -> None:
     ("change", "reason"),
     [
         ({"words": (), "maps": np.zeros((0, 3, 5))}, "needs at least one word"),
-        ({"maps": MAPS[:1]}, "maps must be one for each of 2 words, got 1"),
-        ({"gates": (0.5,)}, "gates must be one for each of 2 words, got 1"),
-        ({"log_probabilities": (0.0,) * 3}, "log_probabilities must be .* got 3"),
+        ({"maps": MAPS[:1]}, "maps must have 2 entries, one per word, got 1"),
+        ({"gates": (0.5,)}, "gates must have 2 entries, one per word, got 1"),
+        ({"log_probs": (0.0,) * 3}, "log_probs must have .* got 3"),
     ],
 )
 def test_a_caption_without_one_of_each_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        ShownCaption(**{"words": WORDS, "maps": MAPS, **change})
+        PageCaption(**{"words": WORDS, "maps": MAPS, **change})
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"captions": []}, "at least one caption"),
-        ({"captions": [DOG, ShownCaption(WORDS, MAPS[:, :2])]}, "must have one grid"),
-        ({"geometry": Geometry.identity((53, 31)).to_dict()}, r"lie on an image of \(53, 31\)"),
-        ({"high": 0.0}, "must be above 0, got 0.0"),
-        ({"high": float("nan")}, "must be above 0, got nan"),
-        ({"opacity": 1.5}, "opacity must lie between 0 and 1"),
-        ({"colors": "magna"}, "did you mean magma"),
+        ({"captions": [DOG, PageCaption(WORDS, MAPS[:, :2])]}, "must have the same grid"),
+        (
+            {"geometry": Geometry.identity((53, 31)).to_dict()},
+            r"belong to an image of size \(53, 31\)",
+        ),
+        ({"vmax": 0.0}, "must be above 0, got 0.0"),
+        ({"vmax": float("nan")}, "must be above 0, got nan"),
+        ({"opacity": 1.5}, "opacity must be between 0 and 1"),
+        ({"colormap": "magna"}, "did you mean magma"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(change: dict[str, Any], reason: str) -> None:

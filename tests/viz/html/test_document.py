@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import ImageFile
 
 from visattn.data.images.reader import read_image
-from visattn.viz.html.document import escaped_text, file_address, image_address, sealed_document
+from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
 
 
 class Reader(HTMLParser):
@@ -47,7 +47,7 @@ def read(page: str) -> Reader:
 
 
 def document(text: str, data: dict[str, Any] | None = None) -> str:
-    return sealed_document(
+    return render_page(
         "index.html",
         styles=["paper.css", "index.css"],
         scripts=["index.js"],
@@ -61,7 +61,7 @@ def document(text: str, data: dict[str, Any] | None = None) -> str:
 PLAIN = read(document("plain"))
 
 
-def told(reader: Reader) -> Any:
+def page_data(reader: Reader) -> Any:
     """Return what the script is told: the JSON between its tags."""
     return json.loads(reader.inside["script"][0])
 
@@ -71,7 +71,7 @@ def test_no_text_becomes_a_tag(text: str, data: dict[str, Any]) -> None:
     data = {key: value for key, value in data.items() if value not in (float("inf"), -float("inf"))}
     reader = read(document(text, data))
     assert reader.tags == PLAIN.tags
-    assert told(reader) == data
+    assert page_data(reader) == data
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ def test_no_text_becomes_a_tag(text: str, data: dict[str, Any]) -> None:
 def test_what_would_end_a_script_stays_a_text_in_its_data(text: str) -> None:
     page = document(text, {"text": text})
     page.encode()  # also what is no Unicode, such as half of a pair
-    assert told(read(page)) == {"text": text}
-    data = page.split('id="told">')[1].split("</script>")[0]
+    assert page_data(read(page)) == {"text": text}
+    data = page.split('id="page-data">')[1].split("</script>")[0]
     assert not {*"<>&\u2028\u2029"} & {*data}
 
 
 def test_the_policy_names_what_may_run_by_its_hash_and_nothing_else() -> None:
     reader = read(document("dog"))
     policy = next(
-        told["content"]
-        for tag, told in reader.tags
-        if tag == "meta" and told.get("http-equiv") == "Content-Security-Policy"
+        page_data["content"]
+        for tag, page_data in reader.tags
+        if tag == "meta" and page_data.get("http-equiv") == "Content-Security-Policy"
     )
     rules = dict(part.strip().split(" ", 1) for part in str(policy).split(";"))
     hashes = {
@@ -111,7 +111,9 @@ def test_the_policy_names_what_may_run_by_its_hash_and_nothing_else() -> None:
 
 
 def test_the_files_of_pages_are_small_and_load_nothing() -> None:
-    for file in (files("visattn.viz.html")).iterdir():
+    for file in files("visattn.viz.html").iterdir():
+        if not file.name.endswith((".html", ".css", ".js")):
+            continue
         text = file.read_text(encoding="utf-8")
         assert len(text.splitlines()) < 300
         addresses = set(re.findall(r"https?://[^\s\"']+", text))
@@ -127,7 +129,7 @@ def test_numbers_that_json_has_not_are_refused() -> None:
 
 def test_a_value_that_is_missing_is_named() -> None:
     with pytest.raises(KeyError, match="cards"):
-        sealed_document(
+        render_page(
             "index.html",
             styles=[],
             scripts=[],
@@ -138,7 +140,7 @@ def test_a_value_that_is_missing_is_named() -> None:
 
 
 def test_what_no_page_may_hold_is_replaced() -> None:
-    assert escaped_text("a\0b\x1b") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
+    assert escape_text("a\0b\x1b") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_what_no_page_may_hold_is_replaced() -> None:
     ],
 )
 def test_a_name_is_nothing_but_a_name(name: str, address: str) -> None:
-    assert file_address(name) == address
+    assert file_url(name) == address
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_a_name_is_nothing_but_a_name(name: str, address: str) -> None:
 def test_a_image_keeps_its_proportions_and_is_never_enlarged(
     size: tuple[int, int], shown: tuple[int, int]
 ) -> None:
-    address, found = image_address(np.zeros((*size, 3), np.uint8), longest=640)
+    address, found = image_data_url(np.zeros((*size, 3), np.uint8), longest=640)
     assert found == shown
     assert address.startswith("data:image/jpeg;base64,")
 
@@ -172,7 +174,9 @@ def test_noise_in_full_color_is_written_too() -> None:
         for levels in (2, 256):
             noise = random.integers(0, levels, (height, width, 3)) * (255 // (levels - 1))
             for quality in (72, 88, 95):
-                address, size = image_address(noise.astype(np.uint8), longest=1600, quality=quality)
+                address, size = image_data_url(
+                    noise.astype(np.uint8), longest=1600, quality=quality
+                )
                 content = base64.b64decode(address.partition(",")[2])
                 assert size == (height, width)
                 assert read_image(content).size == size

@@ -11,12 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.html.explorer_page import ExploredLayer, ExploredMap, eight_bits, explorer_page
+from visattn.viz.html.explorer_page import (
+    ExplorerLayer,
+    ExplorerMap,
+    explorer_page,
+    quantize_weights,
+)
 
 RNG = np.random.default_rng(2)
 WEIGHTS = RNG.random((3, 7, 2, 3))
-LAYER = ExploredLayer(4, "blocks.4", WEIGHTS, (0, 1, 2), (2, 3), ("class",), (2, 3), 1)
-MAP = ExploredMap("Grad-CAM", RNG.normal(size=(5, 7)), 0.0, 1.5, signed=True)
+LAYER = ExplorerLayer(4, "blocks.4", WEIGHTS, (0, 1, 2), (2, 3), ("class",), (2, 3), 1)
+MAP = ExplorerMap("Grad-CAM", RNG.normal(size=(5, 7)), 0.0, 1.5, signed=True)
 
 
 def page(size: tuple[int, int] = (31, 53), **options: Any) -> str:
@@ -26,36 +31,36 @@ def page(size: tuple[int, int] = (31, 53), **options: Any) -> str:
     )
 
 
-def told(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="told">(.*?)</script>', text)
-    assert found is not None
-    return json.loads(found[1])
+def page_data(text: str) -> dict[str, Any]:
+    actual = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', text)
+    assert actual is not None
+    return json.loads(actual[1])
 
 
 @given(st.integers(0, 999))
 def test_eight_bits_keep_a_weight_to_a_250th_of_the_largest_of_its_row(seed: int) -> None:
     weights = np.random.default_rng(seed).random((2, 3, 5, 7)) ** 6
-    codes, tops = eight_bits(weights)
+    codes, tops = quantize_weights(weights)
     back = (codes / 255.0) ** 2 * tops[..., None, None]
     assert (np.abs(back - weights) <= tops[..., None, None] / 250).all()
 
 
 def test_zero_rows_stay_zero() -> None:
-    codes, tops = eight_bits(np.zeros((1, 2, 3, 3)))
+    codes, tops = quantize_weights(np.zeros((1, 2, 3, 3)))
     assert not codes.any()
     assert not tops.any()
 
 
 def test_weights_and_maps_come_to_the_page() -> None:
-    data = told(page())
-    (layer,), (one,) = data["layers"], data["maps"]
+    data = page_data(page())
+    (layer,), (item,) = data["layers"], data["maps"]
     codes = np.frombuffer(base64.b64decode(layer["codes"]), np.uint8).reshape(3, 7, 2, 3)
     tops = np.frombuffer(base64.b64decode(layer["tops"]), "<f4").reshape(3, 7)
     np.testing.assert_allclose((codes / 255) ** 2 * tops[..., None, None], WEIGHTS, atol=0.004)
-    assert (layer["number"], layer["count"], layer["askers"]) == (4, 7, ["class"])
-    values = np.frombuffer(base64.b64decode(one["values"]), "<f4").reshape(5, 7)
+    assert (layer["number"], layer["count"], layer["query_roles"]) == (4, 7, ["class"])
+    values = np.frombuffer(base64.b64decode(item["values"]), "<f4").reshape(5, 7)
     np.testing.assert_array_equal(values, MAP.values.astype(np.float32))
-    assert one["range"] == "\N{MINUS SIGN}1.5 to 1.5"
+    assert item["range"] == "\N{MINUS SIGN}1.5 to 1.5"
 
 
 def test_the_same_page_twice() -> None:
@@ -65,10 +70,10 @@ def test_the_same_page_twice() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"layers": [], "maps": []}, "needs a layer of attention or the map of a method"),
-        ({"maps": [ExploredMap("a", np.full((2, 2), np.nan))]}, "must be finite"),
-        ({"opacity": 1.5}, "opacity must lie between 0 and 1"),
-        ({"colors": "mud"}, "no color table 'mud'"),
+        ({"layers": [], "maps": []}, "at least one attention layer or attribution map"),
+        ({"maps": [ExplorerMap("a", np.full((2, 2), np.nan))]}, "must be finite"),
+        ({"opacity": 1.5}, "opacity must be between 0 and 1"),
+        ({"colormap": "mud"}, "unknown colormap 'mud'"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(options: dict[str, Any], reason: str) -> None:
@@ -78,20 +83,21 @@ def test_what_cannot_be_shown_is_refused(options: dict[str, Any], reason: str) -
 
 def test_another_image_is_refused() -> None:
     place = Geometry.identity((5, 7)).to_dict()
-    with pytest.raises(ValueError, match="hand over the original"):
+    with pytest.raises(ValueError, match="pass the original image"):
         explorer_page(np.zeros((7, 5, 3), np.uint8), place, maps=[MAP])
 
 
 @pytest.mark.parametrize(
-    "change", [{"heads": (0, 1)}, {"grid": (3, 3)}, {"keys": (3, 2)}, {"askers": ("class",) * 3}]
+    "change",
+    [{"heads": (0, 1)}, {"grid": (3, 3)}, {"keys": (3, 2)}, {"query_roles": ("class",) * 3}],
 )
 def test_numbers_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
     given = {"number": 0, "site": "a", "weights": WEIGHTS, "heads": (0, 1, 2), "grid": (2, 3),
-             "askers": ("class",), "keys": (2, 3), **change}  # fmt: skip
+             "query_roles": ("class",), "keys": (2, 3), **change}  # fmt: skip
     with pytest.raises(ValueError, match="must be \\[heads, tokens, rows, columns\\]"):
-        ExploredLayer(**given)
+        ExplorerLayer(**given)
 
 
 def test_class_rows_alone_and_pools_are_layers_too() -> None:
-    assert ExploredLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), ("class",), (2, 3)).patches == 0
-    assert ExploredLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), (), (2, 3)).lone
+    assert ExplorerLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), ("class",), (2, 3)).patches == 0
+    assert ExplorerLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), (), (2, 3)).is_pooling

@@ -11,10 +11,10 @@ from PIL import Image, ImageDraw, features
 from visattn.geometry.affine import Geometry
 from visattn.viz.captions.animation import caption_animation
 from visattn.viz.captions.panel import caption_panel
-from visattn.viz.html.caption_page import ShownCaption, caption_page
-from visattn.viz.html.explorer_page import ExploredMap, explorer_page
+from visattn.viz.html.caption_page import PageCaption, caption_page
+from visattn.viz.html.explorer_page import ExplorerMap, explorer_page
 from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
-from visattn.viz.layout.text import typeface, wrapped
+from visattn.viz.layout.text import load_font, wrap_text
 
 RNG = np.random.default_rng(5)
 IMAGE = np.zeros((30, 40, 3), np.uint8)
@@ -37,9 +37,9 @@ TOO_WIDE = (
 each = pytest.mark.parametrize("kind", WORDS)
 
 
-def said(words: tuple[str, ...]) -> ShownCaption:
+def said(words: tuple[str, ...]) -> PageCaption:
     maps = RNG.random((len(words), 3, 5))
-    return ShownCaption(words, maps / maps.sum((1, 2), keepdims=True))
+    return PageCaption(words, maps / maps.sum((1, 2), keepdims=True))
 
 
 @each
@@ -50,12 +50,12 @@ def test_a_panel_is_drawn_in_no_time(kind: str) -> None:
     assert time.process_time() - start < 10
     assert panel.shape[1] == 600
     few = words[:2]
-    caption_animation(IMAGE, few, np.zeros((len(few), 3, 5)), width=200, high=1.0)
+    caption_animation(IMAGE, few, np.zeros((len(few), 3, 5)), width=200, vmax=1.0)
 
 
 def test_a_caption_of_ten_thousand_words_is_wrapped_in_no_time() -> None:
     start = time.process_time()
-    lines = wrapped("word " * 10_000, typeface(20), 500.0, 3)
+    lines = wrap_text("word " * 10_000, load_font(20), 500.0, 3)
     assert time.process_time() - start < 2
     assert len(lines) == 3
     assert lines[-1].endswith("…")
@@ -67,11 +67,11 @@ def test_letters_that_run_leftwards_are_drawn_leftwards() -> None:
 
     def drawn(text: str) -> np.ndarray:
         page = Image.new("L", (100, 40))
-        ImageDraw.Draw(page).text((5, 5), text, 255, typeface(20))
+        ImageDraw.Draw(page).text((5, 5), text, 255, load_font(20))
         return np.asarray(page).astype(int)
 
     alef, both = drawn("\u05d0"), drawn("\u05d0\u05dc")  # alef, then lamed at its left
-    width = int(typeface(20).getlength("\u05dc"))
+    width = int(load_font(20).getlength("\u05dc"))
     aligned = np.roll(alef, width, axis=1)
     assert np.abs(aligned - both)[:, 5 + width + 2 :].mean() < 2
     assert np.abs(alef - both).mean() > 2
@@ -81,7 +81,7 @@ def pages(folder: Path, kind: str) -> list[Path]:
     """Write a page of each kind, whose every text is hostile."""
     words = WORDS[kind]
     text = " ".join(words)
-    maps = [ExploredMap(text, RNG.random((3, 5)), unit=text, facts=((text, text),))]
+    maps = [ExplorerMap(text, RNG.random((3, 5)), unit=text, facts=((text, text),))]
     made = {
         "viewer": caption_page(IMAGE, [said(words), said(words[::-1])], PLACE, name=text),
         "explorer": explorer_page(IMAGE, PLACE, maps=maps, name=text, model=text, title=text),

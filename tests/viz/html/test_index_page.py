@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.viz.html.index_page import IndexEntry, index_entries, index_page, thumbnail
+from visattn.viz.html.index_page import IndexEntry, index_page, parse_index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
 # What a page cannot hold comes back as a replacement; names of files come through whole.
@@ -18,13 +18,13 @@ def entry(name: str, caption: str = "a dog") -> IndexEntry:
 
 @given(st.lists(st.builds(IndexEntry, TEXTS, TEXTS, TEXTS, st.just(PIXEL)), max_size=5))
 def test_an_index_can_be_read_again(entries: list[IndexEntry]) -> None:
-    assert sorted(index_entries(index_page(entries))) == sorted(entries)
+    assert sorted(parse_index_page(index_page(entries))) == sorted(entries)
 
 
 def test_cards_stand_in_the_order_in_which_people_count() -> None:
     names = ["photo 10", "Photo 9", "photo 9b", "a", "photo 010", "2", "10"]
-    found = [one.name for one in index_entries(index_page([entry(name) for name in names]))]
-    assert found == ["2", "10", "a", "Photo 9", "photo 9b", "photo 010", "photo 10"]
+    actual = [item.name for item in parse_index_page(index_page([entry(name) for name in names]))]
+    assert actual == ["2", "10", "a", "Photo 9", "photo 9b", "photo 010", "photo 10"]
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_names_and_captions_stay_texts() -> None:
 
 
 def test_what_others_made_is_not_read() -> None:
-    with pytest.raises(ValueError, match="no index that visattn made"):
-        index_entries('<meta name="generator" content="another"><a class="photo" href="a.html">')
+    with pytest.raises(ValueError, match="not an index page that visattn wrote"):
+        parse_index_page('<meta name="generator" content="another"><a class="photo" href="a.html">')
 
 
 def test_a_thumbnail_is_small() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.viz.html.safe_text import ELLIPSIS, runs_leftwards, shown_text
+from visattn.viz.html.safe_text import ELLIPSIS, has_rtl_letters, sanitize_text
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 
@@ -26,25 +26,25 @@ REPLACED = "\N{REPLACEMENT CHARACTER}"
     ],
 )
 def test_what_is_hidden_gets_a_mark_and_the_rest_stays(text: str, shown: str) -> None:
-    assert shown_text(text) == shown
+    assert sanitize_text(text) == shown
 
 
 @given(st.text(max_size=80), st.integers(1, 30))
 def test_a_text_is_cut_with_a_mark_and_can_be_written(text: str, most: int) -> None:
-    whole, short = shown_text(text), shown_text(text, most)
+    whole, short = sanitize_text(text), sanitize_text(text, most)
     assert len(short) <= most
     assert short == whole or short.endswith(ELLIPSIS)
     assert whole.startswith(short.removesuffix(ELLIPSIS).rstrip())
     assert whole.encode().decode() == whole
-    assert shown_text(whole) == whole
+    assert sanitize_text(whole) == whole
     assert not any(unicodedata.category(sign) == "Cs" for sign in whole)
 
 
 def test_ten_million_signs_are_cut_at_once() -> None:
-    assert shown_text("x" * 10**7, 5) == f"xxxx{ELLIPSIS}"
-    assert shown_text("\u0301" * 10**7, 5) == "\u0301" * 4 + ELLIPSIS
+    assert sanitize_text("x" * 10**7, 5) == f"xxxx{ELLIPSIS}"
+    assert sanitize_text("\u0301" * 10**7, 5) == "\u0301" * 4 + ELLIPSIS
 
 
 def test_letters_that_run_leftwards_are_known() -> None:
-    assert all(map(runs_leftwards, ("כלב", "a الكلب", "\ufb1d")))
-    assert not any(map(runs_leftwards, ("", "dog", "犬 $5 🐶 \u0301")))
+    assert all(map(has_rtl_letters, ("כלב", "a الكلب", "\ufb1d")))
+    assert not any(map(has_rtl_letters, ("", "dog", "犬 $5 🐶 \u0301")))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.viz.layout.grid import GAP, MARGIN, tile_grid, tile_size
+from visattn.viz.layout.grid import GAP, MARGIN, compute_tile_grid, compute_tile_size
 
 SIZES = st.tuples(st.integers(1, 9000), st.integers(1, 9000)).filter(
     lambda size: max(size) <= 100 * min(size)
@@ -14,11 +14,11 @@ SIZES = st.tuples(st.integers(1, 9000), st.integers(1, 9000)).filter(
 def test_all_tiles_have_room_and_keep_their_proportions(
     size: tuple[int, int], count: int, width: int
 ) -> None:
-    grid = tile_grid(size, count, width)
-    tall, wide = grid.tile
+    grid = compute_tile_grid(size, count, width)
+    tall, wide = grid.tile_size
     assert grid.columns * grid.rows >= count > grid.columns * (grid.rows - 1)
-    assert 2 * MARGIN + grid.columns * grid.cell + (grid.columns - 1) * GAP <= width
-    assert 1 <= wide <= grid.cell
+    assert 2 * MARGIN + grid.columns * grid.cell_width + (grid.columns - 1) * GAP <= width
+    assert 1 <= wide <= grid.cell_width
     assert 1 <= tall <= 420
     slack = 0.51 + 0.51 * max(tall / size[0], wide / size[1]) / min(tall / size[0], wide / size[1])
     assert abs(wide - tall * size[1] / size[0]) <= max(slack * size[1] / size[0], slack)
@@ -26,11 +26,11 @@ def test_all_tiles_have_room_and_keep_their_proportions(
 
 @given(size=SIZES, words=st.integers(1, 40))
 def test_the_size_of_a_tile_is_known_before(size: tuple[int, int], words: int) -> None:
-    assert tile_size(size, words) == tile_grid(size, words + 1, 1200).tile
+    assert compute_tile_size(size, words) == compute_tile_grid(size, words + 1, 1200).tile_size
 
 
 def test_few_tiles_are_large_and_many_are_small() -> None:
-    heights = [tile_size((3, 4), words)[0] for words in (1, 6, 12, 24, 40)]
+    heights = [compute_tile_size((3, 4), words)[0] for words in (1, 6, 12, 24, 40)]
     assert heights == sorted(heights, reverse=True)
     assert 300 < heights[0] < 360
     assert heights[-1] > 100

@@ -3,29 +3,29 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.viz.html.safe_text import shown_text
-from visattn.viz.layout.text import ELLIPSIS, shortened, typeface, wrapped
+from visattn.viz.html.safe_text import sanitize_text
+from visattn.viz.layout.text import ELLIPSIS, load_font, truncate_text, wrap_text
 
 TEXTS = st.text(max_size=60)
 
 
 @given(text=TEXTS, width=st.floats(20, 400))
 def test_a_shortened_text_fits_and_says_that_it_is_short(text: str, width: float) -> None:
-    whole, short = shown_text(" ".join(text.split())), shortened(text, typeface(12), width)
-    assert typeface(12).getlength(short) <= width
+    whole, short = sanitize_text(" ".join(text.split())), truncate_text(text, load_font(12), width)
+    assert load_font(12).getlength(short) <= width
     assert short == whole or short.endswith(ELLIPSIS)
     assert whole.startswith(short.removesuffix(ELLIPSIS))
 
 
 @given(text=TEXTS, width=st.floats(40, 400), lines=st.integers(1, 4))
 def test_wrapped_lines_fit_and_lose_nothing_in_silence(text: str, width: float, lines: int) -> None:
-    result = wrapped(text, typeface(12), width, lines)
+    result = wrap_text(text, load_font(12), width, lines)
     assert len(result) <= lines
-    assert all(typeface(12).getlength(line) <= width for line in result)
+    assert all(load_font(12).getlength(line) <= width for line in result)
     if not any(line.endswith(ELLIPSIS) for line in result):
-        assert " ".join(result).split() == shown_text(" ".join(text.split())).split()
+        assert " ".join(result).split() == sanitize_text(" ".join(text.split())).split()
 
 
 def test_no_room_leaves_an_ellipsis() -> None:
-    assert shortened("word", typeface(12), 0.0) == ELLIPSIS
-    assert wrapped("", typeface(12), 100.0, 3) == []
+    assert truncate_text("word", load_font(12), 0.0) == ELLIPSIS
+    assert wrap_text("", load_font(12), 100.0, 3) == []

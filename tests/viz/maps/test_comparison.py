@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from visattn.viz.layout.grid import tile_size
-from visattn.viz.maps.comparison import ComparedMap, comparison_panel
+from visattn.viz.layout.grid import compute_tile_size
+from visattn.viz.maps.comparison import MethodMap, comparison_panel
 from visattn.viz.maps.heatmap import overlay
 from visattn.viz.maps.legend import TRACK
-from visattn.viz.maps.resize import resized_image
+from visattn.viz.maps.resize import resize_image
 
 RNG = np.random.default_rng(3)
 
@@ -28,24 +28,24 @@ def found(page: np.ndarray, tile: np.ndarray) -> bool:
 
 def test_each_tile_is_the_overlay_on_its_own_scale() -> None:
     photo = image()
-    tile = tile_size((60, 80), 3, width=700)
+    tile = compute_tile_size((60, 80), 3, width=700)
     values = [RNG.random(tile), 40 * RNG.random(tile), RNG.normal(size=tile)]
     maps = [
-        ComparedMap("one", values[0], 0.1, 0.9),
-        ComparedMap("other", values[1], 0.0, 40.0),
-        ComparedMap("both ways", values[2], 0.0, 2.0, signed=True),
+        MethodMap("one", values[0], 0.1, 0.9),
+        MethodMap("other", values[1], 0.0, 40.0),
+        MethodMap("both ways", values[2], 0.0, 2.0, signed=True),
     ]
     page = comparison_panel(photo, maps, title="a dog", width=700)
-    small = resized_image(photo, tile)
+    small = resize_image(photo, tile)
     assert found(page, small)
-    for one in maps:
-        assert one.values is not None
-        drawn = overlay(small, one.values, low=one.low, high=one.high, signed=one.signed)
+    for item in maps:
+        assert item.values is not None
+        drawn = overlay(small, item.values, vmin=item.vmin, vmax=item.vmax, signed=item.signed)
         assert found(page, drawn)
 
 
 def test_a_method_without_a_map_says_why() -> None:
-    maps = [ComparedMap("rise", None, note="the map is zero everywhere")]
+    maps = [MethodMap("rise", None, note="the map is zero everywhere")]
     page = comparison_panel(image(), maps, title="a dog", width=600)
     assert (page == TRACK).all(-1).sum() > 5000
 
@@ -53,20 +53,20 @@ def test_a_method_without_a_map_says_why() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (7, 700), (700, 7), (333, 517)])
 @pytest.mark.parametrize("count", [1, 5, 15])
 def test_any_image_and_any_number_of_methods_fit(size: tuple[int, int], count: int) -> None:
-    maps = [ComparedMap(f"method {n}", np.full(size, np.nan)) for n in range(count)]
+    maps = [MethodMap(f"method {n}", np.full(size, np.nan)) for n in range(count)]
     page = comparison_panel(image(size), maps, title="a dog " * 60, subtitle="x" * 400, width=900)
     assert page.shape[1] == 900
     assert (page[:, -20:] == page[0, 0]).all()
 
 
 def test_the_same_page_twice() -> None:
-    photo, maps = image(), [ComparedMap("a", RNG.random((60, 80)))]
+    photo, maps = image(), [MethodMap("a", RNG.random((60, 80)))]
     first, second = (comparison_panel(photo, maps, title="dog") for _ in range(2))
     assert first.tobytes() == second.tobytes()
 
 
 @pytest.mark.parametrize(("count", "width"), [(0, 900), (1, 479)])
 def test_a_page_needs_a_map_and_room(count: int, width: int) -> None:
-    maps = [ComparedMap("a", np.zeros((60, 80)))] * count
+    maps = [MethodMap("a", np.zeros((60, 80)))] * count
     with pytest.raises(ValueError, match=f"got {count} maps and {width}"):
         comparison_panel(image(), maps, title="dog", width=width)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from visattn.viz.maps.crops import crop_panel, framed_crop
+from visattn.viz.maps.crops import crop_panel, draw_crop_frame
 
 TURNED = np.array([[30.0, 8.0], [52.0, 30.0], [30.0, 52.0], [8.0, 30.0]])
 
@@ -17,7 +17,7 @@ def waves(rows: int, columns: int) -> np.ndarray:
 
 
 def test_a_turned_frame(golden: Callable[[str, np.ndarray], None]) -> None:
-    golden("crop_turned", framed_crop(waves(60, 72), TURNED))
+    golden("crop_turned", draw_crop_frame(waves(60, 72), TURNED))
 
 
 def test_a_panel_of_three(golden: Callable[[str, np.ndarray], None]) -> None:
@@ -29,19 +29,19 @@ def test_a_panel_of_three(golden: Callable[[str, np.ndarray], None]) -> None:
 def test_the_image_stays_as_it_is() -> None:
     image = waves(20, 30)
     kept = image.copy()
-    framed_crop(image, TURNED / 3)
+    draw_crop_frame(image, TURNED / 3)
     assert np.array_equal(image, kept)
 
 
 def test_a_frame_far_outside_changes_nothing() -> None:
     image = waves(20, 30)
-    assert np.array_equal(framed_crop(image, TURNED + 1e9), image)
+    assert np.array_equal(draw_crop_frame(image, TURNED + 1e9), image)
 
 
 @pytest.mark.parametrize("corners", [TURNED * np.nan, TURNED + np.inf])
 def test_corners_are_finite(corners: np.ndarray) -> None:
     with pytest.raises(ValueError, match="corners must be finite"):
-        framed_crop(waves(20, 30), corners)
+        draw_crop_frame(waves(20, 30), corners)
 
 
 def test_a_panel_needs_a_image() -> None:

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from visattn.viz.maps.heads import LayerRow, head_grid, head_tile_size
+from visattn.viz.maps.heads import LayerHeads, head_grid, head_tile_size
 from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.resize import resized_image
+from visattn.viz.maps.resize import resize_image
 
 RNG = np.random.default_rng(5)
 
 
-def rows(heads: tuple[int, ...], size: tuple[int, int]) -> list[LayerRow]:
+def rows(heads: tuple[int, ...], size: tuple[int, int]) -> list[LayerHeads]:
     return [
-        LayerRow(f"layer {n}", RNG.random((count, *size)), tuple(range(count)))
+        LayerHeads(f"layer {n}", RNG.random((count, *size)), tuple(range(count)))
         for n, count in enumerate(heads)
     ]
 
@@ -21,12 +21,12 @@ def test_tiles_stand_in_rows_of_layers_and_columns_of_heads_and_end_with_the_mea
     photo = RNG.integers(0, 256, (60, 80, 3), dtype=np.uint8)
     tile = head_tile_size((60, 80), 3)
     layers = rows((3, 2), tile)
-    page = head_grid(photo, layers, title="dog", high=0.9)
-    small = resized_image(photo, tile)
+    page = head_grid(photo, layers, title="dog", vmax=0.9)
+    small = resize_image(photo, tile)
     corners = []
     for layer in layers:
-        for one in (*layer.maps, layer.maps.mean(0)):
-            drawn = overlay(small, one, high=0.9, opacity=0.85)
+        for item in (*layer.maps, layer.maps.mean(0)):
+            drawn = overlay(small, item, vmax=0.9, opacity=0.85)
             (place,) = [
                 (y, x)
                 for y, x in np.argwhere(page[:, :, 0] == drawn[0, 0, 0])
@@ -46,11 +46,11 @@ def test_any_image_and_any_number_of_heads_fit(
     heads: tuple[int, ...], size: tuple[int, int]
 ) -> None:
     photo = np.zeros((*size, 3), np.uint8)
-    page = head_grid(photo, rows(heads, (3, 4)), title="x" * 90, subtitle="y" * 300, high=1.0)
+    page = head_grid(photo, rows(heads, (3, 4)), title="x" * 90, subtitle="y" * 300, vmax=1.0)
     assert 600 < page.shape[1] < 2000
     assert (page[:, -20:] == page[0, 0]).all()
 
 
 def test_a_sheet_needs_a_layer() -> None:
     with pytest.raises(ValueError, match="at least one layer"):
-        head_grid(np.zeros((5, 7, 3), np.uint8), [], title="dog", high=1.0)
+        head_grid(np.zeros((5, 7, 3), np.uint8), [], title="dog", vmax=1.0)

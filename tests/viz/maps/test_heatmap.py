@@ -1,4 +1,4 @@
-"""Attention on its image, pixel by pixel."""
+"""Tests of overlays and transparent maps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from visattn.geometry.affine import Geometry
 from visattn.recording.attention_map import AttentionMap
-from visattn.viz.maps.colormap import color_table
-from visattn.viz.maps.heatmap import Style, overlay
+from visattn.viz.maps.colormap import colormap_lut
+from visattn.viz.maps.heatmap import (
+    Style,
+    map_to_rgba,
+    negative_palette,
+    overlay,
+    overlay_palette,
+    quantize_levels,
+)
 
 STYLES = st.sampled_from(["heat", "light"])
 
@@ -64,7 +71,7 @@ def test_full_attention_shows_the_color_and_none_shows_a_quiet_image() -> None:
     image = np.full((1, 3, 3), 100, np.uint8)
     shown = overlay(image, np.array([[0.0, 1.0, 2.0]]), opacity=1.0)
     assert shown[0, 0].tolist() == [82, 82, 82]
-    assert shown[0, 1].tolist() == shown[0, 2].tolist() == color_table()[255].tolist()
+    assert shown[0, 1].tolist() == shown[0, 2].tolist() == colormap_lut()[255].tolist()
 
 
 def test_without_opacity_attention_is_not_seen() -> None:
@@ -81,7 +88,7 @@ def test_light_gives_the_image_back_where_attention_is_full() -> None:
 
 def test_the_scale_decides_and_ends_hold_beyond_it() -> None:
     image = np.full((1, 4, 3), 200, np.uint8)
-    shown = overlay(image, np.array([[-9.0, 2.0, 4.0, np.inf]]), low=2.0, high=4.0)
+    shown = overlay(image, np.array([[-9.0, 2.0, 4.0, np.inf]]), vmin=2.0, vmax=4.0)
     assert np.array_equal(shown[0, 0], shown[0, 1])
     assert np.array_equal(shown[0, 2], shown[0, 3])
     same = overlay(image, np.array([[0.0, 0.0, 1.0, 1.0]]))
@@ -90,7 +97,7 @@ def test_the_scale_decides_and_ends_hold_beyond_it() -> None:
 
 def test_more_attention_covers_more() -> None:
     image = np.zeros((1, 256, 3), np.uint8)
-    shown = overlay(image, np.linspace(0, 1, 256)[None], colors="gray").astype(int)[0, :, 0]
+    shown = overlay(image, np.linspace(0, 1, 256)[None], colormap="gray").astype(int)[0, :, 0]
     assert (np.diff(shown) >= 0).all()
     assert shown[255] == pytest.approx(0.7 * 255, abs=1)
 
@@ -123,10 +130,10 @@ def test_the_inputs_stay_as_they_were() -> None:
     ("change", "reason"),
     [
         ({"values": np.zeros((5, 7))}, r"\(43, 61\), got \(5, 7\)|Expected type: .*y x"),
-        ({"low": 1.0}, "must rise from low to high, got 1.0 to 1.0"),
-        ({"high": float("nan")}, "must rise from low to high"),
-        ({"opacity": 1.1}, "opacity must lie between 0 and 1, got 1.1"),
-        ({"colors": "heat"}, "no color table 'heat'"),
+        ({"vmin": 1.0}, "vmin must be below vmax, got 1.0 and 1.0"),
+        ({"vmax": float("nan")}, "vmin must be below vmax"),
+        ({"opacity": 1.1}, "opacity must be between 0 and 1, got 1.1"),
+        ({"colormap": "heat"}, "unknown colormap 'heat'"),
         ({"style": "fog"}, "got 'fog'|Expected type: .*Literal"),
     ],
 )
@@ -142,7 +149,7 @@ def test_an_overlay_looks_as_it_did(
     geometry = Geometry.identity((43, 61)).cropped(0, 9, (43, 43))
     cells = torch.zeros(7, 7)
     cells[3, 4], cells[2, 2], cells[5, 1] = 1.0, 0.5, 0.2
-    values = AttentionMap(cells, "site", "words", geometry).on_image().numpy()
+    values = AttentionMap(cells, "site", "words", geometry).resize_to_image().numpy()
     golden(f"overlay_{style}", overlay(scene(), values, style=style))
 
 
@@ -150,5 +157,78 @@ def test_cells_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> No
     geometry = Geometry.identity((43, 61)).padded(9, 0, (61, 61))
     cells = torch.zeros(5, 5)
     cells[2, 3], cells[2, 1], cells[0, 0] = 1.0, 0.4, 1.0
-    hard = AttentionMap(cells, "site", "gate", geometry).on_image(smooth=False).numpy()
-    golden("overlay_cells", overlay(scene(), hard, colors="viridis"))
+    hard = AttentionMap(cells, "site", "gate", geometry).resize_to_image(smooth=False).numpy()
+    golden("overlay_cells", overlay(scene(), hard, colormap="viridis"))
+
+
+RNG = np.random.default_rng(7)
+
+
+def photo(y: int = 40, x: int = 60) -> np.ndarray:
+    down, along = np.mgrid[:y, :x] / max(y, x)
+    layers = (np.sin(9 * down + 3 * along), np.cos(5 * along - down), np.sin(11 * along * down))
+    return np.stack([127 + 90 * layer for layer in layers], axis=-1).astype(np.uint8)
+
+
+def test_a_map_alone_lies_on_a_quiet_image_as_the_overlay_does() -> None:
+    # oracle: composed by hand, in floats
+    image, values = photo(), RNG.random((40, 60))
+    alone = map_to_rgba(values, opacity=0.7).astype(float)
+    cover = alone[..., 3:] / 255
+    quiet = overlay(image, np.zeros((40, 60))).astype(float)
+    np.testing.assert_allclose(
+        alone[..., :3] * cover + quiet * (1 - cover), overlay(image, values), atol=1.0
+    )
+
+
+def test_what_was_not_seen_is_transparent() -> None:
+    values = np.array([[np.nan, 0.0, 1.0, np.inf]])
+    assert map_to_rgba(values)[0, :, 3].tolist() == [0, 0, 255, 255]
+
+
+@given(size=st.floats(0, 1.5), style=st.sampled_from(["heat", "light", "blur"]))
+def test_signs_show_alike_but_for_their_colors(size: float, style: Style) -> None:
+    image = np.full((1, 2, 3), 120, np.uint8)
+    shown = overlay(image, np.array([[size, -size]]), style=style, signed=True)
+    assert shown[0, 0].tolist() == shown[0, 1, ::-1].tolist()
+    plain = overlay(image, np.array([[size, 0.0]]), style=style)
+    assert shown[0, 0].tolist() == plain[0, 0].tolist()
+
+
+def test_the_cold_twin_exchanges_red_and_blue() -> None:
+    warm = np.frombuffer(overlay_palette("magma"), np.uint8).reshape(256, 3)
+    cold = np.frombuffer(negative_palette("magma"), np.uint8).reshape(256, 3)
+    np.testing.assert_array_equal(warm[:, ::-1], cold)
+
+
+def test_levels_of_signed_values_go_by_their_size() -> None:
+    values = np.array([[-2.0, -0.5, 0.0, 0.5, np.nan]])
+    assert quantize_levels(values, 0.0, 1.0, signed=True).tolist() == [[255, 128, 0, 128, 0]]
+
+
+def test_blur_is_sharp_where_attention_is_full_and_soft_where_there_is_none() -> None:
+    stripes = np.zeros((48, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    values = np.zeros((48, 64))
+    values[:, 40:] = 1.0
+    shown = overlay(stripes, values, style="blur").astype(int)
+    np.testing.assert_array_equal(shown[:, 40:], stripes[:, 40:])
+    assert np.ptp(shown[10:-10, 10:30]) < 20
+
+
+@pytest.mark.parametrize("times", [1, 6])
+def test_a_large_image_is_blurred_as_a_small_one(times: int) -> None:
+    small = photo(48, 64).repeat(times, 0).repeat(times, 1)
+    shown = overlay(small, np.zeros(small.shape[:2]), style="blur")
+    first = overlay(photo(48, 64), np.zeros((48, 64)), style="blur")
+    means = shown.reshape(48, times, 64, times, 3).mean((1, 3))
+    assert np.abs(means - first).mean() < 4
+
+
+@pytest.mark.parametrize("style", ["heat", "blur"])
+def test_signed_maps_look_as_they_did(
+    golden: Callable[[str, np.ndarray], None], style: Style
+) -> None:
+    y, x = np.mgrid[:60, :90]
+    values = np.sin(x / 12) * np.exp(-(((y - 30) / 18) ** 2))
+    golden(f"overlay_signed_{style}", overlay(photo(60, 90), values, style=style, signed=True))

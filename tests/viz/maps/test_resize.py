@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visattn.viz.maps.resize import resized_image, resized_map
+from visattn.viz.maps.resize import resize_image, resize_map
 
 SIDES = st.integers(2, 60)
 
 
 def test_the_same_size_is_the_same_thing() -> None:
     image, values = np.zeros((5, 7, 3), np.uint8), np.zeros((5, 7))
-    assert resized_image(image, (5, 7)) is image
-    assert resized_map(values, (5, 7)) is values
+    assert resize_image(image, (5, 7)) is image
+    assert resize_map(values, (5, 7)) is values
 
 
 def test_a_tiny_image_grows_in_squares() -> None:
     image = np.random.default_rng(0).integers(0, 256, (3, 5, 3), dtype=np.uint8)
     np.testing.assert_array_equal(
-        resized_image(image, (12, 20)), np.kron(image, np.ones((4, 4, 1), np.uint8))
+        resize_image(image, (12, 20)), np.kron(image, np.ones((4, 4, 1), np.uint8))
     )
 
 
@@ -29,7 +29,7 @@ def test_what_is_even_stays_even_beside_what_is_unseen(
 ) -> None:
     values = np.full((y, x), 0.3)
     values[:, x // 2 :] = np.nan
-    result = resized_map(values, (height, width))
+    result = resize_map(values, (height, width))
     assert result.shape == (height, width)
     np.testing.assert_allclose(result[~np.isnan(result)], 0.3, rtol=1e-5)
     share = np.isnan(result).mean() - np.isnan(values).mean()
@@ -40,7 +40,7 @@ def test_a_peak_stays_in_its_place() -> None:
     values = np.zeros((24, 40))
     values[6:12, 20:30] = 1
     for size in ((6, 10), (48, 80), (17, 31)):
-        mass = resized_map(values, size).astype(float)
+        mass = resize_map(values, size).astype(float)
         mass /= mass.sum()
         assert mass.sum(1) @ (np.arange(size[0]) + 0.5) / size[0] == pytest.approx(9 / 24, abs=0.01)
         assert mass.sum(0) @ (np.arange(size[1]) + 0.5) / size[1] == pytest.approx(

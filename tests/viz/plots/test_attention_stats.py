@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from visattn.viz.maps.legend import GATE, INK, PAPER
-from visattn.viz.plots.attention_stats import diagnostic_plot
+from visattn.viz.maps.legend import ACCENT, BACKGROUND, TEXT
+from visattn.viz.plots.attention_stats import plot_attention_stats
 
 
 def places(drawn: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
@@ -15,14 +15,14 @@ def places(drawn: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
 
 def test_the_mean_of_each_layer_stands_where_it_should() -> None:
     layers = [{"entropy": np.array([0.0, 0.5])}, {"entropy": np.array([1.0, 1.0])}]
-    drawn = diagnostic_plot(layers)[34:190, 44:326]  # the plot: 156 x 282 pixels
-    at = places(drawn, INK)
+    drawn = plot_attention_stats(layers)[34:190, 44:326]  # the plot: 156 x 282 pixels
+    at = places(drawn, TEXT)
     left, right = at[at[:, 1].argmin()], at[at[:, 1].argmax()]
     assert left[0] == pytest.approx(0.75 * 156, abs=4)
     assert left[1] == pytest.approx(0.25 * 282, abs=4)
     assert right[0] == pytest.approx(0, abs=4)
     assert right[1] == pytest.approx(0.75 * 282, abs=4)
-    rings = places(drawn[:, : 282 // 2], GATE)
+    rings = places(drawn[:, : 282 // 2], ACCENT)
     assert rings[:, 0].min() == pytest.approx(0.5 * 156, abs=6)
     assert rings[:, 0].max() == pytest.approx(156, abs=6)
 
@@ -33,25 +33,25 @@ def test_a_panel_for_each_measure_that_anybody_knows() -> None:
         {"entropy": known, "distance": 7 * known, "to class": known, "pixels": unknown},
         {"entropy": known, "sink": known},
     ]
-    drawn = diagnostic_plot(layers, (120, 160))
+    drawn = plot_attention_stats(layers, (120, 160))
     assert drawn.shape == (240, 480, 3)
-    assert (drawn[120:, 160:] == PAPER).all()
+    assert (drawn[120:, 160:] == BACKGROUND).all()
 
 
 @pytest.mark.parametrize("count", [1, 12, 64])
 def test_any_number_of_layers(count: int) -> None:
-    drawn = diagnostic_plot([{"distance": np.array([3.0, 0.0])}] * count)
+    drawn = plot_attention_stats([{"distance": np.array([3.0, 0.0])}] * count)
     assert drawn.shape == (220, 340, 3)
-    assert (drawn[:, -2:] == PAPER).all()
+    assert (drawn[:, -2:] == BACKGROUND).all()
 
 
 def test_nothing_to_draw() -> None:
-    with pytest.raises(ValueError, match="a layer with a measure"):
-        diagnostic_plot([{"entropy": np.array([np.nan])}])
+    with pytest.raises(ValueError, match="at least one layer must have a statistic"):
+        plot_attention_stats([{"entropy": np.array([np.nan])}])
 
 
 def test_it_looks_as_it_did(golden: Callable[[str, np.ndarray], None]) -> None:
-    drawn = diagnostic_plot(
+    drawn = plot_attention_stats(
         [{"entropy": np.array([0.2, 0.4])}, {"entropy": np.array([0.9])}], (190, 250)
     )
     golden("diagnostic_dots", drawn[94:190, 44:140])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from visattn.viz.layout.grid import MARGIN, tile_grid
+from visattn.viz.layout.grid import MARGIN, compute_tile_grid
 from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import PAPER
-from visattn.viz.maps.resize import resized_image, resized_map
+from visattn.viz.maps.legend import BACKGROUND
+from visattn.viz.maps.resize import resize_image, resize_map
 from visattn.viz.scanpaths.coverage import coverage_panel
 
 RNG = np.random.default_rng(1)
@@ -26,21 +26,23 @@ def test_any_network_has_a_page(size: tuple[int, int], count: int) -> None:
     )
     assert panel.shape[1] == 1200
     for edge in (panel[:20], panel[-20:], panel[:, : MARGIN - 1], panel[:, -20:]):
-        assert (edge == PAPER).all()
+        assert (edge == BACKGROUND).all()
 
 
 def test_tiles_share_one_scale() -> None:
     blank = np.full((20, 30, 3), 90, np.uint8)
     maps = np.stack([np.full((20, 30), 0.2), np.full((20, 30), 0.8)])
     panel = coverage_panel(blank, spreads(2, (20, 30)), maps.max(0), maps, title="2 images")
-    grid = tile_grid((20, 30), 4, 1200)
-    small = resized_image(blank, grid.tile)
+    grid = compute_tile_grid((20, 30), 4, 1200)
+    small = resize_image(blank, grid.tile_size)
     top = MARGIN + 62
     for column, value in enumerate((0.8, 0.2, 0.8), start=1):
         row, place = divmod(column, grid.columns)
-        x, y = MARGIN + place * (grid.cell + 22), top + row * (grid.tile[0] + 56)
-        expected = overlay(small, resized_map(np.full((20, 30), value), grid.tile), high=0.8)
-        np.testing.assert_array_equal(panel[y : y + grid.tile[0], x : x + grid.tile[1]], expected)
+        x, y = MARGIN + place * (grid.cell_width + 22), top + row * (grid.tile_size[0] + 56)
+        expected = overlay(small, resize_map(np.full((20, 30), value), grid.tile_size), vmax=0.8)
+        np.testing.assert_array_equal(
+            panel[y : y + grid.tile_size[0], x : x + grid.tile_size[1]], expected
+        )
 
 
 def test_nothing_seen_is_drawn_too() -> None:
@@ -52,7 +54,7 @@ def test_nothing_seen_is_drawn_too() -> None:
 
 def test_each_glimpse_has_a_map() -> None:
     maps = np.zeros((2, 7, 9))
-    with pytest.raises(ValueError, match="each glimpse needs a map, got 2 for 3 glimpses"):
+    with pytest.raises(ValueError, match="each glimpse needs a map, got 2 maps for 3 glimpses"):
         coverage_panel(
             np.zeros((7, 9, 3), np.uint8), spreads(3, (7, 9)), maps[0], maps, title="none"
         )

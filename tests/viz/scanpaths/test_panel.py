@@ -8,55 +8,61 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
-from scan_miniatures import CLASSES, miniature_scan
+from scanpath_data import CLASSES, miniature_scan
 
 from visattn.viz.layout.grid import MARGIN
-from visattn.viz.maps.legend import GATE, PAPER
-from visattn.viz.scanpaths.animation import FIRST, GLIMPSE, LAST, scan_animation
-from visattn.viz.scanpaths.mosaic import mosaic, patch_tile
-from visattn.viz.scanpaths.panel import glimpse_strip, scan_panel
-from visattn.viz.scanpaths.path import scan_path
+from visattn.viz.maps.legend import ACCENT, BACKGROUND
+from visattn.viz.scanpaths.animation import (
+    FIRST_DURATION,
+    GLIMPSE_DURATION,
+    LAST_DURATION,
+    scan_path_animation,
+    scan_path_grid_animation,
+)
+from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
+from visattn.viz.scanpaths.panel import glimpse_strip, scan_path_panel
+from visattn.viz.scanpaths.path import draw_scan_path
 from visattn.viz.scanpaths.probabilities import class_colors
-from visattn.viz.scanpaths.record import ShownScan, per_cent
-from visattn.viz.scanpaths.view import scan_view
-from visattn.viz.scanpaths.wall import scan_wall
+from visattn.viz.scanpaths.record import ScanPathData, format_percent
 
 SHAPES = [(40, 60), (60, 40), (1, 1), (5, 400), (400, 5), (28, 28), (480, 640)]
 
 
 def frames(moving: bytes) -> list[np.ndarray]:
     with Image.open(io.BytesIO(moving)) as opened:
-        return [np.array(one.convert("RGB")) for one in ImageSequence.Iterator(opened)]
+        return [np.array(item.convert("RGB")) for item in ImageSequence.Iterator(opened)]
 
 
 @pytest.mark.parametrize("size", SHAPES)
 def test_any_image_has_a_page(size: tuple[int, int]) -> None:
-    panel = scan_panel(miniature_scan(size), note="a.png")
+    panel = scan_path_panel(miniature_scan(size), note="a.png")
     assert panel.shape[1] == 1200
     for edge in (panel[:20], panel[-20:], panel[:, : MARGIN - 1], panel[:, -20:]):
-        assert (edge == PAPER).all()  # nothing runs off the page
+        assert (edge == BACKGROUND).all()  # nothing runs off the page
 
 
 @pytest.mark.parametrize(("glimpses", "scales", "channels"), [(1, 1, 1), (12, 4, 1), (30, 1, 3)])
 def test_any_glimpses_have_a_page(glimpses: int, scales: int, channels: int) -> None:
     scan = miniature_scan((60, 90), glimpses=glimpses, scales=scales, channels=channels)
-    panel = scan_panel(scan)
-    assert (panel[:, -20:] == PAPER).all()
-    assert (panel[-20:] == PAPER).all()
+    panel = scan_path_panel(scan)
+    assert (panel[:, -20:] == BACKGROUND).all()
+    assert (panel[-20:] == BACKGROUND).all()
 
 
 def test_a_page_shows_the_path_what_was_seen_and_each_glimpse() -> None:
     scan = miniature_scan((40, 60))
-    panel = scan_panel(scan)
-    view = scan_view((40, 60), scan.boxes, (400, 400))
+    panel = scan_path_panel(scan)
+    view = place_image((40, 60), scan.boxes, (400, 400))
     above = MARGIN + 25 + 40 + 24
-    path = scan_path(view.canvas(scan.image), view.boxes(scan.boxes), area=view.area)
+    path = draw_scan_path(
+        view.paste_image(scan.image), view.boxes_on_canvas(scan.boxes), image_area=view.image_area
+    )
     height, width = path.shape[:2]
     np.testing.assert_array_equal(panel[above : above + height, MARGIN : MARGIN + width], path)
-    whole = mosaic(scan.patches, view.boxes_on_image(scan.boxes), view.drawn)
-    top, left = above + view.corner[1], MARGIN + 422
-    found = panel[top : top + whole.shape[0], left : left + whole.shape[1]]
-    np.testing.assert_array_equal(found, whole)
+    whole = glimpse_mosaic(scan.patches, view.boxes_on_resized_image(scan.boxes), view.image_size)
+    top, left = above + view.offset[1], MARGIN + 422
+    actual = panel[top : top + whole.shape[0], left : left + whole.shape[1]]
+    np.testing.assert_array_equal(actual, whole)
     strip = glimpse_strip(scan)
     below = above + max(height, 240) + 30
     np.testing.assert_array_equal(panel[below : below + len(strip), MARGIN:-MARGIN], strip)
@@ -68,7 +74,7 @@ def test_a_strip_shows_what_the_network_saw_in_order() -> None:
     for index in range(4):
         for scale in range(2):
             x, y = index * (side + 22), 32 + scale * (side + 8)
-            tile = patch_tile(scan.patches[index, scale], side)
+            tile = draw_patch(scan.patches[index, scale], side)
             np.testing.assert_array_equal(strip[y : y + side, x : x + side], tile)
 
 
@@ -79,26 +85,26 @@ def test_many_glimpses_take_several_rows() -> None:
 
 def test_a_moving_scan_has_a_frame_for_the_image_each_glimpse_and_all() -> None:
     scan = miniature_scan((40, 60), glimpses=4)
-    moving = scan_animation(scan, width=320)
-    found = frames(moving)
-    assert len(found) == 6
+    moving = scan_path_animation(scan, width=320)
+    actual = frames(moving)
+    assert len(actual) == 6
     with Image.open(io.BytesIO(moving)) as opened:
-        times = [one.info["duration"] for one in ImageSequence.Iterator(opened)]
-    assert times == [FIRST, *[GLIMPSE] * 4, LAST]
-    assert {one.shape[1] for one in found} == {320}
+        times = [item.info["duration"] for item in ImageSequence.Iterator(opened)]
+    assert times == [FIRST_DURATION, *[GLIMPSE_DURATION] * 4, LAST_DURATION]
+    assert {item.shape[1] for item in actual} == {320}
 
 
 def test_bars_are_as_long_as_classes_are_likely() -> None:
     shares = np.array([[0.75, 0.25], [0.5, 0.5], [0.9, 0.1]])
-    scan = replace(miniature_scan(), probabilities=shares, classes=("cat", "dog"))
-    found = frames(scan_animation(scan, width=320))
+    scan = replace(miniature_scan(), probabilities=shares, class_names=("cat", "dog"))
+    actual = frames(scan_path_animation(scan, width=320))
     cat, dog = class_colors(2)
     lengths = [
         [
-            (np.abs(one[-58:, 45:260].astype(int) - color).max(2) < 3).sum(1).max()
+            (np.abs(item[-58:, 45:260].astype(int) - color).max(2) < 3).sum(1).max()
             for color in (cat, dog)
         ]
-        for one in found
+        for item in actual
     ]
     assert max(lengths[0][0], lengths[0][1]) < 20  # nothing is known before the first glimpse
     full = lengths[2][1] / 0.5
@@ -108,33 +114,33 @@ def test_bars_are_as_long_as_classes_are_likely() -> None:
 def test_what_would_be_too_long_is_drawn_smaller() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
     scan = replace(miniature_scan((300, 300)), image=noise)
-    small = scan_animation(scan, width=400, max_bytes=90_000)
+    small = scan_path_animation(scan, width=400, max_bytes=90_000)
     assert 240 <= frames(small)[0].shape[1] < 400
 
 
 @pytest.mark.parametrize("size", SHAPES[:5])
 def test_any_image_can_move(size: tuple[int, int]) -> None:
-    assert len(frames(scan_animation(miniature_scan(size), width=240))) == 5
+    assert len(frames(scan_path_animation(miniature_scan(size), width=240))) == 5
 
 
 def test_a_wall_goes_in_step_and_marks_what_is_wrong() -> None:
     right, wrong = CLASSES[-1], CLASSES[0]
     scans = [miniature_scan((40, 60), seed=seed) for seed in (1, 2, 3)]
-    moving = scan_wall(scans, truths=[right, wrong, None], side=100, columns=3)
-    found = frames(moving)
-    assert len(found) == 5
-    assert found[0].shape == (2 * 14 + 100 + 30, 2 * 14 + 3 * 112 - 12, 3)
-    last = found[-1][114:].astype(int)
+    moving = scan_path_grid_animation(scans, truths=[right, wrong, None], side=100, columns=3)
+    actual = frames(moving)
+    assert len(actual) == 5
+    assert actual[0].shape == (2 * 14 + 100 + 30, 2 * 14 + 3 * 112 - 12, 3)
+    last = actual[-1][114:].astype(int)
     cells = [last[:, 14 + index * 112 : 114 + index * 112] for index in range(3)]
     reds = [(np.abs(cell - (186, 84, 84)).max(2) < 8).sum() for cell in cells]
-    greens = [(np.abs(cell - GATE).max(2) < 8).sum() for cell in cells]
+    greens = [(np.abs(cell - ACCENT).max(2) < 8).sum() for cell in cells]
     assert reds[1] > 10 > max(reds[0], reds[2])
     assert greens[0] > 10 > max(greens[1], greens[2])
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_a_wall_of_any_number(count: int) -> None:
-    assert len(frames(scan_wall([miniature_scan((30, 30))] * count, side=40))) == 5
+    assert len(frames(scan_path_grid_animation([miniature_scan((30, 30))] * count, side=40))) == 5
 
 
 @pytest.mark.parametrize(
@@ -142,19 +148,22 @@ def test_a_wall_of_any_number(count: int) -> None:
     [(0.0, "0 %"), (0.004, "<1 %"), (0.5, "50 %"), (0.996, ">99 %"), (1.0, "100 %")],
 )
 def test_only_what_is_certain_is_called_so(share: float, text: str) -> None:
-    assert per_cent(share) == text
+    assert format_percent(share) == text
 
 
 @pytest.mark.parametrize(
     ("draw", "reason"),
     [
-        (lambda: scan_animation(miniature_scan(), width=239), "at least 240 pixels wide, got 239"),
-        (lambda: scan_wall([]), "got 0 scans"),
         (
-            lambda: scan_wall([miniature_scan(), miniature_scan(glimpses=2)]),
+            lambda: scan_path_animation(miniature_scan(), width=239),
+            "at least 240 pixels wide, got 239",
+        ),
+        (lambda: scan_path_grid_animation([]), "got 0 scan paths"),
+        (
+            lambda: scan_path_grid_animation([miniature_scan(), miniature_scan(glimpses=2)]),
             r"of \[2, 3\] glimpses",
         ),
-        (lambda: scan_wall([miniature_scan()], truths=["a", "b"]), "2 truths"),
+        (lambda: scan_path_grid_animation([miniature_scan()], truths=["a", "b"]), "2 truths"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw: Callable[[], bytes], reason: str) -> None:
@@ -166,7 +175,7 @@ def test_what_cannot_be_drawn_is_refused(draw: Callable[[], bytes], reason: str)
     ("change", "reason"),
     [
         ({"boxes": np.zeros((2, 2, 4))}, "for each glimpse patches"),
-        ({"classes": ("a",)}, "and 1 classes"),
+        ({"class_names": ("a",)}, "and 1 classes"),
         ({"probabilities": np.full((3, 7), np.nan)}, "must be finite, got NaN"),
         ({"boxes": np.full((3, 2, 4), np.inf)}, "must be finite, got NaN"),
     ],
@@ -178,7 +187,7 @@ def test_a_scan_that_does_not_fit_together_is_refused(change: dict[str, Any], re
 
 def test_a_scan_has_at_least_one_glimpse() -> None:
     with pytest.raises(ValueError, match="at least one glimpse"):
-        ShownScan(
+        ScanPathData(
             np.zeros((2, 2, 3), np.uint8),
             np.zeros((0, 1, 4)),
             np.zeros((0, 1, 1, 2, 2), np.uint8),
@@ -190,6 +199,6 @@ def test_a_scan_has_at_least_one_glimpse() -> None:
 def test_the_same_bytes_twice_and_nothing_changed() -> None:
     scan = miniature_scan()
     kept = scan.image.copy()
-    assert scan_panel(scan).tobytes() == scan_panel(scan).tobytes()
-    assert scan_animation(scan, width=240) == scan_animation(scan, width=240)
+    assert scan_path_panel(scan).tobytes() == scan_path_panel(scan).tobytes()
+    assert scan_path_animation(scan, width=240) == scan_path_animation(scan, width=240)
     np.testing.assert_array_equal(scan.image, kept)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from visattn.viz.maps.legend import INK, PAPER
-from visattn.viz.scanpaths.probabilities import class_colors, probability_plot, shown_classes
+from visattn.viz.maps.legend import BACKGROUND, TEXT
+from visattn.viz.scanpaths.probabilities import class_colors, plot_probabilities, top_classes
 
 TWO = np.array([[0.5, 0.5], [0.1, 0.9], [1.0, 0.0]])
 
@@ -17,20 +17,20 @@ def columns(drawn: np.ndarray, color: tuple[int, int, int], near: int = 12) -> n
 
 def test_the_answer_comes_first_then_rivals_as_they_end() -> None:
     probabilities = np.array([[0.05, 0.6, 0.3, 0.05], [0.5, 0.0, 0.1, 0.4]])
-    assert shown_classes(probabilities) == [0, 3, 2, 1]
-    assert shown_classes(probabilities, most=3) == [0, 3, 1]  # 1 was likely once, 2 less
-    assert shown_classes(probabilities, most=1) == [0]
+    assert top_classes(probabilities) == [0, 3, 2, 1]
+    assert top_classes(probabilities, max_classes=3) == [0, 3, 1]  # 1 was likely once, 2 less
+    assert top_classes(probabilities, max_classes=1) == [0]
 
 
 def test_as_many_classes_as_there_are_up_to_five() -> None:
-    assert len(shown_classes(np.full((3, 1000), 0.001))) == 5
-    assert len(shown_classes(TWO)) == 2
+    assert len(top_classes(np.full((3, 1000), 0.001))) == 5
+    assert len(top_classes(TWO)) == 2
     assert len(set(class_colors(5))) == 5
 
 
 def test_lines_stand_at_their_probabilities() -> None:
-    drawn = probability_plot(TWO, ("a", "b"), (240, 280))
-    at = columns(drawn[:206, 48:255], INK)
+    drawn = plot_probabilities(TWO, ("a", "b"), (240, 280))
+    at = columns(drawn[:206, 48:255], TEXT)
     assert at[:, 0].min() == pytest.approx(12, abs=4)  # 1.0 at the top
     lowest = at[at[:, 0].argmax()]
     assert lowest[0] == pytest.approx(12 + 0.9 * 194, abs=4)  # 0.1 in the middle
@@ -39,8 +39,8 @@ def test_lines_stand_at_their_probabilities() -> None:
 
 def test_names_do_not_lie_on_each_other() -> None:
     names = ("one", "two", "three", "four", "five")
-    drawn = probability_plot(np.full((2, 5), 0.2), names, (240, 280))
-    written = (drawn[:, 245:] != PAPER).any((1, 2)).astype(int)
+    drawn = plot_probabilities(np.full((2, 5), 0.2), names, (240, 280))
+    written = (drawn[:, 245:] != BACKGROUND).any((1, 2)).astype(int)
     assert (np.diff(written) == 1).sum() == 5  # lines of text with paper between them
 
 
@@ -48,19 +48,19 @@ def test_names_do_not_lie_on_each_other() -> None:
 @pytest.mark.parametrize("classes", [2, 7])
 def test_any_number_of_glimpses_and_classes(count: int, classes: int) -> None:
     shares = np.full((count, classes), 1 / classes)
-    names = tuple("incomprehensibilities" + str(one) for one in range(classes))
-    drawn = probability_plot(shares, names, (240, 284))
+    names = tuple("incomprehensibilities" + str(item) for item in range(classes))
+    drawn = plot_probabilities(shares, names, (240, 284))
     assert drawn.shape == (240, 284, 3)
-    assert (drawn[:, -2:] == PAPER).all()
+    assert (drawn[:, -2:] == BACKGROUND).all()
 
 
 def test_each_class_has_a_name() -> None:
     with pytest.raises(ValueError, match="each of 2 classes needs a name, got 3"):
-        probability_plot(TWO, ("a", "b", "c"), (240, 280))
+        plot_probabilities(TWO, ("a", "b", "c"), (240, 280))
 
 
 def test_lines_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> None:
     # the middle of a plot: letters differ between releases of the library that draws them
     five = np.array([[0.1, 0.5, 0.2, 0.1, 0.1], [0.3, 0.3, 0.2, 0.1, 0.1], [0.8, 0, 0.1, 0, 0.1]])
-    drawn = probability_plot(five, tuple("abcde"), (140, 150))
+    drawn = plot_probabilities(five, tuple("abcde"), (140, 150))
     golden("probability_lines", drawn[8:104, 50:130])

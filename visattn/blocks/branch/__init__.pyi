@@ -1,8 +1,6 @@
 from .selective_kernel import (
     SelectiveKernel as SelectiveKernel,
-)
-from .selective_kernel import (
-    dividing_groups as dividing_groups,
+    resolve_groups as resolve_groups,
 )
 from .split_attention import (
     SplitAttention as SplitAttention,

@@ -1,4 +1,4 @@
-"""Selective kernels: convolutions of several sizes, weighed per channel."""
+"""Selective kernel (SK) attention."""
 
 import math
 from typing import ClassVar
@@ -7,29 +7,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, hidden_width
-from visattn.blocks.norm import MapNorm, VectorNorm
+from visattn.blocks.base import Block, BlockInfo, reduced_channels
+from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.branch import branch_shares, merged
+from visattn.functional.gates.branch import branch_softmax, merge_branches
 from visattn.functional.pooling import channel_means
 
 
 class SelectiveKernel(Block):
-    """Convolve the features by kernels of several sizes, and mix the results per channel.
+    """Selective kernel: softmax attention per channel over convolutions of several kernel sizes.
 
-    The sizes are 3, 5, 7, ..., each a 3 x 3 kernel dilated by 1, 2, 3, ...
+    The branches have 3 x 3 kernels with dilation 1, 2, 3, ..., that is sizes 3, 5, 7, ...
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layer is narrower.
-        branches: How many kernels.
-        groups: Of the convolutions; if None, 32 or, where 32 does not divide the width, the largest
-            number that divides both.
-        least: Units that the hidden layer has at least.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layer.
+        num_branches: Number of branches.
+        groups: Groups of the convolutions; gcd(32, channels) if None.
+        min_hidden_channels: Smallest width of the hidden layer.
 
     Raises:
         ValueError: If there is no branch, if the groups do not divide the width, or if `least` is
-            below 1; in training, if the batch is a single image.
+            below 1; in training mode, if the batch is a single image.
 
     Example:
         >>> import torch
@@ -40,19 +39,20 @@ class SelectiveKernel(Block):
         Li et al. 2019, arXiv:1903.06586, equations 1 to 6.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="sk",
-        kind="branches",
+        kind="branch",
         title="Selective kernel",
         paper="Li et al. 2019, arXiv:1903.06586",
         equation="y = sum_i a_i * u_i, u_i = relu(BN(conv3_i(x))) dilated by i,\n"
         "a = softmax_i(A_i relu(BN(W mean(sum_i u_i))))",
-        parameters="M (9 C C / G + 2 C) + (M + 1) C d + 2 d, d = max(C // reduction, least)",
+        parameters="M (9 C C / G + 2 C) + (M + 1) C d + 2 d, "
+        "d = max(C // reduction, min_hidden_channels)",
         deviations=(
-            "where 32 does not divide the width there are as many groups as divide both",
-            "it cannot learn from a batch of one image, which has no variance",
+            "gcd(32, C) groups where 32 does not divide the channels",
+            "it cannot be trained with a batch of one image, which has no variance",
         ),
-        weights=("timm SelectiveKernel with split_input=False (paths, attn)",),
+        compatible_weights=("timm SelectiveKernel with split_input=False (paths, attn)",),
         aliases=("SKNet", "SK attention", "SKConv"),
     )
 
@@ -61,45 +61,53 @@ class SelectiveKernel(Block):
         channels: int,
         *,
         reduction: int = 16,
-        branches: int = 2,
+        num_branches: int = 2,
         groups: int | None = None,
-        least: int = 32,
+        min_hidden_channels: int = 32,
     ) -> None:
         super().__init__(channels)
-        if branches < 1 or least < 1:
-            raise ValueError(f"branches and least must be at least 1, got {branches} and {least}")
-        groups = dividing_groups(channels, groups, usual=32)
-        hidden = hidden_width(channels, reduction, least=least)
+        if num_branches < 1 or min_hidden_channels < 1:
+            raise ValueError(
+                "num_branches and min_hidden_channels must be at least 1, got "
+                f"{num_branches} and {min_hidden_channels}"
+            )
+        groups = resolve_groups(channels, groups, usual=32)
+        hidden = reduced_channels(channels, reduction, minimum=min_hidden_channels)
         self.branches = nn.ModuleList(
             nn.Sequential(
                 nn.Conv2d(channels, channels, 3, padding=i, dilation=i, groups=groups, bias=False),
-                MapNorm(channels),
+                CheckedBatchNorm2d(channels),
                 nn.ReLU(inplace=True),
             )
-            for i in range(1, branches + 1)
+            for i in range(1, num_branches + 1)
         )
         self.squeeze = nn.Linear(channels, hidden, bias=False)
-        self.norm = VectorNorm(hidden)
-        self.select = nn.Linear(hidden, branches * channels, bias=False)
+        self.norm = CheckedBatchNorm1d(hidden)
+        self.select = nn.Linear(hidden, num_branches * channels, bias=False)
         self.tap = Tap("channel")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the mix of what the kernels find."""
-        found = [branch(x) for branch in self.branches]
-        pooled = torch.stack([channel_means(part) for part in found]).sum(0)
+        """Return the weighted sum of the branches."""
+        outputs = [branch(x) for branch in self.branches]
+        pooled = torch.stack([channel_means(output) for output in outputs]).sum(0)
         scores = self.select(self.norm(self.squeeze(pooled)).relu())
-        weights = branch_shares(scores.unflatten(1, (len(found), self.channels)))
-        return merged(found, self.tap(weights))
+        weights = branch_softmax(scores.unflatten(1, (len(outputs), self.channels)))
+        return merge_branches(outputs, self.tap(weights))
 
 
-def dividing_groups(channels: int, groups: int | None, *, usual: int) -> int:
-    """Return the groups of a convolution: those asked for, or what divides the usual number too.
+def resolve_groups(channels: int, groups: int | None, *, usual: int) -> int:
+    """Return the number of groups of a convolution.
+
+    Args:
+        channels: Number of channels.
+        groups: Requested number of groups, or None.
+        usual: If `groups` is None, the greatest common divisor of this and `channels` is used.
 
     Raises:
-        ValueError: If those asked for do not divide the width.
+        ValueError: If the requested groups do not divide the channels.
 
     Example:
-        >>> dividing_groups(64, None, usual=32), dividing_groups(24, None, usual=32)
+        >>> resolve_groups(64, None, usual=32), resolve_groups(24, None, usual=32)
         (32, 8)
     """
     if groups is None:

@@ -1,31 +1,31 @@
-"""Split attention: several convolutions in one, weighed per channel."""
+"""Split attention of ResNeSt."""
 
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, check_odd, hidden_width
-from visattn.blocks.branch.selective_kernel import dividing_groups
-from visattn.blocks.norm import MapNorm
+from visattn.blocks.base import Block, BlockInfo, check_odd, reduced_channels
+from visattn.blocks.branch.selective_kernel import resolve_groups
+from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.branch import merged, radix_weights
+from visattn.functional.gates.branch import merge_branches, radix_softmax
 
 
 class SplitAttention(Block):
-    """Convolve the features into several splits, and mix these per channel (ResNeSt).
+    """Split attention: softmax attention per channel over splits of a convolution (ResNeSt).
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layer is narrower than all splits together.
-        kernel: Side of the convolution, odd.
-        radix: How many splits; with one there is a gate in place of a choice.
-        groups: Of channels, each with its own attention; it divides the width.
-        least: Units that the hidden layer has at least.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layer, relative to all splits.
+        kernel_size: Kernel size of the convolution, odd.
+        radix: Number of splits; with one split the softmax becomes a sigmoid gate.
+        groups: Cardinality: number of channel groups with separate attention; divides `channels`.
+        min_hidden_channels: Smallest width of the hidden layer.
 
     Raises:
-        ValueError: If the kernel is even, there is no split, or the groups do not divide the width;
-            in training, if the batch is a single image.
+        ValueError: If the kernel size is even, radix is below 1, or groups do not divide the
+            channels; in training mode, if the batch is a single image.
 
     Example:
         >>> import torch
@@ -37,21 +37,20 @@ class SplitAttention(Block):
         appendix.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="split",
-        kind="branches",
+        kind="branch",
         title="Split attention",
         paper="Zhang et al. 2020, arXiv:2004.08955",
         equation="y = sum_i a_i * u_i, [u_1 .. u_R] = relu(BN(conv_k(x))), R = radix,\n"
         "a = softmax_i(W2 relu(BN(W1 mean(sum_i u_i) + b1)) + b2), sigmoid if R is 1",
         parameters="k k C C R / F + 2 R C + C d / G + 3 d + d R C / G + R C, G = groups, "
-        "F = gcd(C, G R), d = max(C R // reduction, least), a multiple of G",
+        "F = gcd(C, G R), d = max(C R // reduction, min_hidden_channels), a multiple of G",
         deviations=(
-            "the convolution has G R groups; where these do not divide the width, as many as "
-            "divide both",
-            "it cannot learn from a batch of one image, which has no variance",
+            "the convolution has gcd(C, G R) groups where G R does not divide C",
+            "it cannot be trained with a batch of one image, which has no variance",
         ),
-        weights=("timm SplitAttn with batch normalization (conv, bn0, fc1, bn1, fc2)",),
+        compatible_weights=("timm SplitAttn with batch normalization (conv, bn0, fc1, bn1, fc2)",),
         aliases=("split attn", "splat", "ResNeSt"),
     )
 
@@ -60,35 +59,43 @@ class SplitAttention(Block):
         channels: int,
         *,
         reduction: int = 4,
-        kernel: int = 3,
+        kernel_size: int = 3,
         radix: int = 2,
         groups: int = 1,
-        least: int = 32,
+        min_hidden_channels: int = 32,
     ) -> None:
         super().__init__(channels)
-        check_odd("kernel", kernel)
-        if radix < 1 or least < 1:
-            raise ValueError(f"radix and least must be at least 1, got {radix} and {least}")
-        self.radix, self.groups = radix, dividing_groups(channels, groups, usual=1)
-        hidden = hidden_width(channels * radix, reduction, least=least)
+        check_odd("kernel_size", kernel_size)
+        if radix < 1 or min_hidden_channels < 1:
+            raise ValueError(
+                "radix and min_hidden_channels must be at least 1, got "
+                f"{radix} and {min_hidden_channels}"
+            )
+        self.radix, self.groups = radix, resolve_groups(channels, groups, usual=1)
+        hidden = reduced_channels(channels * radix, reduction, minimum=min_hidden_channels)
         hidden += -hidden % groups
-        shared = dividing_groups(channels, None, usual=groups * radix)
+        shared = resolve_groups(channels, None, usual=groups * radix)
         self.split = nn.Sequential(
             nn.Conv2d(
-                channels, radix * channels, kernel, padding=kernel // 2, groups=shared, bias=False
+                channels,
+                radix * channels,
+                kernel_size,
+                padding=kernel_size // 2,
+                groups=shared,
+                bias=False,
             ),
-            MapNorm(radix * channels),
+            CheckedBatchNorm2d(radix * channels),
             nn.ReLU(inplace=True),
         )
         self.squeeze = nn.Conv2d(channels, hidden, 1, groups=groups)
-        self.norm = MapNorm(hidden)
+        self.norm = CheckedBatchNorm2d(hidden)
         self.select = nn.Conv2d(hidden, radix * channels, 1, groups=groups)
         self.tap = Tap("channel")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the mix of the splits."""
+        """Return the weighted sum of the splits."""
         splits = self.split(x).unflatten(1, (self.radix, self.channels))
         pooled = splits.mean((3, 4)).sum(1)[:, :, None, None]
         scores = self.select(self.norm(self.squeeze(pooled)).relu()).flatten(1)
-        weights = radix_weights(scores, radix=self.radix, groups=self.groups)
-        return merged(splits.unbind(1), self.tap(weights))
+        weights = radix_softmax(scores, radix=self.radix, groups=self.groups)
+        return merge_branches(splits.unbind(1), self.tap(weights))

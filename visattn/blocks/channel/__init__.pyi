@@ -9,8 +9,6 @@ from .global_context import (
 )
 from .squeeze_excite import (
     EffectiveSE as EffectiveSE,
-)
-from .squeeze_excite import (
     SqueezeExcite as SqueezeExcite,
 )
 from .srm import (

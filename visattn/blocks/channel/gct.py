@@ -1,4 +1,4 @@
-"""Gated channel transformation."""
+"""Gated channel transformation (GCT)."""
 
 from typing import ClassVar
 
@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import transformation_gate
+from visattn.functional.gates.channel import gct_gate
 from visattn.functional.pooling import channel_norms
 
 
 class GCT(Block):
-    """Scale each channel by a gate that knows how it stands among the channels (GCT).
+    """Gated channel transformation: channel gate from normalized L2 norms of the channels (GCT).
 
-    At the start every gate is exactly 1.
+    Initialized as the identity.
 
     Args:
-        channels: Width of a feature.
+        channels: Number of input channels.
 
     Example:
         >>> import torch
@@ -30,7 +30,7 @@ class GCT(Block):
         Yang et al. 2020, arXiv:1909.11519, equations 1 to 4.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="gct",
         kind="channel",
         title="Gated channel transformation (GCT)",
@@ -38,10 +38,10 @@ class GCT(Block):
         equation="y = x * (1 + tanh(gamma v + beta)), v = sqrt(C) u / |u|, u = alpha |x_c|",
         parameters="3 C",
         deviations=(
-            "the norm is the Euclidean one; the released code offers the sum of magnitudes too",
-            "a single channel has none to compete with: its gate does not know the input",
+            "L2 norm only; the released code also offers the L1 norm",
+            "with a single channel the gate does not depend on the input",
         ),
-        weights=("GCT (alpha, gamma, beta)",),
+        compatible_weights=("GCT (alpha, gamma, beta)",),
         aliases=("gated channel transformation",),
     )
 
@@ -53,6 +53,6 @@ class GCT(Block):
         self.tap = Tap("channel")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each channel scaled by its gate."""
-        gate = transformation_gate(channel_norms(x), self.alpha, self.gamma, self.beta)
+        """Return the features scaled by the channel gate."""
+        gate = gct_gate(channel_norms(x), self.alpha, self.gamma, self.beta)
         return x * self.tap(gate.to(x.dtype))[:, :, None, None]

@@ -1,23 +1,23 @@
-"""Global context."""
+"""Global context block (GCNet)."""
 
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, hidden_width
+from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import context_shift, global_context
+from visattn.functional.gates.channel import global_context_pool, global_context_transform
 
 
 class GlobalContext(Block):
-    """Add to every place the same vector, made from the places that one attention picks (GC).
+    """Global context: adds one attention-pooled, transformed vector to every position (GCNet).
 
-    At the start it adds exactly nothing.
+    Initialized as the identity.
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layer is narrower; it keeps at least one unit.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layer, which keeps at least one channel.
 
     Example:
         >>> import torch
@@ -29,7 +29,7 @@ class GlobalContext(Block):
         Cao et al. 2019, arXiv:1904.11492, equations 4 and 5.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="gc",
         kind="channel",
         title="Global context",
@@ -37,19 +37,19 @@ class GlobalContext(Block):
         equation="y = x + W2 relu(LN(W1 z + b1)) + b2, z = sum_j softmax_j(k . x_j) x_j",
         parameters="(C + 1) + 2 C h + 3 h + C, with h = max(1, C // reduction)",
         deviations=(
-            "below 3 hidden units LN only scales and shifts: it would leave the input no say",
-            "the score of a place has a bias, as in the released code, which changes nothing",
+            "below 3 hidden channels LN only scales and shifts, or it would remove the input",
+            "the score has a bias, as in the released code; softmax cancels it",
         ),
-        weights=(
+        compatible_weights=(
             "mmdetection ContextBlock (conv_mask, channel_add_conv), pooling att, fusion add",
-            "timm GlobalContext with fuse_add=True, fuse_scale=False (its LN adds 1e-6, ours 1e-5)",
+            "timm GlobalContext with fuse_add=True, fuse_scale=False (LN eps 1e-6, here 1e-5)",
         ),
         aliases=("GCNet", "global context block"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 16) -> None:
         super().__init__(channels)
-        hidden = hidden_width(channels, reduction)
+        hidden = reduced_channels(channels, reduction)
         self.score = nn.Linear(channels, 1)
         self.squeeze = nn.Linear(channels, hidden)
         self.norm = nn.LayerNorm(hidden)
@@ -61,12 +61,12 @@ class GlobalContext(Block):
         nn.init.zeros_(self.excite.bias)
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, with the same vector added to every place."""
-        context, weights = global_context(x, self.score.weight.squeeze(0), self.score.bias)
+        """Return the features plus the transformed context vector."""
+        context, weights = global_context_pool(x, self.score.weight.squeeze(0), self.score.bias)
         if self.tap.wanted:
             self.tap.grid = (x.shape[2], x.shape[3])
             self.tap(weights)
-        shift = context_shift(
+        shift = global_context_transform(
             context,
             self.squeeze.weight,
             self.excite.weight,
@@ -74,6 +74,6 @@ class GlobalContext(Block):
             self.norm.bias,
             self.squeeze.bias,
             self.excite.bias,
-            epsilon=self.norm.eps,
+            eps=self.norm.eps,
         )
         return x + shift[:, :, None, None]

@@ -1,23 +1,23 @@
-"""Squeeze and excitation."""
+"""Squeeze-and-excitation and effective squeeze-and-excitation."""
 
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, hidden_width
+from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import effective_gate, squeeze_excitation_gate
+from visattn.functional.gates.channel import effective_se_gate, squeeze_excitation_gate
 from visattn.functional.pooling import channel_means
 
 
 class SqueezeExcite(Block):
-    """Scale each channel by a gate that knows the means of all channels.
+    """Squeeze-and-excitation: channel gate by an MLP with a bottleneck on the pooled channels.
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layer is narrower; it keeps at least one unit.
-        bias: Whether both layers have biases, as the released weights do.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layer, which keeps at least one channel.
+        bias: Whether both linear layers have biases, as in the released weights.
 
     Example:
         >>> import torch
@@ -28,7 +28,7 @@ class SqueezeExcite(Block):
         Hu et al. 2018, arXiv:1709.01507, equations 2 to 4.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="se",
         kind="channel",
         title="Squeeze-and-excitation",
@@ -36,19 +36,19 @@ class SqueezeExcite(Block):
         equation="y = x * s(W2 relu(W1 mean(x) + b1) + b2)",
         parameters="2 C h + h + C, with h = max(1, C // reduction)",
         deviations=("bias=False leaves the biases out, as several ports do",),
-        weights=("timm SEModule (fc1, fc2 as 1x1 convolutions)",),
+        compatible_weights=("timm SEModule (fc1, fc2 as 1x1 convolutions)",),
         aliases=("squeeze-and-excitation", "squeeze_excite", "SENet", "SE layer"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 16, bias: bool = True) -> None:
         super().__init__(channels)
-        hidden = hidden_width(channels, reduction)
+        hidden = reduced_channels(channels, reduction)
         self.squeeze = nn.Linear(channels, hidden, bias=bias)
         self.excite = nn.Linear(hidden, channels, bias=bias)
         self.tap = Tap("channel")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each channel scaled by its gate."""
+        """Return the features scaled by the channel gate."""
         gate = squeeze_excitation_gate(
             channel_means(x),
             self.squeeze.weight,
@@ -60,10 +60,10 @@ class SqueezeExcite(Block):
 
 
 class EffectiveSE(Block):
-    """Scale each channel by a gate that knows the means of all channels, without a bottleneck.
+    """Effective squeeze-and-excitation: channel gate by one linear layer, without a bottleneck.
 
     Args:
-        channels: Width of a feature.
+        channels: Number of input channels.
 
     Example:
         >>> import torch
@@ -74,7 +74,7 @@ class EffectiveSE(Block):
         Lee and Park 2020, arXiv:1911.06667, section 3.3.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="ese",
         kind="channel",
         title="Effective squeeze-and-excitation",
@@ -82,7 +82,7 @@ class EffectiveSE(Block):
         equation="y = x * hardsigmoid(W mean(x) + b), hardsigmoid(z) = min(max(z + 3, 0), 6) / 6",
         parameters="C C + C",
         deviations=("the sigmoid is the hard one of the released code",),
-        weights=("timm EffectiveSEModule (fc as a 1x1 convolution)",),
+        compatible_weights=("timm EffectiveSEModule (fc as a 1x1 convolution)",),
         aliases=("effective squeeze-and-excitation", "effective_se"),
     )
 
@@ -92,6 +92,6 @@ class EffectiveSE(Block):
         self.tap = Tap("channel")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each channel scaled by its gate."""
-        gate = effective_gate(channel_means(x), self.excite.weight, self.excite.bias)
+        """Return the features scaled by the channel gate."""
+        gate = effective_se_gate(channel_means(x), self.excite.weight, self.excite.bias)
         return x * self.tap(gate)[:, :, None, None]

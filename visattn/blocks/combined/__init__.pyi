@@ -14,8 +14,6 @@ from .simam import (
     SimAM as SimAM,
 )
 from .triplet import (
-    PairGate as PairGate,
-)
-from .triplet import (
+    AxisPairGate as AxisPairGate,
     TripletAttention as TripletAttention,
 )

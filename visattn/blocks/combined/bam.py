@@ -1,4 +1,4 @@
-"""BAM: one gate per channel and place, from a score of either."""
+"""Bottleneck attention module (BAM)."""
 
 from typing import ClassVar, get_args
 
@@ -6,22 +6,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, check_choice, hidden_width
-from visattn.blocks.norm import MapNorm, VectorNorm
+from visattn.blocks.base import Block, BlockInfo, check_choice, reduced_channels
+from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import Joint, joint_gate
+from visattn.functional.gates.combined import CombineMode, bam_gate
 from visattn.functional.pooling import channel_means
 
 
 class BAM(Block):
-    """Amplify each channel at each place by a gate, from a score of the one and of the other (BAM).
+    """Bottleneck attention module: residual gate from the sum of channel and spatial scores (BAM).
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layers are narrower; they keep at least one unit.
-        dilation: Of the two convolutions that score the places.
-        combine: Whether the scores are added, as the paper has it, or multiplied, as its authors'
-            weights were trained.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layers, which keep at least one channel.
+        dilation: Dilation of the two 3x3 convolutions of the spatial branch.
+        combine: Whether the scores are added, as in the paper, or multiplied, as in the
+            authors' code and weights.
 
     Raises:
         ValueError: If the dilation is below 1 or there is no such combination; in training, if the
@@ -36,52 +36,54 @@ class BAM(Block):
         Park et al. 2018, arXiv:1807.06514, equations 1 to 4.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="bam",
-        kind="both",
+        kind="combined",
         title="Bottleneck attention module (BAM)",
         paper="Park et al. 2018, arXiv:1807.06514",
         equation="y = x + x * s(Mc + Ms), Mc = W2 relu(BN(W1 mean(x) + b1)) + b2,\n"
         "Ms = conv1(conv3(conv3(conv1 x))), each but the last with BN and relu, dilated 3 x 3",
         parameters="3 C h + 18 h h + 13 h + C + 1, with h = max(1, C // reduction)",
         deviations=(
-            "batch normalization after the hidden layers, as in the authors' code; the paper "
-            "writes one after the last of either side",
+            "batch normalization follows the hidden layers, as in the authors' code; in the paper "
+            "it follows the last layer of each branch",
             "combine='mul' multiplies the scores, as the authors' code does",
-            "it cannot learn from a batch of one image, which has no variance",
+            "it cannot be trained with a batch of one image, which has no variance",
         ),
-        weights=("attention-module BAM (channel_att.gate_c, spatial_att.gate_s), combine='mul'",),
+        compatible_weights=(
+            "attention-module BAM (channel_att.gate_c, spatial_att.gate_s), combine='mul'",
+        ),
         aliases=("bottleneck attention module",),
     )
 
     def __init__(
-        self, channels: int, *, reduction: int = 16, dilation: int = 4, combine: Joint = "add"
+        self, channels: int, *, reduction: int = 16, dilation: int = 4, combine: CombineMode = "add"
     ) -> None:
         super().__init__(channels)
-        check_choice("combine", combine, get_args(Joint))
+        check_choice("combine", combine, get_args(CombineMode))
         if dilation < 1:
             raise ValueError(f"dilation must be at least 1, got {dilation}")
-        hidden = hidden_width(channels, reduction)
-        self.combine: Joint = combine
+        hidden = reduced_channels(channels, reduction)
+        self.combine: CombineMode = combine
         self.channel = nn.Sequential(
             nn.Linear(channels, hidden),
-            VectorNorm(hidden),
+            CheckedBatchNorm1d(hidden),
             nn.ReLU(inplace=True),
             nn.Linear(hidden, channels),
         )
         self.spatial = nn.Sequential(
-            *_layer(nn.Conv2d(channels, hidden, 1)),
-            *_layer(nn.Conv2d(hidden, hidden, 3, padding=dilation, dilation=dilation)),
-            *_layer(nn.Conv2d(hidden, hidden, 3, padding=dilation, dilation=dilation)),
+            *_conv_bn_relu(nn.Conv2d(channels, hidden, 1)),
+            *_conv_bn_relu(nn.Conv2d(hidden, hidden, 3, padding=dilation, dilation=dilation)),
+            *_conv_bn_relu(nn.Conv2d(hidden, hidden, 3, padding=dilation, dilation=dilation)),
             nn.Conv2d(hidden, 1, 1),
         )
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features plus their gated selves."""
-        channel, place = self.channel(channel_means(x)), self.spatial(x).squeeze(1)
-        return torch.addcmul(x, x, self.tap(joint_gate(channel, place, combine=self.combine)))
+        """Return x + x * gate."""
+        channel, spatial = self.channel(channel_means(x)), self.spatial(x).squeeze(1)
+        return torch.addcmul(x, x, self.tap(bam_gate(channel, spatial, combine=self.combine)))
 
 
-def _layer(conv: nn.Conv2d) -> tuple[nn.Module, ...]:
-    return conv, MapNorm(conv.out_channels), nn.ReLU(inplace=True)
+def _conv_bn_relu(conv: nn.Conv2d) -> tuple[nn.Module, ...]:
+    return conv, CheckedBatchNorm2d(conv.out_channels), nn.ReLU(inplace=True)

@@ -1,30 +1,30 @@
-"""CBAM: a gate per channel, then a gate per place."""
+"""Convolutional block attention module (CBAM)."""
 
 from typing import ClassVar, get_args
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd, hidden_width
-from visattn.blocks.norm import MapNorm
+from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd, reduced_channels
+from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import mean_max_gate
-from visattn.functional.gates.spatial import PoolOrder, pooled_gate
+from visattn.functional.gates.combined import cbam_channel_gate
+from visattn.functional.gates.spatial import PoolOrder, cbam_spatial_gate
 
 
 class CBAM(Block):
-    """Scale each channel by a gate, then each place by a gate (CBAM).
+    """Convolutional block attention module: a channel gate, then a spatial gate (CBAM).
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layer is narrower; it keeps at least one unit.
-        kernel: Side of the neighborhood that a place's gate knows, odd.
-        bias: Whether the two layers of the channel gate have biases.
-        spatial_norm: Whether the score of a place passes a batch normalization.
-        order: Which pool the first channel of the convolution reads.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layer, which keeps at least one channel.
+        kernel_size: Kernel size of the spatial gate, odd.
+        bias: Whether the two linear layers of the channel gate have biases.
+        spatial_norm: Whether the spatial score is batch-normalized.
+        pool_order: Order of the pooled maps in the input of the convolution.
 
     Raises:
-        ValueError: If the kernel is even or there is no such order.
+        ValueError: If the kernel size is even or the pooling order is unknown.
 
     Example:
         >>> import torch
@@ -35,23 +35,23 @@ class CBAM(Block):
         Woo et al. 2018, arXiv:1807.06521, equations 1 to 3.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="cbam",
-        kind="both",
+        kind="combined",
         title="Convolutional block attention module (CBAM)",
         paper="Woo et al. 2018, arXiv:1807.06521",
         equation="z = x * s(mlp(mean x) + mlp(max x)), mlp(p) = W2 relu(W1 p + b1) + b2;\n"
         "y = z * s(BN(conv_k([max_c z; mean_c z])))",
         parameters="2 C h + h + C + 2 k k + 2, with h = max(1, C // reduction)",
         deviations=(
-            "as the authors' code: biases in the mlp, batch normalization in place of the "
-            "convolution's bias; the paper shows neither",
-            "the weight of that normalization begins at 1; in the authors' networks at 0, which is "
-            "a gate of 0.5 everywhere; its momentum is 0.1, theirs 0.01",
+            "as in the authors' code, the mlp has biases and batch normalization replaces the "
+            "bias of the convolution; the paper shows neither",
+            "the weight of that normalization is initialized with 1; in the authors' networks with "
+            "0, a gate of 0.5 everywhere; its momentum is 0.1, theirs 0.01",
         ),
-        weights=(
+        compatible_weights=(
             "attention-module CBAM (ChannelGate.mlp.1 and .3, SpatialGate.spatial.conv and .bn)",
-            "timm CbamModule, with bias=False and order='mean_max'",
+            "timm CbamModule, with bias=False and pool_order='mean_max'",
         ),
         aliases=("convolutional block attention module",),
     )
@@ -61,28 +61,28 @@ class CBAM(Block):
         channels: int,
         *,
         reduction: int = 16,
-        kernel: int = 7,
+        kernel_size: int = 7,
         bias: bool = True,
         spatial_norm: bool = True,
-        order: PoolOrder = "max_mean",
+        pool_order: PoolOrder = "max_mean",
     ) -> None:
         super().__init__(channels)
-        check_odd("kernel", kernel)
-        check_choice("order", order, get_args(PoolOrder))
-        hidden = hidden_width(channels, reduction)
-        self.order: PoolOrder = order
+        check_odd("kernel_size", kernel_size)
+        check_choice("pool_order", pool_order, get_args(PoolOrder))
+        hidden = reduced_channels(channels, reduction)
+        self.pool_order: PoolOrder = pool_order
         self.squeeze = nn.Linear(channels, hidden, bias=bias)
         self.excite = nn.Linear(hidden, channels, bias=bias)
         self.channel_tap = Tap("channel")
-        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
-        self.norm = MapNorm(1) if spatial_norm else None
+        self.conv = nn.Conv2d(2, 1, kernel_size, padding=kernel_size // 2, bias=False)
+        self.norm = CheckedBatchNorm2d(1) if spatial_norm else None
         self.spatial_tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, their channels scaled, then their places."""
-        channel = mean_max_gate(
+        """Return the features scaled by the channel gate, then by the spatial gate."""
+        channel = cbam_channel_gate(
             x, self.squeeze.weight, self.excite.weight, self.squeeze.bias, self.excite.bias
         )
         x = x * self.channel_tap(channel)[:, :, None, None]
-        place = pooled_gate(x, self.conv.weight, order=self.order, norm=self.norm)
-        return x * self.spatial_tap(place)[:, None]
+        spatial = cbam_spatial_gate(x, self.conv.weight, order=self.pool_order, norm=self.norm)
+        return x * self.spatial_tap(spatial)[:, None]

@@ -7,17 +7,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import hardswish
 
-from visattn.blocks.base import Block, BlockInfo, hidden_width, scaled
+from visattn.blocks.base import Block, BlockInfo, apply_gate, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import coordinate_gate, strip_means
+from visattn.functional.gates.combined import coordinate_gate, strip_pools
 
 
 class CoordinateAttention(Block):
-    """Scale each place in each channel by a gate of its row times a gate of its column.
+    """Coordinate attention: product of a gate per row and a gate per column, for each channel.
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layer is narrower; it keeps at least 8 units.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layer, which keeps at least 8 channels.
 
     Example:
         >>> import torch
@@ -28,15 +28,15 @@ class CoordinateAttention(Block):
         Hou et al. 2021, arXiv:2103.02907, equations 4 to 9.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="coordinate",
-        kind="both",
+        kind="combined",
         title="Coordinate attention",
         paper="Hou et al. 2021, arXiv:2103.02907",
         equation="y = x * s(Fh f_rows + bh) * s(Fw f_columns + bw), "
         "f = hardswish(BN(F1 [mean of each row; mean of each column] + b1))",
         parameters="C m + m + 2 m + 2 (m C + C), with m = max(8, C // reduction)",
-        weights=(
+        compatible_weights=(
             "CoordAttention CoordAtt (conv1, bn1, conv_h, conv_w)",
             "timm CoordAttn with rd_channels=m and bias=True, or without: a bias of 0",
         ),
@@ -45,7 +45,7 @@ class CoordinateAttention(Block):
 
     def __init__(self, channels: int, *, reduction: int = 32) -> None:
         super().__init__(channels)
-        hidden = hidden_width(channels, reduction, least=8)
+        hidden = reduced_channels(channels, reduction, minimum=8)
         self.squeeze = nn.Conv1d(channels, hidden, 1)
         self.norm = nn.BatchNorm1d(hidden)
         self.rows = nn.Conv1d(hidden, channels, 1)
@@ -53,10 +53,10 @@ class CoordinateAttention(Block):
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each scaled by its gate."""
-        strips = torch.cat(strip_means(x), dim=2)
+        """Return the gated features."""
+        strips = torch.cat(strip_pools(x), dim=2)
         hidden = hardswish(self.norm(self.squeeze(strips)))
         height = x.shape[2]
         rows = self.rows(hidden[:, :, :height]).sigmoid()
         columns = self.columns(hidden[:, :, height:]).sigmoid()
-        return scaled(x, coordinate_gate(rows, columns).to(x.dtype), self.tap)
+        return apply_gate(x, coordinate_gate(rows, columns).to(x.dtype), self.tap)

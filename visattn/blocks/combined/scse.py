@@ -1,4 +1,4 @@
-"""Concurrent spatial and channel squeeze and excitation."""
+"""Concurrent spatial and channel squeeze-and-excitation (scSE)."""
 
 from typing import ClassVar, Literal, get_args
 
@@ -6,27 +6,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, check_choice, hidden_width
+from visattn.blocks.base import Block, BlockInfo, check_choice, reduced_channels
 from visattn.blocks.tap import Tap
 from visattn.functional.gates.channel import squeeze_excitation_gate
-from visattn.functional.gates.spatial import projected_gate
+from visattn.functional.gates.spatial import spatial_squeeze_gate
 from visattn.functional.pooling import channel_means
 
 Combination = Literal["add", "max", "mul", "concat"]
 
 
 class SCSE(Block):
-    """Scale the features by a gate per channel, and by a gate per place, and combine both (scSE).
+    """Concurrent spatial and channel squeeze-and-excitation: both gates in parallel (scSE).
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the hidden layer of the channel gate is narrower; it keeps at least one
-            unit.
-        combine: Whether the two are added, or their maximum or product is taken, element by
-            element, or both are concatenated and brought back to the width by a linear map.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the hidden layer of the channel gate, which keeps at least one
+            channel.
+        combine: Whether the two gated features are added, multiplied, reduced by an elementwise
+            maximum, or concatenated and projected back to `channels`.
 
     Raises:
-        ValueError: If there is no such combination.
+        ValueError: If `combine` is unknown.
 
     Example:
         >>> import torch
@@ -38,18 +38,18 @@ class SCSE(Block):
         arXiv:1808.08127.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="scse",
-        kind="both",
+        kind="combined",
         title="Concurrent spatial and channel squeeze-and-excitation (scSE)",
         paper="Roy et al. 2018, arXiv:1803.02579",
         equation="y = x * s(W2 relu(W1 mean(x) + b1) + b2) + x * s(w . x)",
-        parameters="2 C h + h + 2 C, with h = max(1, C // reduction); 2 C C more to concatenate",
+        parameters="2 C h + h + 2 C, with h = max(1, C // reduction); 2 C C more for concat",
         deviations=(
-            "combine='max' is what the authors' code does",
-            "combine='mul' multiplies the two scaled features, and so squares x",
-            "combine='concat' needs a linear map back to C channels, which the paper leaves to the "
-            "layer that follows",
+            "combine='max' matches the authors' code",
+            "combine='mul' multiplies the two gated features, which squares x",
+            "combine='concat' adds a projection back to C channels, which the paper leaves to the "
+            "next layer",
         ),
         aliases=("concurrent SE", "concurrent spatial and channel squeeze-and-excitation"),
     )
@@ -57,7 +57,7 @@ class SCSE(Block):
     def __init__(self, channels: int, *, reduction: int = 2, combine: Combination = "add") -> None:
         super().__init__(channels)
         check_choice("combine", combine, get_args(Combination))
-        hidden = hidden_width(channels, reduction)
+        hidden = reduced_channels(channels, reduction)
         self.combine: Combination = combine
         self.squeeze = nn.Linear(channels, hidden)
         self.excite = nn.Linear(hidden, channels)
@@ -69,7 +69,7 @@ class SCSE(Block):
         )
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return both scaled features, combined."""
+        """Return the combination of the two gated features."""
         channel = squeeze_excitation_gate(
             channel_means(x),
             self.squeeze.weight,
@@ -77,20 +77,20 @@ class SCSE(Block):
             self.squeeze.bias,
             self.excite.bias,
         )
-        place = projected_gate(x, self.project.weight.flatten())
-        by_channel = self.channel_tap(channel)[:, :, None, None]
-        return self._combined(x, by_channel, self.spatial_tap(place)[:, None])
+        spatial = spatial_squeeze_gate(x, self.project.weight.flatten())
+        channel_gate = self.channel_tap(channel)[:, :, None, None]
+        return self._combine(x, channel_gate, self.spatial_tap(spatial)[:, None])
 
-    def _combined(
+    def _combine(
         self,
         x: Float[Tensor, "b c y x"],
         channel: Float[Tensor, "b c 1 1"],
-        place: Float[Tensor, "b 1 y x"],
+        spatial: Float[Tensor, "b 1 y x"],
     ) -> Float[Tensor, "b c y x"]:
         if self.merge is not None:
-            return self.merge(torch.cat((x * channel, x * place), 1))
+            return self.merge(torch.cat((x * channel, x * spatial), 1))
         if self.combine == "max":
-            return torch.maximum(x * channel, x * place)
+            return torch.maximum(x * channel, x * spatial)
         if self.combine == "mul":
-            return (x * channel) * (x * place)
-        return x * (channel + place)
+            return (x * channel) * (x * spatial)
+        return x * (channel + spatial)

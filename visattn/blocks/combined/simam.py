@@ -1,20 +1,20 @@
-"""SimAM: attention without parameters."""
+"""SimAM: parameter-free attention."""
 
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.blocks.base import Block, BlockInfo, scaled
+from visattn.blocks.base import Block, BlockInfo, apply_gate
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import energy_gate
+from visattn.functional.gates.combined import simam_gate
 
 
 class SimAM(Block):
-    """Scale each place in each channel by how much it stands out there (SimAM).
+    """SimAM: parameter-free gate from the energy of each position in each channel.
 
     Args:
-        channels: Width of a feature.
+        channels: Number of input channels.
         smoothing: Added to the variance of a channel (the paper's lambda). The authors' ImageNet
             networks were trained with 0.1.
 
@@ -31,20 +31,20 @@ class SimAM(Block):
         Networks", equations 5 and 6.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="simam",
-        kind="both",
+        kind="combined",
         title="SimAM",
         paper="Yang et al. 2021, ICML, proceedings.mlr.press/v139/yang21o",
         equation="y = x * s(d / (4 (v + lambda)) + 1 / 2), d = (x - mean(x))^2, "
         "v = sum(d) / (H W - 1)",
         parameters="0",
         deviations=(
-            "a channel of a single place has variance 0; in the released code it gives NaN",
-            "computed in float32 at least; squares do not fit half precision",
-            "by its formula the gate lies between 0.62 and 1, so that nothing is shut out",
+            "a single position has variance 0; the released code gives NaN",
+            "computed in float32 or wider, since squares overflow half precision",
+            "the formula bounds the gate to 0.62 .. 1, so no position is suppressed",
         ),
-        weights=("has none",),
+        compatible_weights=("has none",),
         aliases=("simple attention module",),
     )
 
@@ -56,9 +56,9 @@ class SimAM(Block):
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each scaled by its gate."""
-        return scaled(x, energy_gate(x, smoothing=self.smoothing), self.tap)
+        """Return the gated features."""
+        return apply_gate(x, simam_gate(x, e_lambda=self.smoothing), self.tap)
 
     def extra_repr(self) -> str:
-        """Return what is printed of it beside its parts."""
+        """Return the arguments shown by `repr`."""
         return f"{self.channels}, smoothing={self.smoothing}"

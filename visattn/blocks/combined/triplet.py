@@ -5,22 +5,22 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, check_odd, scaled
-from visattn.blocks.norm import MapNorm
+from visattn.blocks.base import Block, BlockInfo, apply_gate, check_odd
+from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import axis_pools, triplet_gate
+from visattn.functional.gates.combined import triplet_gate, z_pool
 
 
 class TripletAttention(Block):
-    """Scale each place in each channel by the mean of three gates, each over two of the axes.
+    """Triplet attention: mean of three gates, one for each pair of axes.
 
     Args:
-        channels: Width of a feature.
-        kernel: Side of the neighborhood that each of the three gates knows, odd.
+        channels: Number of input channels.
+        kernel_size: Kernel size of the three convolutions, odd.
 
     Raises:
-        ValueError: If the kernel is even or below 1; in training, if the batch is one image of
-            one place.
+        ValueError: If the kernel size is even or below 1; in training mode, if the batch is one
+            image of one position.
 
     Example:
         >>> import torch
@@ -31,58 +31,56 @@ class TripletAttention(Block):
         Misra et al. 2021, arXiv:2010.03045, equations 1 to 3.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="triplet",
-        kind="both",
+        kind="combined",
         title="Triplet attention",
         paper="Misra et al. 2021, arXiv:2010.03045",
         equation="y = x * (g_yx + g_cy + g_cx) / 3, g = s(BN(conv_k([max; mean over the third])))",
         parameters="3 (2 k k + 2)",
-        deviations=(
-            "the three gates are averaged before they meet the features, not three gated copies",
-        ),
-        weights=("triplet-attention TripletAttention (hw, hc, cw)",),
+        deviations=("averages the three gates instead of three gated copies of the features",),
+        compatible_weights=("triplet-attention TripletAttention (hw, hc, cw)",),
         aliases=("triplet attn",),
     )
 
-    def __init__(self, channels: int, *, kernel: int = 7) -> None:
+    def __init__(self, channels: int, *, kernel_size: int = 7) -> None:
         super().__init__(channels)
-        check_odd("kernel", kernel)
-        self.places = PairGate(kernel)
-        self.rows = PairGate(kernel)
-        self.columns = PairGate(kernel)
+        check_odd("kernel_size", kernel_size)
+        self.places = AxisPairGate(kernel_size)
+        self.rows = AxisPairGate(kernel_size)
+        self.columns = AxisPairGate(kernel_size)
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each scaled by its gate."""
-        places = self.places(axis_pools(x, 1))
-        # The released kernels of rows run over rows, then channels; of columns, channels first.
-        rows = self.rows(axis_pools(x, 3).transpose(2, 3)).transpose(1, 2)
-        columns = self.columns(axis_pools(x, 2))
-        return scaled(x, triplet_gate(places, rows, columns), self.tap)
+        """Return the gated features."""
+        places = self.places(z_pool(x, 1))
+        # Axis order of the released kernels: rows, channels; channels, columns.
+        rows = self.rows(z_pool(x, 3).transpose(2, 3)).transpose(1, 2)
+        columns = self.columns(z_pool(x, 2))
+        return apply_gate(x, triplet_gate(places, rows, columns), self.tap)
 
 
-class PairGate(nn.Module):
-    """Make one gate for each pair of positions on two axes.
+class AxisPairGate(nn.Module):
+    """Gate over two axes: convolution over their max and mean pools, batch normalization, sigmoid.
 
     Args:
-        kernel: Side of the neighborhood that a gate knows, odd.
+        kernel_size: Kernel size of the convolution, odd.
 
     Example:
         >>> import torch
-        >>> PairGate(3)(torch.zeros(1, 2, 5, 7)).shape
+        >>> AxisPairGate(3)(torch.zeros(1, 2, 5, 7)).shape
         torch.Size([1, 5, 7])
     """
 
-    def __init__(self, kernel: int) -> None:
+    def __init__(self, kernel_size: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
-        self.norm = MapNorm(1, momentum=0.01)  # as released
+        self.conv = nn.Conv2d(2, 1, kernel_size, padding=kernel_size // 2, bias=False)
+        self.norm = CheckedBatchNorm2d(1, momentum=0.01)  # as released
 
     def forward(self, pools: Float[Tensor, "b 2 p q"]) -> Float[Tensor, "b p q"]:
-        """Return the gates, in (0, 1).
+        """Return the gate, in (0, 1).
 
         Raises:
-            ValueError: If it is to learn from a single value, which has no variance.
+            ValueError: In training mode, if there is a single value, which has no variance.
         """
         return self.norm(self.conv(pools)).sigmoid().squeeze(1)

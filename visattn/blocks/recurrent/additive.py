@@ -1,43 +1,46 @@
-"""Additive attention of a recurrent network over a grid of annotations."""
+"""Additive (Bahdanau) attention of a recurrent decoder over annotations."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.scores import additive_scores, attended
+from visattn.functional.attention.scores import additive_scores, context_vector
 
 
 class AdditiveAttention(nn.Module):
-    """Look at annotations with a query: one softmax row over all places per query.
+    """Additive attention: scores queries against annotations with a one-hidden-layer MLP.
 
-    The keys do not depend on the query: project them once with `keys` and hand them to every
-    step. The values are the annotations themselves, unprojected, as in the paper.
+    The keys do not depend on the query: compute them once with `project_keys` and pass them at
+    every step. The values are the annotations, unprojected, as in the paper.
 
     Args:
-        width: Width of an annotation.
-        query: Width of a query.
-        dim: Width of the space in which both meet.
+        annotation_dim: Dimension of an annotation.
+        query_dim: Dimension of a query.
+        attention_dim: Dimension of projected queries and keys.
 
     Example:
-        >>> look = AdditiveAttention(5, query=3, dim=7)
-        >>> places = torch.zeros(1, 4, 5)
-        >>> context, weights = look(torch.zeros(1, 2, 3), places, look.keys(places))
+        >>> attention = AdditiveAttention(5, query_dim=3, attention_dim=7)
+        >>> annotations = torch.zeros(1, 4, 5)
+        >>> keys = attention.project_keys(annotations)
+        >>> context, weights = attention(torch.zeros(1, 2, 3), annotations, keys)
         >>> weights[0, 0]
         tensor([0.2500, 0.2500, 0.2500, 0.2500], grad_fn=<SelectBackward0>)
 
     Source:
-        Xu et al. 2015, arXiv:1502.03044, equations 4 to 6; keys carry the only bias.
+        Xu et al. 2015, arXiv:1502.03044, equations 4 to 6; the only bias is in the keys.
     """
 
-    def __init__(self, width: int, *, query: int, dim: int) -> None:
+    def __init__(self, annotation_dim: int, *, query_dim: int, attention_dim: int) -> None:
         super().__init__()
-        self.key = nn.Linear(width, dim)
-        self.query = nn.Linear(query, dim, bias=False)
-        self.vector = nn.Parameter(torch.empty(dim).uniform_(-(dim**-0.5), dim**-0.5))
+        self.key = nn.Linear(annotation_dim, attention_dim)
+        self.query = nn.Linear(query_dim, attention_dim, bias=False)
+        self.vector = nn.Parameter(
+            torch.empty(attention_dim).uniform_(-(attention_dim**-0.5), attention_dim**-0.5)
+        )
         self.tap = Tap("words")
 
-    def keys(self, annotations: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
+    def project_keys(self, annotations: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
         """Project annotations to keys, once for all queries."""
         return self.key(annotations)
 
@@ -47,23 +50,23 @@ class AdditiveAttention(nn.Module):
         annotations: Float[Tensor, "b n c"],
         keys: Float[Tensor, "b n d"],
     ) -> tuple[Float[Tensor, "b k c"], Float[Tensor, "b k n"]]:
-        """Return what k queries per image see, and where they look."""
-        weights = self.weights(self.query(query), keys.unsqueeze(1))
+        """Return context vectors and attention weights of k queries per image."""
+        weights = self.attention_weights(self.query(query), keys.unsqueeze(1))
         return weights @ annotations, weights
 
-    def weights(
+    def attention_weights(
         self, query: Float[Tensor, "*b d"], keys: Float[Tensor, "*#b n d"]
     ) -> Float[Tensor, "*b n"]:
-        """Return where projected queries look."""
+        """Return the attention weights of projected queries."""
         scores = additive_scores(query.unsqueeze(-2), keys, self.vector).squeeze(-2)
         return self.tap(scores.softmax(-1))
 
-    def look(
+    def attend(
         self,
         query: Float[Tensor, "b d"],
         annotations: Float[Tensor, "b n c"],
         keys: Float[Tensor, "b n d"],
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b n"]]:
-        """Return what one projected query per row sees, and where it looks."""
-        weights = self.weights(query, keys)
-        return attended(weights, annotations), weights
+        """Return context vector and attention weights of one projected query per row."""
+        weights = self.attention_weights(query, keys)
+        return context_vector(weights, annotations), weights

@@ -1,4 +1,4 @@
-"""Multiplicative attention of a recurrent network, over all annotations or near a center."""
+"""Luong (multiplicative) attention of a recurrent decoder: global, local-m and local-p."""
 
 from typing import Literal, get_args
 
@@ -13,7 +13,7 @@ from visattn.functional.attention.luong import (
     predicted_centers,
     predictive_alignment,
 )
-from visattn.functional.attention.masks import from_lengths
+from visattn.functional.attention.masks import length_mask
 from visattn.functional.attention.scores import (
     concat_scores,
     dot_scores,
@@ -23,36 +23,35 @@ from visattn.functional.attention.scores import (
 from visattn.functional.attention.softmax import masked_softmax
 
 Score = Literal["dot", "general", "concat", "location"]
-Align = Literal["global", "monotonic", "predictive"]
+Alignment = Literal["global", "monotonic", "predictive"]
 
 
 class LuongAttention(nn.Module):
-    """Look at annotations with the hidden state of a decoder: everywhere, or near one place.
+    """Luong attention over annotations: global, or local in a window around a predicted position.
 
-    Keys and values are the annotations themselves. What a decoder makes of what it has seen (the
-    attentional hidden state of the paper) is left to the decoder.
+    Keys and values are the annotations. The attentional hidden state of the paper is left to the
+    decoder.
 
     Args:
-        width: Width of an annotation.
-        query: Width of a query.
-        score: How a query is compared with an annotation: `dot` asks for one width, `general` puts
-            a matrix between them, `concat` a layer over both, and `location` looks at places
-            whatever they hold.
-        align: Over what the weights lie: all annotations (`global`), a window that goes along with
-            the queries (`monotonic`), or one around a place that the query foretells
-            (`predictive`).
-        dim: Width of the hidden layers of `concat` and `predictive`; that of the query if not said.
-        radius: How many places a window reaches to each side.
-        places: Most annotations that there may ever be, for `location`.
+        annotation_dim: Dimension of an annotation.
+        query_dim: Dimension of a query.
+        score: Score function: `dot` (needs equal dimensions), `general` (bilinear), `concat`
+            (one-hidden-layer MLP) or `location` (depends on the query alone).
+        alignment: `global` over all annotations, `monotonic` in a window that moves with the
+            decoding step (local-m), or `predictive` in a window around a position predicted from
+            the query (local-p).
+        hidden_dim: Hidden dimension of `concat` and `predictive`; query_dim if None.
+        window_radius: Half-width of the window, in annotations.
+        max_annotations: Largest number of annotations; required for `location`.
 
     Raises:
-        ValueError: If score or align are unknown, `dot` is to compare two widths, `location` lacks
-            the number of places, or the radius is below 1.
+        ValueError: If score or alignment is unknown, `dot` gets different dimensions, `location`
+            lacks `max_annotations`, or the radius is below 1.
 
     Example:
-        >>> look = LuongAttention(5, query=3, align="predictive", radius=2)
-        >>> seen, weights = look(torch.zeros(1, 2, 3), torch.zeros(1, 9, 5))
-        >>> (weights[0, 0] > 0).int()  # a query of zeros foretells the middle, 4.5
+        >>> attention = LuongAttention(5, query_dim=3, alignment="predictive", window_radius=2)
+        >>> context, weights = attention(torch.zeros(1, 2, 3), torch.zeros(1, 9, 5))
+        >>> (weights[0, 0] > 0).int()  # a zero query predicts the middle, 4.5
         tensor([0, 0, 0, 1, 1, 1, 1, 0, 0], dtype=torch.int32)
 
     Source:
@@ -61,30 +60,32 @@ class LuongAttention(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        annotation_dim: int,
         *,
-        query: int,
+        query_dim: int,
         score: Score = "general",
-        align: Align = "global",
-        dim: int | None = None,
-        radius: float = 10.0,
-        places: int | None = None,
+        alignment: Alignment = "global",
+        hidden_dim: int | None = None,
+        window_radius: float = 10.0,
+        max_annotations: int | None = None,
     ) -> None:
         super().__init__()
-        _check(score, align, width, query, radius, places)
+        _check_options(score, alignment, annotation_dim, query_dim, window_radius, max_annotations)
         self.score: Score = score
-        self.align: Align = align
-        self.radius = radius
-        dim = query if dim is None else dim
+        self.alignment: Alignment = alignment
+        self.window_radius = window_radius
+        hidden_dim = query_dim if hidden_dim is None else hidden_dim
         shapes = {
             "dot": {},
-            "general": {"weight": (query, width)},
-            "concat": {"weight": (dim, query + width), "vector": (dim,)},
-            "location": {"weight": (places or 0, query)},
+            "general": {"weight": (query_dim, annotation_dim)},
+            "concat": {"weight": (hidden_dim, query_dim + annotation_dim), "vector": (hidden_dim,)},
+            "location": {"weight": (max_annotations or 0, query_dim)},
         }[score]
-        if align == "predictive":
-            shapes |= {"center_weight": (dim, query), "center_vector": (dim,)}
-        self.learned = nn.ParameterDict({name: _drawn(*shape) for name, shape in shapes.items()})
+        if alignment == "predictive":
+            shapes |= {"center_weight": (hidden_dim, query_dim), "center_vector": (hidden_dim,)}
+        self.weights = nn.ParameterDict(
+            {name: _init_parameter(*shape) for name, shape in shapes.items()}
+        )
         self.tap = Tap("words")
 
     def forward(
@@ -93,77 +94,84 @@ class LuongAttention(nn.Module):
         annotations: Float[Tensor, "b m c"],
         *,
         lengths: Int[Tensor, " b"] | None = None,
-        first: int = 0,
+        first_step: int = 0,
     ) -> tuple[Float[Tensor, "b n c"], Float[Tensor, "b n m"]]:
-        """Return what each query sees, and where it looks.
+        """Return the context vector and attention weights of each query.
 
         Args:
-            query: Hidden states.
-            annotations: What is looked at.
-            lengths: How many annotations of each row are real; all if not said.
-            first: Number of the first query, from 0: in a loop over steps, that of the step.
+            query: Hidden states of the decoder.
+            annotations: Annotations to attend to.
+            lengths: Number of valid annotations per row; all if None.
+            first_step: Decoding step of the first query, from 0.
         """
-        mask = None if lengths is None else from_lengths(lengths, annotations.shape[1])
+        mask = None if lengths is None else length_mask(lengths, annotations.shape[1])
         scores = self.scores(query, annotations)
-        weights = self.tap(self._aligned(query, scores, mask, lengths, first))
+        weights = self.tap(self._align(query, scores, mask, lengths, first_step))
         return weights @ annotations, weights
 
     def scores(
         self, query: Float[Tensor, "b n d"], annotations: Float[Tensor, "b m c"]
     ) -> Float[Tensor, "b n m"]:
-        """Return how well each query fits each annotation."""
+        """Return the score of each query with each annotation."""
         if self.score == "dot":
             return dot_scores(query, annotations)
-        weight = self.learned["weight"]
+        weight = self.weights["weight"]
         if self.score == "general":
             return general_scores(query, annotations, weight)
         if self.score == "concat":
-            return concat_scores(query, annotations, weight, self.learned["vector"])
+            return concat_scores(query, annotations, weight, self.weights["vector"])
         return location_scores(query, weight, annotations.shape[1])
 
-    def _aligned(
+    def _align(
         self,
         query: Float[Tensor, "b n d"],
         scores: Float[Tensor, "b n m"],
         mask: Bool[Tensor, "b 1 m"] | None,
         lengths: Int[Tensor, " b"] | None,
-        first: int,
+        first_step: int,
     ) -> Float[Tensor, "b n m"]:
-        if self.align == "global":
+        if self.alignment == "global":
             return masked_softmax(scores, mask)
-        if self.align == "monotonic":
-            centers = monotonic_centers(query.shape[1], first=first, device=query.device)
-            return local_alignment(scores, centers, radius=self.radius, mask=mask)
-        weight, vector = self.learned["center_weight"], self.learned["center_vector"]
-        real = scores.shape[-1] if lengths is None else lengths
-        centers = predicted_centers(query, weight, vector, real)
-        return predictive_alignment(scores, centers, radius=self.radius, mask=mask)
+        if self.alignment == "monotonic":
+            centers = monotonic_centers(query.shape[1], start=first_step, device=query.device)
+            return local_alignment(scores, centers, radius=self.window_radius, mask=mask)
+        weight, vector = self.weights["center_weight"], self.weights["center_vector"]
+        num_valid = scores.shape[-1] if lengths is None else lengths
+        centers = predicted_centers(query, weight, vector, num_valid)
+        return predictive_alignment(scores, centers, radius=self.window_radius, mask=mask)
 
     def extra_repr(self) -> str:
-        """Return what is printed of it beside its parts."""
-        return f"score={self.score}, align={self.align}"
+        """Return the arguments shown by `repr`."""
+        return f"score={self.score}, alignment={self.alignment}"
 
 
-def _check(
-    score: str, align: str, width: int, query: int, radius: float, places: int | None
+def _check_options(
+    score: str,
+    alignment: str,
+    annotation_dim: int,
+    query_dim: int,
+    window_radius: float,
+    max_annotations: int | None,
 ) -> None:
-    if score not in get_args(Score) or align not in get_args(Align):
+    if score not in get_args(Score) or alignment not in get_args(Alignment):
         raise ValueError(
-            f"score must be one of {get_args(Score)} and align one of {get_args(Align)}, "
-            f"got {score!r} and {align!r}"
+            f"score must be one of {get_args(Score)} and alignment one of {get_args(Alignment)}, "
+            f"got {score!r} and {alignment!r}"
         )
-    if score == "dot" and width != query:
+    if score == "dot" and annotation_dim != query_dim:
         raise ValueError(
-            f"dot compares one width with itself, got annotations of {width} and queries of "
-            f"{query}; general takes two"
+            "score='dot' needs equal dimensions, got annotation_dim "
+            f"{annotation_dim} and query_dim {query_dim}; use score='general'"
         )
-    if score == "location" and (places is None or places < 1):
-        raise ValueError(f"location needs places, the most that there may be, got {places}")
-    if align != "global" and radius < 1:
-        raise ValueError(f"the radius of a window must be at least 1 place, got {radius}")
+    if score == "location" and (max_annotations is None or max_annotations < 1):
+        raise ValueError(
+            f"score='location' needs max_annotations of at least 1, got {max_annotations}"
+        )
+    if alignment != "global" and window_radius < 1:
+        raise ValueError(f"window_radius must be at least 1, got {window_radius}")
 
 
-def _drawn(*shape: int) -> nn.Parameter:
-    """Return numbers that keep a product of so many about as large as one of them."""
+def _init_parameter(*shape: int) -> nn.Parameter:
+    """Return a parameter initialized uniformly with bound 1 / sqrt(fan-in)."""
     bound = shape[-1] ** -0.5
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))

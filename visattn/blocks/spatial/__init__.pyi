@@ -3,13 +3,9 @@ from .attention_gate import (
 )
 from .spatial_gate import (
     SpatialGate as SpatialGate,
-)
-from .spatial_gate import (
     SpatialSE as SpatialSE,
 )
 from .spatial_transformer import (
-    PoseRegression as PoseRegression,
-)
-from .spatial_transformer import (
+    LocalizationNetwork as LocalizationNetwork,
     SpatialTransformer as SpatialTransformer,
 )

@@ -1,30 +1,30 @@
-"""Additive attention gates: places pass as far as they fit a signal from elsewhere."""
+"""Additive attention gate of Attention U-Net."""
 
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, hidden_width
+from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.spatial import additive_gate, resampled
+from visattn.functional.gates.spatial import additive_gate, resize_bilinear
 
 
 class AttentionGate(Block):
-    """Scale each place by how well it fits a gating signal, which may come from a coarser layer.
+    """Additive attention gate: spatial gate from features and a gating signal (Attention U-Net).
 
     Args:
-        channels: Width of a feature.
-        reduction: By which the width where both meet is narrower; it keeps at least one unit.
-        signal: Width of the signal; that of the features if None.
-        stride: By which the grid where both meet is coarser than that of the features.
+        channels: Number of input channels.
+        reduction: Reduction ratio of the inner features, which keep at least one channel.
+        signal_channels: Channels of the gating signal; `channels` if None.
+        stride: Stride of the grid on which the gate is computed.
 
     Raises:
-        ValueError: If the signal or the stride are below 1.
+        ValueError: If the signal channels or the stride are below 1.
 
     Example:
         >>> import torch
-        >>> gate = AttentionGate(64, signal=128)
+        >>> gate = AttentionGate(64, signal_channels=128)
         >>> gate(torch.zeros(1, 64, 10, 14), torch.zeros(1, 128, 5, 7)).shape
         torch.Size([1, 64, 10, 14])
 
@@ -32,7 +32,7 @@ class AttentionGate(Block):
         Oktay et al. 2018, arXiv:1804.03999, equations 1 and 2.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="gate",
         kind="spatial",
         title="Additive attention gate (Attention U-Net)",
@@ -41,24 +41,31 @@ class AttentionGate(Block):
         parameters="(C + G + 2) h + 1, with h = max(1, C // reduction) and G the signal's width",
         deviations=(
             "without a signal the features gate themselves",
-            "both meet on the grid of the features; the paper's is twice as coarse: stride=2",
-            "no convolution and normalization after the gate, which the authors' code has",
+            "computed at the resolution of the features; stride=2 for half of it, as in the paper",
+            "no convolution and normalization after the gate, unlike the authors' code",
         ),
-        weights=("Attention-Gated-Networks in 2-D (theta, phi, psi), with stride=2",),
+        compatible_weights=("Attention-Gated-Networks in 2-D (theta, phi, psi), with stride=2",),
         aliases=("additive attention gate", "Attention U-Net", "AG"),
     )
 
     def __init__(
-        self, channels: int, *, reduction: int = 2, signal: int | None = None, stride: int = 1
+        self,
+        channels: int,
+        *,
+        reduction: int = 2,
+        signal_channels: int | None = None,
+        stride: int = 1,
     ) -> None:
         super().__init__(channels)
-        self.signal = channels if signal is None else signal
-        if self.signal < 1 or stride < 1:
-            raise ValueError(f"signal and stride must be at least 1, got {signal} and {stride}")
+        self.signal_channels = channels if signal_channels is None else signal_channels
+        if self.signal_channels < 1 or stride < 1:
+            raise ValueError(
+                f"signal and stride must be at least 1, got {signal_channels} and {stride}"
+            )
         self.stride = stride
-        hidden = hidden_width(channels, reduction)
+        hidden = reduced_channels(channels, reduction)
         self.theta = nn.Conv2d(channels, hidden, stride, stride=stride, bias=False)
-        self.phi = nn.Conv2d(self.signal, hidden, 1)
+        self.phi = nn.Conv2d(self.signal_channels, hidden, 1)
         self.psi = nn.Conv2d(hidden, 1, 1)
         self.tap = Tap("gate")
 
@@ -67,46 +74,47 @@ class AttentionGate(Block):
         x: Float[Tensor, "b c y x"],
         signal: Float[Tensor, "b g _y _x"] | None = None,
     ) -> Float[Tensor, "b c y x"]:
-        """Return the features, each place scaled by how well it fits the signal.
+        """Return the features scaled by the spatial gate.
 
         Args:
             x: Features.
-            signal: On a grid of any size that covers the same image; the features if None.
+            signal: Gating signal of any size that covers the same image; `x` itself if None.
 
         Raises:
-            ValueError: If a width is not that which the block is made for, if the batches differ,
-                or if the grid is smaller than the stride.
+            ValueError: If a number of channels does not match, if the batch sizes differ, or if the
+                features are smaller than the stride.
         """
-        self._check(x)
+        self._check_features(x)
         self._check_signal(x, x if signal is None else signal)
         gate = self._gate(x, signal)
         return x * self.tap(gate)[:, None]
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, gated by themselves."""
+        """Return the features gated by themselves."""
         return x * self.tap(self._gate(x, None))[:, None]
 
     def _gate(
         self, x: Float[Tensor, "b c y x"], signal: Float[Tensor, "b g _y _x"] | None
     ) -> Float[Tensor, "b y x"]:
         features = self.theta(x)
-        told = self.phi(x if signal is None else signal)
+        projected = self.phi(x if signal is None else signal)
         if signal is not None or self.stride > 1:
-            told = resampled(told, (features.shape[2], features.shape[3]))
-        gate = additive_gate(features, told, self.psi.weight.flatten(), self.psi.bias)
+            projected = resize_bilinear(projected, (features.shape[2], features.shape[3]))
+        gate = additive_gate(features, projected, self.psi.weight.flatten(), self.psi.bias)
         if self.stride > 1:
-            gate = resampled(gate[:, None], (x.shape[2], x.shape[3])).squeeze(1)
+            gate = resize_bilinear(gate[:, None], (x.shape[2], x.shape[3])).squeeze(1)
         return gate
 
     def _check_signal(self, x: Float[Tensor, "b c y x"], signal: Tensor) -> None:
-        width, many = self.signal, x.shape[0]
-        if signal.ndim != 4 or signal.shape[1] != width or signal.shape[0] != many:
+        channels, batch = self.signal_channels, x.shape[0]
+        if signal.ndim != 4 or signal.shape[1] != channels or signal.shape[0] != batch:
             raise ValueError(
-                f"the signal must be [{many}, {width}, height, width], "
-                f"got {list(signal.shape)}; say signal={signal.shape[1:2].numel()} when it is made"
+                f"the signal must be [{batch}, {channels}, height, width], got "
+                f"{list(signal.shape)}; create the block with "
+                f"signal_channels={signal.shape[1:2].numel()}"
             )
         if self.stride > 1 and min(x.shape[2:]) < self.stride:
             raise ValueError(
-                f"the features must be at least {self.stride} x {self.stride} places, as the "
+                f"the features must be at least {self.stride} x {self.stride} positions, the "
                 f"stride, got {x.shape[2]} x {x.shape[3]}; use stride=1"
             )

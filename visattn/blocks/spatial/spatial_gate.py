@@ -1,4 +1,4 @@
-"""The spatial half of CBAM."""
+"""Spatial gates: the spatial gate of CBAM and spatial squeeze-and-excitation (sSE)."""
 
 from typing import ClassVar, get_args
 
@@ -6,22 +6,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd
-from visattn.blocks.norm import MapNorm
+from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.spatial import PoolOrder, pooled_gate, projected_gate
+from visattn.functional.gates.spatial import PoolOrder, cbam_spatial_gate, spatial_squeeze_gate
 
 
 class SpatialGate(Block):
-    """Scale each place by a gate that knows the largest and the mean channel around it.
+    """Spatial gate of CBAM: convolution over the channel-wise maximum and mean.
 
     Args:
         channels: Width of a feature; the block has the same parameters for all widths.
-        kernel: Side of the neighborhood, odd.
-        norm: Whether the score passes a batch normalization, as in the authors' code.
-        order: Which pool the first channel of the convolution reads.
+        kernel_size: Kernel size, odd.
+        norm: Whether the score is batch-normalized, as in the authors' code.
+        pool_order: Order of the pooled maps in the input of the convolution.
 
     Raises:
-        ValueError: If the kernel is even or there is no such order.
+        ValueError: If the kernel size is even or the pooling order is unknown.
 
     Example:
         >>> import torch
@@ -32,7 +32,7 @@ class SpatialGate(Block):
         Woo et al. 2018, arXiv:1807.06521, equation 3.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="spatial",
         kind="spatial",
         title="Spatial gate of CBAM",
@@ -40,13 +40,13 @@ class SpatialGate(Block):
         equation="y = x * s(BN(conv_k([max_c x; mean_c x])))",
         parameters="2 k k + 2; 2 k k with norm=False",
         deviations=(
-            "the batch normalization is that of the authors' code, the paper has none: norm=False",
-            "its weight begins at 1; in the authors' networks at 0, a gate of 0.5 everywhere",
+            "batch normalization as in the authors' code; norm=False for the paper, which has none",
+            "its weight is initialized with 1; in the authors' networks with 0, a gate of 0.5",
             "its momentum is 0.1; in the authors' code 0.01",
         ),
-        weights=(
+        compatible_weights=(
             "attention-module SpatialGate (spatial.conv, spatial.bn)",
-            "timm SpatialAttn (conv.conv, conv.bn), with order='mean_max'",
+            "timm SpatialAttn (conv.conv, conv.bn), with pool_order='mean_max'",
         ),
         aliases=("spatial attention", "spatial attention module", "CBAM spatial"),
     )
@@ -55,30 +55,30 @@ class SpatialGate(Block):
         self,
         channels: int,
         *,
-        kernel: int = 7,
+        kernel_size: int = 7,
         norm: bool = True,
-        order: PoolOrder = "max_mean",
+        pool_order: PoolOrder = "max_mean",
     ) -> None:
         super().__init__(channels)
-        check_odd("kernel", kernel)
-        check_choice("order", order, get_args(PoolOrder))
-        self.order: PoolOrder = order
-        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
-        self.norm = MapNorm(1) if norm else None
+        check_odd("kernel_size", kernel_size)
+        check_choice("pool_order", pool_order, get_args(PoolOrder))
+        self.pool_order: PoolOrder = pool_order
+        self.conv = nn.Conv2d(2, 1, kernel_size, padding=kernel_size // 2, bias=False)
+        self.norm = CheckedBatchNorm2d(1) if norm else None
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each place scaled by its gate."""
-        gate = pooled_gate(x, self.conv.weight, order=self.order, norm=self.norm)
+        """Return the features scaled by the spatial gate."""
+        gate = cbam_spatial_gate(x, self.conv.weight, order=self.pool_order, norm=self.norm)
         return x * self.tap(gate)[:, None]
 
 
 class SpatialSE(Block):
-    """Scale each place by a gate that is a linear map of its own channels.
+    """Spatial squeeze-and-excitation: spatial gate by a 1x1 convolution (sSE).
 
     Args:
-        channels: Width of a feature.
-        bias: Whether the linear map has a bias.
+        channels: Number of input channels.
+        bias: Whether the convolution has a bias.
 
     Example:
         >>> import torch
@@ -89,14 +89,14 @@ class SpatialSE(Block):
         Roy et al. 2018, arXiv:1803.02579, section 2.2 (sSE).
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="sse",
         kind="spatial",
         title="Channel squeeze, spatial excitation (sSE)",
         paper="Roy et al. 2018, arXiv:1803.02579",
         equation="y = x * s(w . x)",
         parameters="C",
-        deviations=("bias=True adds the bias that several ports have: C + 1",),
+        deviations=("bias=True adds a bias, as in several ports: C + 1 parameters",),
         aliases=("spatial SE", "spatial squeeze-and-excitation"),
     )
 
@@ -106,6 +106,6 @@ class SpatialSE(Block):
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the features, each place scaled by its gate."""
-        gate = projected_gate(x, self.squeeze.weight.flatten(), self.squeeze.bias)
+        """Return the features scaled by the spatial gate."""
+        gate = spatial_squeeze_gate(x, self.squeeze.weight.flatten(), self.squeeze.bias)
         return x * self.tap(gate)[:, None]

@@ -1,4 +1,4 @@
-"""Spatial transformers: look at the features again, moved, turned or scaled."""
+"""Spatial transformer: resample features under a predicted affine transform (STN)."""
 
 from typing import ClassVar, get_args
 
@@ -9,76 +9,76 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd
 from visattn.blocks.tap import Tap
 from visattn.functional.sampling import (
-    Padding,
-    affine_sampled,
-    coarse_pools,
-    sampled_region,
+    PaddingMode,
+    affine_coverage,
+    affine_sample,
+    tent_pool,
 )
 
 _CELLS = 4
 
 
-class PoseRegression(nn.Module):
-    """Say by which affine map the features should be seen; at the start, as they are.
+class LocalizationNetwork(nn.Module):
+    """Localization network of a spatial transformer: predicts an affine transform from features.
 
-    Two strided convolutions, means of what they find around the middles of 4 x 4 cells, and two
-    linear maps: grids of all sizes will do, and where a feature lies is not lost.
+    Two strided convolutions, average pooling to 4 x 4 cells and two linear layers, so that any
+    spatial size works. Initialized to predict the identity.
 
     Args:
-        channels: Width of a feature.
-        kernel: Side of the convolutions, odd.
-        hidden: Width of the hidden layers.
+        channels: Number of input channels.
+        kernel_size: Kernel size of the convolutions, odd.
+        hidden_channels: Width of the hidden layers.
 
     Raises:
-        ValueError: If the kernel is even or the hidden width below 1.
+        ValueError: If the kernel size is even or the hidden width below 1.
 
     Example:
-        >>> PoseRegression(3)(torch.rand(1, 3, 28, 28)).tolist()
+        >>> LocalizationNetwork(3)(torch.rand(1, 3, 28, 28)).tolist()
         [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]
     """
 
-    def __init__(self, channels: int, *, kernel: int = 5, hidden: int = 32) -> None:
+    def __init__(self, channels: int, *, kernel_size: int = 5, hidden_channels: int = 32) -> None:
         super().__init__()
-        check_odd("kernel", kernel)
-        if hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {hidden}")
-        # One pixel more of padding than usual: no grid shrinks to a single place, which an exported
-        # graph would have to tell from larger ones.
-        padding = kernel // 2 + 1
-        self.find = nn.Sequential(
-            nn.Conv2d(channels, hidden, kernel, stride=2, padding=padding),
+        check_odd("kernel_size", kernel_size)
+        if hidden_channels < 1:
+            raise ValueError(f"hidden_channels must be at least 1, got {hidden_channels}")
+        # One more pixel of padding than usual keeps every output larger than 1 x 1, for which an
+        # exported graph would need a separate case.
+        padding = kernel_size // 2 + 1
+        self.convs = nn.Sequential(
+            nn.Conv2d(channels, hidden_channels, kernel_size, stride=2, padding=padding),
             nn.ReLU(inplace=True),
-            nn.Conv2d(hidden, hidden, kernel, stride=2, padding=padding),
+            nn.Conv2d(hidden_channels, hidden_channels, kernel_size, stride=2, padding=padding),
             nn.ReLU(inplace=True),
         )
-        self.relate = nn.Linear(_CELLS * _CELLS * hidden, hidden)
-        self.regress = nn.Linear(hidden, 6)
-        nn.init.zeros_(self.regress.weight)
+        self.fc1 = nn.Linear(_CELLS * _CELLS * hidden_channels, hidden_channels)
+        self.fc2 = nn.Linear(hidden_channels, 6)
+        nn.init.zeros_(self.fc2.weight)
         with torch.no_grad():
-            self.regress.bias.copy_(torch.eye(2, 3).flatten())
+            self.fc2.bias.copy_(torch.eye(2, 3).flatten())
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2 3"]:
-        """Return the map from places of the output to places of the input."""
-        found = coarse_pools(self.find(x), cells=_CELLS).flatten(1)
-        return self.regress(self.relate(found).relu()).unflatten(1, (2, 3))
+        """Return the affine transforms from output to input coordinates."""
+        pooled = tent_pool(self.convs(x), num_cells=_CELLS).flatten(1)
+        return self.fc2(self.fc1(pooled).relu()).unflatten(1, (2, 3))
 
 
 class SpatialTransformer(Block):
-    """Replace the features by a view of them under an affine map that is read from them.
+    """Spatial transformer: resamples the features under an affine transform predicted from them.
 
-    The tap shows how much of each place of the input is in the view, from 0 to 1. To draw the view
-    as a frame, give `theta(x)` to `functional.affine_samplers.sampled_corners`.
+    The tap receives the share of each input position that the output covers, from 0 to 1. To draw
+    the sampled region as a frame, pass `theta(x)` to `functional.sampling.sampled_corners`.
 
     Args:
-        channels: Width of a feature.
-        kernel: Side of the convolutions that find the map, odd.
-        hidden: Width of the layers that find the map.
-        align_corners: Whether the ends of the coordinates are the centers of the outermost pixels,
-            or their outer edges; for grid and sampling alike.
-        padding: What is seen beyond the edge.
+        channels: Number of input channels.
+        kernel_size: Kernel size of the localization network, odd.
+        hidden_channels: Width of the localization network.
+        align_corners: As in `torch.nn.functional.grid_sample`.
+        padding_mode: What is seen beyond the edge.
 
     Raises:
-        ValueError: If the kernel is even, the hidden width below 1, or there is no such padding.
+        ValueError: If the kernel size is even, the hidden width below 1, or the padding mode
+            unknown.
 
     Example:
         >>> x = torch.rand(1, 8, 5, 7)
@@ -89,16 +89,16 @@ class SpatialTransformer(Block):
         Jaderberg et al. 2015, arXiv:1506.02025, section 3.
     """
 
-    card: ClassVar = BlockInfo(
+    info: ClassVar = BlockInfo(
         name="stn",
         kind="spatial",
         title="Spatial transformer (affine)",
         paper="Jaderberg et al. 2015, arXiv:1506.02025",
         equation="y[p] = x[theta(x) (p, 1)], bilinear; theta = W2 relu(W1 pools(relu convs(x)))",
-        parameters="k k C h + k k h h + 16 h h + 9 h + 6, with h = hidden",
+        parameters="k k C h + k k h h + 16 h h + 9 h + 6, with h = hidden_channels",
         deviations=(
-            "the paper leaves the network that finds theta open: ours takes any size of grid",
-            "theta is in coordinates of -1 to 1: a turn also slants a grid that is not square",
+            "the paper leaves the localization network open; this one accepts any spatial size",
+            "theta acts on coordinates in [-1, 1]: a rotation also shears a non-square grid",
         ),
         aliases=("spatial transformer network",),
     )
@@ -107,26 +107,30 @@ class SpatialTransformer(Block):
         self,
         channels: int,
         *,
-        kernel: int = 5,
-        hidden: int = 32,
+        kernel_size: int = 5,
+        hidden_channels: int = 32,
         align_corners: bool = False,
-        padding: Padding = "zeros",
+        padding_mode: PaddingMode = "zeros",
     ) -> None:
         super().__init__(channels)
-        check_choice("padding", padding, get_args(Padding))
+        check_choice("padding_mode", padding_mode, get_args(PaddingMode))
         self.align_corners = align_corners
-        self.padding: Padding = padding
-        self.locate = PoseRegression(channels, kernel=kernel, hidden=hidden)
+        self.padding_mode: PaddingMode = padding_mode
+        self.localization = LocalizationNetwork(
+            channels, kernel_size=kernel_size, hidden_channels=hidden_channels
+        )
         self.tap = Tap("gate")
 
     def theta(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2 3"]:
-        """Return the affine map under which the features are seen, from output to input."""
-        return self.locate(x)
+        """Return the predicted affine transforms, from output to input coordinates."""
+        return self.localization(x)
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return the view of the features."""
-        theta = self.locate(x)
+        """Return the features resampled under the predicted transform."""
+        theta = self.localization(x)
         if self.tap.wanted:
             size = x.shape[2], x.shape[3]
-            self.tap(sampled_region(theta, size, align_corners=self.align_corners))
-        return affine_sampled(x, theta, align_corners=self.align_corners, padding=self.padding)
+            self.tap(affine_coverage(theta, size, align_corners=self.align_corners))
+        return affine_sample(
+            x, theta, align_corners=self.align_corners, padding_mode=self.padding_mode
+        )

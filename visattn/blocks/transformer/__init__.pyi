@@ -3,23 +3,15 @@ from .attention import (
 )
 from .drop import (
     DropPath as DropPath,
-)
-from .drop import (
     LayerScale as LayerScale,
-)
-from .drop import (
     PatchDropout as PatchDropout,
 )
 from .layer import (
     EncoderLayer as EncoderLayer,
-)
-from .layer import (
-    through_layers as through_layers,
+    run_layers as run_layers,
 )
 from .mlp import (
     FeedForward as FeedForward,
-)
-from .mlp import (
     SwiGLU as SwiGLU,
 )
 from .multi_head import (
@@ -27,30 +19,18 @@ from .multi_head import (
 )
 from .pooling import (
     AttentionPool as AttentionPool,
-)
-from .pooling import (
     SequencePool as SequencePool,
 )
 from .stems import (
     ConvStem as ConvStem,
-)
-from .stems import (
     ConvTokenizer as ConvTokenizer,
-)
-from .stems import (
     PatchEmbedding as PatchEmbedding,
-)
-from .stems import (
     ShiftedPatchEmbedding as ShiftedPatchEmbedding,
 )
 from .swin_stage import (
     PatchMerging as PatchMerging,
-)
-from .swin_stage import (
-    WindowStage as WindowStage,
-)
-from .swin_stage import (
-    fitted_window as fitted_window,
+    SwinStage as SwinStage,
+    fit_window as fit_window,
 )
 from .token_layout import (
     TokenLayout as TokenLayout,

@@ -1,4 +1,4 @@
-"""Attention among the tokens of an image: everybody with everybody, near by, or by sums."""
+"""Self-attention among the tokens of an image: full, windowed, neighborhood or linear."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -9,25 +9,28 @@ from torch import Tensor, nn
 from visattn.blocks.base import check_choice
 from visattn.blocks.tap import Tap
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.attention.linear import linear_attention, linear_weights
-from visattn.functional.attention.softmax import attention, attention_weights
+from visattn.functional.attention.linear import linear_attention, linear_attention_weights
+from visattn.functional.attention.softmax import (
+    dot_product_attention,
+    dot_product_attention_weights,
+)
 from visattn.functional.attention.token_groups import (
     TokenGroups,
-    group_pairs,
+    dense_mask_and_bias,
+    exclude_self,
     grouped_attention,
-    neighbor_groups,
+    neighborhood_groups,
     window_groups,
-    without_self,
 )
-from visattn.functional.positions.relative import relative_biases
-from visattn.functional.positions.rotary import rotated
-from visattn.functional.tokens import weights_in_place
+from visattn.functional.positions.relative import relative_position_bias
+from visattn.functional.positions.rotary import apply_rotary
+from visattn.functional.tokens import scatter_kept_weights
 
-Kind = Literal["full", "window", "shifted", "neighborhood", "linear"]
+AttentionType = Literal["full", "window", "shifted", "neighborhood", "linear"]
 
 
-class _Heads(NamedTuple):
-    """Queries, keys and values `[b, h, n, d]`, and the groups within which they meet."""
+class _Projections(NamedTuple):
+    """Queries, keys and values `[b, h, n, d]`, and the token groups within which they attend."""
 
     queries: Tensor
     keys: Tensor
@@ -36,176 +39,186 @@ class _Heads(NamedTuple):
 
 
 class TokenAttention(nn.Module):
-    """Let each token take from the others what several heads find fitting.
+    """Multi-head self-attention among tokens, with a choice of attention patterns.
 
-    The values come from a fused kernel. Rows that somebody wants to see are computed aside, and
-    only these: a row costs as many numbers as there are tokens. Who wants gradients of the weights
-    gets values that are computed with these. Tokens before the grid attend
-    to all, and all attend to them, whatever the kind.
+    The output comes from a fused kernel. Recorded rows are computed separately, and only the
+    requested ones; if gradients with respect to the weights are requested, the output is computed
+    from them. Prefix tokens attend to all tokens and all attend to them, whatever the pattern.
 
     Args:
-        width: Of a token.
-        heads: How many there are; they divide the width.
-        kind: Who attends to whom: `full` everybody to everybody; `window` within the windows that
-            tile the grid, `shifted` the same moved by half a window; `neighborhood` to the cells
-            around; `linear` everybody to everybody without a softmax, at a cost that grows with the
-            number of tokens and not with its square.
-        extent: Height and width of a window or a neighborhood; of the latter both odd.
-        bias: Whether queries, keys and values have a bias.
-        qk_norm: Whether queries and keys are normalized, each head by itself.
-        reach: Farthest vertical and horizontal offset with a learnt bias of its own, of which every
-            head has a table; None for no biases.
-        locality: Whether heads learn their temperature and no token attends to itself (locality
-            self-attention).
-        epsilon: Added to variances in the norms.
+        dim: Token dimension.
+        num_heads: Number of heads; it divides `dim`.
+        attn_type: Pattern: `full`; `window` within non-overlapping windows, `shifted` the same
+            shifted by half a window; `neighborhood` within a window around each token; `linear`
+            (kernelized, no softmax, linear in the number of tokens).
+        window_size: Height and width of a window or neighborhood; odd for a neighborhood.
+        qkv_bias: Whether the query, key and value projections have biases.
+        qk_norm: Whether queries and keys are normalized per head.
+        max_relative_position: Largest vertical and horizontal offset of the learned relative
+            position bias; None for no bias.
+        lsa: Whether to use locality self-attention: learned temperature, no self-token attention.
+        norm_eps: Epsilon of the normalization layers.
 
     Raises:
-        ValueError: If the heads do not divide the width, the kind is unknown, or linear attention
-            is to have what only a softmax takes.
+        ValueError: If `num_heads` does not divide `dim`, `attn_type` is unknown, or linear
+            attention is combined with options that need a softmax.
 
     Example:
-        >>> attend = TokenAttention(8, heads=2, kind="window", extent=(2, 2))
-        >>> attend(torch.zeros(1, 13, 8), TokenLayout((3, 4), ("class",))).shape
+        >>> attention = TokenAttention(8, num_heads=2, attn_type="window", window_size=(2, 2))
+        >>> attention(torch.zeros(1, 13, 8), TokenLayout((3, 4), ("class",))).shape
         torch.Size([1, 13, 8])
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; windows and biases: Liu et al. 2021,
-        arXiv:2103.14030; neighborhoods: Hassani et al. 2023, arXiv:2204.07143; sums:
+        arXiv:2103.14030; neighborhoods: Hassani et al. 2023, arXiv:2204.07143; linear:
         Katharopoulos et al. 2020, arXiv:2006.16236; norms: Dehghani et al. 2023, arXiv:2302.05442;
-        locality: Lee et al. 2021, arXiv:2112.13492, section 3.2. Named as in timm.
+        locality: Lee et al. 2021, arXiv:2112.13492, section 3.2. Parameter names as in timm.
     """
 
-    UNDECAYED = ("temperature", "biases")
+    NO_WEIGHT_DECAY = ("temperature", "biases")
 
     def __init__(
         self,
-        width: int,
+        dim: int,
         *,
-        heads: int = 8,
-        kind: Kind = "full",
-        extent: tuple[int, int] = (7, 7),
-        bias: bool = True,
+        num_heads: int = 8,
+        attn_type: AttentionType = "full",
+        window_size: tuple[int, int] = (7, 7),
+        qkv_bias: bool = True,
         qk_norm: bool = False,
-        reach: tuple[int, int] | None = None,
-        locality: bool = False,
-        epsilon: float = 1e-6,
+        max_relative_position: tuple[int, int] | None = None,
+        lsa: bool = False,
+        norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        check_choice("the kind of attention", kind, get_args(Kind))
-        if heads < 1 or width % heads:
+        check_choice("attn_type", attn_type, get_args(AttentionType))
+        if num_heads < 1 or dim % num_heads:
+            raise ValueError(f"num_heads must divide dim {dim}, got {num_heads}")
+        if attn_type == "linear" and (lsa or max_relative_position is not None):
             raise ValueError(
-                f"heads must divide the width {width}, got {heads}; each takes an equal share of it"
+                "linear attention has no softmax and supports neither lsa nor relative positions: "
+                "drop them, or choose another attn_type"
             )
-        if kind == "linear" and (locality or reach is not None):
-            raise ValueError(
-                "linear attention has no softmax, so it takes neither locality nor relative "
-                "positions: drop them, or choose another kind"
-            )
-        self.heads, self.kind, self.extent = heads, kind, extent
-        self.locality, dim = locality, width // heads
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
-        self.q_norm = nn.LayerNorm(dim, epsilon) if qk_norm else nn.Identity()
-        self.k_norm = nn.LayerNorm(dim, epsilon) if qk_norm else nn.Identity()
-        self.temperature = nn.Parameter(torch.full((heads, 1, 1), dim**-0.5)) if locality else None
+        self.num_heads, self.attn_type, self.window_size = num_heads, attn_type, window_size
+        self.lsa, head_dim = lsa, dim // num_heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.q_norm = nn.LayerNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
+        self.temperature = (
+            nn.Parameter(torch.full((num_heads, 1, 1), head_dim**-0.5)) if lsa else None
+        )
         self.biases = None
-        if reach is not None:
-            self.biases = nn.Parameter(torch.empty(heads, 2 * reach[0] + 1, 2 * reach[1] + 1))
+        if max_relative_position is not None:
+            table_size = (2 * offset + 1 for offset in max_relative_position)
+            self.biases = nn.Parameter(torch.empty(num_heads, *table_size))
             nn.init.trunc_normal_(self.biases, std=0.02)
-        self.proj = nn.Linear(width, width)
+        self.proj = nn.Linear(dim, dim)
         self.tap = Tap("tokens")
 
     def forward(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> Float[Tensor, "b n c"]:
-        """Return what each token takes."""
-        heads = self._projected(x, layout)
-        shown = self._show(heads, layout) if self.tap.wanted else None
-        if shown is not None and self.tap.woven:
-            taken = shown @ heads.values
+        """Return the attention output of each token."""
+        heads = self._project(x, layout)
+        weights = self._record_weights(heads, layout) if self.tap.wanted else None
+        if weights is not None and self.tap.differentiable:
+            output = weights @ heads.values
         else:
-            taken = self._taken(heads, layout)
-        return self.proj(taken.transpose(1, 2).flatten(2))
+            output = self._attend(heads, layout)
+        return self.proj(output.transpose(1, 2).flatten(2))
 
-    def _projected(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> _Heads:
-        """Return queries, keys and values, and who may look at whom."""
-        parts = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+    def _project(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> _Projections:
+        """Return queries, keys and values, and the groups within which they attend."""
+        parts = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         queries, keys, values = parts.unbind(0)
         queries, keys = self.q_norm(queries), self.k_norm(keys)
         if layout.rotation is not None:
-            queries, keys = (rotated(part, *layout.rotation) for part in (queries, keys))
+            queries, keys = (apply_rotary(part, *layout.rotation) for part in (queries, keys))
         if self.temperature is not None:
             queries = queries * self.temperature
-        return _Heads(queries, keys, values, self._groups(layout, x.device))
+        return _Projections(queries, keys, values, self._groups(layout, x.device))
 
     def _groups(self, layout: TokenLayout, device: torch.device) -> TokenGroups | None:
-        if self.kind in ("full", "linear"):
+        if self.attn_type in ("full", "linear"):
             return None
-        before = layout.before
-        if self.kind == "neighborhood":
-            groups = neighbor_groups(layout.grid, self.extent, before=before, device=device)
+        num_prefix = layout.num_prefix_tokens
+        if self.attn_type == "neighborhood":
+            groups = neighborhood_groups(
+                layout.grid, self.window_size, num_prefix_tokens=num_prefix, device=device
+            )
         else:
-            half = (self.extent[0] // 2, self.extent[1] // 2)
-            shift = half if self.kind == "shifted" else (0, 0)
-            groups = window_groups(layout.grid, self.extent, shift, before=before, device=device)
-        return without_self(groups) if self.locality else groups
+            half = (self.window_size[0] // 2, self.window_size[1] // 2)
+            shift = half if self.attn_type == "shifted" else (0, 0)
+            groups = window_groups(
+                layout.grid, self.window_size, shift, num_prefix_tokens=num_prefix, device=device
+            )
+        return exclude_self(groups) if self.lsa else groups
 
     @property
     def _scale(self) -> float | None:
-        return 1.0 if self.locality else None
+        return 1.0 if self.lsa else None
 
-    def _bias(self, asking: Tensor, offered: Tensor, layout: TokenLayout) -> Tensor | None:
+    def _relative_bias(self, queries: Tensor, keys: Tensor, layout: TokenLayout) -> Tensor | None:
         if self.biases is None:
             return None
-        return relative_biases(self.biases, asking, offered, layout.grid[1], before=layout.before)
+        return relative_position_bias(
+            self.biases, queries, keys, layout.grid[1], num_prefix_tokens=layout.num_prefix_tokens
+        )
 
-    def _taken(self, heads: _Heads, layout: TokenLayout) -> Float[Tensor, "b h n d"]:
+    def _attend(self, heads: _Projections, layout: TokenLayout) -> Float[Tensor, "b h n d"]:
         queries, keys, values, groups = heads
-        if self.kind == "linear":
+        if self.attn_type == "linear":
             return linear_attention(queries, keys, values)[0]
         if groups is not None:
-            bias = self._bias(groups.asking, groups.offered, layout)
+            bias = self._relative_bias(groups.queries, groups.keys, layout)
             return grouped_attention(queries, keys, values, groups, bias=bias, scale=self._scale)
         mask = bias = None
-        if self.locality or self.biases is not None:
+        if self.lsa or self.biases is not None:
             tokens = torch.arange(queries.shape[2], device=queries.device)
-            mask = tokens != tokens[:, None] if self.locality else None
-            bias = self._bias(tokens, tokens, layout)
-        return attention(queries, keys, values, mask=mask, bias=bias, scale=self._scale)[0]
+            mask = tokens != tokens[:, None] if self.lsa else None
+            bias = self._relative_bias(tokens, tokens, layout)
+        return dot_product_attention(
+            queries, keys, values, mask=mask, bias=bias, scale=self._scale
+        )[0]
 
-    def _show(self, heads: _Heads, layout: TokenLayout) -> Float[Tensor, "b h r n"]:
-        """Pass the rows that are wanted through the tap."""
-        layout.check_woven(woven=self.tap.woven)
-        wish, count = self.tap.wish, heads.queries.shape[2]
-        chosen, rows = wish.chosen_heads(self.heads), wish.rows(layout.roles, layout.tokens)
+    def _record_weights(self, heads: _Projections, layout: TokenLayout) -> Float[Tensor, "b h r n"]:
+        """Pass the requested rows of the attention matrix through the tap."""
+        layout.check_differentiable(differentiable=self.tap.differentiable)
+        request, count = self.tap.request, heads.queries.shape[2]
+        selected = request.head_indices(self.num_heads)
+        rows = request.query_indices(layout.roles, layout.num_tokens)
         tokens = torch.arange(count, device=heads.queries.device)
-        if layout.kept is None:
-            weights = self._rows(heads, tokens[rows], chosen, layout)
+        if layout.keep_indices is None:
+            weights = self._attention_rows(heads, tokens[rows], selected, layout)
         else:
-            weights = self._rows(heads, tokens, chosen, layout)
-            for _ in range(2):  # the keys that were left out, then the queries
-                weights = weights_in_place(
-                    weights.mT, layout.kept, count=layout.tokens, before=layout.before
+            weights = self._attention_rows(heads, tokens, selected, layout)
+            for _ in range(2):  # restore the dropped keys, then the dropped queries
+                weights = scatter_kept_weights(
+                    weights.mT,
+                    layout.keep_indices,
+                    num_tokens=layout.num_tokens,
+                    num_prefix_tokens=layout.num_prefix_tokens,
                 )
             weights = weights[:, :, rows]
-        self.tap.grid, self.tap.roles, self.tap.shown = layout.grid, layout.roles, wish
-        self.tap.notes = {**layout.notes, "attention": self.kind}
+        self.tap.grid, self.tap.roles, self.tap.fulfilled = layout.grid, layout.roles, request
+        self.tap.notes = {**layout.notes, "attention": self.attn_type}
         return self.tap(weights)
 
-    def _rows(
-        self, heads: _Heads, rows: Tensor, chosen: slice | list[int], layout: TokenLayout
+    def _attention_rows(
+        self, heads: _Projections, rows: Tensor, selected: slice | list[int], layout: TokenLayout
     ) -> Float[Tensor, "b h r n"]:
-        """Return the weights of some tokens over all, for some of the heads."""
-        queries, keys = heads.queries[:, chosen][:, :, rows], heads.keys[:, chosen]
-        if self.kind == "linear":
-            return linear_weights(queries, keys)
+        """Return the attention weights of some query tokens, for some of the heads."""
+        queries, keys = heads.queries[:, selected][:, :, rows], heads.keys[:, selected]
+        if self.attn_type == "linear":
+            return linear_attention_weights(queries, keys)
         tokens = torch.arange(keys.shape[2], device=rows.device)
         if heads.groups is None:
-            bias = self._bias(rows, tokens, layout)
-            mask = tokens != rows[:, None] if self.locality else None
+            bias = self._relative_bias(rows, tokens, layout)
+            mask = tokens != rows[:, None] if self.lsa else None
         else:
-            inside = self._bias(heads.groups.asking, heads.groups.offered, layout)
-            mask, bias = group_pairs(heads.groups, rows, len(tokens), inside)
-        bias = None if bias is None else bias[chosen]
-        return attention_weights(queries, keys, mask=mask, bias=bias, scale=self._scale)
+            group_bias = self._relative_bias(heads.groups.queries, heads.groups.keys, layout)
+            mask, bias = dense_mask_and_bias(heads.groups, rows, len(tokens), group_bias)
+        bias = None if bias is None else bias[selected]
+        return dot_product_attention_weights(queries, keys, mask=mask, bias=bias, scale=self._scale)
 
     def extra_repr(self) -> str:
-        """Return what is printed of it beside its parts."""
-        return f"heads={self.heads}, kind={self.kind}"
+        """Return the arguments shown by `repr`."""
+        return f"num_heads={self.num_heads}, attn_type={self.attn_type}"

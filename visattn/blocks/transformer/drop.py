@@ -1,23 +1,21 @@
-"""Branches that are left out at random while a network learns."""
+"""Stochastic depth, patch dropout and layer scale."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.tokens import random_tokens
+from visattn.functional.tokens import random_token_indices
 
 
 class DropPath(nn.Module):
-    """Leave a branch out, for each image by itself; what stays is scaled so that the mean does.
-
-    Out of training nothing happens.
+    """Stochastic depth: drops a residual branch per sample in training and rescales the others.
 
     Args:
-        rate: How likely it is to be left out, in [0, 1].
+        drop_prob: Probability of dropping the branch, in [0, 1].
 
     Raises:
-        ValueError: If the rate is no probability.
+        ValueError: If the probability is not in [0, 1].
 
     Example:
         >>> import torch
@@ -26,87 +24,91 @@ class DropPath(nn.Module):
 
     Source:
         Huang et al. 2016, arXiv:1603.09382, section 3. Deviation: branches are scaled in
-        training, as in dropout, and not when the network is used.
+        training, as in dropout, and not at inference.
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, drop_prob: float) -> None:
         super().__init__()
-        if not 0 <= rate <= 1:
-            raise ValueError(f"the rate of dropping a path must lie in [0, 1], got {rate}")
-        self.rate = rate
+        if not 0 <= drop_prob <= 1:
+            raise ValueError(f"drop_prob must be in [0, 1], got {drop_prob}")
+        self.drop_prob = drop_prob
 
     def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-        """Return the branch, of some images zero."""
-        if not self.training or self.rate == 0:
+        """Return the branch, zero for dropped samples."""
+        if not self.training or self.drop_prob == 0:
             return x
-        stays = 1 - self.rate
-        drawn = x.new_empty((x.shape[0], *(1,) * (x.ndim - 1))).bernoulli_(stays)
-        return x * (drawn / stays if stays else drawn)
+        keep_prob = 1 - self.drop_prob
+        mask = x.new_empty((x.shape[0], *(1,) * (x.ndim - 1))).bernoulli_(keep_prob)
+        return x * (mask / keep_prob if keep_prob else mask)
 
     def extra_repr(self) -> str:
-        """Return what is printed of it."""
-        return f"{self.rate:g}"
+        """Return the arguments shown by `repr`."""
+        return f"{self.drop_prob:g}"
 
 
 class PatchDropout(nn.Module):
-    """Leave out a share of the patches, for each image others; tokens before the grid stay.
+    """Patch dropout: keeps a random subset of the patch tokens per image in training.
 
-    Out of training nothing happens. The layout says which are left, so that maps can place them.
+    Prefix tokens are kept. The layout stores the kept indices, so that maps can place them.
 
     Args:
-        rate: Share of the patches that is left out; one stays at least.
+        drop_prob: Share of the patches that is dropped; at least one patch is kept.
 
     Raises:
-        ValueError: If the rate is not at least 0 and below 1.
+        ValueError: If it is not at least 0 and below 1.
 
     Example:
         >>> x, layout = PatchDropout(0.5)(torch.zeros(1, 5, 3), TokenLayout((2, 2), ("class",)))
-        >>> x.shape, layout.kept.shape
+        >>> x.shape, layout.keep_indices.shape
         (torch.Size([1, 3, 3]), torch.Size([1, 2]))
 
     Source:
-        Liu et al. 2022, arXiv:2208.07220, section 3.2. No positions are made anew.
+        Liu et al. 2022, arXiv:2208.07220, section 3.2. Position embeddings are not recomputed.
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, drop_prob: float) -> None:
         super().__init__()
-        if not 0 <= rate < 1:
-            raise ValueError(f"the share of patches to drop must be in [0, 1), got {rate}")
-        self.rate = rate
+        if not 0 <= drop_prob < 1:
+            raise ValueError(f"drop_prob must be in [0, 1), got {drop_prob}")
+        self.drop_prob = drop_prob
 
     def forward(
         self, x: Float[Tensor, "b n c"], layout: TokenLayout
     ) -> tuple[Float[Tensor, "b m c"], TokenLayout]:
-        """Return the tokens that are left, in their order, and their layout."""
-        if not self.training or self.rate == 0:
+        """Return the kept tokens in their order, and their layout."""
+        if not self.training or self.drop_prob == 0:
             return x, layout
-        before, patches = layout.before, x.shape[1] - layout.before
-        count = max(1, int(patches * (1 - self.rate)))
-        kept = random_tokens(x.shape[0], patches, count, device=x.device)
-        always = torch.arange(before, device=x.device).expand(x.shape[0], -1)
-        chosen = torch.cat((always, kept + before), 1)
-        layout = layout._replace(kept=kept, rotation=_of(layout.rotation, chosen))
-        return x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, x.shape[2])), layout
+        before, patches = layout.num_prefix_tokens, x.shape[1] - layout.num_prefix_tokens
+        count = max(1, int(patches * (1 - self.drop_prob)))
+        kept = random_token_indices(x.shape[0], patches, count, device=x.device)
+        prefix = torch.arange(before, device=x.device).expand(x.shape[0], -1)
+        indices = torch.cat((prefix, kept + before), 1)
+        layout = layout._replace(
+            keep_indices=kept, rotation=_select_rotations(layout.rotation, indices)
+        )
+        return x.gather(1, indices.unsqueeze(-1).expand(-1, -1, x.shape[2])), layout
 
     def extra_repr(self) -> str:
-        """Return what is printed of it."""
-        return f"{self.rate:g}"
+        """Return the arguments shown by `repr`."""
+        return f"{self.drop_prob:g}"
 
 
-def _of(rotation: tuple[Tensor, Tensor] | None, chosen: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the rotations of the chosen tokens, for each image its own."""
+def _select_rotations(
+    rotation: tuple[Tensor, Tensor] | None, indices: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Return the rotary embeddings of the kept tokens of each image."""
     if rotation is None:
         return None
-    cosines, sines = (part[0, 0][chosen].unsqueeze(1) for part in rotation)
+    cosines, sines = (part[0, 0][indices].unsqueeze(1) for part in rotation)
     return cosines, sines
 
 
 class LayerScale(nn.Module):
-    """Scale each channel.
+    """Layer scale: multiplies each channel by a learned factor.
 
     Args:
-        width: Of a token.
-        start: What every scale is at first.
+        dim: Token dimension.
+        init_value: Initial value of the factors.
 
     Example:
         >>> LayerScale(2, 0.5)(torch.ones(1, 1, 2))
@@ -116,9 +118,9 @@ class LayerScale(nn.Module):
         Touvron et al. 2021, arXiv:2103.17239, equation 4.
     """
 
-    def __init__(self, width: int, start: float) -> None:
+    def __init__(self, dim: int, init_value: float) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((width,), float(start)))
+        self.gamma = nn.Parameter(torch.full((dim,), float(init_value)))
 
     def forward(self, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n c"]:
         """Return the scaled branch."""

@@ -1,4 +1,4 @@
-"""One layer of a transformer: among the tokens, then for each by itself."""
+"""Transformer encoder layer: pre-norm attention and feed-forward with residual connections."""
 
 from collections.abc import Iterable
 from typing import cast
@@ -15,74 +15,74 @@ from visattn.blocks.transformer.window_attention import WindowAttention
 
 
 class EncoderLayer(nn.Module):
-    """Add to the tokens what attention makes of their norm, then what a feed-forward layer does.
+    """Pre-norm transformer encoder layer.
 
     Args:
-        width: Of a token.
-        attention: Takes tokens and their layout.
-        feed_forward: Takes tokens.
-        layer_scale: What the scales of both branches are at first; None for no scales.
-        drop_path: How likely each branch is left out in training.
-        epsilon: Added to variances in the norms.
+        dim: Token dimension.
+        attention: Attention module; called with tokens and their layout.
+        feed_forward: Feed-forward module; called with tokens.
+        layer_scale: Initial value of the layer scale of both branches; None for no layer scale.
+        drop_path: Stochastic depth probability of each branch.
+        norm_eps: Epsilon of the layer norms.
 
     Example:
         >>> from visattn.blocks.transformer.mlp import FeedForward
-        >>> layer = EncoderLayer(8, TokenAttention(8, heads=2), FeedForward(8, 16))
+        >>> layer = EncoderLayer(8, TokenAttention(8, num_heads=2), FeedForward(8, 16))
         >>> layer(torch.zeros(1, 6, 8), TokenLayout((2, 3))).shape
         torch.Size([1, 6, 8])
 
     Source:
-        Dosovitskiy et al. 2020, arXiv:2010.11929, equations 2 and 3; named as in timm.
+        Dosovitskiy et al. 2020, arXiv:2010.11929, equations 2 and 3; parameter names as in timm.
     """
 
     def __init__(
         self,
-        width: int,
+        dim: int,
         attention: TokenAttention | WindowAttention,
         feed_forward: nn.Module,
         *,
         layer_scale: float | None = None,
         drop_path: float = 0.0,
-        epsilon: float = 1e-6,
+        norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, epsilon)
+        self.norm1 = nn.LayerNorm(dim, norm_eps)
         self.attn = attention
-        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
-        self.norm2 = nn.LayerNorm(width, epsilon)
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.norm2 = nn.LayerNorm(dim, norm_eps)
         self.mlp = feed_forward
-        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> Float[Tensor, "b n c"]:
-        """Return the tokens, changed."""
+        """Return the updated tokens."""
         x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), layout)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
-def through_layers(
+def run_layers(
     layers: Iterable[nn.Module],
     x: Float[Tensor, "b n c"],
     layout: TokenLayout,
     *,
-    again: bool = False,
+    grad_checkpointing: bool = False,
 ) -> Float[Tensor, "b n c"]:
-    """Return the tokens behind several layers.
+    """Apply encoder layers in sequence.
 
     Args:
-        layers: Each an `EncoderLayer`.
+        layers: `EncoderLayer` modules.
         x: Tokens.
-        layout: How they lie.
-        again: Whether to compute layers again for their gradients and keep less in memory. A layer
-            whose weights somebody records is computed once, since it would be seen twice.
+        layout: Layout of the tokens.
+        grad_checkpointing: Whether to recompute activations in the backward pass to save memory. A
+            layer that is being recorded is not checkpointed, or it would be recorded twice.
 
     Example:
-        >>> through_layers((), torch.ones(1, 6, 2), TokenLayout((2, 3))).shape
+        >>> run_layers((), torch.ones(1, 6, 2), TokenLayout((2, 3))).shape
         torch.Size([1, 6, 2])
     """
-    again = again and torch.is_grad_enabled()
+    grad_checkpointing = grad_checkpointing and torch.is_grad_enabled()
     for layer in layers:
-        if again and not cast("EncoderLayer", layer).attn.tap.wanted:
+        if grad_checkpointing and not cast("EncoderLayer", layer).attn.tap.wanted:
             x = cast("Tensor", checkpoint(layer, x, layout, use_reentrant=False))
         else:
             x = layer(x, layout)

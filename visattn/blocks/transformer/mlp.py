@@ -1,4 +1,4 @@
-"""What a transformer does to each token by itself."""
+"""Feed-forward layers of a transformer: GELU MLP and SwiGLU."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -6,12 +6,12 @@ from torch.nn.functional import silu
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a GELU between them.
+    """Two linear layers with a GELU between them.
 
     Args:
-        width: Of a token.
-        hidden: Between the two.
-        bias: Whether both have a bias.
+        dim: Token dimension.
+        hidden_dim: Dimension between the layers.
+        bias: Whether both layers have biases.
 
     Example:
         >>> import torch
@@ -22,24 +22,24 @@ class FeedForward(nn.Module):
         Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1.
     """
 
-    def __init__(self, width: int, hidden: int, *, bias: bool = True) -> None:
+    def __init__(self, dim: int, hidden_dim: int, *, bias: bool = True) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(width, hidden, bias=bias)
+        self.fc1 = nn.Linear(dim, hidden_dim, bias=bias)
         self.act = nn.GELU()
-        self.fc2 = nn.Linear(hidden, width, bias=bias)
+        self.fc2 = nn.Linear(hidden_dim, dim, bias=bias)
 
     def forward(self, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n c"]:
-        """Return what is to be added to each token."""
+        """Return the output of the residual branch."""
         return self.fc2(self.act(self.fc1(x)))
 
 
 class SwiGLU(nn.Module):
-    """Two linear maps, the second of a product: of one half of the first with SiLU of the other.
+    """SwiGLU feed-forward layer: SiLU(gate) * value, then a linear layer.
 
     Args:
-        width: Of a token.
-        hidden: Of the product.
-        bias: Whether both maps have a bias.
+        dim: Token dimension.
+        hidden_dim: Dimension of gate and value.
+        bias: Whether both layers have biases.
 
     Example:
         >>> import torch
@@ -47,16 +47,16 @@ class SwiGLU(nn.Module):
         torch.Size([1, 3, 4])
 
     Source:
-        Shazeer 2020, arXiv:2002.05202, equation 6; both halves in one map, the gate first, as in
-        DINOv2.
+        Shazeer 2020, arXiv:2002.05202, equation 6; gate and value in one linear layer, the gate
+        first, as in DINOv2.
     """
 
-    def __init__(self, width: int, hidden: int, *, bias: bool = True) -> None:
+    def __init__(self, dim: int, hidden_dim: int, *, bias: bool = True) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(width, 2 * hidden, bias=bias)
-        self.fc2 = nn.Linear(hidden, width, bias=bias)
+        self.fc1 = nn.Linear(dim, 2 * hidden_dim, bias=bias)
+        self.fc2 = nn.Linear(hidden_dim, dim, bias=bias)
 
     def forward(self, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n c"]:
-        """Return what is to be added to each token."""
-        gate, through = self.fc1(x).chunk(2, -1)
-        return self.fc2(silu(gate) * through)
+        """Return the output of the residual branch."""
+        gate, value = self.fc1(x).chunk(2, -1)
+        return self.fc2(silu(gate) * value)

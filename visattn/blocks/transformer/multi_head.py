@@ -1,63 +1,63 @@
-"""Attention of several heads, over a row of tokens itself or over another."""
+"""Multi-head attention: self-attention or cross-attention."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.masks import Alignment
-from visattn.functional.attention.softmax import attention
+from visattn.functional.attention.masks import CausalAlignment
+from visattn.functional.attention.softmax import dot_product_attention
 
 
 class MultiHeadAttention(nn.Module):
-    """Let each query take from the values what several heads, each in its own way, find fitting.
+    """Multi-head scaled dot-product attention of queries over keys and values.
 
-    Scores are scaled by the width of a head. Unless weights are asked for, or somebody listens to
-    the tap, a fused kernel computes the same and never holds them. Whoever knows the grid that the
-    keys are laid out on, row by row, sets `tap.grid` before the call; without a grid the weights
-    are no maps of an image, and the tap is passed by.
+    Unless weights are requested or recorded, a fused kernel computes the output without storing
+    them. A caller that knows the grid of the keys (row-major) sets `tap.grid` before the call;
+    without a grid the weights are no maps of an image and do not pass through the tap.
 
     Args:
-        width: Width of a query, and of what comes out.
-        heads: How many there are.
-        dim: Width of a head; width / heads if not said.
-        key_width: Width of a key; that of a query if not said.
-        value_width: Width of a value; that of a key if not said.
-        bias: Whether the four linear maps have biases.
+        embed_dim: Dimension of queries and output.
+        num_heads: Number of heads.
+        head_dim: Dimension of a head; embed_dim / num_heads if None.
+        kdim: Dimension of keys; that of queries if None.
+        vdim: Dimension of values; that of keys if None.
+        bias: Whether the four linear layers have biases.
 
     Raises:
-        ValueError: If a number is below 1, or no dim is said and the heads do not divide the width.
+        ValueError: If a number is below 1, or head_dim is None and num_heads does not divide
+            embed_dim.
 
     Example:
         >>> import torch
-        >>> attend = MultiHeadAttention(12, heads=3, key_width=5)
-        >>> words, places = torch.zeros(1, 2, 12), torch.zeros(1, 7, 5)
-        >>> seen, weights = attend(words, places, need_weights=True)
-        >>> seen.shape, weights.shape
+        >>> attention = MultiHeadAttention(12, num_heads=3, kdim=5)
+        >>> words, positions = torch.zeros(1, 2, 12), torch.zeros(1, 7, 5)
+        >>> output, weights = attention(words, positions, need_weights=True)
+        >>> output.shape, weights.shape
         (torch.Size([1, 2, 12]), torch.Size([1, 3, 2, 7]))
 
     Source:
-        Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Nothing is dropped out.
+        Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2, without dropout.
     """
 
     def __init__(
         self,
-        width: int,
+        embed_dim: int,
         *,
-        heads: int = 8,
-        dim: int | None = None,
-        key_width: int | None = None,
-        value_width: int | None = None,
+        num_heads: int = 8,
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.heads = heads
-        self.dim = dim = _head_width(width, heads, dim)
-        key_width = width if key_width is None else key_width
-        value_width = key_width if value_width is None else value_width
-        self.query = _linear(width, heads * dim, bias=bias)
-        self.key = _linear(key_width, heads * dim, bias=bias)
-        self.value = _linear(value_width, heads * dim, bias=bias)
-        self.out = _linear(heads * dim, width, bias=bias)
+        self.num_heads = num_heads
+        self.head_dim = head_dim = _resolve_head_dim(embed_dim, num_heads, head_dim)
+        kdim = embed_dim if kdim is None else kdim
+        vdim = kdim if vdim is None else vdim
+        self.query = _xavier_linear(embed_dim, num_heads * head_dim, bias=bias)
+        self.key = _xavier_linear(kdim, num_heads * head_dim, bias=bias)
+        self.value = _xavier_linear(vdim, num_heads * head_dim, bias=bias)
+        self.out = _xavier_linear(num_heads * head_dim, embed_dim, bias=bias)
         self.tap = Tap("tokens")
 
     def forward(
@@ -67,54 +67,54 @@ class MultiHeadAttention(nn.Module):
         values: Float[Tensor, "b m v"] | None = None,
         *,
         mask: Bool[Tensor, "*masks #n #m"] | None = None,
-        causal: Alignment | None = None,
+        causal: CausalAlignment | None = None,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "b n c"], Float[Tensor, "b h n m"] | None]:
-        """Return what each query sees, and where each head looks if that is asked for.
+        """Return the attention output, and the weights of each head if requested.
 
         Args:
-            query: What is looked for.
-            keys: What it is compared with; the queries themselves if not said.
-            values: What is seen; the keys if not said.
-            mask: True = may attend. `n m` for all, `b n m` for each of the batch, or `b h n m`
-                for each head; axes of size one are shared.
-            causal: How queries and keys are aligned when no query may see what comes after it.
-            need_weights: Whether to return the weights, which costs h × n × m numbers.
+            query: Queries.
+            keys: Keys; the queries if None.
+            values: Values; the keys if None.
+            mask: True = may attend. `n m` for all, `b n m` per sample, or `b h n m` per head;
+                axes of size one are broadcast.
+            causal: Alignment of queries and keys in a causal mask; None for no causal mask.
+            need_weights: Whether to return the weights, which takes h × n × m numbers of memory.
 
         Raises:
-            ValueError: If queries, keys or values are not as wide as they were said to be.
+            ValueError: If queries, keys or values do not have the expected dimension.
         """
         keys = query if keys is None else keys
         values = keys if values is None else values
-        shown = self.tap.wanted and self.tap.grid is not None
-        seen, weights = attention(
-            self._in_heads(self.query, query, "query"),
-            self._in_heads(self.key, keys, "key"),
-            self._in_heads(self.value, values, "value"),
+        recorded = self.tap.wanted and self.tap.grid is not None
+        output, weights = dot_product_attention(
+            self._split_heads(self.query, query, "query"),
+            self._split_heads(self.key, keys, "key"),
+            self._split_heads(self.value, values, "value"),
             mask=mask.unsqueeze(1) if mask is not None and mask.ndim == 3 else mask,
             causal=causal,
-            need_weights=need_weights or shown,
+            need_weights=need_weights or recorded,
         )
-        if weights is not None and shown:
+        if weights is not None and recorded:
             weights = self.tap(weights)
-        return self.out(seen.transpose(1, 2).flatten(2)), weights if need_weights else None
+        return self.out(output.transpose(1, 2).flatten(2)), weights if need_weights else None
 
-    def _in_heads(
+    def _split_heads(
         self, projection: nn.Linear, tokens: Float[Tensor, "b n c"], name: str
     ) -> Float[Tensor, "b h n d"]:
         if tokens.shape[-1] != projection.in_features:
             raise ValueError(
-                f"a {name} must be of width {projection.in_features}, got {list(tokens.shape)}; "
-                f"say its width when the attention is made"
+                f"the last axis of a {name} must be {projection.in_features}, got "
+                f"{list(tokens.shape)}; pass embed_dim, kdim or vdim to match"
             )
-        return projection(tokens).unflatten(-1, (self.heads, self.dim)).transpose(1, 2)
+        return projection(tokens).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def extra_repr(self) -> str:
-        """Return what is printed of it beside its parts."""
-        return f"heads={self.heads}, dim={self.dim}"
+        """Return the arguments shown by `repr`."""
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
 
 
-def _head_width(width: int, heads: int, dim: int | None) -> int:
+def _resolve_head_dim(width: int, heads: int, dim: int | None) -> int:
     if min(width, heads, 1 if dim is None else dim) < 1:
         raise ValueError(f"width, heads and dim must be at least 1, got {width}, {heads} and {dim}")
     if dim is None and width % heads:
@@ -124,8 +124,8 @@ def _head_width(width: int, heads: int, dim: int | None) -> int:
     return width // heads if dim is None else dim
 
 
-def _linear(width: int, out: int, *, bias: bool) -> nn.Linear:
-    """Return a linear map that keeps variances, and begins without preference."""
+def _xavier_linear(width: int, out: int, *, bias: bool) -> nn.Linear:
+    """Return a linear layer with Xavier-uniform weights and zero bias."""
     linear = nn.Linear(width, out, bias=bias)
     nn.init.xavier_uniform_(linear.weight)
     if bias:

@@ -1,4 +1,4 @@
-"""From tokens to one, by a learnt query."""
+"""Attention pooling of tokens: learned query (MAP head) and sequence pooling."""
 
 import torch
 from jaxtyping import Float
@@ -7,83 +7,94 @@ from torch import Tensor, nn
 from visattn.blocks.tap import Tap
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.attention.softmax import attention, attention_weights
-from visattn.functional.tokens import weights_in_place
+from visattn.functional.attention.softmax import (
+    dot_product_attention,
+    dot_product_attention_weights,
+)
+from visattn.functional.tokens import scatter_kept_weights
 
 
 class AttentionPool(nn.Module):
-    """Let a learnt query attend to all tokens of the grid, and pass what it took through a layer.
+    """Multi-head attention pooling (MAP head): a learned query attends to all patch tokens.
 
-    The weights are a map, one for each head, which the tap shows.
+    The tap receives one map per head.
 
     Args:
-        width: Of a token.
-        heads: How many there are; they divide the width.
-        hidden: Width of the hidden layer behind the attention.
-        epsilon: Added to variances in the norm.
+        dim: Token dimension.
+        num_heads: Number of heads; it divides `dim`.
+        hidden_dim: Hidden dimension of the feed-forward layer after the attention.
+        norm_eps: Epsilon of the layer norm.
 
     Raises:
-        ValueError: If the heads do not divide the width.
+        ValueError: If `num_heads` does not divide `dim`.
 
     Example:
-        >>> pool = AttentionPool(8, heads=2, hidden=16)
+        >>> pool = AttentionPool(8, num_heads=2, hidden_dim=16)
         >>> pool(torch.zeros(1, 6, 8), TokenLayout((2, 3))).shape
         torch.Size([1, 8])
 
     Source:
-        Zhai et al. 2021, arXiv:2106.04560, section 3.4 (MAP head); named as in timm.
+        Zhai et al. 2021, arXiv:2106.04560, section 3.4 (MAP head); parameter names as in timm.
     """
 
-    UNDECAYED = ("latent",)
+    NO_WEIGHT_DECAY = ("latent",)
 
-    def __init__(self, width: int, *, heads: int, hidden: int, epsilon: float = 1e-6) -> None:
+    def __init__(
+        self, dim: int, *, num_heads: int, hidden_dim: int, norm_eps: float = 1e-6
+    ) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
-            raise ValueError(f"heads must divide the width {width}, got {heads}")
-        self.heads = heads
-        self.latent = nn.Parameter(torch.empty(1, 1, width))
-        nn.init.trunc_normal_(self.latent, std=width**-0.5)
-        self.q = nn.Linear(width, width)
-        self.kv = nn.Linear(width, 2 * width)
-        self.proj = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, epsilon)
-        self.mlp = FeedForward(width, hidden)
-        self.tap = Tap("tokens", lone=True)
+        if num_heads < 1 or dim % num_heads:
+            raise ValueError(f"num_heads must divide dim {dim}, got {num_heads}")
+        self.num_heads = num_heads
+        self.latent = nn.Parameter(torch.empty(1, 1, dim))
+        nn.init.trunc_normal_(self.latent, std=dim**-0.5)
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * dim)
+        self.proj = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim, norm_eps)
+        self.mlp = FeedForward(dim, hidden_dim)
+        self.tap = Tap("tokens", single_query=True)
 
     def forward(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> Float[Tensor, "b c"]:
-        """Return one vector for each image; the tokens are those of the grid alone."""
-        query = self.q(self.latent).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        """Return one vector per image from its patch tokens."""
+        query = self.q(self.latent).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         query = query.expand(x.shape[0], -1, -1, -1)
-        keys, values = self.kv(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        shown = self._show(query, keys, layout) if self.tap.wanted else None
-        if shown is not None and self.tap.woven:
-            seen = shown.unsqueeze(2) @ values
+        keys, values = (
+            self.kv(x).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        )
+        weights = self._record_weights(query, keys, layout) if self.tap.wanted else None
+        if weights is not None and self.tap.differentiable:
+            output = weights.unsqueeze(2) @ values
         else:
-            seen = attention(query, keys, values)[0]
-        taken = self.proj(seen.transpose(1, 2).flatten(2))
-        return (taken + self.mlp(self.norm(taken))).squeeze(1)
+            output = dot_product_attention(query, keys, values)[0]
+        pooled = self.proj(output.transpose(1, 2).flatten(2))
+        return (pooled + self.mlp(self.norm(pooled))).squeeze(1)
 
-    def _show(
+    def _record_weights(
         self,
         query: Float[Tensor, "b h 1 d"],
         keys: Float[Tensor, "b h n d"],
         layout: TokenLayout,
     ) -> Float[Tensor, "b h m"]:
-        layout.check_woven(woven=self.tap.woven)
-        weights = attention_weights(query, keys).squeeze(2)
-        if layout.kept is not None:
-            weights = weights_in_place(weights, layout.kept, count=layout.tokens - layout.before)
+        layout.check_differentiable(differentiable=self.tap.differentiable)
+        weights = dot_product_attention_weights(query, keys).squeeze(2)
+        if layout.keep_indices is not None:
+            weights = scatter_kept_weights(
+                weights,
+                layout.keep_indices,
+                num_tokens=layout.num_tokens - layout.num_prefix_tokens,
+            )
         self.tap.grid, self.tap.notes = layout.grid, {**layout.notes, "pool": "attention"}
         return self.tap(weights)
 
 
 class SequencePool(nn.Module):
-    """Take a mean of the tokens of the grid, weighted by a softmax over a linear map of each.
+    """Sequence pooling: softmax-weighted mean of the patch tokens, with learned scores.
 
-    The weights are a map, which the tap shows.
+    The tap receives one map.
 
     Args:
-        width: Of a token.
+        dim: Token dimension.
 
     Example:
         >>> import torch
@@ -94,20 +105,24 @@ class SequencePool(nn.Module):
         Hassani et al. 2021, arXiv:2104.05704, section 3.2.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.score = nn.Linear(width, 1)
-        self.tap = Tap("tokens", lone=True)
+        self.score = nn.Linear(dim, 1)
+        self.tap = Tap("tokens", single_query=True)
 
     def forward(self, x: Float[Tensor, "b n c"], layout: TokenLayout) -> Float[Tensor, "b c"]:
-        """Return one vector for each image; the tokens are those of the grid alone."""
+        """Return one vector per image from its patch tokens."""
         weights = self.score(x).mT.softmax(-1)
         if self.tap.wanted:
-            layout.check_woven(woven=self.tap.woven)
-            shown = weights.squeeze(1)
-            if layout.kept is not None:
-                shown = weights_in_place(shown, layout.kept, count=layout.tokens - layout.before)
+            layout.check_differentiable(differentiable=self.tap.differentiable)
+            recorded = weights.squeeze(1)
+            if layout.keep_indices is not None:
+                recorded = scatter_kept_weights(
+                    recorded,
+                    layout.keep_indices,
+                    num_tokens=layout.num_tokens - layout.num_prefix_tokens,
+                )
             self.tap.grid, self.tap.notes = layout.grid, {**layout.notes, "pool": "sequence"}
-            shown = self.tap(shown)
-            weights = shown.unsqueeze(1) if self.tap.woven else weights
+            recorded = self.tap(recorded)
+            weights = recorded.unsqueeze(1) if self.tap.differentiable else weights
         return (weights @ x).squeeze(1)

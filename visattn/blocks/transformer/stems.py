@@ -1,4 +1,4 @@
-"""Patches of an image as tokens: one linear map of their pixels."""
+"""Stems that turn an image into tokens: patch embedding, convolutional stems, shifted patches."""
 
 from itertools import pairwise
 
@@ -10,106 +10,106 @@ from visattn.functional.tokens import diagonal_shifts
 
 
 class PatchEmbedding(nn.Module):
-    """Make a token of each patch.
+    """Patch embedding: one linear projection per non-overlapping patch.
 
     Args:
-        channels: Of an image.
-        width: Of a token.
-        patch: Height and width of a patch.
+        in_channels: Channels of the image.
+        embed_dim: Token dimension.
+        patch_size: Height and width of a patch.
 
     Example:
         >>> import torch
-        >>> PatchEmbedding(3, 8, patch=(2, 4))(torch.zeros(1, 3, 6, 8)).shape
+        >>> PatchEmbedding(3, 8, patch_size=(2, 4))(torch.zeros(1, 3, 6, 8)).shape
         torch.Size([1, 8, 3, 2])
 
     Source:
         Dosovitskiy et al. 2020, arXiv:2010.11929, equation 1.
     """
 
-    def __init__(self, channels: int, width: int, *, patch: tuple[int, int]) -> None:
+    def __init__(self, in_channels: int, embed_dim: int, *, patch_size: tuple[int, int]) -> None:
         super().__init__()
-        self.patch = patch
-        self.proj = nn.Conv2d(channels, width, patch, patch)
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_channels, embed_dim, patch_size, patch_size)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b w v u"]:
         """Return the tokens on their grid."""
         return self.proj(images)
 
-    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of the grid of tokens, for images of a size."""
-        return size[0] // self.patch[0], size[1] // self.patch[1]
+    def grid_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of the token grid for an image size."""
+        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
 
 
 class ConvStem(nn.Module):
-    """Make a token of each patch by convolutions that halve the image, wider each time.
+    """Convolutional stem: stride-2 3 × 3 convolutions with batch normalization and ReLU.
 
-    There is one of them for each factor of two in the patch, 3 × 3 with batch normalization and
-    ReLU; the last one is width / 2 wide, each before it half as wide, and a linear map follows.
+    There is one stride-2 convolution for each factor of two in the patch size. The last one has
+    embed_dim / 2 channels, each earlier one half as many as the next; a 1 × 1 convolution follows.
 
     Args:
-        channels: Of an image.
-        width: Of a token.
-        patch: Height and width of a patch: one power of two, at least 2.
+        in_channels: Channels of the image.
+        embed_dim: Token dimension.
+        patch_size: Height and width of a patch: the same power of two, at least 2.
 
     Raises:
-        ValueError: If the patch is no such power, or the width cannot be halved so often.
+        ValueError: If the patch size is invalid, or `embed_dim` cannot be halved often enough.
 
     Example:
         >>> import torch
-        >>> ConvStem(3, 8, patch=(4, 4))(torch.zeros(1, 3, 8, 12)).shape
+        >>> ConvStem(3, 8, patch_size=(4, 4))(torch.zeros(1, 3, 8, 12)).shape
         torch.Size([1, 8, 2, 3])
 
     Source:
-        Xiao et al. 2021, arXiv:2106.14881, section 4. Deviation: widths follow from that of a
-        token, where the paper chooses them by hand.
+        Xiao et al. 2021, arXiv:2106.14881, section 4. Deviation: the channels follow from
+        `embed_dim`, where the paper chooses them by hand.
     """
 
-    def __init__(self, channels: int, width: int, *, patch: tuple[int, int]) -> None:
+    def __init__(self, in_channels: int, embed_dim: int, *, patch_size: tuple[int, int]) -> None:
         super().__init__()
-        halvings = patch[0].bit_length() - 1
-        if patch[0] != patch[1] or patch[0] < 2 or 2**halvings != patch[0]:
+        halvings = patch_size[0].bit_length() - 1
+        if patch_size[0] != patch_size[1] or patch_size[0] < 2 or 2**halvings != patch_size[0]:
             raise ValueError(
-                "a convolutional stem halves the image several times, so that a patch must be "
-                f"square with sides of 2, 4, 8, 16, ...; got {patch[0]} x {patch[1]}"
+                "a convolutional stem needs a square patch_size of 2, 4, 8, 16, ...; "
+                f"got {patch_size[0]} x {patch_size[1]}"
             )
-        if width % 2**halvings:
+        if embed_dim % 2**halvings:
             raise ValueError(
-                f"the width must be a multiple of {2**halvings} for a convolutional stem with "
-                f"patches of {patch[0]}, got {width}"
+                f"embed_dim must be a multiple of {2**halvings} for a convolutional stem with "
+                f"patch_size {patch_size[0]}, got {embed_dim}"
             )
-        self.patch = patch
-        widths = [channels, *(width >> step for step in range(halvings, 0, -1))]
+        self.patch_size = patch_size
+        widths = [in_channels, *(embed_dim >> step for step in range(halvings, 0, -1))]
         layers: list[nn.Module] = []
-        for come, go in pairwise(widths):
+        for in_width, out_width in pairwise(widths):
             layers += [
-                nn.Conv2d(come, go, 3, 2, padding=1, bias=False),
-                nn.BatchNorm2d(go),
+                nn.Conv2d(in_width, out_width, 3, 2, padding=1, bias=False),
+                nn.BatchNorm2d(out_width),
                 nn.ReLU(),
             ]
         self.stack = nn.Sequential(*layers)
-        self.proj = nn.Conv2d(widths[-1], width, 1)
+        self.proj = nn.Conv2d(widths[-1], embed_dim, 1)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b w v u"]:
         """Return the tokens on their grid."""
         return self.proj(self.stack(images))
 
-    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of the grid of tokens, for images of a size."""
-        return size[0] // self.patch[0], size[1] // self.patch[1]
+    def grid_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of the token grid for an image size."""
+        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
 
 
 class ConvTokenizer(nn.Module):
-    """Make tokens by convolutions, each with a ReLU and a maximum over 3 × 3 places, every second.
+    """Convolutional tokenizer of CCT: layers of convolution, ReLU and 3 × 3 max pooling.
 
     Args:
-        channels: Of an image.
-        width: Of a token.
-        layers: Convolutions; those before the last are 64 wide.
-        kernel: Size of a convolution, odd; it moves on by `stride`.
-        stride: Of each convolution.
+        in_channels: Channels of the image.
+        embed_dim: Token dimension.
+        num_layers: Number of convolutions; those before the last have 64 channels.
+        kernel_size: Kernel size of the convolutions, odd.
+        stride: Stride of the convolutions.
 
     Raises:
-        ValueError: If a number is below 1 or the kernel is even.
+        ValueError: If a number is below 1 or the kernel size is even.
 
     Example:
         >>> import torch
@@ -121,20 +121,28 @@ class ConvTokenizer(nn.Module):
     """
 
     def __init__(
-        self, channels: int, width: int, *, layers: int = 1, kernel: int = 3, stride: int = 1
+        self,
+        in_channels: int,
+        embed_dim: int,
+        *,
+        num_layers: int = 1,
+        kernel_size: int = 3,
+        stride: int = 1,
     ) -> None:
         super().__init__()
-        if min(layers, kernel, stride) < 1 or kernel % 2 == 0:
+        if min(num_layers, kernel_size, stride) < 1 or kernel_size % 2 == 0:
             raise ValueError(
-                "layers, kernel and stride must be at least 1 and the kernel odd, got "
-                f"{layers}, {kernel} and {stride}"
+                "num_layers, kernel_size and stride must be at least 1, and kernel_size odd, got "
+                f"{num_layers}, {kernel_size} and {stride}"
             )
-        self.layers, self.stride = layers, stride
-        self.patch = (1, 1)
-        widths = [channels, *[64] * (layers - 1), width]
+        self.num_layers, self.stride = num_layers, stride
+        self.patch_size = (1, 1)
+        widths = [in_channels, *[64] * (num_layers - 1), embed_dim]
         self.conv_layers = nn.Sequential()
-        for come, go in pairwise(widths):
-            conv = nn.Conv2d(come, go, kernel, stride, padding=kernel // 2, bias=False)
+        for in_width, out_width in pairwise(widths):
+            conv = nn.Conv2d(
+                in_width, out_width, kernel_size, stride, padding=kernel_size // 2, bias=False
+            )
             nn.init.kaiming_normal_(conv.weight)
             self.conv_layers.append(nn.Sequential(conv, nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)))
 
@@ -142,53 +150,54 @@ class ConvTokenizer(nn.Module):
         """Return the tokens on their grid."""
         return self.conv_layers(images)
 
-    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of the grid of tokens, for images of a size."""
-        height, width = size
-        for _ in range(self.layers):  # the convolution moves on by its stride, the maximum by two
+    def grid_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of the token grid for an image size."""
+        height, width = img_size
+        for _ in range(self.num_layers):  # convolution with its stride, then pooling with stride 2
             height, width = ((side - 1) // self.stride // 2 + 1 for side in (height, width))
         return height, width
 
 
 class ShiftedPatchEmbedding(nn.Module):
-    """Make a token of each patch of the image and of four copies, moved by half a patch.
+    """Shifted patch tokenization: embeds patches of the image and four diagonally shifted copies.
 
     Args:
-        channels: Of an image.
-        width: Of a token.
-        patch: Height and width of a patch; the same.
+        in_channels: Channels of the image.
+        embed_dim: Token dimension.
+        patch_size: Height and width of a patch, which must be equal.
 
     Raises:
-        ValueError: If a patch is not square.
+        ValueError: If the patch is not square.
 
     Example:
         >>> import torch
-        >>> ShiftedPatchEmbedding(3, 8, patch=(4, 4))(torch.zeros(1, 3, 8, 12)).shape
+        >>> ShiftedPatchEmbedding(3, 8, patch_size=(4, 4))(torch.zeros(1, 3, 8, 12)).shape
         torch.Size([1, 8, 2, 3])
 
     Source:
-        Lee et al. 2021, arXiv:2112.13492, section 3.1, and the authors' code: along the diagonals,
-        by half a patch, with a norm before the linear map. Pixels stand channel by channel.
+        Lee et al. 2021, arXiv:2112.13492, section 3.1, and the authors' code: shifts of half a
+        patch along the diagonals, layer norm before the projection. Pixels are in channel-major
+        order.
     """
 
-    def __init__(self, channels: int, width: int, *, patch: tuple[int, int]) -> None:
+    def __init__(self, in_channels: int, embed_dim: int, *, patch_size: tuple[int, int]) -> None:
         super().__init__()
-        if patch[0] != patch[1]:
+        if patch_size[0] != patch_size[1]:
             raise ValueError(
-                f"shifted patches must be square, got {patch[0]} x {patch[1]}; stem='patch' takes "
-                "patches of any shape"
+                f"a shifted patch embedding needs square patches, got {patch_size[0]} x "
+                f"{patch_size[1]}; stem='patch' supports any patch shape"
             )
-        self.patch = patch
-        inner = 5 * channels * patch[0] ** 2
+        self.patch_size = patch_size
+        inner = 5 * in_channels * patch_size[0] ** 2
         self.norm = nn.LayerNorm(inner)
-        self.proj = nn.Linear(inner, width)
+        self.proj = nn.Linear(inner, embed_dim)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b w v u"]:
         """Return the tokens on their grid."""
-        copies = diagonal_shifts(images, (self.patch[0] // 2, self.patch[1] // 2))
-        pixels = pixel_unshuffle(copies, self.patch[0]).permute(0, 2, 3, 1)
+        copies = diagonal_shifts(images, (self.patch_size[0] // 2, self.patch_size[1] // 2))
+        pixels = pixel_unshuffle(copies, self.patch_size[0]).permute(0, 2, 3, 1)
         return self.proj(self.norm(pixels)).permute(0, 3, 1, 2)
 
-    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of the grid of tokens, for images of a size."""
-        return size[0] // self.patch[0], size[1] // self.patch[1]
+    def grid_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of the token grid for an image size."""
+        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]

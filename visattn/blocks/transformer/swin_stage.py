@@ -1,4 +1,4 @@
-"""Four tokens made one, between the stages of a hierarchy."""
+"""Swin transformer stage: patch merging, then layers of (shifted) window attention."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from visattn.blocks.transformer.layer import EncoderLayer, through_layers
+from visattn.blocks.transformer.layer import EncoderLayer, run_layers
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.token_layout import TokenLayout
 from visattn.blocks.transformer.window_attention import WindowAttention
 
 
 class PatchMerging(nn.Module):
-    """Join each 2 × 2 tokens, norm them, and map them to one.
+    """Patch merging: concatenates each 2 × 2 tokens, then layer norm and a linear projection.
 
-    A grid with an odd side is filled up with zeros, below or on the right.
+    A grid with an odd side is zero-padded at the bottom or right.
 
     Args:
-        width: Of a token that comes.
-        merged: Of a token that goes.
-        epsilon: Added to variances in the norm.
+        dim: Dimension of the input tokens.
+        out_dim: Dimension of the output tokens.
+        norm_eps: Epsilon of the layer norm.
 
     Example:
         >>> import torch
@@ -29,19 +29,19 @@ class PatchMerging(nn.Module):
         torch.Size([1, 6, 8])
 
     Source:
-        Liu et al. 2021, arXiv:2103.14030, section 3.1; named as in timm. The four stand column by
-        column.
+        Liu et al. 2021, arXiv:2103.14030, section 3.1; parameter names as in timm. The four tokens
+        are concatenated in column-major order.
     """
 
-    def __init__(self, width: int, merged: int, *, epsilon: float = 1e-5) -> None:
+    def __init__(self, dim: int, out_dim: int, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(4 * width, epsilon)
-        self.reduction = nn.Linear(4 * width, merged, bias=False)
+        self.norm = nn.LayerNorm(4 * dim, norm_eps)
+        self.reduction = nn.Linear(4 * dim, out_dim, bias=False)
 
     def forward(
         self, x: Float[Tensor, "b n c"], layout: TokenLayout
     ) -> tuple[Float[Tensor, "b m d"], TokenLayout]:
-        """Return the tokens of the coarser grid, and how they lie."""
+        """Return the merged tokens and their layout."""
         height, width = layout.grid
         grid = (-(-height // 2), -(-width // 2))
         cells = pad(x.reshape(-1, height, width, x.shape[2]), (0, 0, 0, width % 2, 0, height % 2))
@@ -50,86 +50,95 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(joined)), layout._replace(grid=grid)
 
 
-class WindowStage(nn.Module):
-    """Merge tokens, if they are to be, then let them attend within windows.
+class SwinStage(nn.Module):
+    """Stage of a Swin transformer: optional patch merging, then window attention layers.
 
-    In every second layer the windows are moved by half of their size, but not along an axis that
-    one of them covers. Windows larger than the grid are cut down to it. Both are decided once, for
-    the grid that the stage is made for, and stay as they are on others.
+    Every second layer shifts the windows by half their size, except along an axis that one window
+    covers. Windows larger than the grid are reduced to it. Both are fixed for `grid_size` and do
+    not change on other grids.
 
     Args:
-        width: Of a token.
-        grid: Height and width of the grid that it is made for, after merging.
-        heads: Of each layer; they divide the width.
-        window: Height and width of a window.
-        paths: For each layer, how likely its branches are left out in training.
-        hidden: Width of the hidden layer of a feed-forward layer.
-        merges: Width of the tokens that come, if they are merged; None if not.
-        bias: Whether queries, keys and values have a bias.
-        epsilon: Added to variances in the norms.
+        dim: Token dimension.
+        grid_size: Height and width of the expected grid after merging.
+        num_heads: Heads of each layer; divides `dim`.
+        window_size: Height and width of a window.
+        drop_path_rates: Stochastic depth probability of each layer.
+        hidden_dim: Hidden dimension of the feed-forward layers.
+        merge_dim: Dimension of the input tokens if they are merged first; None for no merging.
+        qkv_bias: Whether the query, key and value projections have biases.
+        norm_eps: Epsilon of the layer norms.
 
     Raises:
-        ValueError: If an option does not fit.
+        ValueError: If an argument is invalid.
 
     Example:
         >>> import torch
-        >>> stage = WindowStage(
-        ...     8, (3, 5), heads=2, window=(3, 2), paths=(0, 0.1), hidden=16, merges=4
+        >>> stage = SwinStage(
+        ...     8, (3, 5), num_heads=2, window_size=(3, 2), drop_path_rates=(0, 0.1),
+        ...     hidden_dim=16, merge_dim=4
         ... )
-        >>> stage.window, stage.shift
+        >>> stage.window_size, stage.shift_size
         ((3, 2), (0, 1))
         >>> stage(torch.zeros(1, 54, 4), TokenLayout((6, 9)))[0].shape
         torch.Size([1, 15, 8])
 
     Source:
-        Liu et al. 2021, arXiv:2103.14030, sections 3.1 and 3.2; named as in timm.
+        Liu et al. 2021, arXiv:2103.14030, sections 3.1 and 3.2; parameter names as in timm.
     """
 
     def __init__(
         self,
-        width: int,
-        grid: tuple[int, int],
+        dim: int,
+        grid_size: tuple[int, int],
         *,
-        heads: int,
-        window: tuple[int, int],
-        paths: Sequence[float],
-        hidden: int,
-        merges: int | None = None,
-        bias: bool = True,
-        epsilon: float = 1e-5,
+        num_heads: int,
+        window_size: tuple[int, int],
+        drop_path_rates: Sequence[float],
+        hidden_dim: int,
+        merge_dim: int | None = None,
+        qkv_bias: bool = True,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.window, self.shift = fitted_window(grid, window)
-        self.downsample = None if merges is None else PatchMerging(merges, width, epsilon=epsilon)
+        self.window_size, self.shift_size = fit_window(grid_size, window_size)
+        self.downsample = (
+            None if merge_dim is None else PatchMerging(merge_dim, dim, norm_eps=norm_eps)
+        )
         self.blocks = nn.ModuleList()
-        for number, path in enumerate(paths):
-            shift = self.shift if number % 2 else (0, 0)
-            attend = WindowAttention(width, heads=heads, window=self.window, shift=shift, bias=bias)
-            forward = FeedForward(width, hidden)
-            layer = EncoderLayer(width, attend, forward, drop_path=path, epsilon=epsilon)
+        for number, path in enumerate(drop_path_rates):
+            shift = self.shift_size if number % 2 else (0, 0)
+            attend = WindowAttention(
+                dim,
+                num_heads=num_heads,
+                window_size=self.window_size,
+                shift_size=shift,
+                qkv_bias=qkv_bias,
+            )
+            forward = FeedForward(dim, hidden_dim)
+            layer = EncoderLayer(dim, attend, forward, drop_path=path, norm_eps=norm_eps)
             self.blocks.append(layer)
 
     def forward(
-        self, x: Float[Tensor, "b n c"], layout: TokenLayout, *, again: bool = False
+        self, x: Float[Tensor, "b n c"], layout: TokenLayout, *, grad_checkpointing: bool = False
     ) -> tuple[Float[Tensor, "b m d"], TokenLayout]:
-        """Return the tokens and how they lie now; `again` as in `through_layers`."""
+        """Return the tokens and their layout; `grad_checkpointing` as in `run_layers`."""
         if self.downsample is not None:
             x, layout = self.downsample(x, layout)
-        return through_layers(self.blocks, x, layout, again=again), layout
+        return run_layers(self.blocks, x, layout, grad_checkpointing=grad_checkpointing), layout
 
 
-def fitted_window(
-    grid: tuple[int, int], window: tuple[int, int]
+def fit_window(
+    grid_size: tuple[int, int], window_size: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return a window that is no larger than a grid, and by how much it is moved where it can be.
+    """Return a window no larger than the grid, and the shift of shifted windows.
 
     Args:
-        grid: Height and width of the grid.
-        window: Height and width of a window.
+        grid_size: Height and width of the grid.
+        window_size: Height and width of a window.
 
     Example:
-        >>> fitted_window((3, 15), (7, 7))
+        >>> fit_window((3, 15), (7, 7))
         ((3, 7), (0, 3))
     """
-    down, right = min(window[0], grid[0]), min(window[1], grid[1])
-    return (down, right), (down // 2 * (grid[0] > down), right // 2 * (grid[1] > right))
+    down, right = min(window_size[0], grid_size[0]), min(window_size[1], grid_size[1])
+    return (down, right), (down // 2 * (grid_size[0] > down), right // 2 * (grid_size[1] > right))

@@ -1,4 +1,4 @@
-"""What the layers of a transformer know of the tokens that they are given."""
+"""Layout of the tokens of an image: prefix tokens, grid and dropped patches."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,42 +8,42 @@ from torch import Tensor
 
 
 class TokenLayout(NamedTuple):
-    """Where tokens lie: first those of no place, by their roles, then those of the grid.
+    """Layout of tokens: prefix tokens by role, then the patch tokens of a grid in row-major order.
 
     Example:
-        >>> TokenLayout((2, 3), ("class",)).tokens
+        >>> TokenLayout((2, 3), ("class",)).num_tokens
         7
     """
 
     grid: tuple[int, int]
     """Height and width of the grid."""
     roles: tuple[str, ...] = ()
-    """Of the tokens before the grid: `class`, `distillation`, `register`."""
-    kept: Int[Tensor, "b m"] | None = None
-    """Which tokens of the grid are there, for each image; None for all."""
+    """Roles of the prefix tokens: `class`, `distillation`, `register`."""
+    keep_indices: Int[Tensor, "b m"] | None = None
+    """Indices of the kept patch tokens of each image; None if all are kept."""
     rotation: tuple[Tensor, Tensor] | None = None
-    """Cosines and sines by which queries and keys are turned, `[#b, 1, n, d / 2]`."""
+    """Cosines and sines of the rotary position embedding, `[#b, 1, n, d / 2]`."""
     notes: Mapping[str, Any] = {}
-    """How the tokens were made, in plain values; maps carry it on."""
+    """Metadata of the tokens, in plain values; copied to recorded maps."""
 
     @property
-    def before(self) -> int:
-        """Tokens before the grid."""
+    def num_prefix_tokens(self) -> int:
+        """Number of tokens before the patch tokens."""
         return len(self.roles)
 
     @property
-    def tokens(self) -> int:
-        """Tokens in all, those that were left out among them."""
+    def num_tokens(self) -> int:
+        """Number of tokens, including dropped ones."""
         return len(self.roles) + self.grid[0] * self.grid[1]
 
-    def check_woven(self, *, woven: bool) -> None:
-        """Let weights pass that a layer can compute with as they are shown.
+    def check_differentiable(self, *, differentiable: bool) -> None:
+        """Raise if weights must be differentiable but patches were dropped.
 
         Raises:
-            ValueError: If it is to do so and some of the tokens were left out.
+            ValueError: If both are the case.
         """
-        if woven and self.kept is not None:
+        if differentiable and self.keep_indices is not None:
             raise ValueError(
-                "weights that gradients are wanted of need all tokens of the grid, and some were "
-                "left out: call model.eval(), or set patch_drop to 0"
+                "gradients with respect to attention weights need all patch tokens, but some were "
+                "dropped: call model.eval(), or set the patch dropout rate to 0"
             )

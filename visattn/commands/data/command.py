@@ -1,4 +1,4 @@
-"""`visattn data`: a data set as files that anybody can open."""
+"""`visattn data`: write a data set as image files and JSON lines."""
 
 import argparse
 import contextlib
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.data.shards import add_shards, shards_asked
-from visattn.commands.options.dry_run import add_dry_run, foresee
-from visattn.commands.options.folders import png, prepare_folder, write_whole
+from visattn.commands.data.shards import add_shards, run_shards
+from visattn.commands.options.arguments import CommandParser, count, seed, whole_number
+from visattn.commands.options.dry_run import add_dry_run, print_dry_run
+from visattn.commands.options.folders import create_folder, encode_png
 from visattn.commands.options.output_streams import print_row
-from visattn.commands.options.parser import CommandParser
-from visattn.commands.options.values import count, seed, whole_number
+from visattn.io.atomic import atomic_write
 
-if TYPE_CHECKING:  # numpy and torch are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # numpy and torch are imported when the command runs, not for its help
     from jaxtyping import UInt8
     from torch import Tensor
 
@@ -22,262 +22,290 @@ if TYPE_CHECKING:  # numpy and torch are loaded when the command runs, not for i
     from visattn.data.scenes.world import SceneObject
 
 _SCENES = """\
-Draw scenes of colored shapes. Each is DIR/ID.png and a line of DIR/captions.jsonl:
-  id, file   the image
-  captions   five true captions
-  objects    shape, color, texture and size of each thing, and its box: left, top, right, bottom
-             in pixels of the image
-  shows      for each word of each caption the number of the object it shows, or null"""
+Render scenes of colored shapes. Each scene is DIR/ID.png and a line of DIR/captions.jsonl:
+  id, file      the image
+  captions      five captions that are true of the scene
+  objects       shape, color, texture and size of each object, and its box: left, top, right, bottom
+                in pixels
+  word_objects  for each word of each caption the index of the object it refers to, or null"""
 _SHAPES = """\
-Draw scenes of one colored shape each, as SingleObjectDataModule gives them to a classifier. Each is
+Render scenes of one colored shape each, as SingleObjectDataModule provides them. Each scene is
 DIR/ID.png and a line of DIR/shapes.jsonl:
   id, file   the image
   class      the shape
-  object     as `visattn data scenes` says it"""
+  object     as in visattn data scenes"""
 _DIGITS = """\
-Lay MNIST digits on canvases, as ClutteredMNISTDataModule gives them to a classifier. Each is
-DIR/ID.png and a line of DIR/digits.jsonl:
-  id, file   the canvas
-  class      the digit
-  box        where the digit lies: left, top, right, bottom in pixels
-  pieces     the boxes of the pieces of other digits, in the order in which they were laid"""
+Place MNIST digits on canvases, as ClutteredMNISTDataModule provides them. Each canvas is DIR/ID.png
+and a line of DIR/digits.jsonl:
+  id, file     the canvas
+  class        the digit
+  box          box of the digit: left, top, right, bottom in pixels
+  distractors  boxes of the patches of other digits, in the order in which they were drawn"""
 _LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
-_SIDES = whole_number(16, 4096)  # pixels; beyond, one scene takes gigabytes while it is drawn
-_THINGS = whole_number(1, 100)
-_COMBINATIONS = ("sum", "max", "overwrite", "blend")
+_SIDES = whole_number(16, 4096)  # pixels; a larger scene takes gigabytes while it is rendered
+_OBJECTS = whole_number(1, 100)
+_BLEND_MODES = ("sum", "max", "overwrite", "alpha")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command."""
-    made = CommandParser(prog="visattn data", description="Write a data set as files to look at.")
-    sets = made.add_subparsers(dest="name", metavar="NAME", required=True)
-    _add_scenes(sets)
-    _add_shapes(sets)
-    _add_digits(sets)
-    add_shards(sets)
-    return made
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(
+        prog="visattn data", description="Write a data set as image files and JSON lines."
+    )
+    subparsers = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    _add_scenes(subparsers)
+    _add_shapes(subparsers)
+    _add_digits(subparsers)
+    add_shards(subparsers)
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Write a data set; return 0.
 
     Raises:
-        ValueError: If a number makes no sense.
-        FileNotFoundError: If the folder of the digits does not hold them.
-        OSError: If the folder cannot be written.
+        ValueError: If a number is out of range.
+        FileNotFoundError: If the folder of MNIST does not exist.
+        OSError: If the output folder cannot be written.
     """
-    asked = parser().parse_args(argv)
-    write: dict[str, Callable[[argparse.Namespace], str]] = {
+    args = build_parser().parse_args(argv)
+    writers: dict[str, Callable[[argparse.Namespace], str]] = {
         "scenes": _write_scenes,
         "shapes": _write_shapes,
         "digits": _write_digits,
     }
-    if asked.name == "shards":
-        return shards_asked(asked)
-    said = write[asked.name](asked)
-    if asked.dry_run:
-        images = [f"{asked.split}-{number}.png" for number in range(asked.count)]
-        return foresee([said], asked.out, [*images, _LISTS[asked.name]])
-    print_row(asked.out, said)
+    if args.name == "shards":
+        return run_shards(args)
+    summary = writers[args.name](args)
+    if args.dry_run:
+        images = [f"{args.split}-{number}.png" for number in range(args.count)]
+        return print_dry_run([summary], args.out, [*images, _LISTS[args.name]])
+    print_row(args.out, summary)
     return 0
 
 
-def _add_scenes(sets: Any) -> None:
-    scenes = _added(sets, "scenes", "drawn shapes, with captions that can be checked", _SCENES)
-    scenes.add_argument(
+def _add_scenes(subparsers: Any) -> None:
+    parser = _add_data_set(subparsers, "scenes", "rendered shapes with exact captions", _SCENES)
+    parser.add_argument(
         "--split",
         choices=("train", "validation", "test", "novel"),
         default="test",
-        help="which scenes; novel: colors on shapes that training never shows (test)",
+        help="split; novel has color-shape pairs that are not in training (default: test)",
     )
-    scenes.add_argument("--count", type=count, default=8, help="how many (8)")
-    scenes.add_argument("--size", type=_SIDES, default=64, help="height and width in pixels (64)")
-    scenes.add_argument("--seed", type=seed, default=0, help="another seed, other scenes (0)")
+    _add_rendering(parser)
     for name in ("colors", "shapes", "textures"):
-        scenes.add_argument(f"--{name}", nargs="+", metavar="WORD", help=f"only these {name}")
-    scenes.add_argument("--fewest", type=_THINGS, default=2, help="fewest things on an image (2)")
-    scenes.add_argument("--most", type=_THINGS, default=4, help="most things on an image (4)")
-
-
-def _add_shapes(sets: Any) -> None:
-    shapes = _added(sets, "shapes", "one drawn shape an image, to be told apart", _SHAPES)
-    _add_split(shapes)
-    shapes.add_argument("--size", type=_SIDES, default=64, help="height and width in pixels (64)")
-    shapes.add_argument("--seed", type=seed, default=0, help="another seed, other scenes (0)")
-
-
-def _add_digits(sets: Any) -> None:
-    digits = _added(sets, "digits", "MNIST on larger canvases, alone or in clutter", _DIGITS)
-    digits.add_argument(
-        "--root", metavar="DIR", required=True, help="folder that holds MNIST/raw, for torchvision"
+        parser.add_argument(
+            f"--{name}", nargs="+", metavar="WORD", help=f"{name} to use (default: all)"
+        )
+    parser.add_argument(
+        "--min-objects", type=_OBJECTS, default=2, help="fewest objects per scene (default: 2)"
     )
-    _add_split(digits)
-    digits.add_argument(
-        "--canvas",
+    parser.add_argument(
+        "--max-objects", type=_OBJECTS, default=4, help="most objects per scene (default: 4)"
+    )
+
+
+def _add_rendering(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--count", type=count, default=8, help="number of images (default: 8)")
+    parser.add_argument(
+        "--size", type=_SIDES, default=64, help="height and width in pixels (default: 64)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the scenes (default: 0)")
+
+
+def _add_shapes(subparsers: Any) -> None:
+    parser = _add_data_set(subparsers, "shapes", "one rendered shape per image", _SHAPES)
+    _add_split(parser)
+    _add_rendering(parser)
+
+
+def _add_digits(subparsers: Any) -> None:
+    parser = _add_data_set(subparsers, "digits", "MNIST on larger canvases, with clutter", _DIGITS)
+    parser.add_argument(
+        "--root", metavar="DIR", required=True, help="torchvision folder that holds MNIST/raw"
+    )
+    _add_split(parser)
+    parser.add_argument("--count", type=count, default=8, help="number of images (default: 8)")
+    parser.add_argument(
+        "--canvas-size",
         type=whole_number(28, 1024),
         nargs=2,
         metavar=("HEIGHT", "WIDTH"),
         default=(60, 60),
-        help="in pixels (60 60)",
+        help="size of the canvas in pixels (default: 60 60)",
     )
-    digits.add_argument(
-        "--pieces", type=whole_number(0, 1000), default=0, help="pieces of other digits (0)"
+    parser.add_argument(
+        "--num-distractors",
+        type=whole_number(0, 1000),
+        default=0,
+        help="number of patches of other digits (default: 0)",
     )
-    digits.add_argument(
-        "--piece", type=whole_number(1, 28), default=8, help="sides of a piece in pixels (8)"
+    parser.add_argument(
+        "--distractor-size",
+        type=whole_number(1, 28),
+        default=8,
+        help="height and width of these patches in pixels (default: 8)",
     )
-    digits.add_argument(
-        "--combine", choices=_COMBINATIONS, default="sum", help="how pieces lie over things (sum)"
+    parser.add_argument(
+        "--blend", choices=_BLEND_MODES, default="sum", help="blend mode (default: sum)"
     )
-    digits.add_argument(
-        "--seed", type=seed, default=0, help="data.seed and data.split_seed of a config (0)"
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="data.seed and data.split_seed (default: 0)"
     )
 
 
-def _added(sets: Any, name: str, what: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser of a data set."""
-    own: argparse.ArgumentParser = sets.add_parser(
-        name,
-        help=what,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _add_data_set(
+    subparsers: Any, name: str, help_text: str, description: str
+) -> argparse.ArgumentParser:
+    """Add the parser of a data set."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=help_text, description=description
     )
-    own.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for files")
-    add_dry_run(own)
-    return own
+    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="output folder")
+    add_dry_run(parser)
+    return parser
 
 
-def _add_split(own: argparse.ArgumentParser) -> None:
-    own.add_argument(
+def _add_split(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--split",
         choices=("train", "validation", "test"),
         default="test",
-        help="which images (test)",
+        help="split (default: test)",
     )
-    own.add_argument("--count", type=count, default=8, help="how many (8)")
 
 
-def _write_scenes(asked: argparse.Namespace) -> str:
+def _write_scenes(args: argparse.Namespace) -> str:
     from visattn.data.scenes.dataset import Scenes
-    from visattn.data.scenes.world import Kinds
+    from visattn.data.scenes.world import WorldConfig
 
-    chosen = {
+    kinds = {
         name: tuple(words)
         for name in ("colors", "shapes", "textures")
-        if (words := getattr(asked, name))
+        if (words := getattr(args, name))
     }
-    kinds = Kinds(**chosen, count=(asked.fewest, asked.most))
-    scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed, kinds=kinds)
-    said = f"{len(scenes)} scenes of split {asked.split}, {asked.size} pixels a side"
-    if asked.dry_run:
-        return said
-    with _listed(asked) as lines:
+    config = WorldConfig(**kinds, num_objects=(args.min_objects, args.max_objects))
+    scenes = Scenes(args.count, size=args.size, split=args.split, seed=args.seed, config=config)
+    summary = f"{len(scenes)} scenes of split {args.split}, {args.size} x {args.size} pixels"
+    if args.dry_run:
+        return summary
+    with _json_lines(args) as records:
         for index in range(len(scenes)):
-            lines.append(_scene(scenes, index, asked.out))
-    return said
+            records.append(_write_scene(scenes, index, args.out))
+    return summary
 
 
-def _scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
-    """Write the image of one scene and return what is to be known of it."""
+def _write_scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
+    """Write the image of a scene and return its record."""
     sample = scenes[index]
     return {
-        **_image(scenes.image(index), sample.id, folder),
+        **_write_image(scenes.image(index), sample.id, folder),
         "captions": sample.captions,
-        "objects": [_told(thing, scenes.size) for thing in scenes.world(index).things],
-        "shows": [telling.shows for telling in scenes.tellings(index)],
+        "objects": [_object_record(each, scenes.size) for each in scenes.world(index).objects],
+        "word_objects": [caption.objects for caption in scenes.captions(index)],
     }
 
 
-def _write_shapes(asked: argparse.Namespace) -> str:
+def _write_shapes(args: argparse.Namespace) -> str:
     from visattn.data.scenes.dataset import Scenes
-    from visattn.data.scenes.single_object import LONE, lone_things, lone_world
+    from visattn.data.scenes.single_object import (
+        SINGLE_OBJECT,
+        single_object_scenes,
+        single_object_world,
+    )
 
-    scenes = Scenes(asked.count, size=asked.size, split=asked.split, seed=asked.seed, kinds=LONE)
-    said = f"{len(scenes)} shapes of split {asked.split}, {asked.size} pixels a side"
-    if asked.dry_run:
-        return said
-    with _listed(asked) as lines:
-        for index, image in enumerate(lone_things(scenes).images):
-            (thing,) = lone_world(scenes, index).things
-            written = _image(image, f"{asked.split}-{index}", asked.out)
-            lines.append({**written, "class": thing.shape, "object": _told(thing, asked.size)})
-    return said
+    scenes = Scenes(
+        args.count, size=args.size, split=args.split, seed=args.seed, config=SINGLE_OBJECT
+    )
+    summary = f"{len(scenes)} shapes of split {args.split}, {args.size} x {args.size} pixels"
+    if args.dry_run:
+        return summary
+    with _json_lines(args) as records:
+        for index, image in enumerate(single_object_scenes(scenes).images):
+            (scene_object,) = single_object_world(scenes, index).objects
+            entry = _write_image(image, f"{args.split}-{index}", args.out)
+            record = _object_record(scene_object, args.size)
+            records.append({**entry, "class": scene_object.shape, "object": record})
+    return summary
 
 
-def _told(thing: "SceneObject", size: int) -> dict[str, Any]:
-    """Return what is to be known of a thing."""
+def _object_record(scene_object: "SceneObject", size: int) -> dict[str, Any]:
     return {
-        "shape": thing.shape,
-        "color": thing.color,
-        "texture": thing.texture,
-        "size": thing.size,
-        "box": [round(side * size, 2) for side in thing.box],
+        "shape": scene_object.shape,
+        "color": scene_object.color,
+        "texture": scene_object.texture,
+        "size": scene_object.size,
+        "box": [round(side * size, 2) for side in scene_object.box],
     }
 
 
-def _write_digits(asked: argparse.Namespace) -> str:
+def _write_digits(args: argparse.Namespace) -> str:
     from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
 
-    canvas: tuple[int, int] = (asked.canvas[0], asked.canvas[1])
-    if not (Path(asked.root) / "MNIST" / "raw").is_dir():
+    canvas: tuple[int, int] = (args.canvas_size[0], args.canvas_size[1])
+    if not (Path(args.root) / "MNIST" / "raw").is_dir():
         raise FileNotFoundError(
-            f"{asked.root} does not hold MNIST/raw, as torchvision keeps it; choose another --root"
+            f"{args.root} does not hold MNIST/raw, where torchvision stores MNIST; choose another "
+            "--root"
         )
     data = ClutteredMNISTDataModule(
-        root=asked.root,
-        canvas=canvas,
-        pieces=asked.pieces,
-        piece=asked.piece,
-        combine=asked.combine,
-        split_seed=asked.seed,
-        seed=asked.seed,
+        root=args.root,
+        canvas_size=canvas,
+        num_distractors=args.num_distractors,
+        distractor_size=args.distractor_size,
+        blend=args.blend,
+        split_seed=args.seed,
+        seed=args.seed,
     )
-    laid = data.laid(asked.split)
-    if not 1 <= asked.count <= len(laid):
-        raise ValueError(f"count must be 1 to {len(laid)}, got {asked.count}")
-    numbers = list(range(asked.count))
-    (images, labels), placed = laid[numbers], laid.placements(numbers)
-    said = f"{asked.count} of {len(laid)} canvases of split {asked.split}"
-    said = f"{said}, {canvas[0]} x {canvas[1]} pixels, sha256 of all {laid.digest()}"
-    if asked.dry_run:
-        return said
-    with _listed(asked) as lines:
+    canvases = data.open_dataset(args.split)
+    if not 1 <= args.count <= len(canvases):
+        raise ValueError(f"count must be 1 to {len(canvases)}, got {args.count}")
+    numbers = list(range(args.count))
+    (images, labels), placements = canvases[numbers], canvases.placements(numbers)
+    summary = (
+        f"{args.count} of {len(canvases)} canvases of split {args.split}, "
+        f"{canvas[0]} x {canvas[1]} pixels, sha256 of all {canvases.digest()}"
+    )
+    if args.dry_run:
+        return summary
+    patch = (args.distractor_size,) * 2
+    with _json_lines(args) as records:
         for number, image in enumerate(images):
-            corners = placed.pieces[number].tolist()
-            lines.append(
+            corners = placements.distractors[number].tolist()
+            records.append(
                 {
-                    **_image(image, f"{asked.split}-{number}", asked.out),
-                    "class": data.classes[int(labels[number])],
-                    "box": _box(placed.digits[number].tolist(), laid.digits.shape[2:]),
-                    "pieces": [_box(corner, (asked.piece,) * 2) for corner in corners],
+                    **_write_image(image, f"{args.split}-{number}", args.out),
+                    "class": data.class_names[int(labels[number])],
+                    "box": _box(placements.digits[number].tolist(), canvases.digits.shape[2:]),
+                    "distractors": [_box(corner, patch) for corner in corners],
                 }
             )
-    return said
+    return summary
 
 
 def _box(corner: Sequence[int], size: Sequence[int]) -> list[int]:
-    """Return left, top, right and bottom of what starts at a corner: top, left."""
+    """Return left, top, right and bottom from the corner (top, left) and the size."""
     (top, left), (height, width) = corner, size
     return [left, top, left + width, top + height]
 
 
-def _image(image: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> dict[str, Any]:
-    """Write an image and return its name and that of its file."""
+def _write_image(image: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> dict[str, Any]:
+    """Write an image; return its id and file name."""
     pixels = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
-    write_whole(folder / f"{name}.png", png(pixels))
+    atomic_write(folder / f"{name}.png", encode_png(pixels))
     return {"id": name, "file": f"{name}.png"}
 
 
 @contextlib.contextmanager
-def _listed(asked: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
-    """Prepare the folder; what is put on the list is written, also when the work is interrupted."""
-    prepare_folder(asked.out)
-    lines: list[dict[str, Any]] = []
+def _json_lines(args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """Create the folder, and write the collected records, also after an interruption."""
+    create_folder(args.out)
+    records: list[dict[str, Any]] = []
     try:
-        yield lines
+        yield records
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{len(lines)} of {asked.count} are in {asked.out}") from None
+        raise KeyboardInterrupt(f"{len(records)} of {args.count} are in {args.out}") from None
     finally:
-        if lines:
-            text = "\n".join([*map(json.dumps, lines), ""])
-            write_whole(asked.out / _LISTS[asked.name], text.encode())
+        if records:
+            text = "\n".join([*map(json.dumps, records), ""])
+            atomic_write(args.out / _LISTS[args.name], text)

@@ -1,71 +1,68 @@
-"""`visattn data shards`: images in tars that training reads by number, or that others stream."""
+"""`visattn data shards`: write images and annotations as tar shards for training."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.dry_run import add_dry_run, foresee
-from visattn.commands.options.output_streams import print_row
-from visattn.commands.options.progress import progress_bar
-from visattn.commands.options.values import count, seed, whole_number
+from visattn.commands.options.arguments import count, seed, whole_number
+from visattn.commands.options.dry_run import add_dry_run, print_dry_run
+from visattn.commands.options.output_streams import print_row, progress_bar
 
-if TYPE_CHECKING:  # loaded when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, not for its help
     from collections.abc import Callable
 
     from visattn.data.shards.sources import ShardPlan
 
 _DESCRIPTION = """\
-Write images with what is told of them as tars in the layout of WebDataset. ShardCaptionDataModule
-and ShardClassificationDataModule train on them as CaptionDataModule and FolderDataModule do on the
-loose files: by number, in any order, each once. The folder holds
-  SPLIT-000000.tar ...  KEY.jpg, KEY.json (and KEY.cls); training samples in a mixed order
-  SPLIT.index.npy       where each sample lies
-  words.json            how often each word stands in the captions of each split
-  info.json             counts, classes, a SHA-256 of each tar and index
+Write images with their annotations as tar files in the WebDataset layout. ShardCaptionDataModule
+and ShardClassificationDataModule train on them like CaptionDataModule and FolderDataModule on loose
+files: with random access by index, each sample once per epoch. The folder holds
+  SPLIT-000000.tar ...  KEY.jpg, KEY.json (and KEY.cls); training samples are shuffled
+  SPLIT.index.npy       offset of each sample
+  words.json            word counts of the captions of each split
+  info.json             counts, class names, a SHA-256 of each tar and index
 
 The source is one of
-  --captions FILE --photos DIR     captions in any form that CaptionDataModule reads
-  --folders ROOT                   photos as ROOT/SPLIT/CLASS/PHOTO
-  --source MNIST --root DIR        what TorchvisionDataModule reads, with its own validation split
+  --captions FILE --photos DIR      captions in any format that CaptionDataModule reads
+  --folders ROOT                    photos as ROOT/SPLIT/CLASS/PHOTO
+  --dataset MNIST --root DIR        a torchvision data set, as TorchvisionDataModule splits it
 
-However a run ends, the same command again goes on after the last whole tar. Each image is looked
-at before it is written, and each tar read once more at the end; --check alone does that for shards
-that are there, images included."""
-_SOURCES = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
+An interrupted run resumes after the last complete tar. Each image is decoded before it is written,
+and each tar is verified at the end; --check verifies existing shards, images included."""
+_DATASETS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
 
 
-def add_shards(sets: Any) -> None:
-    """Add the options of the command to those of `visattn data`."""
-    own: argparse.ArgumentParser = sets.add_parser(
-        "shards",
-        help="captioned or labeled images as tars for training",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_shards(subparsers: Any) -> None:
+    """Add the subcommand to `visattn data`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "shards", help="captioned or labeled images as tar files", description=_DESCRIPTION
     )
-    add = own.add_argument
+    add = parser.add_argument
     add("--out", type=Path, metavar="DIR", required=True, help="folder of the shards")
-    add_dry_run(own)
-    add("--check", action="store_true", help="write nothing; read all that is there, and judge")
-    add("--per-shard", type=count, default=1000, metavar="N", help="samples in a tar (1000)")
-    add("--captions", metavar="FILE", help="tokens, CSV, Karpathy, COCO or JSON lines")
-    add("--photos", metavar="DIR", help="folder of the photos that FILE names")
+    add_dry_run(parser)
+    add("--check", action="store_true", help="verify existing shards, write nothing")
+    add("--per-shard", type=count, default=1000, metavar="N",
+        help="samples per tar (default: 1000)")  # fmt: skip
+    add("--captions", metavar="FILE", help="token file, CSV, Karpathy JSON, COCO or JSON lines")
+    add("--photos", metavar="DIR", help="folder of the photos named in --captions")
     add("--format", choices=("flickr", "csv", "karpathy", "coco", "jsonl"),
-        help="of FILE (what it looks like)")  # fmt: skip
-    add("--folders", metavar="ROOT", help="folder that holds a folder for each split")
-    add("--source", choices=_SOURCES, help="small images as torchvision keeps them")
-    add("--root", metavar="DIR", help="folder in which torchvision looks for them")
+        help="format of --captions (default: detected)")  # fmt: skip
+    add("--folders", metavar="ROOT", help="folder with a folder per split")
+    add("--dataset", choices=_DATASETS, help="torchvision data set")
+    add("--root", metavar="DIR", help="folder of the torchvision data set")
     add("--train", default="train", metavar="NAME",
-        help="of FILE: a split, or a list of photos; of ROOT: a folder (train)")  # fmt: skip
-    add("--validation", default="val", metavar="NAME", help="the same for validation (val)")
-    add("--test", metavar="NAME", help="the same for the test (none: validation is scored)")
-    add("--held-out", type=whole_number(0, 10**9), default=5000, metavar="N",
-        help="of --source, training images for validation (5000)")  # fmt: skip
+        help="training split: a split of --captions, a list of photos, or a folder of --folders "
+        "(default: train)")  # fmt: skip
+    add("--val", default="val", metavar="NAME", help="the same for validation (default: val)")
+    add("--test", metavar="NAME", help="the same for testing (default: none)")
+    add("--num-val", type=whole_number(0, 10**9), default=5000, metavar="N",
+        help="with --dataset: training images used for validation (default: 5000)")  # fmt: skip
     add("--split-seed", type=seed, default=0, metavar="N",
-        help="of --source, decides which these are (0)")  # fmt: skip
+        help="with --dataset: seed of the choice of these images (default: 0)")  # fmt: skip
 
 
-def shards_asked(asked: argparse.Namespace) -> int:
-    """Write shards, or only check them, and print what there is; return 0.
+def run_shards(args: argparse.Namespace) -> int:
+    """Write or verify shards, and print a summary; return 0.
 
     Raises:
         ValueError: If the options do not fit together, an image cannot be read, or a check fails.
@@ -75,77 +72,81 @@ def shards_asked(asked: argparse.Namespace) -> int:
     from visattn.data.shards.verify import check_shards
     from visattn.data.shards.writer import shard_files, write_shards
 
-    if not asked.check:
-        plan = _plan(asked)
-        if asked.dry_run:
+    if not args.check:
+        plan = _shard_plan(args)
+        if args.dry_run:
             reads = [f"{len(source):,} {split} images" for split, source in plan.sources.items()]
-            return foresee(reads, asked.out, shard_files(plan, asked.per_shard))
-        _with_bar(
+            return print_dry_run(reads, args.out, shard_files(plan, args.per_shard))
+        _with_progress(
             "writing",
             len(plan),
-            lambda advanced: write_shards(
-                asked.out, plan, per_shard=asked.per_shard, advanced=advanced
+            lambda advance: write_shards(
+                args.out, plan, per_shard=args.per_shard, progress=advance
             ),
         )
-    splits = ShardInfo.read(asked.out).splits
-    _with_bar(
+    splits = ShardInfo.read(args.out).splits
+    _with_progress(
         "checking",
-        sum(facts.samples for facts in splits.values()),
-        lambda advanced: check_shards(asked.out, decode=asked.check, advanced=advanced),
+        sum(split.samples for split in splits.values()),
+        lambda advance: check_shards(args.out, decode=args.check, progress=advance),
     )
-    counts = (f"{facts.samples:,} {split}" for split, facts in splits.items())
-    shards = sum(len(facts.shards) for facts in splits.values())
-    size = sum(shard.bytes for facts in splits.values() for shard in facts.shards) / 1e6
-    what = f"{', '.join(counts)} samples in {shards:,} tars of {size:,.1f} MB"
-    print_row(asked.out, f"{what}, all as written")
+    counts = ", ".join(f"{split.samples:,} {name}" for name, split in splits.items())
+    shards = [shard for split in splits.values() for shard in split.shards]
+    size = sum(shard.bytes for shard in shards) / 1e6
+    print_row(args.out, f"{counts} samples in {len(shards):,} tars of {size:,.1f} MB, verified")
     return 0
 
 
-def _plan(asked: argparse.Namespace) -> "ShardPlan":
-    """Return what is to be written."""
-    given = [name for name in ("captions", "folders", "source") if getattr(asked, name)]
-    partner = {"captions": "photos", "source": "root"}.get(given[0] if given else "")
-    if len(given) != 1 or (partner and not getattr(asked, partner)):
+def _shard_plan(args: argparse.Namespace) -> "ShardPlan":
+    """Return the samples to write, from the selected source."""
+    sources = [name for name in ("captions", "folders", "dataset") if getattr(args, name)]
+    partner = {"captions": "photos", "dataset": "root"}.get(sources[0] if sources else "")
+    if len(sources) != 1 or (partner and not getattr(args, partner)):
         raise ValueError(
-            "give one source: --captions FILE --photos DIR, --folders ROOT, or --source NAME "
-            f"--root DIR; got {', '.join(f'--{name}' for name in given) or 'none'}"
+            "give one source: --captions FILE --photos DIR, --folders ROOT, or --dataset NAME "
+            f"--root DIR; got {', '.join(f'--{name}' for name in sources) or 'none'}"
         )
-    named = {"train": asked.train, "validation": asked.validation, "test": asked.test}
-    splits = {split: name for split, name in named.items() if name}
-    if asked.captions:
-        from visattn.data.captions.files import read_captions, split_entries
+    names = {"train": args.train, "validation": args.val, "test": args.test}
+    splits = {split: name for split, name in names.items() if name}
+    if args.captions:
+        from visattn.data.captions.files import entries_of_split, read_captions
         from visattn.data.shards.sources import caption_plan
 
-        entries = read_captions(asked.captions, format=asked.format)
-        chosen = {split: split_entries(entries, name) for split, name in splits.items()}
-        return caption_plan(chosen, asked.photos)
-    if asked.folders:
+        entries = read_captions(args.captions, format=args.format)
+        by_split = {split: entries_of_split(entries, name) for split, name in splits.items()}
+        return caption_plan(by_split, args.photos)
+    if args.folders:
         from visattn.data.shards.sources import folder_plan
 
-        return folder_plan(asked.folders, splits)
-    return _torchvision_plan(asked)
+        return folder_plan(args.folders, splits)
+    return _torchvision_plan(args)
 
 
-def _torchvision_plan(asked: argparse.Namespace) -> "ShardPlan":
-    from visattn.data.classification.datasets import HeldImages
-    from visattn.data.shards.sources import held_plan
+def _torchvision_plan(args: argparse.Namespace) -> "ShardPlan":
+    from visattn.data.classification.datasets import InMemoryImages
+    from visattn.data.shards.sources import in_memory_plan
     from visattn.training.data.classification import Split
     from visattn.training.data.torchvision import TorchvisionDataModule
 
     data = TorchvisionDataModule(
-        asked.source, root=asked.root, validation=asked.held_out, split_seed=asked.split_seed
+        args.dataset, root=args.root, val=args.num_val, split_seed=args.split_seed
     )
     splits: tuple[Split, ...] = ("train", "validation", "test")
-    held = {split: part for split in splits if isinstance(part := data.part(split), HeldImages)}
-    parts = {split: (part.images, part.labels) for split, part in held.items()}
-    return held_plan(parts, data.classes)
+    parts = {
+        split: (part.images, part.labels)
+        for split in splits
+        if isinstance(part := data.open_dataset(split), InMemoryImages)
+    }
+    return in_memory_plan(parts, data.class_names)
 
 
-def _with_bar(what: str, count: int, work: "Callable[[Callable[[int], object]], object]") -> None:
-    """Do something that says how far it is."""
-    with progress_bar(count, alone=True) as bar:
+def _with_progress(
+    title: str, count: int, work: "Callable[[Callable[[int], object]], object]"
+) -> None:
+    """Call a function with a callback that advances a progress bar."""
+    with progress_bar(count, hide_if_rows=False) as bar:
         if bar is None:
             work(lambda _: None)
         else:
-            task = bar.add_task(what, total=count)
-            work(lambda more: bar.advance(task, more))
+            task = bar.add_task(title, total=count)
+            work(lambda steps: bar.advance(task, steps))

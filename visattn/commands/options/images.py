@@ -1,4 +1,4 @@
-"""Images as commands read them, and what they say of those that went wrong."""
+"""Input images of the commands: search, reading, batches, and the report of skipped files."""
 
 import contextlib
 import os
@@ -6,31 +6,31 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from visattn.commands.options.output_streams import print_remark
+from visattn.commands.options.output_streams import print_message
 
 if TYPE_CHECKING:
     from visattn.data.images.reader import LoadedImage
 
 Key = TypeVar("Key")
 
-# Images wait decoded until their batch is full: at most about this many pixels at a time.
+# Decoded images wait in memory until their batch is full: at most about this many pixels.
 PIXELS_PER_BATCH = 64_000_000
 
 
-def input_images(paths: Sequence[Path], out: Path | None, bad: list[str]) -> list[Path]:
-    """Return the images among files and folders; what lies in `--out` is none of them.
+def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str]) -> list[Path]:
+    """Return the images among files and folders, without those in the output folder.
 
     Args:
         paths: Files and folders of the command line.
-        out: Folder for results, if there is one.
-        bad: Where the reasons go why folders could not be listed.
+        out: Output folder, if there is one.
+        skipped: Receives the reasons why folders could not be listed.
 
     Raises:
-        FileNotFoundError: If a path does not exist, or if there is no image at all.
-        ValueError: If the results would go into a folder that is searched for images.
+        FileNotFoundError: If a path does not exist, or there is no image at all.
+        ValueError: If the output folder is searched for images.
 
     Example:
-        >>> input_images([Path("no_such_folder")], None, [])
+        >>> find_input_images([Path("no_such_folder")], None, [])
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
@@ -40,26 +40,26 @@ def input_images(paths: Sequence[Path], out: Path | None, bad: list[str]) -> lis
         for path in paths:
             if os.path.isdir(path) and out.samefile(path):  # noqa: PTH112
                 raise ValueError(
-                    f"--out {out} is searched for images: the next run would take the results "
-                    f"for photos; choose another folder, for instance {path / 'results'}"
+                    f"--out {out} is searched for images: the next run would read the results as "
+                    f"photos; choose another folder, for instance {path / 'results'}"
                 )
     return find_images(
-        paths, omit=out, onerror=lambda error: bad.append(f"{error.filename}: {error.strerror}")
+        paths, omit=out, onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}")
     )
 
 
-def readable(
-    paths: Iterable[Path], bad: list[str], *, strict: bool
+def read_images(
+    paths: Iterable[Path], skipped: list[str], *, strict: bool
 ) -> "Iterator[tuple[Path, LoadedImage]]":
-    """Read images one by one, noting in `bad` those that cannot be read.
+    """Yield paths and their images; unreadable images are skipped and reported.
 
     Args:
-        paths: Files.
-        bad: Where the reasons go.
-        strict: Stop at the first one instead.
+        paths: Image files.
+        skipped: Receives the reasons.
+        strict: Raise an error for the first unreadable image instead.
 
     Raises:
-        ImageError: If, with `strict`, an image cannot be read.
+        ImageError: If `strict` is set and an image cannot be read.
     """
     from visattn.data.images.reader import ImageError, read_image
 
@@ -69,7 +69,7 @@ def readable(
         except ImageError as error:
             if strict:
                 raise
-            bad.append(str(error))
+            skipped.append(str(error))
         else:
             yield path, image
 
@@ -77,12 +77,12 @@ def readable(
 def batched(
     images: "Iterable[tuple[Key, LoadedImage]]", size: int, *, pixels: int = PIXELS_PER_BATCH
 ) -> "Iterator[list[tuple[Key, LoadedImage]]]":
-    """Hand images on by the batch.
+    """Yield batches of images.
 
     Args:
-        images: Each with something that it is known by.
-        size: Of a batch.
-        pixels: A batch with so many is full, too.
+        images: Pairs of a key and an image.
+        size: Images per batch.
+        pixels: Number of pixels at which a smaller batch is full, too.
 
     Example:
         >>> from visattn.data.images.reader import LoadedImage
@@ -91,10 +91,10 @@ def batched(
         [['a', 'b'], ['c']]
     """
     batch: list[tuple[Key, LoadedImage]] = []
-    for name, image in images:
-        batch.append((name, image))
-        held = sum(image.size[0] * image.size[1] for _, image in batch)
-        if len(batch) == size or held >= pixels:
+    for key, image in images:
+        batch.append((key, image))
+        waiting = sum(image.size[0] * image.size[1] for _, image in batch)
+        if len(batch) == size or waiting >= pixels:
             yield batch
             batch = []
     if batch:
@@ -102,16 +102,16 @@ def batched(
 
 
 @contextlib.contextmanager
-def telling_how_far(done: Sized, count: int) -> Iterator[None]:
-    """Let an interruption say how many images were finished.
+def count_on_interrupt(done: Sized, count: int) -> Iterator[None]:
+    """Add the number of finished images to the message of a keyboard interrupt.
 
     Args:
-        done: Those that are; it grows.
-        count: Of all of them.
+        done: Finished images; grows while the context is open.
+        count: Number of all images.
 
     Example:
         >>> try:
-        ...     with telling_how_far(["a.png"], 3):
+        ...     with count_on_interrupt(["a.png"], 3):
         ...         raise KeyboardInterrupt
         ... except KeyboardInterrupt as interruption:
         ...     print(interruption)
@@ -123,23 +123,23 @@ def telling_how_far(done: Sized, count: int) -> Iterator[None]:
         raise KeyboardInterrupt(f"{len(done)} of {count} images are done") from None
 
 
-def report(bad: list[str], lost: list[str], count: int) -> int:
-    """Say on stderr what went wrong; return the exit code.
+def report_failures(skipped: list[str], not_written: list[str], count: int) -> int:
+    """Print the failures on stderr; return the exit code.
 
     Args:
-        bad: Why images were skipped.
-        lost: Why files were not written.
-        count: Of the images in all.
+        skipped: Reasons why images could not be read.
+        not_written: Reasons why files could not be written.
+        count: Number of all images.
 
     Example:
-        >>> report([], [], 3)
+        >>> report_failures([], [], 3)
         0
     """
-    for reason in bad:
-        print_remark(f"skipped {reason}")
-    for reason in lost:
-        print_remark(f"not written: {reason}")
-    for some, what in ((bad, "images skipped"), (lost, "images not written")):
-        if some:
-            print_remark(f"{len(some)} of {count} {what}")
-    return 1 if bad or lost else 0
+    for reason in skipped:
+        print_message(f"skipped {reason}")
+    for reason in not_written:
+        print_message(f"not written: {reason}")
+    for reasons, text in ((skipped, "images skipped"), (not_written, "images not written")):
+        if reasons:
+            print_message(f"{len(reasons)} of {count} {text}")
+    return 1 if skipped or not_written else 0

@@ -1,4 +1,4 @@
-"""Any model that a command line names, as methods take it."""
+"""Model options of the commands, and the models that they select."""
 
 import argparse
 import json
@@ -6,159 +6,240 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.devices import move_to_device
-from visattn.commands.options.output_streams import print_remark
-from visattn.commands.options.runs import run_model
-from visattn.commands.options.values import named_value, sides
+from visattn.commands.options.arguments import add_device, height_width, named_value
+from visattn.commands.options.output_streams import print_message
+from visattn.io.run_directory import find_run, run_checkpoint
 
-if TYPE_CHECKING:  # torch is loaded when a command runs, not for its help
-    from visattn.models.backbones.pretrained import NamedModel
+if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
+    from torch import nn
+
+    from visattn.models.backbones.pretrained import LoadedModel
     from visattn.recording.model_info import ExplainedModel
 
-_CHANNELS = ("mean", "std")
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Add `--weights`, `--run` (one of them) and `--device`: a trained visattn model."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--weights", type=Path, metavar="FILE", help="model file written by visattn export"
+    )
+    add_run(source, "run directory of visattn fit: the model of its best checkpoint")
+    add_device(parser)
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add what names a model and says how it is to be built.
+def add_run(parser: "argparse._ActionsContainer", help_text: str) -> None:
+    """Add `--run`.
 
     Args:
-        parser: Of the command.
-        required: Whether there must be a model.
+        parser: Parser or argument group.
+        help_text: Help of the option.
+    """
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help=help_text)
+
+
+def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add `--model` and the options that say how this model is built.
+
+    Args:
+        parser: Parser of the command.
+        required: Whether the command needs a model.
     """
     parser.add_argument(
         "--model",
         required=required,
         metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER as visattn fit left it, a file "
-        "that visattn export wrote, or your own code as FILE.py:NAME or package.module:NAME, with "
-        "a class or function that builds the model: that code is run",
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER of visattn fit, a file of "
+        "visattn export, or your own code: FILE.py:NAME or package.module:NAME, a class or "
+        "function that builds the model (this code is executed)",
     )
     parser.add_argument(
         "--weights",
         type=Path,
         metavar="FILE",
-        help="of the model: safetensors, its shards' index or folder, .pth, .pt, .ckpt or .bin "
-        "(as plain weights; nothing in them is run)",
+        help="weights of the model: safetensors (file, folder or index of shards), .pth, .pt, "
+        ".ckpt or .bin; loaded as plain tensors, nothing in the file is executed",
     )
     parser.add_argument(
-        "--pretrained", action="store_true", help="the library's own weights, by download"
+        "--pretrained",
+        action="store_true",
+        help="download the pretrained weights of timm or torchvision",
     )
     parser.add_argument(
-        "--argument",
+        "--model-arg",
         action="append",
         default=[],
-        type=_argument,
+        dest="model_args",
+        type=_model_argument,
         metavar="NAME=VALUE",
-        help="of the constructor, such as pad_type=same; for timm also mean=, std=",
+        help="constructor argument of the model, such as pad_type=same; for timm also mean=, std= "
+        "(can be repeated)",
     )
     parser.add_argument(
         "--input-size",
-        type=sides,
-        metavar="N|YxX",
-        help="height and width of the images that the network takes (what the model says)",
+        type=height_width,
+        metavar="N|HxW",
+        help="input height and width in pixels (default: those of the model)",
     )
     parser.add_argument(
         "--classes",
         type=Path,
         metavar="FILE",
-        help="names of the classes, one a line; or as JSON, a list or names by number",
+        help="class names: a text file with one name per line, a JSON list, or a JSON object that "
+        "maps class numbers to names",
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (cpu)")
+    add_device(parser)
 
 
-def chosen_model(asked: argparse.Namespace) -> "tuple[NamedModel, ExplainedModel]":
-    """Return the model that was named, on its device, and how methods see it.
+def check_weights(args: argparse.Namespace) -> Path:
+    """Return the file of the model that `--weights` or `--run` selects, without importing torch.
 
     Args:
-        asked: Options of `add_model_options`.
+        args: Options of `add_weights`, one of the two set.
+
+    Raises:
+        FileNotFoundError: If there is no such run, or it has no checkpoint.
+        ValueError: If the folder holds several runs, or the file cannot be an exported model.
+    """
+    if args.run is not None:
+        return run_checkpoint(find_run(args.run))
+    if args.weights.is_dir():
+        raise ValueError(
+            f"--weights {args.weights} is a folder; load the folder of a run with --run"
+        )
+    if args.weights.suffix == ".ckpt":
+        raise ValueError(
+            f"{args.weights} is a training checkpoint: pass the folder of its run with --run, or "
+            "convert it with visattn export"
+        )
+    return args.weights
+
+
+def load_trained_model(args: argparse.Namespace) -> "LoadedModel":
+    """Return the model that `--weights` or `--run` selects, on the device of `--device`.
+
+    Args:
+        args: Options of `add_weights`, one of the two set.
+
+    Raises:
+        FileNotFoundError: If the file or run does not exist.
+        ValueError: If the file is damaged, holds no visattn model, or the device is not available.
+    """
+    from visattn.pipelines.model_io import load_model
+
+    check_weights(args)
+    loaded = load_model(args.weights if args.run is None else args.run)
+    move_to_device(loaded.model, args.device)
+    return loaded
+
+
+def load_explained_model(args: argparse.Namespace) -> "tuple[LoadedModel, ExplainedModel]":
+    """Return the model of `--model` on its device, and its analysis for attribution methods.
+
+    Args:
+        args: Options of `add_model`.
 
     Raises:
         FileNotFoundError: If a file, directory or run does not exist.
         ValueError: If the name, an argument, the weights or the device cannot be used, or the model
             is a captioner.
     """
-    from visattn.attribution.explained_model import subject_of
+    from visattn.attribution.explained_model import analyze_model
     from visattn.models.captioner import Captioner
+    from visattn.pipelines.model_io import load_model
 
-    named = _named(asked)
-    if isinstance(named.model, Captioner):
-        kind = type(named.model).__name__
-        raise ValueError(  # noqa: TRY004 (a file's fault)
-            f"{asked.model} holds a {kind}, which has no classes: visattn caption shows where its "
-            "words looked"
+    loaded = load_model(
+        args.model,
+        weights=args.weights,
+        pretrained=args.pretrained,
+        model_kwargs=dict(args.model_args) or None,
+    )
+    if isinstance(loaded.model, Captioner):
+        raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
+            f"{args.model} holds a {type(loaded.model).__name__}, which has no class scores: use "
+            "visattn caption to show the attention of its words"
         )
-    for note in named.notes:
-        print_remark(note)
-    move_to_device(named.model, asked.device)
-    given = None if asked.classes is None else read_classes(asked.classes)
-    subject = subject_of(named.model, asked.input_size, given)
-    if asked.input_size:  # which the library's own preprocessing would not give
-        named = replace(named, transform=None)
-    return named, subject if subject.classes else replace(subject, classes=named.classes)
+    for note in loaded.notes:
+        print_message(note)
+    move_to_device(loaded.model, args.device)
+    class_names = None if args.classes is None else read_class_names(args.classes)
+    explained = analyze_model(loaded.model, args.input_size, class_names)
+    if args.input_size:  # the preprocessing of the library has another size
+        loaded = replace(loaded, transform=None)
+    if not explained.class_names:
+        explained = replace(explained, class_names=loaded.class_names)
+    return loaded, explained
 
 
-def read_classes(file: Path) -> "list[str] | dict[str, str]":
-    """Return names of classes from a file.
+def move_to_device(model: "nn.Module", device: str) -> None:
+    """Set a model to evaluation mode and move it to a device.
 
     Args:
-        file: One name a line; or JSON, a list of names or a mapping from numbers to names.
+        model: Modified in place.
+        device: Name of a torch device: `cpu`, `cuda`, `cuda:1`, `mps`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds something else.
+        ValueError: If the device is not available.
+    """
+    import torch
+
+    try:
+        target = torch.device(device)
+        torch.ones((), device=target).add(1).item()  # fails on meta, which has no values
+        model.eval().to(target)
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts CUDA support
+        reason = str(error).splitlines()[0]
+        if "Expected one of" in reason:  # followed by every backend torch has ever had
+            reason = "expected cpu, cuda, cuda:N or mps"
+        raise ValueError(f"--device {device} is not available: {reason}") from error
+
+
+def read_class_names(file: Path) -> "list[str] | dict[str, str]":
+    """Return class names from a file.
+
+    Args:
+        file: One name per line; or JSON, a list of names or an object from numbers to names.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file has another form.
 
     Example:
         >>> file = getfixture("tmp_path") / "classes.txt"
         >>> file.write_text('["cat", "dog"]')
         14
-        >>> read_classes(file)
+        >>> read_class_names(file)
         ['cat', 'dog']
     """
     if not file.is_file():
-        raise FileNotFoundError(f"--classes {file} does not exist, or is no file")
+        raise FileNotFoundError(f"--classes {file} does not exist, or is not a file")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"--classes {file} is no text in UTF-8: {error}") from error
+        raise ValueError(f"--classes {file} is not UTF-8 text: {error}") from error
     if text.lstrip()[:1] not in ("[", "{"):
         return [name for line in text.splitlines() if (name := line.strip())]
     try:
-        held = json.loads(text)
+        content = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"--classes {file} is no JSON: {error}") from error
-    names = list(held.values()) if isinstance(held, dict) else held
-    numbered = not isinstance(held, dict) or all(key.isdecimal() for key in held)
+        raise ValueError(f"--classes {file} is not valid JSON: {error}") from error
+    names = list(content.values()) if isinstance(content, dict) else content
+    numbered = not isinstance(content, dict) or all(key.isdecimal() for key in content)
     if not numbered or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            f"--classes {file} must be a list of names, or names by number as in "
+            f"--classes {file} must be a list of names, or an object from numbers to names as in "
             '{"0": "cat", "1": "dog"}'
         )
-    return held
+    return content
 
 
-def _named(asked: argparse.Namespace) -> "NamedModel":
-    from visattn.models.backbones.pretrained import NamedModel
-    from visattn.pipelines.model_spec import named_model
-
-    arguments = dict(asked.argument) or None
-    if not asked.model.startswith("run:") or asked.weights or asked.pretrained or arguments:
-        return named_model(
-            asked.model,
-            weights=asked.weights,
-            pretrained=asked.pretrained,
-            arguments=arguments,
-        )
-    model, file = run_model(Path(asked.model.removeprefix("run:")).expanduser())
-    return NamedModel(model, None, tuple(map(str, getattr(model, "classes", ()))), str(file))
-
-
-def _argument(text: str) -> tuple[str, Any]:
-    """Return an argument of a constructor; of colors one number for each channel."""
+def _model_argument(text: str) -> tuple[str, Any]:
+    """Return name and value of a constructor argument; mean and std as one number per channel."""
     name, value = named_value(text)
-    if name in _CHANNELS and isinstance(value, int | float):
-        value = (value,) * 3
-    if name in _CHANNELS and isinstance(value, str):
-        raise argparse.ArgumentTypeError(
-            f"{name} must be a number, or one for each channel as in 0.5,0.5,0.5; got {value!r}"
-        )
+    if name in ("mean", "std"):
+        if isinstance(value, int | float):
+            value = (value,) * 3
+        if isinstance(value, str):
+            raise argparse.ArgumentTypeError(
+                f"{name} must be a number, or one per channel as in 0.5,0.5,0.5; got {value!r}"
+            )
     return name, tuple(value) if isinstance(value, list) else value

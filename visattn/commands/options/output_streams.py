@@ -1,6 +1,6 @@
-"""What commands print: results as lines on stdout, remarks on stderr, whatever stands in a text.
+"""Terminal output: result rows on stdout, messages and progress on stderr.
 
-Only the standard library is imported here, as the front door uses it.
+Imports only the standard library, since `visattn.cli` uses this module.
 """
 
 import io
@@ -8,37 +8,45 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, TextIO
 
-# Controls, halves of a character, line separators, and what turns the order of others round.
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+# Control characters, surrogates, line separators and bidirectional controls.
 _UNSAFE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
 
-_RAISING = ("strict", "surrogateescape")  # ways to encode that fail where a letter is unknown
+_RAISING = (
+    "strict",
+    "surrogateescape",
+)  # error handlers that fail on characters the encoding lacks
 
 
 def terminal_text(text: str, *, keep: str = "") -> str:
-    r"""Return a text of others as a terminal can show it: one line, and nothing that it obeys.
+    r"""Return untrusted text on one line, with control characters escaped.
 
     Args:
-        text: Such as a class name from a model's file, or a caption.
-        keep: Controls that stay, such as line breaks.
+        text: Such as a class name from a model file, or a caption.
+        keep: Control characters that are kept, such as line breaks.
 
     Example:
         >>> terminal_text("a\tred\x1b[2J dog")
         'a\\tred\\x1b[2J dog'
     """
     return _UNSAFE.sub(
-        lambda sign: sign[0] if sign[0] in keep else sign[0].encode("unicode_escape").decode(), text
+        lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape").decode(),
+        text,
     )
 
 
 def print_row(*fields: object) -> None:
-    r"""Print a row of results at once: fields with tabs between them, none of which has one inside.
+    r"""Print tab-separated fields as one row; tabs within a field are escaped.
 
     Raises:
-        BrokenPipeError: If whoever read the rows has left.
+        BrokenPipeError: If the reader of stdout has closed it.
         OSError: If stdout cannot be written.
 
     Example:
@@ -49,14 +57,14 @@ def print_row(*fields: object) -> None:
 
 
 def print_lines(lines: Iterable[str], *, keep: str = "") -> None:
-    """Print lines of results.
+    """Print lines on stdout, with control characters escaped.
 
     Args:
-        lines: Without their ends.
-        keep: Controls that stay in them.
+        lines: Lines without line ends.
+        keep: Control characters that are kept.
 
     Raises:
-        BrokenPipeError: If whoever read them has left.
+        BrokenPipeError: If the reader of stdout has closed it.
         OSError: If stdout cannot be written.
     """
     try:
@@ -68,34 +76,34 @@ def print_lines(lines: Iterable[str], *, keep: str = "") -> None:
         raise
     except OSError as error:
         silence(sys.stdout)
-        raise OSError(f"what was printed could not be written: {error.strerror}") from error
+        raise OSError(f"the output could not be written: {error.strerror}") from error
 
 
-def print_remark(text: str) -> None:
-    """Say something on stderr, if anybody listens there; nothing is lost if not.
+def print_message(text: str) -> None:
+    """Print a message on stderr, or nothing if stderr is closed.
 
     Args:
-        text: One line or several.
+        text: One or several lines.
     """
-    if sys.stderr is None:  # print would put it among the results
+    if sys.stderr is None:  # print would write to stdout
         return
     try:
         print(f"visattn: {terminal_text(text, keep=chr(10))}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # nobody reads it, or it has been closed
+    except (OSError, ValueError):  # closed, or without a reader
         silence(sys.stderr)
 
 
 def prepare_streams() -> None:
-    """Make the standard streams fit to be used: all three open, and able to show any text.
+    """Open closed standard streams on the null device, and let them encode any text.
 
-    A stream that was closed from the beginning leads to nothing. Left closed, its number would go
-    to the next file that is opened, and what libraries print would go into that.
+    The descriptor of a closed stream would be given to the next file that is opened, and
+    libraries would print into this file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -105,12 +113,27 @@ def prepare_streams() -> None:
 
 
 def silence(stream: TextIO | None) -> None:
-    """Point a stream at nothing, or Python complains once more when it closes it."""
+    """Redirect a stream to the null device, so that closing it raises no second error."""
     if stream is None:
         return
     try:
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, stream.fileno())
-        os.close(nothing)
-    except (OSError, ValueError):  # one that stands for no file, as in a notebook
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+    except (OSError, ValueError):  # a stream without a descriptor, as in a notebook
         return
+
+
+def progress_bar(count: int, *, hide_if_rows: bool = True) -> "Progress | nullcontext[None]":
+    """Return a progress bar on stderr, or a null context if it would not be useful.
+
+    Args:
+        count: Number of items; fewer than two need no bar.
+        hide_if_rows: Show no bar if stdout is a terminal too, on which result rows appear.
+    """
+    if count < 2 or not sys.stderr.isatty() or (sys.stdout.isatty() and hide_if_rows):
+        return nullcontext()
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)

@@ -1,186 +1,218 @@
-"""`visattn overlay`: where any model looked, on the photos themselves."""
+"""`visattn overlay`: attribution and attention maps of any model, drawn on the photos."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.options.dry_run import add_dry_run, foresee, told_images
-from visattn.commands.options.models import add_model_options
-from visattn.commands.options.output_streams import print_lines
-from visattn.commands.options.parser import CommandParser
-from visattn.commands.options.values import (
+from visattn.commands.options.arguments import (
     LONGEST_SIDE,
+    CommandParser,
+    add_images,
+    add_resize_mode,
     batch_size,
+    height_width,
     named_value,
     real_number,
-    sides,
     whole_number,
 )
+from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
+from visattn.commands.options.models import add_model
+from visattn.commands.options.output_streams import print_lines
 
-_NOTHING = """\
-say whose maps these are, with --model SPEC or --maps FILE:
+_NO_SOURCE = """\
+name a model or a file of maps, with --model SPEC or --maps FILE:
   visattn overlay dog.jpg --model timm:resnet50 --pretrained --method gradcam --out maps
   visattn overlay photos --model timm:deit_tiny_patch16_224 --pretrained --method rollout --out maps
   visattn overlay dog.jpg --maps maps.npy --out dog_maps.png"""
 
 _EPILOG = """\
-An image and a method give a line on stdout: names of both, the class that is explained, its
-probability, the two ends of the scale; and, with NAME.METHOD for a beginning,
-  .png          the image with the map on it, at the image's own size
-  .rgba.png     the map alone, transparent where there is nothing
-  .16bit.png    the map in gray: 0 and 65535 are the ends of the scale
-  .npy          the map as the method made it, on its own grid
-  .json         how it was made: model, class, options, scale, and where it lies on the image
-and NAME.methods.png, all methods side by side, if there are several. --grid adds NAME.heads.png,
---explorer NAME.html, to be opened in a browser. Of several images DIR/index.html shows the maps.
-A method that fails is reported, and the others go on; the exit code is then 1.
-What the network did not see, as beside a crop, is hatched or transparent.
-A run that was interrupted goes on where it was: what is there and was made in the same way stays.
+Prints a line per image and method: the names of both, the explained class, its probability, and
+the displayed range of values. Files of a map begin with NAME.METHOD:
+  .png          overlay on the image, at the size of the image
+  .rgba.png     the map alone; transparent where it is zero
+  .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
+  .npy          the map at its own resolution
+  .json         metadata: model, class, arguments, displayed range, geometry on the image
+Several methods also give NAME.methods.png, all maps side by side. --all-heads adds NAME.heads.png,
+--explorer NAME.html, a page for the browser. For several images DIR/index.html shows all maps.
+If a method fails, this is reported, the other methods continue, and the exit code is 1.
+Regions outside of the network's input, such as those beside a crop, are hatched or transparent.
+An interrupted run resumes: maps that exist and were made in the same way are not computed again.
 
 With --maps, FILE (.npy, .npz, .json) holds one map [y, x] or several [t, y, x] of one photo; the
-JSON of visattn caption also knows words and place. --out is then FILE.png or a folder."""
+JSON of visattn caption also holds words and geometry. --out is then FILE.png or a folder."""
 
 _STYLES = ("heat", "light", "blur", "contour")
-_IMAGES = ("overlay", "rgba", "16bit")
+_KINDS = ("overlay", "rgba", "16bit")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command."""
-    made = CommandParser(
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(
         prog="visattn overlay",
-        description="Show where a model looked, or what its answer rests on, on the photos.",
+        description="Draw attention maps and attribution maps of a model on photos.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
-        "images", nargs="+", type=Path, metavar="IMAGE_OR_FOLDER", help="folders are searched"
+    add_images(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    add_model(parser, required=False)
+    _add_methods(parser)
+    _add_drawing(parser)
+    _add_saved_maps(parser)
+    parser.add_argument(
+        "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
     )
-    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
-    add_model_options(made, required=False)
-    _add_methods(made)
-    _add_drawing(made)
-    _add_given(made)
-    made.add_argument("--batch", type=batch_size, default=16, help="images at once (16)")
-    made.add_argument("--again", action="store_true", help="make anew what is there already")
-    made.add_argument("--strict", action="store_true", help="stop at the first unreadable image")
-    add_dry_run(made)
-    return made
+    parser.add_argument(
+        "--overwrite", action="store_true", help="compute and draw maps again that exist already"
+    )
+    add_dry_run(parser)
+    return parser
 
 
-def _add_methods(made: argparse.ArgumentParser) -> None:
-    number = whole_number(-10_000, 10_000)
-    made.add_argument(
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    index = whole_number(-10_000, 10_000)
+    parser.add_argument(
         "--method",
         nargs="+",
         metavar="METHOD",
-        help="one or several, such as attention, rollout, relevance, gradcam, layercam, rise; or "
-        "all that fit the model (rollout where it fits, else gradcam)",
+        help="one or several of attention, rollout, relevance, gradcam, layercam, rise, ...; or "
+        "all: every method that the model supports (default: rollout if supported, else gradcam)",
     )
-    made.add_argument(
-        "--target", metavar="CLASS", help="what is explained, by name or number (the prediction)"
+    parser.add_argument(
+        "--target",
+        metavar="CLASS",
+        help="class to explain, by name or index (default: the predicted class)",
     )
-    made.add_argument(
-        "--layers", nargs="+", type=number, metavar="N", help="only these, from 0; -1 is the last"
+    parser.add_argument(
+        "--layers",
+        nargs="+",
+        type=index,
+        metavar="N",
+        help="indices of layers, from 0; -1 is the last layer (default: as the method does)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--layer",
         nargs="+",
         metavar="MODULE",
-        help="of methods that look at one layer: any module, such as layer4.2, or one of its runs, "
-        "as in layer4.2.relu#2",
+        help="module names for methods that explain one layer, such as layer4.2; "
+        "layer4.2.relu#2 is the second call of a module",
     )
-    made.add_argument(
-        "--heads", nargs="+", type=number, metavar="N", help="only these, counted from 0"
+    parser.add_argument(
+        "--heads",
+        nargs="+",
+        type=index,
+        metavar="N",
+        help="indices of attention heads, from 0 (default: all)",
     )
-    made.add_argument(
-        "--option",
+    parser.add_argument(
+        "--method-arg",
         action="append",
         default=[],
+        dest="method_args",
         type=named_value,
         metavar="NAME=VALUE",
-        help="of a method, such as masks=4000 for rise",
+        help="argument of a method, such as num_masks=4000 for rise (can be repeated)",
     )
-    made.add_argument(
-        "--fit",
-        choices=("crop", "squash", "pad"),
-        help="what the network sees of a long image: its middle, all of it out of shape, all of "
-        "it with margins (as the model is used to)",
-    )
+    add_resize_mode(parser, default=None)
 
 
-def _add_drawing(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
-        "--scale",
+def _add_drawing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--normalize",
         choices=("image", "global", "percentile"),
-        help="what shows in full: the highest value of each map, of a method on all images, or "
-        "all but a hundredth of the values (image; with --maps global)",
+        help="value at full color: the maximum of each map, the maximum of a method over all "
+        "images, or the 99th percentile (default: image; with --maps: global)",
     )
-    shape = made.add_mutually_exclusive_group()
-    shape.add_argument(
-        "--smooth", dest="cells", action="store_false", default=False, help="soft hills (this)"
+    parser.add_argument(
+        "--interpolation",
+        choices=("bilinear", "nearest"),
+        default="bilinear",
+        help="interpolation of the map to the image (default: bilinear)",
     )
-    shape.add_argument("--cells", action="store_true", help="the cells of the grid as they are")
-    made.add_argument("--style", choices=_STYLES, default="heat", help="colors (heat), the light "
-                      "of the photo, its sharpness, or lines")  # fmt: skip
-    made.add_argument("--colors", default="magma", help="a color map of matplotlib (magma)")
-    made.add_argument(
-        "--opacity", type=real_number(0, 1), default=0.7, help="of the colors in full (0.7)"
+    parser.add_argument(
+        "--style",
+        choices=_STYLES,
+        default="heat",
+        help="show values as colors, brightness, sharpness or contour lines (default: heat)",
     )
-    made.add_argument(
-        "--files", dest="kinds", nargs="+", choices=_IMAGES, default=list(_IMAGES),
-        help="which PNGs of each map (all)",
-    )  # fmt: skip
-    made.add_argument("--grid", action="store_true", help="also all heads of all layers")
-    made.add_argument("--explorer", action="store_true", help="also a page to look around in")
+    parser.add_argument("--colormap", default="magma", help="matplotlib colormap (default: magma)")
+    parser.add_argument(
+        "--opacity",
+        type=real_number(0, 1),
+        default=0.7,
+        help="opacity of the highest value, from 0 to 1 (default: 0.7)",
+    )
+    parser.add_argument(
+        "--save",
+        nargs="+",
+        choices=_KINDS,
+        default=list(_KINDS),
+        help="PNG files of each map (default: all)",
+    )
+    parser.add_argument(
+        "--all-heads", action="store_true", help="also draw every head of every layer"
+    )
+    parser.add_argument(
+        "--explorer", action="store_true", help="also write an interactive page per image"
+    )
 
 
-def _add_given(made: argparse.ArgumentParser) -> None:
-    values = real_number(-1e19, 1e19)  # float32 holds them and their squares
-    made.add_argument(
-        "--maps", type=Path, metavar="FILE", help="maps of the photo, in place of a model"
+def _add_saved_maps(parser: argparse.ArgumentParser) -> None:
+    values = real_number(-1e19, 1e19)  # squares fit into float32
+    parser.add_argument(
+        "--maps", type=Path, metavar="FILE", help="draw saved maps of the photo instead of a model"
     )
-    made.add_argument("--size", type=sides, metavar="N|YxX", help="what the network took (224)")
-    made.add_argument(
-        "--shorter",
+    parser.add_argument(
+        "--resize-shorter",
         type=whole_number(1, LONGEST_SIDE),
         metavar="N",
-        help="the short side before a crop",
+        help="with --maps: length of the shorter side before a crop, in pixels",
     )
-    made.add_argument("--map-grid", type=sides, metavar="N|YxX", help="the last axis is this grid")
-    made.add_argument("--words", nargs="+", default=[], metavar="WORD", help="one for each map")
-    made.add_argument("--low", type=values, default=0.0, help="the value that begins to show (0)")
-    made.add_argument("--high", type=values, help="the value that shows in full (by --scale)")
+    parser.add_argument(
+        "--map-shape",
+        type=height_width,
+        metavar="N|HxW",
+        help="with --maps: shape into which the last axis is unflattened",
+    )
+    parser.add_argument(
+        "--words", nargs="+", default=[], metavar="WORD", help="with --maps: a label for each map"
+    )
+    parser.add_argument(
+        "--vmin", type=values, default=0.0, help="with --maps: lowest displayed value (default: 0)"
+    )
+    parser.add_argument(
+        "--vmax", type=values, help="with --maps: value at full color (default: see --normalize)"
+    )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draw maps on images; return 0, or 1 if some of them could not be read, made or written.
+    """Draw maps on images; return 0, or 1 if an image or a map failed.
 
     Raises:
         FileNotFoundError: If an image, a folder, weights or maps do not exist.
-        ValueError: If there is no such model, method, layer, head or class, a method does not fit
-            the model, a file would overwrite an image, or, with `--strict`, an image cannot be
-            read.
+        ValueError: If a model, method, layer, head or class is unknown, a method does not fit the
+            model, an output file would overwrite an image, or an image cannot be read with
+            `--strict`.
         OSError: If the output folder cannot be written.
     """
-    options = parser()
-    asked = options.parse_args(argv)
-    if (asked.model is None) == (asked.maps is None):
-        options.error(_NOTHING)
-    if asked.layer and asked.layers:
-        options.error("--layer names modules, --layers numbers layers: give one of them")
-    asked.size = asked.input_size = asked.input_size or asked.size
-    asked.scale = asked.scale or ("image" if asked.maps is None else "global")
-    if asked.maps is None:
-        from visattn.commands.overlay.runs import draw_folder
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if (args.model is None) == (args.maps is None):
+        parser.error(_NO_SOURCE)
+    if args.layer and args.layers:
+        parser.error("--layer takes names of modules, --layers indices: use one of them")
+    args.normalize = args.normalize or ("image" if args.maps is None else "global")
+    if args.maps is None:
+        from visattn.commands.overlay.runs import overlay_images
 
-        return draw_folder(asked)
-    if len(asked.images) > 1:
-        options.error(f"--maps belong to one photo, got {len(asked.images)} of them")
-    from visattn.commands.overlay.saved_maps import draw_given_maps
+        return overlay_images(args)
+    if len(args.images) > 1:
+        parser.error(f"--maps belong to one photo, got {len(args.images)} images")
+    from visattn.commands.overlay.saved_maps import overlay_saved_maps
 
-    paths = draw_given_maps(asked)
-    if asked.dry_run:
-        reads = [told_images(asked.images), f"maps in {asked.maps}"]
-        return foresee(reads, paths[0].parent, [path.name for path in paths])
+    paths = overlay_saved_maps(args)
+    if args.dry_run:
+        reads = [describe_images(args.images), f"maps in {args.maps}"]
+        return print_dry_run(reads, paths[0].parent, [path.name for path in paths])
     print_lines(map(str, paths))
     return 0

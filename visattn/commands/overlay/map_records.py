@@ -1,4 +1,4 @@
-"""Files of maps: numbers and how they came about, so that a run can go on where it was."""
+"""Output files of maps: arrays and metadata, by which an interrupted run is resumed."""
 
 import hashlib
 import io
@@ -7,65 +7,68 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.folders import prepare_folder, spare_images, write_whole
+from visattn.commands.options.folders import check_no_overwrite, create_folder
+from visattn.io.atomic import atomic_write
 
-if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.recording.attention_map import AttentionMap
 
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _PAGES = (".methods.png", ".heads.png", ".html")
-_KEPT = (".safetensors", ".bin", ".json")  # of a folder of Hugging Face
-_DIGEST = 16  # letters of a hash that tell two files apart
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
+_DIGEST_LENGTH = 16  # hexadecimal digits
 
 
 class MapFolder:
-    """A folder in which each map has an array, a record, and images.
+    """Output folder with an array, a metadata record and images for each map.
 
-    A map that is there and whose record says that it was made from the same image in the same
-    way is not made again.
+    A map is not computed again if its record shows that it was made from the same image in the
+    same way.
 
     Args:
-        folder: Is made if it is not there.
-        names: Of the files of each image, without suffix.
-        keys: Of the maps of each image.
+        folder: Output folder; created if it does not exist.
+        names: File names of the images without suffix.
+        keys: Keys of the maps of each image.
 
     Raises:
         OSError: If the folder cannot be written.
-        ValueError: If a file would take an image's place.
+        ValueError: If a file would overwrite an input image.
     """
 
     def __init__(self, folder: Path, names: Mapping[Path, str], keys: Sequence[str]) -> None:
-        endings = [f".{key}{end}" for key in keys for end in (*IMAGES.values(), ".npy", ".json")]
-        written = (f"{name}{end}" for name in names.values() for end in (*endings, *_PAGES))
-        spare_images(folder, written, names)
-        prepare_folder(folder)
+        suffixes = [f".{key}{end}" for key in keys for end in (*IMAGES.values(), ".npy", ".json")]
+        files = (f"{name}{suffix}" for name in names.values() for suffix in (*suffixes, *_PAGES))
+        check_no_overwrite(folder, files, names)
+        create_folder(folder)
         self.folder = folder
 
-    def record(self, name: str, key: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what is known of a map that was made as it is asked for now, if it is there.
+    def read_record(
+        self, name: str, key: str, expected: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return the record of a map if it exists and has the expected entries, else None.
 
         Args:
-            name: Of the image's files.
-            key: Of the map.
-            asked: How it is to be made, and from what.
+            name: File name of the image without suffix.
+            key: Key of the map.
+            expected: Entries that identify model, method and image.
         """
-        from visattn.io.safe_text import bounded_bytes, parsed_json, plain_text
+        from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
 
         path = self.folder / f"{name}.{key}.json"
         try:
-            told = parsed_json(plain_text(bounded_bytes(path)))
-            same = all(told[part] == _plain(value) for part, value in asked.items())
-        except (OSError, ValueError, KeyError, TypeError):  # not there, cut short, or another's
+            record = parse_json(decode_utf8(read_bytes_bounded(path)))
+            same = all(record[part] == _plain(value) for part, value in expected.items())
+        except (OSError, ValueError, KeyError, TypeError):  # missing, truncated or another format
             return None
-        return told if same and path.with_suffix(".npy").is_file() else None
+        return record if same and path.with_suffix(".npy").is_file() else None
 
-    def load(self, name: str, key: str, told: Mapping[str, Any]) -> "AttentionMap":
+    def load(self, name: str, key: str, record: Mapping[str, Any]) -> "AttentionMap":
         """Return a map from its files.
 
         Args:
-            name: Of the image's files.
-            key: Of the map.
-            told: Its record.
+            name: File name of the image without suffix.
+            key: Key of the map.
+            record: Record of the map.
         """
         import numpy as np
         import torch
@@ -74,19 +77,24 @@ class MapFolder:
         from visattn.recording.attention_map import AttentionMap
 
         values = np.load(self.folder / f"{name}.{key}.npy", allow_pickle=False)
-        geometry = Geometry.from_dict(told["geometry"])
         return AttentionMap(
-            torch.from_numpy(values), told["site"], told["kind"], geometry, told["made"]
+            torch.from_numpy(values),
+            record["site"],
+            record["kind"],
+            Geometry.from_dict(record["geometry"]),
+            record["metadata"],
         )
 
-    def save(self, name: str, key: str, one: "AttentionMap", told: Mapping[str, Any]) -> None:
-        """Write array and record of a map.
+    def save(
+        self, name: str, key: str, attention_map: "AttentionMap", entries: Mapping[str, Any]
+    ) -> None:
+        """Write the array and the record of a map.
 
         Args:
-            name: Of the image's files.
-            key: Of the map.
-            one: The map.
-            told: More for the record; plain values.
+            name: File name of the image without suffix.
+            key: Key of the map.
+            attention_map: The map.
+            entries: More entries of the record, as plain values.
 
         Raises:
             OSError: If a file cannot be written.
@@ -94,35 +102,36 @@ class MapFolder:
         import numpy as np
 
         buffer = io.BytesIO()
-        np.save(buffer, one.values.numpy())
+        np.save(buffer, attention_map.values.numpy())
         self.write(f"{name}.{key}.npy", buffer.getvalue())
+        geometry = attention_map.geometry
         record = {
-            **told,
-            "kind": one.kind,
-            "site": one.site,
-            "grid": list(one.values.shape),
-            "geometry": None if one.geometry is None else one.geometry.to_dict(),
-            "made": _plain(one.made),
-            "values": _summary(one),
+            **entries,
+            "kind": attention_map.kind,
+            "site": attention_map.site,
+            "map_shape": list(attention_map.values.shape),
+            "geometry": None if geometry is None else geometry.to_dict(),
+            "metadata": _plain(attention_map.metadata),
+            "values": _summary(attention_map),
         }
         content = json.dumps(record, indent=1, sort_keys=True, allow_nan=False)
         self.write(f"{name}.{key}.json", content.encode() + b"\n")
 
     def has(self, names: Sequence[str]) -> bool:
-        """Whether all of these files are there."""
+        """Whether all these files exist."""
         return all((self.folder / name).is_file() for name in names)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file at once.
+        """Write a file atomically.
 
         Raises:
             OSError: If it cannot be written.
         """
-        write_whole(self.folder / name, content)
+        atomic_write(self.folder / name, content)
 
 
-def digest(path: Path) -> str:
-    """Return what tells the content of a file from that of others.
+def file_digest(path: Path) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a file.
 
     Raises:
         OSError: If it cannot be read.
@@ -131,55 +140,58 @@ def digest(path: Path) -> str:
         >>> file = getfixture("tmp_path") / "a"
         >>> file.write_bytes(b"abc")
         3
-        >>> digest(file)
+        >>> file_digest(file)
         'ba7816bf8f01cfea'
     """
-    from visattn.io.regular_files import open_regular
+    from visattn.io.regular_files import open_regular_file
 
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST]
+    with open_regular_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_LENGTH]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it comes back from JSON; what JSON has not becomes a text."""
+    """Return a value as it is read back from JSON; unknown types become strings."""
     return json.loads(json.dumps(_finite(value), default=str))
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _finite(one) for key, one in value.items()}
+        return {str(key): _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(each) for each in value]
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return value
 
 
-def _summary(one: "AttentionMap") -> dict[str, Any]:
-    """Return the range of a map, and where on the image its highest value lies."""
+def _summary(attention_map: "AttentionMap") -> dict[str, Any]:
+    """Return minimum, maximum and mean of a map, and the image coordinates of its maximum."""
     import torch
 
-    values = one.values
-    if not bool(torch.isfinite(values).all()) or one.geometry is None:
+    values, geometry = attention_map.values, attention_map.geometry
+    if not bool(torch.isfinite(values).all()) or geometry is None:
         return {}
     row, column = divmod(int(values.argmax()), values.shape[-1])
-    height, width = one.geometry.input_size
+    height, width = geometry.input_size
     cell = torch.tensor([[column + 0.5, row + 0.5]], dtype=torch.float64)
     cell *= torch.tensor([width / values.shape[-1], height / values.shape[-2]])
-    [[x, y]] = one.geometry.to_image(cell).tolist()
-    ends = {"lowest": float(values.min()), "highest": float(values.max())}
-    return {**ends, "mean": float(values.mean()), "peak": [round(x, 2), round(y, 2)]}
+    [[x, y]] = geometry.to_image(cell).tolist()
+    return {
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "mean": float(values.mean()),
+        "argmax": [round(x, 2), round(y, 2)],
+    }
 
 
-def origin_of(weights: str) -> str | dict[str, str]:
-    """Return where the weights of a model are from, to be kept with what was made of them.
+def weights_origin(weights: str) -> str | dict[str, str]:
+    """Return the origin of the weights of a model, for records of results.
 
     Args:
-        weights: As a `NamedModel` has them.
+        weights: As `LoadedModel.weights` names them.
 
     Returns:
-        `random` or `pretrained`; of a file or a folder its name and the digest of what it holds, as
-        it may be written anew.
+        `random` or `pretrained`; for a file or folder its name and digests of its content.
 
     Raises:
         OSError: If the file cannot be read.
@@ -188,23 +200,27 @@ def origin_of(weights: str) -> str | dict[str, str]:
         >>> file = getfixture("tmp_path") / "a.safetensors"
         >>> file.write_bytes(b"abc")
         3
-        >>> origin_of("random"), origin_of(str(file))
+        >>> weights_origin("random"), weights_origin(str(file))
         ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
     """
     path = Path(weights)
     if path.is_dir():
-        kept = (file for file in sorted(path.iterdir()) if file.suffix in _KEPT and file.is_file())
-        return {"folder": path.name, **{file.name: digest(file) for file in kept}}
+        files = (
+            file
+            for file in sorted(path.iterdir())
+            if file.suffix in _WEIGHT_SUFFIXES and file.is_file()
+        )
+        return {"folder": path.name, **{file.name: file_digest(file) for file in files}}
     if weights in ("random", "pretrained") or not path.is_file():
         return path.name
-    return {"file": path.name, "sha256": digest(path)}
+    return {"file": path.name, "sha256": file_digest(path)}
 
 
-def code_of(model: str) -> dict[str, str]:
-    """Return a digest of the code that a model is named by, as it may be changed; else nothing.
+def user_code_digest(model: str) -> dict[str, str]:
+    """Return a digest of the user code that builds a model; empty for library models.
 
     Args:
-        model: As the command line names it, such as `my_net.py:Net`.
+        model: Value of `--model`, such as `my_net.py:Net`.
 
     Raises:
         OSError: If the file cannot be read.
@@ -213,10 +229,10 @@ def code_of(model: str) -> dict[str, str]:
         >>> file = getfixture("tmp_path") / "net.py"
         >>> file.write_text("abc")
         3
-        >>> code_of(f"{file}:Net"), code_of("timm:resnet18")
+        >>> user_code_digest(f"{file}:Net"), user_code_digest("timm:resnet18")
         ({'code': 'ba7816bf8f01cfea'}, {})
     """
-    from visattn.models.backbones.user_code import code_file
+    from visattn.models.backbones.user_code import user_code_file
 
-    file = code_file(model)
-    return {} if file is None else {"code": digest(file)}
+    file = user_code_file(model)
+    return {} if file is None else {"code": file_digest(file)}

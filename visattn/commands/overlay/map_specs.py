@@ -1,235 +1,232 @@
-"""The maps that a command line asks of a model, each a method with its options."""
+"""Maps to compute for `visattn overlay`: attribution methods with their arguments."""
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.models import chosen_model
+from visattn.commands.options.models import load_explained_model
 
-if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.attribution.methods import Method
     from visattn.data.images.reader import LoadedImage
+    from visattn.pipelines.inputs import PreparedImages
     from visattn.recording.attention_map import AttentionMap
     from visattn.recording.model_info import ModelInfo
 
 
 @dataclass(frozen=True)
 class MapSpec:
-    """One way to look.
+    """An attribution method with its arguments.
 
     Args:
-        key: Stands in names of files.
-        title: Stands on pages.
-        method: By name.
-        options: Of the method.
+        key: Part of file names.
+        title: Heading on pages.
+        method: Name of the method.
+        method_args: Arguments of the method.
     """
 
     key: str
     title: str
     method: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    method_args: Mapping[str, Any] = field(default_factory=dict)
 
 
 class MapRunner:
-    """A model, and the ways in which it is to be looked at.
+    """A model with the maps to compute from it.
 
     Args:
-        asked: What the command line says.
+        args: Options of `visattn overlay`.
 
     Raises:
         FileNotFoundError: If weights do not exist.
-        ValueError: If there is no such model, method, option or class, or a method does not fit.
+        ValueError: If a model, method, argument or class is unknown, or a method does not fit.
     """
 
-    def __init__(self, asked: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         import torch
 
-        from visattn.attribution.targets import target_of
+        from visattn.attribution.targets import resolve_target
+        from visattn.pipelines.explainer import Explainer
 
-        torch.manual_seed(0)  # weights that are random are the same in every run
-        self.named, self.subject = chosen_model(asked)
-        card = self.subject.card
-        self.looks = _looks(asked, card)
-        self.fit, self.transform = asked.fit, None if asked.fit else self.named.transform
-        self.size = asked.input_size
-        self.batch, self.layers, self.heads = asked.batch, asked.layers, asked.heads
-        named = asked.target
-        wanted = int(named) if named is not None and named.isdecimal() else named
-        self.target = target_of(wanted, self.subject)
-        self.wall = bool(card.layers) and not card.refusal
-        if asked.grid and not self.wall:
-            reason = card.refusal or "it has no attention among tokens"
-            raise ValueError(f"--grid shows heads, and {card.name} has none to show: {reason}")
+        torch.manual_seed(0)  # random weights are the same in every run
+        self.loaded, self.explained = load_explained_model(args)
+        info = self.explained.info
+        self.specs = _map_specs(args, info)
+        self.explainer = Explainer(
+            self.explained,
+            transform=None if args.resize_mode else self.loaded.transform,
+            resize_mode=args.resize_mode,
+        )
+        self.layers, self.heads = args.layers, args.heads
+        name = args.target
+        target = int(name) if name is not None and name.isdecimal() else name
+        self.target = resolve_target(target, self.explained)
+        self.has_heads = bool(info.attention_layers) and not info.attention_error
+        if args.all_heads and not self.has_heads:
+            reason = info.attention_error or "it has no token attention"
+            raise ValueError(f"--all-heads needs attention heads, {info.name} has none: {reason}")
 
-    def maps(self, images: "Sequence[LoadedImage]") -> "list[list[AttentionMap]]":
-        """Return the maps of each image, one for each look.
+    def maps(self, batch: "PreparedImages") -> "list[list[AttentionMap]]":
+        """Return the maps of each prepared image, one per spec.
 
-        All looks explain the same class of an image: the one that is asked for, or the likeliest.
-        Of several methods one may fail: its map is then empty, and says why.
+        All specs explain the same class of an image: the target, or the predicted class. If one of
+        several methods fails, its map is empty and its metadata holds the reason.
 
         Raises:
-            ValueError: If there is no such class, layer or head, or all methods fail.
+            ValueError: If a class, layer or head does not exist, or all methods fail.
         """
-        numbers, chances = self._answers(images)
-        found: list[list[AttentionMap]] = [[] for _ in images]
+        class_indices, probabilities = self._predict(batch)
+        names = self.explained.class_names
+        results: list[list[AttentionMap]] = [[] for _ in batch.originals]
         failures: list[Exception] = []
-        for look in self.looks:
+        for spec in self.specs:
             try:
-                explained = self._explained(images, look, numbers)
-            except Exception as error:  # noqa: BLE001 - whatever a foreign model raises costs one method
+                maps = self.explainer.map(
+                    batch, spec.method, class_indices, keep_empty=True, **spec.method_args
+                )
+            except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method
                 failures.append(error)
-                if len(failures) == len(self.looks):
+                if len(failures) == len(self.specs):
                     raise failures[0] from None
-                explained = [_failed(image, look, error) for image in images]
-            for at, (maps, one) in enumerate(zip(found, explained, strict=True)):
-                number = numbers[at] if numbers else None
-                known = number is not None and number < len(self.subject.classes)
-                told = {
-                    "title": look.title,
-                    "target": number,
-                    "class": self.subject.classes[number] if known and number is not None else "",
-                    "probability": chances[at] if chances else None,
+                maps = [_failed_map(image, spec, error) for image in batch.originals]
+            for position, (result, attention_map) in enumerate(zip(results, maps, strict=True)):
+                index = class_indices[position] if class_indices else None
+                metadata = {
+                    **attention_map.metadata,
+                    "title": spec.title,
+                    "target": index,
+                    "class": names[index] if index is not None and index < len(names) else "",
+                    "probability": probabilities[position] if probabilities else None,
                 }
-                maps.append(replace(one, made={**one.made, **told}))
-        return found
+                result.append(replace(attention_map, metadata=metadata))
+        return results
 
-    def _explained(
-        self, images: "Sequence[LoadedImage]", look: MapSpec, numbers: list[int] | None
-    ) -> "list[AttentionMap]":
-        from visattn.pipelines.explanation import explain
+    def _predict(self, batch: "PreparedImages") -> tuple[list[int] | None, list[float] | None]:
+        """Return the explained class of each image and its probability.
 
-        return explain(
-            self.named.model,
-            images,
-            look.method,
-            numbers,
-            size=self.size,
-            transform=self.transform,
-            fit=self.fit,
-            batch=self.batch,
-            keep_empty=True,
-            **look.options,
-        )
-
-    def _answers(
-        self, images: "Sequence[LoadedImage]"
-    ) -> tuple[list[int] | None, list[float] | None]:
-        """Return the class of each image that is explained, and how likely the model finds it.
-
-        Of a model without scores of classes there is none.
+        Both are None for a model without class scores.
         """
         import torch
 
-        from visattn.attribution.target_scores import probabilities
-        from visattn.attribution.targets import ClassTarget
-        from visattn.pipelines.inputs import prepared
+        from visattn.attribution.targets import ClassTarget, probabilities
 
         if not isinstance(self.target, ClassTarget):
             return None, None
-        ready = prepared(self.subject, images, transform=self.transform, fit=self.fit)
         with torch.no_grad():
-            scores = self.subject.scores(ready.inputs).float().cpu()
-        asked = self.target.numbers
-        chosen = ClassTarget(asked)
-        chosen(scores)
-        numbers = [int(one) for one in chosen.numbers or ()]
-        numbers = numbers * len(images) if len(numbers) == 1 else numbers
+            scores = self.explained.scores(batch.inputs).float().cpu()
+        target = ClassTarget(self.target.class_indices)
+        target(scores)
+        indices = [int(index) for index in target.class_indices or ()]
+        indices = indices * len(scores) if len(indices) == 1 else indices
         shares = probabilities(scores)
-        return numbers, [float(shares[at, number]) for at, number in enumerate(numbers)]
+        return indices, [float(shares[row, index]) for row, index in enumerate(indices)]
 
 
-def _failed(image: "LoadedImage", look: MapSpec, error: Exception) -> "AttentionMap":
-    """Return what stands in place of a map that could not be made; it says why."""
+def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "AttentionMap":
+    """Return an empty map whose metadata holds the reason of the failure."""
     import torch
 
     from visattn.attribution.methods import METHODS
     from visattn.geometry.affine import Geometry
     from visattn.recording.attention_map import AttentionMap
 
-    kind = type(error).__name__
-    made = {
-        "method": look.method,
-        "options": dict(look.options),
+    text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    metadata = {
+        "method": spec.method,
+        "options": dict(spec.method_args),
         "signed": False,
-        "empty": str(error) if isinstance(error, ValueError) else f"{kind}: {error}",
+        "empty": text,
         "failed": True,
     }
-    place = Geometry.identity(image.size)
-    return AttentionMap(torch.zeros(1, 1), look.method, METHODS[look.method].kind, place, made)
+    geometry = Geometry.identity(image.size)
+    kind = METHODS[spec.method].kind
+    return AttentionMap(torch.zeros(1, 1), spec.method, kind, geometry, metadata)
 
 
-def _looks(asked: argparse.Namespace, card: "ModelInfo") -> list[MapSpec]:
-    """Return what is to be made of a model, after a look whether it can be."""
-    from visattn.attribution.methods import METHODS, fitting, method_of, refusal_of
+def _map_specs(args: argparse.Namespace, info: "ModelInfo") -> list[MapSpec]:
+    """Return the specs of the selected methods, after checking that the model supports them."""
+    from visattn.attribution.methods import get_method, supported_methods
 
-    fit = fitting(card)
-    names = asked.method or [_usual(fit, layered=bool(asked.layer))]
-    names = fit if names == ["all"] else list(dict.fromkeys(names))
-    methods = [method_of(name) for name in names]
+    supported = supported_methods(info)
+    names = args.method or [_default_method(supported, layered=bool(args.layer))]
+    names = supported if names == ["all"] else list(dict.fromkeys(names))
+    methods = [get_method(name) for name in names]
     for method in methods:
-        named = bool(asked.layer) and method.needs == "features" and not card.output.refusal
-        if (reason := refusal_of(method, card)) and not named:
-            raise ValueError(
-                f"{method.name} does not fit {card.name}: {reason}; what fits is {', '.join(fit)}"
-            )
-    given = dict(asked.option)
-    known = {name for method in methods for name in method.options}
-    if wrong := sorted(set(given) - known):
+        _check_supported(method, info, supported, layer_named=bool(args.layer))
+    method_args = dict(args.method_args)
+    known = {name for method in methods for name in method.default_kwargs}
+    if unknown := sorted(set(method_args) - known):
         raise ValueError(
-            f"none of {', '.join(names)} has an option {wrong[0]!r}; there are "
+            f"none of {', '.join(names)} has an argument {unknown[0]!r}; there are "
             f"{', '.join(sorted(known)) or 'none'}"
         )
-    _check_taken(asked, known)
-    found: list[MapSpec] = []
-    for name in names:
-        options = {key: given[key] for key in METHODS[name].options if key in given}
-        if asked.heads and "heads" in METHODS[name].options:
-            options["heads"] = list(asked.heads)
-        layers = asked.layers or asked.layer
-        found += _by_layer(name, METHODS[name].title, METHODS[name].options, options, layers)
-    return found
+    _check_layers_and_heads(args, known)
+    specs: list[MapSpec] = []
+    for method in methods:
+        own_args = {
+            name: method_args[name] for name in method.default_kwargs if name in method_args
+        }
+        if args.heads and "heads" in method.default_kwargs:
+            own_args["heads"] = list(args.heads)
+        specs += _specs_per_layer(method, own_args, args.layers or args.layer)
+    return specs
 
 
-def _check_taken(asked: argparse.Namespace, known: Iterable[str]) -> None:
-    """Refuse layers and heads that nothing takes."""
-    if asked.layer and "layer" not in known:
+def _check_supported(
+    method: "Method", info: "ModelInfo", supported: Sequence[str], *, layer_named: bool
+) -> None:
+    """Refuse a method that the model does not support; a named layer is checked when it runs."""
+    from visattn.attribution.methods import unsupported_reason
+
+    reason = unsupported_reason(method, info)
+    checked_later = layer_named and method.needs == "features" and not info.output.error
+    if reason and not checked_later:
         raise ValueError(
-            "--layer is for methods that look at one layer, such as gradcam; none that is asked "
-            "for does"
+            f"{method.name} does not fit {info.name}: {reason}; supported methods: "
+            f"{', '.join(supported)}"
         )
-    for name, option in (("layers", "layer"), ("heads", "heads")):
-        if getattr(asked, name) and option not in known and not (asked.grid or asked.explorer):
+
+
+def _check_layers_and_heads(args: argparse.Namespace, known: Iterable[str]) -> None:
+    """Refuse layers and heads that none of the methods uses."""
+    if args.layer and "layer" not in known:
+        raise ValueError(
+            "--layer is for methods that explain one layer, such as gradcam; none of the selected "
+            "methods does"
+        )
+    for name, argument in (("layers", "layer"), ("heads", "heads")):
+        if getattr(args, name) and argument not in known and not (args.all_heads or args.explorer):
             raise ValueError(
-                f"--{name} is for attention, for methods that look at one layer, for --grid and "
-                "for --explorer; nothing that is asked for takes it"
+                f"--{name} is for attention, for methods that explain one layer, for --all-heads "
+                "and for --explorer; none of them is selected"
             )
 
 
-def _by_layer(
-    name: str,
-    title: str,
-    takes: Mapping[str, Any],
-    options: Mapping[str, Any],
-    layers: Sequence[int | str] | None,
+def _specs_per_layer(
+    method: "Method", method_args: Mapping[str, Any], layers: Sequence[int | str] | None
 ) -> list[MapSpec]:
-    """Return a look for each layer, of a method that looks at one."""
-    if not layers or "layer" not in takes:
-        return [MapSpec(name, title, name, options)]
+    """Return a spec for each layer, if the method explains one layer."""
+    name, title = method.name, method.title
+    if not layers or "layer" not in method.default_kwargs:
+        return [MapSpec(name, title, name, method_args)]
     if len(layers) == 1:
-        return [MapSpec(name, title, name, {**options, "layer": layers[0]})]
+        return [MapSpec(name, title, name, {**method_args, "layer": layers[0]})]
     return [
         MapSpec(
-            f"{name}.layer{at}" if isinstance(at, int) else f"{name}.{at.replace('#', '_run')}",
-            f"{title}, layer {at}" if isinstance(at, int) else f"{title}, {at}",
+            f"{name}.layer{layer}"
+            if isinstance(layer, int)
+            else f"{name}.{layer.replace('#', '_run')}",
+            f"{title}, layer {layer}" if isinstance(layer, int) else f"{title}, {layer}",
             name,
-            {**options, "layer": at},
+            {**method_args, "layer": layer},
         )
-        for at in dict.fromkeys(layers)
+        for layer in dict.fromkeys(layers)
     ]
 
 
-def _usual(fit: Sequence[str], *, layered: bool) -> str:
-    """Return the method that is taken if none is named."""
-    known = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
-    usual = [name for name in (*known, "attention", "input_gradient") if name in fit]
-    return usual[0] if usual else "gradcam"
+def _default_method(supported: Sequence[str], *, layered: bool) -> str:
+    """Return the method that is used if none is named."""
+    preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
+    matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
+    return matches[0] if matches else "gradcam"

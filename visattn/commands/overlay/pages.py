@@ -1,88 +1,89 @@
-"""What stands on pages beside the maps of `visattn overlay`: methods, heads, and the explorer."""
+"""Pages beside the maps of `visattn overlay`: method comparison, heads, explorer, index."""
 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.caption.gallery import INDEX, ImageIndex
-from visattn.commands.options.folders import png
+from visattn.commands.options.folders import encode_png
+from visattn.commands.options.image_index import INDEX, ImageIndex
 from visattn.commands.overlay.map_records import IMAGES, MapFolder
 from visattn.commands.overlay.map_specs import MapRunner
 
-if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from types import TracebackType
 
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.pipelines.layer_attention import SeenLayer
+    from visattn.pipelines.inputs import PreparedImages
+    from visattn.pipelines.layer_attention import RecordedLayer
     from visattn.pipelines.scale import MapScale
     from visattn.recording.attention_map import AttentionMap
 
 
-def page_files(asked: argparse.Namespace, name: str, *, several: bool) -> list[str]:
-    """Return the names of the files that an image has besides its maps.
+def page_files(args: argparse.Namespace, name: str, *, several: bool) -> list[str]:
+    """Return the names of the pages of an image.
 
     Args:
-        asked: What the command line says.
-        name: Of the image's files.
-        several: Whether there are several maps of it.
+        args: Options of `visattn overlay`.
+        name: File name of the image without suffix.
+        several: Whether the image has several maps.
     """
-    wanted = (
+    suffixes = (
         (several, "methods.png"),
-        (asked.grid, "heads.png"),
-        (asked.explorer, "html"),
+        (args.all_heads, "heads.png"),
+        (args.explorer, "html"),
     )
-    return [f"{name}.{ending}" for there, ending in wanted if there]
+    return [f"{name}.{suffix}" for written, suffix in suffixes if written]
 
 
 def index_text(maps: "Sequence[AttentionMap]") -> str:
-    """Return what the card of an image says: what is explained, by which methods, what failed.
+    """Return the text of an index card: explained class, methods, failures.
 
     Args:
-        maps: One for each method.
+        maps: One map per method.
     """
-    from visattn.pipelines.draw_maps import method_title, subject_line
+    from visattn.pipelines.draw_maps import method_title, target_line
 
-    titles = [method_title(one) for one in maps if not one.made.get("empty")]
-    said = [subject_line(maps[0]), ", ".join(titles)]
-    said += [
-        f"{method_title(one)} not drawn: {one.made['empty']}"
-        for one in maps
-        if one.made.get("empty")
+    titles = [method_title(each) for each in maps if not each.metadata.get("empty")]
+    failures = [
+        f"{method_title(each)} not drawn: {each.metadata['empty']}"
+        for each in maps
+        if each.metadata.get("empty")
     ]
-    return " \N{MIDDLE DOT} ".join(filter(None, said))
+    parts = [target_line(maps[0]), ", ".join(titles), *failures]
+    return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
 
-def has_index(asked: argparse.Namespace, count: int) -> bool:
-    """Whether a run keeps an index: of several images, of explorers, and where there is one.
+def has_index(args: argparse.Namespace, count: int) -> bool:
+    """Whether a run writes an index: for several images, for explorers, or to update one.
 
     Args:
-        asked: What the command line says.
-        count: Of the images.
+        args: Options of `visattn overlay`.
+        count: Number of images.
     """
-    return count > 1 or asked.explorer or (asked.out / INDEX).exists()
+    return count > 1 or args.explorer or (args.out / INDEX).exists()
 
 
 class OverlayPages:
-    """Writes the pages of images into a folder, and keeps an index that shows the maps.
+    """Writer for the pages of images and their index.
 
     Args:
-        asked: What the command line says.
-        looker: The model.
-        folder: Where the pages go.
-        count: Of the images.
+        args: Options of `visattn overlay`.
+        runner: Model and methods.
+        folder: Output folder.
+        count: Number of images.
 
     Raises:
-        ValueError: If the folder holds an index that something else made.
+        ValueError: If the folder has an index.html that visattn did not write.
     """
 
     def __init__(
-        self, asked: argparse.Namespace, looker: MapRunner, folder: MapFolder, count: int
+        self, args: argparse.Namespace, runner: MapRunner, folder: MapFolder, count: int
     ) -> None:
-        self.asked, self.looker, self.folder = asked, looker, folder
-        self.index = ImageIndex(folder.folder, "Attention") if has_index(asked, count) else None
+        self.args, self.runner, self.folder = args, runner, folder
+        self.index = ImageIndex(folder.folder, "Attention") if has_index(args, count) else None
 
     def __enter__(self) -> "OverlayPages":
         """Return itself."""
@@ -99,27 +100,27 @@ class OverlayPages:
             self.index.write()
 
     def files(self, name: str) -> list[str]:
-        """Return the names of the files that an image has besides its maps."""
-        return page_files(self.asked, name, several=len(self.looker.looks) > 1)
+        """Return the names of the pages of an image."""
+        return page_files(self.args, name, several=len(self.runner.specs) > 1)
 
-    def shows(self, name: str, keys: Sequence[str]) -> bool:
+    def in_index(self, name: str, keys: Sequence[str]) -> bool:
         """Whether the index has a card of an image, if there is an index.
 
         Args:
-            name: Of its files.
-            keys: Of its maps that show something.
+            name: File name of the image without suffix.
+            keys: Keys of its maps that are not empty.
         """
-        return self.index is None or self._page(name, keys) in self.index
+        return self.index is None or self._main_page(name, keys) in self.index
 
-    def _page(self, name: str, keys: Sequence[str]) -> str:
-        """Return the file that the card of an image leads to."""
-        if self.asked.explorer:
+    def _main_page(self, name: str, keys: Sequence[str]) -> str:
+        """Return the file to which the card of an image links."""
+        if self.args.explorer:
             return f"{name}.html"
-        if len(self.looker.looks) > 1:
+        if len(self.runner.specs) > 1:
             return f"{name}.methods.png"
         if not keys:
-            return f"{name}.{self.looker.looks[0].key}.json"
-        kind = "overlay" if "overlay" in self.asked.kinds else self.asked.kinds[0]
+            return f"{name}.{self.runner.specs[0].key}.json"
+        kind = "overlay" if "overlay" in self.args.save else self.args.save[0]
         return f"{name}.{keys[0]}{IMAGES[kind]}"
 
     def add(
@@ -128,40 +129,43 @@ class OverlayPages:
         image: "LoadedImage",
         maps: "Sequence[AttentionMap]",
         scales: "Sequence[MapScale]",
-        shown: "Mapping[str, np.ndarray]",
+        overlays: "Mapping[str, np.ndarray]",
+        prepared: "PreparedImages | None" = None,
     ) -> None:
         """Write the pages of an image.
 
         Args:
-            name: Of its files.
-            image: The original.
-            maps: One for each method.
-            scales: One for each map.
-            shown: The maps that show something on the image, by their keys.
+            name: File name of the image without suffix.
+            image: The image.
+            maps: One map per method.
+            scales: One color scale per map.
+            overlays: Overlays of the maps that are not empty, by key.
+            prepared: The image as the model takes it; None to prepare it where a page needs it.
 
         Raises:
             OSError: If a file cannot be written.
         """
-        from visattn.pipelines.draw_maps import comparison
+        from visattn.pipelines.draw_maps import comparison_figure
 
-        drawing = {"colors": self.asked.colors, "opacity": self.asked.opacity}
         if len(maps) > 1:
             file = Path(image.name).name
-            sheet = comparison(
+            sheet = comparison_figure(
                 image,
                 maps,
                 scales=scales,
-                subtitle=f"{file} \N{MIDDLE DOT} {self.looker.subject.card.name}",
-                style=self.asked.style,
-                **drawing,
+                subtitle=f"{file} \N{MIDDLE DOT} {self.runner.explained.info.name}",
+                style=self.args.style,
+                colormap=self.args.colormap,
+                opacity=self.args.opacity,
             )
-            self.folder.write(f"{name}.methods.png", png(sheet))
-        if self.asked.grid or self.asked.explorer:
-            self._add_heads(name, image, maps, scales)
+            self.folder.write(f"{name}.methods.png", encode_png(sheet))
+        if self.args.all_heads or self.args.explorer:
+            layers = self._layer_attention(image, prepared)
+            self._add_heads(name, image, maps, scales, layers)
         if self.index is not None:
-            page, several = self._page(name, [*shown]), len(maps) > 1
-            tiles = [image.pixels] if several or not shown else []
-            self.index.add(name, page, index_text(maps), [*tiles, *shown.values()])
+            page, several = self._main_page(name, [*overlays]), len(maps) > 1
+            tiles = [image.pixels] if several or not overlays else []
+            self.index.add(name, page, index_text(maps), [*tiles, *overlays.values()])
 
     def _add_heads(
         self,
@@ -169,40 +173,43 @@ class OverlayPages:
         image: "LoadedImage",
         maps: "Sequence[AttentionMap]",
         scales: "Sequence[MapScale]",
+        layers: "Sequence[RecordedLayer]",
     ) -> None:
-        from visattn.pipelines.draw_explorer import explorer, heads_sheet
+        from visattn.pipelines.draw_explorer import all_heads_figure, explorer_html
 
-        layers = self._layers(image)
-        geometry, subject = maps[0].geometry, self.looker.subject
+        geometry, explained = maps[0].geometry, self.runner.explained
         if geometry is None:
-            raise ValueError(f"the maps of {image.name} do not know their image")
-        drawing = {"colors": self.asked.colors, "opacity": self.asked.opacity}
-        if self.asked.grid:
-            sheet = heads_sheet(image, geometry, subject=subject, layers=layers, **drawing)
-            self.folder.write(f"{name}.heads.png", png(sheet))
-        if self.asked.explorer:
-            full = [(one, scale) for one, scale in zip(maps, scales, strict=True)
-                    if not one.made.get("empty")]  # fmt: skip
-            page = explorer(
+            raise ValueError(f"the maps of {image.name} have no geometry")
+        drawing = {"colormap": self.args.colormap, "opacity": self.args.opacity}
+        if self.args.all_heads:
+            sheet = all_heads_figure(image, geometry, explained=explained, layers=layers, **drawing)
+            self.folder.write(f"{name}.heads.png", encode_png(sheet))
+        if self.args.explorer:
+            pairs = zip(maps, scales, strict=True)
+            drawn = [(each, scale) for each, scale in pairs if not each.metadata.get("empty")]
+            page = explorer_html(
                 image,
                 geometry,
-                subject=subject,
+                explained=explained,
                 layers=layers,
-                maps=[one for one, _ in full],
-                scales=[scale for _, scale in full],
+                maps=[each for each, _ in drawn],
+                scales=[scale for _, scale in drawn],
                 index=INDEX,
-                style="light" if self.asked.style == "light" else "heat",
+                style="light" if self.args.style == "light" else "heat",
                 **drawing,
             )
             self.folder.write(f"{name}.html", page.encode())
 
-    def _layers(self, image: "LoadedImage") -> "list[SeenLayer]":
-        """Return what each head looked at, of a model that has heads."""
-        if not self.looker.wall:
+    def _layer_attention(
+        self, image: "LoadedImage", prepared: "PreparedImages | None"
+    ) -> "list[RecordedLayer]":
+        """Return the attention of every head, if the model has attention heads."""
+        runner = self.runner
+        if not runner.has_heads:
             return []
-        from visattn.pipelines.inputs import prepared
-        from visattn.pipelines.layer_attention import seen_layers
+        from visattn.pipelines.layer_attention import record_layers
 
-        looker = self.looker
-        ready = prepared(looker.subject, [image], transform=looker.transform, fit=looker.fit)
-        return seen_layers(looker.subject, ready.inputs, layers=looker.layers, heads=looker.heads)
+        batch = prepared or runner.explainer.prepare([image])
+        return record_layers(
+            runner.explained, batch.inputs, layers=runner.layers, heads=runner.heads
+        )

@@ -1,4 +1,4 @@
-"""Maps of a model on many images: made, kept, drawn."""
+"""Runs of `visattn overlay` over many images: compute, save, draw, resume."""
 
 import argparse
 import contextlib
@@ -6,197 +6,210 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.caption.gallery import INDEX, earlier_entries
-from visattn.commands.options.dry_run import foresee, told_images, told_model
-from visattn.commands.options.folders import file_names, png, spare_images
-from visattn.commands.options.images import batched, input_images, readable, report, telling_how_far
-from visattn.commands.options.output_streams import print_remark, print_row
-from visattn.commands.options.progress import progress_bar
-from visattn.commands.overlay.map_records import IMAGES, MapFolder, code_of, digest, origin_of
+from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
+from visattn.commands.options.folders import check_no_overwrite, encode_png, unique_names
+from visattn.commands.options.image_index import INDEX, read_index_entries
+from visattn.commands.options.images import (
+    batched,
+    count_on_interrupt,
+    find_input_images,
+    read_images,
+    report_failures,
+)
+from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.overlay.map_records import (
+    IMAGES,
+    MapFolder,
+    file_digest,
+    user_code_digest,
+    weights_origin,
+)
 from visattn.commands.overlay.map_specs import MapRunner, MapSpec
 from visattn.commands.overlay.pages import OverlayPages, has_index, page_files
 
-if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
+    from visattn.pipelines.inputs import PreparedImages
     from visattn.pipelines.scale import MapScale
     from visattn.recording.attention_map import AttentionMap
 
 
-def draw_folder(asked: argparse.Namespace) -> int:
-    """Make maps of a model on images and draw them; return the exit code.
+def overlay_images(args: argparse.Namespace) -> int:
+    """Compute maps of a model on images and draw them; return the exit code.
 
     Args:
-        asked: What the command line says.
+        args: Options of `visattn overlay`.
 
     Raises:
         FileNotFoundError: If an image or a file of the model does not exist.
-        ValueError: If what is asked cannot be done with this model, or a file would overwrite an
-            image.
+        ValueError: If the model does not support the options, or a file would overwrite an image.
         OSError: If the folder cannot be written.
     """
-    bad: list[str] = []
-    names = file_names(input_images(asked.images, asked.out, bad))
-    _check_drawing(asked)
-    if asked.dry_run:
-        return _rehearse(asked, names)
-    looker = MapRunner(asked)
-    if looker.named.weights == "random":
-        print_remark("the weights are random, so these maps say nothing")
-    folder = MapFolder(asked.out, names, [look.key for look in looker.looks])
-    with OverlayPages(asked, looker, folder, len(names)) as pages:
-        run = _Run(asked, looker, folder, pages, names)
-        run.bad += bad
-        with telling_how_far(run.done, len(names)), progress_bar(len(names)) as progress:
-            run.go(progress.track(names) if progress else names)
-    return report(run.bad, run.lost, len(names))
+    skipped: list[str] = []
+    names = unique_names(find_input_images(args.images, args.out, skipped))
+    _check_drawing(args)
+    if args.dry_run:
+        return _dry_run(args, names)
+    runner = MapRunner(args)
+    if runner.loaded.weights == "random":
+        print_message("the weights are random: the maps have no meaning")
+    folder = MapFolder(args.out, names, [spec.key for spec in runner.specs])
+    with OverlayPages(args, runner, folder, len(names)) as pages:
+        run = _Run(args, runner, folder, pages, names)
+        run.skipped += skipped
+        with count_on_interrupt(run.done, len(names)), progress_bar(len(names)) as progress:
+            run.process(progress.track(names) if progress else names)
+    return report_failures(run.skipped, run.not_written, len(names))
 
 
-def _rehearse(asked: argparse.Namespace, names: dict[Path, str]) -> int:
-    """Say what would be done, after all checks that precede it; return 0."""
-    asked.pretrained = False  # to say what would be done, nothing is fetched
-    looker = MapRunner(asked)
-    keys = [look.key for look in looker.looks]
-    endings = [*(IMAGES[kind] for kind in asked.kinds), ".npy", ".json"]
-    files = [f"{name}.{key}{end}" for name in names.values() for key in keys for end in endings]
+def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
+    """Run all checks and print what would be read and written; return 0."""
+    args.pretrained = False  # nothing is downloaded
+    runner = MapRunner(args)
+    keys = [spec.key for spec in runner.specs]
+    suffixes = [*(IMAGES[kind] for kind in args.save), ".npy", ".json"]
+    files = [f"{name}.{key}{end}" for name in names.values() for key in keys for end in suffixes]
     for name in names.values():
-        files += page_files(asked, name, several=len(keys) > 1)
-    spare_images(asked.out, files, names)
-    if has_index(asked, len(names)):
-        earlier_entries(asked.out / INDEX)
+        files += page_files(args, name, several=len(keys) > 1)
+    check_no_overwrite(args.out, files, names)
+    if has_index(args, len(names)):
+        read_index_entries(args.out / INDEX)
         files.append(INDEX)
-    reads = [told_images([*names]), told_model(looker.named.model, asked.model)]
-    return foresee([*reads, f"by {', '.join(keys)}"], asked.out, files)
+    reads = [describe_images([*names]), describe_model(runner.loaded.model, args.model)]
+    return print_dry_run([*reads, f"methods: {', '.join(keys)}"], args.out, files)
 
 
-def _check_drawing(asked: argparse.Namespace) -> None:
-    """Refuse colors and opacities that there are not, before the work begins."""
-    from visattn.viz.maps.colormap import color_table
+def _check_drawing(args: argparse.Namespace) -> None:
+    """Refuse an unknown colormap before the maps are computed."""
+    from visattn.viz.maps.colormap import colormap_lut
 
-    color_table(asked.colors)
-    if not 0 <= asked.opacity <= 1:
-        raise ValueError(f"--opacity must lie between 0 and 1, got {asked.opacity}")
+    colormap_lut(args.colormap)
 
 
 class _Run:
-    """What a run knows: the images, what is to be done, and what went wrong."""
+    """State of a run: images, output files, failures."""
 
     def __init__(
         self,
-        asked: argparse.Namespace,
-        looker: MapRunner,
+        args: argparse.Namespace,
+        runner: MapRunner,
         folder: MapFolder,
         pages: OverlayPages,
         names: Mapping[Path, str],
     ) -> None:
-        self.asked, self.looker, self.folder, self.pages = asked, looker, folder, pages
+        self.args, self.runner, self.folder, self.pages = args, runner, folder, pages
         self.names, self.digests = names, dict[Path, str]()
-        self.bad: list[str] = []
-        self.lost: list[str] = []
+        self.skipped: list[str] = []
+        self.not_written: list[str] = []
         self.done: list[str] = []
         self.model = {
-            "model": asked.model,
-            **code_of(asked.model),
-            "weights": origin_of(looker.named.weights),
-            "pretrained": asked.pretrained,
-            "arguments": dict(asked.argument),
-            "target": asked.target,
-            "fit": asked.fit,
-            "input_size": asked.input_size,
-            "classes": asked.classes and digest(asked.classes),
+            "model": args.model,
+            **user_code_digest(args.model),
+            "weights": weights_origin(runner.loaded.weights),
+            "pretrained": args.pretrained,
+            "model_args": dict(args.model_args),
+            "target": args.target,
+            "resize_mode": args.resize_mode,
+            "input_size": args.input_size,
+            "classes": args.classes and file_digest(args.classes),
         }
         self.drawing = {
-            "rule": asked.scale,
-            "style": asked.style,
-            "colors": asked.colors,
-            "opacity": asked.opacity,
-            "smooth": not asked.cells,
+            "normalize": args.normalize,
+            "style": args.style,
+            "colormap": args.colormap,
+            "opacity": args.opacity,
+            "interpolation": args.interpolation,
         }
 
-    def go(self, paths: Iterable[Path]) -> None:
-        """Make what is missing and draw it; with one scale for all, draw when all are made."""
-        later = self.asked.scale == "global"
-        for batch in batched(self._unfinished(paths, later=later), self.asked.batch):
-            made = self.looker.maps([image for _, image in batch])
-            for (path, image), maps in zip(batch, made, strict=True):
-                with self._kept_from_harm(image.name):
-                    self._keep(path, maps)
-                    if not later:
-                        self._draw(path, image, maps, self._scales(maps))
-        if later:
+    def process(self, paths: Iterable[Path]) -> None:
+        """Compute missing maps and draw them; with a global scale, draw after all are computed."""
+        global_scale = self.args.normalize == "global"
+        unfinished = self._read_unfinished(paths, global_scale=global_scale)
+        for entries in batched(unfinished, self.args.batch_size):
+            batch = self.runner.explainer.prepare([image for _, image in entries])
+            results = self.runner.maps(batch)
+            for index, ((path, image), maps) in enumerate(zip(entries, results, strict=True)):
+                with self._collect_write_errors(image.name):
+                    self._save_maps(path, maps)
+                    if not global_scale:
+                        self._draw(path, image, maps, self._scales(maps), batch.select([index]))
+        if global_scale:
             self._draw_all()
 
-    def _unfinished(
-        self, paths: Iterable[Path], *, later: bool
+    def _read_unfinished(
+        self, paths: Iterable[Path], *, global_scale: bool
     ) -> "Iterator[tuple[Path, LoadedImage]]":
-        """Read the images whose files are not all there; of others say again what is known."""
-        left = (
-            path for path in paths if not (later and self._known(path)) and not self._done(path)
+        """Read the images with missing files; print the rows of the finished images again."""
+        unfinished = (
+            path
+            for path in paths
+            if not (global_scale and self._reusable_records(path)) and not self._is_done(path)
         )
-        return readable(left, self.bad, strict=self.asked.strict)
+        return read_images(unfinished, self.skipped, strict=self.args.strict)
 
-    def _wanted(self, path: Path, look: MapSpec) -> dict[str, Any]:
-        """Return what the record of a map must say, or the map is not the one that is asked for."""
+    def _expected_record(self, path: Path, spec: MapSpec) -> dict[str, Any]:
+        """Return the entries that a record needs for its map to be reused."""
         return {
             **self.model,
-            "method": look.method,
-            "options": dict(look.options),
-            "image_sha256": self._digest(path),
+            "method": spec.method,
+            "method_args": dict(spec.method_args),
+            "image_sha256": self._image_digest(path),
         }
 
-    def _digest(self, path: Path) -> str:
-        """Return the hash of an image, which is read for it once; "" if it cannot be read."""
+    def _image_digest(self, path: Path) -> str:
+        """Return the cached digest of an image; "" if the file cannot be read."""
         if path not in self.digests:
             try:
-                self.digests[path] = digest(path)
-            except (OSError, ValueError):  # whoever reads it as an image says why
+                self.digests[path] = file_digest(path)
+            except (OSError, ValueError):  # reported when the image is decoded
                 return ""
         return self.digests[path]
 
-    def _known(self, path: Path) -> list[dict[str, Any]] | None:
-        """Return the records of all maps of an image, if they are there and may stay."""
-        return None if self.asked.again else self._records(path)
+    def _reusable_records(self, path: Path) -> list[dict[str, Any]] | None:
+        """Return the records of all maps of an image, if they exist and --overwrite is not set."""
+        return None if self.args.overwrite else self._records(path)
 
-    def _done(self, path: Path) -> bool:
-        """Whether all files of an image are there; then its lines are printed again."""
-        told = self._known(path) if path.is_file() else None
-        if told is None or any(one.get("drawn") != self.drawing for one in told):
+    def _is_done(self, path: Path) -> bool:
+        """Whether all files of an image exist; then its rows are printed again."""
+        records = self._reusable_records(path) if path.is_file() else None
+        if records is None or any(record.get("drawing") != self.drawing for record in records):
             return False
         name = self.names[path]
-        shown = [one["key"] for one in told if not one["made"].get("empty")]
-        files = [f"{name}.{key}{IMAGES[kind]}" for key in shown for kind in self.asked.kinds]
-        there = self.folder.has([*files, *self.pages.files(name)])
-        if not there or not self.pages.shows(name, shown):
+        drawn = [record["key"] for record in records if not record["metadata"].get("empty")]
+        files = [f"{name}.{key}{IMAGES[kind]}" for key in drawn for kind in self.args.save]
+        complete = self.folder.has([*files, *self.pages.files(name)])
+        if not complete or not self.pages.in_index(name, drawn):
             return False
-        if self.asked.scale != "global":
-            for one in told:
-                self._tell(name, one["key"], one["made"], one["scale"])
+        if self.args.normalize != "global":
+            for record in records:
+                self._print_map(name, record["key"], record["metadata"], record["scale"])
         return True
 
     def _scales(self, maps: "Sequence[AttentionMap]") -> "list[MapScale]":
         from visattn.pipelines.scale import map_scale
 
-        return [map_scale([one], self.asked.scale) for one in maps]
+        return [map_scale([attention_map], self.args.normalize) for attention_map in maps]
 
-    def _keep(
+    def _save_maps(
         self,
         path: Path,
         maps: "Sequence[AttentionMap]",
         scales: "Sequence[MapScale] | None" = None,
     ) -> None:
-        """Write arrays and records; without scales, which are not known yet, records say so."""
+        """Write arrays and records; the scales are missing until the maps are drawn."""
         name = self.names[path]
-        for at, (look, one) in enumerate(zip(self.looker.looks, maps, strict=True)):
-            told = {
-                **self._wanted(path, look),
-                "key": look.key,
+        for number, (spec, attention_map) in enumerate(zip(self.runner.specs, maps, strict=True)):
+            entries = {
+                **self._expected_record(path, spec),
+                "key": spec.key,
                 "image": str(path),
-                "scale": scales[at].to_dict() if scales else None,
-                "drawn": self.drawing if scales else None,
+                "scale": scales[number].to_dict() if scales else None,
+                "drawing": self.drawing if scales else None,
                 **_versions(),
             }
-            self.folder.save(name, look.key, one, told)
+            self.folder.save(name, spec.key, attention_map, entries)
 
     def _draw(
         self,
@@ -204,83 +217,97 @@ class _Run:
         image: "LoadedImage",
         maps: "Sequence[AttentionMap]",
         scales: "Sequence[MapScale]",
+        prepared: "PreparedImages | None" = None,
     ) -> None:
-        """Draw the maps of an image, say what they are, and write last that all is done."""
-        from visattn.pipelines.draw_maps import drawn_map
+        """Draw the maps of an image and print their rows; the records are completed last."""
+        from visattn.pipelines.draw_maps import render_map
 
         name = self.names[path]
-        shapes = {key: self.drawing[key] for key in ("style", "colors", "opacity", "smooth")}
-        shown: dict[str, np.ndarray] = {}
-        for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
-            if one.made.get("empty"):
+        overlays: dict[str, np.ndarray] = {}
+        for spec, attention_map, scale in zip(self.runner.specs, maps, scales, strict=True):
+            if attention_map.metadata.get("empty"):
                 continue
-            drawn = drawn_map(image, one, scale, **shapes)
-            shown[look.key] = drawn.overlay
-            forms = {"overlay": drawn.overlay, "rgba": drawn.alone, "16bit": drawn.gray}
-            for kind in self.asked.kinds:
-                self.folder.write(f"{name}.{look.key}{IMAGES[kind]}", png(forms[kind]))
-        self.pages.add(name, image, maps, scales, shown)
-        self._keep(path, maps, scales)
+            drawn = render_map(
+                image,
+                attention_map,
+                scale,
+                style=self.args.style,
+                colormap=self.args.colormap,
+                opacity=self.args.opacity,
+                smooth=self.args.interpolation == "bilinear",
+            )
+            overlays[spec.key] = drawn.overlay
+            images = {"overlay": drawn.overlay, "rgba": drawn.rgba, "16bit": drawn.gray}
+            for kind in self.args.save:
+                self.folder.write(f"{name}.{spec.key}{IMAGES[kind]}", encode_png(images[kind]))
+        self.pages.add(name, image, maps, scales, overlays, prepared)
+        self._save_maps(path, maps, scales)
         self.done.append(name)
-        for look, one, scale in zip(self.looker.looks, maps, scales, strict=True):
-            self._tell(name, look.key, one.made, scale.to_dict())
+        for spec, attention_map, scale in zip(self.runner.specs, maps, scales, strict=True):
+            self._print_map(name, spec.key, attention_map.metadata, scale.to_dict())
 
     def _draw_all(self) -> None:
-        """Draw all images on one scale for each method."""
+        """Draw all images, with one scale per method."""
         from visattn.pipelines.scale import map_scale
 
-        known = {
-            path: told for path in self.names if path.is_file() and (told := self._records(path))
+        all_records = {
+            path: records
+            for path in self.names
+            if path.is_file() and (records := self._records(path))
         }
         loaded = {
-            path: [self.folder.load(self.names[path], one["key"], one) for one in told]
-            for path, told in known.items()
+            path: [self.folder.load(self.names[path], each["key"], each) for each in records]
+            for path, records in all_records.items()
         }
         columns = [
-            [one for one in column if not one.made.get("empty")] or list(column)
+            [each for each in column if not each.metadata.get("empty")] or list(column)
             for column in zip(*loaded.values(), strict=True)
         ]
         scales = [map_scale(column, "global") for column in columns]
-        wanted = [scale.to_dict() for scale in scales]
-        for path, told in known.items():
-            same = [one["scale"] for one in told] == wanted
-            if same and not self.asked.again and self._done(path):
-                for one in told:
-                    self._tell(self.names[path], one["key"], one["made"], one["scale"])
+        expected = [scale.to_dict() for scale in scales]
+        for path, records in all_records.items():
+            same = [record["scale"] for record in records] == expected
+            if same and not self.args.overwrite and self._is_done(path):
+                for record in records:
+                    name = self.names[path]
+                    self._print_map(name, record["key"], record["metadata"], record["scale"])
                 continue
-            for _, image in readable([path], self.bad, strict=self.asked.strict):
-                with self._kept_from_harm(image.name):
+            for _, image in read_images([path], self.skipped, strict=self.args.strict):
+                with self._collect_write_errors(image.name):
                     self._draw(path, image, loaded[path], scales)
 
     def _records(self, path: Path) -> list[dict[str, Any]] | None:
-        """Return the records of all maps of an image, if all are there."""
+        """Return the records of all maps of an image, if all exist and none has failed."""
         records = [
-            self.folder.record(self.names[path], look.key, self._wanted(path, look))
-            for look in self.looker.looks
+            self.folder.read_record(self.names[path], spec.key, self._expected_record(path, spec))
+            for spec in self.runner.specs
         ]
-        found = [one for one in records if one is not None and not one["made"].get("failed")]
-        return found if len(found) == len(records) else None
+        valid = [each for each in records if each and not each["metadata"].get("failed")]
+        return valid if len(valid) == len(records) else None
 
-    def _tell(self, name: str, key: str, made: Mapping[str, Any], scale: Mapping[str, Any]) -> None:
-        """Print the line of a map, or note why there is none."""
-        if made.get("empty"):
-            self.lost.append(f"{name}.{key}: {made['empty']}")
+    def _print_map(
+        self, name: str, key: str, metadata: Mapping[str, Any], scale: Mapping[str, Any]
+    ) -> None:
+        """Print the row of a map, or note why it is empty."""
+        if metadata.get("empty"):
+            self.not_written.append(f"{name}.{key}: {metadata['empty']}")
             return
-        first = -scale["high"] if scale["signed"] else scale["low"]
-        about = made.get("class") or made.get("target")
-        about = "-" if about is None else about
-        chance = "-" if made["probability"] is None else f"{made['probability']:.3f}"
-        print_row(name, key, about, chance, f"{first:.3g} to {scale['high']:.3g}")
+        lowest = -scale["vmax"] if scale["signed"] else scale["vmin"]
+        target = metadata.get("class") or metadata.get("target")
+        target = "-" if target is None else target
+        value = metadata["probability"]
+        probability = "-" if value is None else f"{value:.3f}"
+        print_row(name, key, target, probability, f"{lowest:.3g} to {scale['vmax']:.3g}")
 
     @contextlib.contextmanager
-    def _kept_from_harm(self, name: str) -> Iterator[None]:
-        """Note that the files of one image could not be written; the others go on."""
+    def _collect_write_errors(self, name: str) -> Iterator[None]:
+        """Note that files of an image could not be written, and continue with the next image."""
         try:
             yield
-        except BrokenPipeError:  # of what is printed: nobody reads on
+        except BrokenPipeError:  # of stdout
             raise
         except OSError as error:
-            self.lost.append(f"{name}: {error}")
+            self.not_written.append(f"{name}: {error}")
 
 
 def _versions() -> dict[str, str]:

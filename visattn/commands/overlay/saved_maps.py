@@ -1,4 +1,4 @@
-"""Maps from a file, laid on the photo that they were made from."""
+"""Overlays of maps from a file on the photo that they were computed from."""
 
 import argparse
 import re
@@ -6,146 +6,152 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.folders import png, write_whole
+from visattn.commands.options.folders import encode_png
+from visattn.io.atomic import atomic_write
 
-if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.data.regions.saved_maps import MapFile
+    from visattn.data.regions.saved_maps import SavedMaps
     from visattn.recording.attention_map import AttentionMap
 
 
-def draw_given_maps(asked: argparse.Namespace) -> list[Path]:
-    """Lay the maps of a file on one photo; return the files that were written, or would be.
+def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
+    """Draw the maps of a file on one photo; return the output files.
 
     Args:
-        asked: What the command line says.
+        args: Options of `visattn overlay`; with `dry_run` nothing is written.
 
     Raises:
-        FileNotFoundError: If there is no such file of maps.
-        ValueError: If photo, maps and what is said of them do not go together.
+        FileNotFoundError: If the file of maps does not exist.
+        ValueError: If photo, maps and options do not fit together.
         OSError: If a file cannot be written.
     """
     from visattn.data.images.reader import read_image
-    from visattn.data.regions.saved_maps import read_maps, shaped_maps
+    from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
 
-    photo = asked.images[0]
-    image, given = read_image(photo), read_maps(asked.maps)
-    words = asked.words or given.words
+    photo = args.images[0]
+    image, saved = read_image(photo), read_saved_maps(args.maps)
+    words = args.words or saved.words
     try:
-        values = shaped_maps(given.maps, words=len(words), grid=asked.map_grid)
+        values = reshape_maps(saved.maps, words=len(words), grid=args.map_shape)
     except ValueError as error:
-        raise ValueError(f"{asked.maps}: {error}") from error
-    maps = _placed(values, image, given, asked)
+        raise ValueError(f"{args.maps}: {error}") from error
+    maps = _with_geometry(values, image, saved, args)
     if words and len(words) != len(maps):
         raise ValueError(
-            f"there are {len(maps)} maps and {len(words)} words; give one word for each, "
-            "or say with --map-grid that the last axis is a whole grid"
+            f"there are {len(maps)} maps and {len(words)} words; give one word per map, or "
+            "unflatten the last axis with --map-shape"
         )
-    given.words = words or [str(number) for number in range(1, len(maps) + 1)]
-    file = asked.out.suffix.lower() == ".png" and not asked.out.is_dir()
-    paths = [asked.out] if file else _paths(asked.out, given.words)
+    saved.words = words or [str(number) for number in range(1, len(maps) + 1)]
+    single_file = args.out.suffix.lower() == ".png" and not args.out.is_dir()
+    paths = [args.out] if single_file else _output_paths(args.out, saved.words)
     if photo.resolve() in {path.resolve() for path in paths}:
-        raise ValueError(f"--out would put an overlay in place of the photo {photo}")
-    if asked.dry_run:
+        raise ValueError(f"--out would overwrite the photo {photo}")
+    if args.dry_run:
         return paths
     paths[0].parent.mkdir(parents=True, exist_ok=True)
-    if not file:
+    if not single_file:
         for index, path in enumerate(paths[:-1]):
-            _save(_overlay(image, maps, index, asked), path)
-    single = file and len(maps) == 1
-    last = _overlay(image, maps, 0, asked) if single else _panel(image, maps, given, asked)
-    _save(last, paths[-1])
+            _write_png(_overlay(image, maps, index, args), path)
+    only = single_file and len(maps) == 1
+    last = _overlay(image, maps, 0, args) if only else _panel(image, maps, saved, args)
+    _write_png(last, paths[-1])
     return paths
 
 
-def _paths(folder: Path, words: Sequence[str]) -> list[Path]:
-    """Return where each map goes, and last the panel of all."""
+def _output_paths(folder: Path, words: Sequence[str]) -> list[Path]:
+    """Return the file of each map, and last that of the panel."""
     if folder.suffix and not folder.is_dir():
         raise ValueError(f"--out must be a .png file or a folder, got {folder}")
-    plain = [re.sub(r"[^0-9A-Za-z-]+", "_", word)[:40] for word in words]
-    names = [f"{index:02}_{word}.png" for index, word in enumerate(plain, start=1)]
+    stems = [re.sub(r"[^0-9A-Za-z-]+", "_", word)[:40] for word in words]
+    names = [f"{index:02}_{stem}.png" for index, stem in enumerate(stems, start=1)]
     return [folder / name for name in [*names, "panel.png"]]
 
 
-def _placed(
-    values: "np.ndarray", image: "LoadedImage", given: "MapFile", asked: argparse.Namespace
+def _with_geometry(
+    values: "np.ndarray", image: "LoadedImage", saved: "SavedMaps", args: argparse.Namespace
 ) -> "AttentionMap":
-    """Return the maps in their place on the photo."""
+    """Return the maps with their geometry on the photo, from the file or from the options."""
     import torch
 
-    from visattn.data.images.resize import ResizeSpec, frame
+    from visattn.data.images.resize import ResizeSpec, resize_to_input
     from visattn.geometry.affine import Geometry
     from visattn.recording.attention_map import AttentionMap
 
-    if given.geometry is not None and asked.fit is None:
+    if saved.geometry is not None and args.resize_mode is None:
         try:
-            geometry = Geometry.from_dict(given.geometry)
+            geometry = Geometry.from_dict(saved.geometry)
         except ValueError as error:
-            raise ValueError(f"{asked.maps}: {error}") from error
+            raise ValueError(f"{args.maps}: {error}") from error
         if geometry.image_size != image.size:
             raise ValueError(
-                f"{asked.maps} was made from an image of {geometry.image_size} pixels, "
-                f"{image.name} has {image.size}; give the same photo"
+                f"{args.maps} belongs to an image of {geometry.image_size} pixels, {image.name} "
+                f"has {image.size}; give the same photo"
             )
     else:
-        framing = ResizeSpec(asked.size or (224, 224), asked.fit or "squash", asked.shorter)
-        _, geometry = frame(image, framing)
-    return AttentionMap(torch.from_numpy(values), str(asked.maps), "gradient", geometry)
+        spec = ResizeSpec(
+            args.input_size or (224, 224), args.resize_mode or "squash", args.resize_shorter
+        )
+        _, geometry = resize_to_input(image, spec)
+    return AttentionMap(torch.from_numpy(values), str(args.maps), "gradient", geometry)
 
 
-def _top(maps: "AttentionMap", asked: argparse.Namespace) -> float:
-    """Return the value that shows in full, by the rule that was chosen."""
+def _full_color_value(maps: "AttentionMap", args: argparse.Namespace) -> float:
+    """Return the value at full color, by --vmax or --normalize."""
     from visattn.pipelines.scale import map_scale
 
-    if asked.high is not None:
-        return asked.high
-    return map_scale([maps], "percentile").high if asked.scale == "percentile" else maps.scale()[1]
+    if args.vmax is not None:
+        return args.vmax
+    if args.normalize == "percentile":
+        return map_scale([maps], "percentile").vmax
+    return maps.display_range()[1]
 
 
 def _overlay(
-    image: "LoadedImage", maps: "AttentionMap", index: int, asked: argparse.Namespace
+    image: "LoadedImage", maps: "AttentionMap", index: int, args: argparse.Namespace
 ) -> "np.ndarray":
     from visattn.viz.maps.heatmap import overlay
 
     return overlay(
         image.pixels,
-        maps[index].on_image(smooth=not asked.cells).numpy(),
-        low=asked.low,
-        high=_top(maps[index] if asked.scale == "image" else maps, asked),
-        colors=asked.colors,
-        opacity=asked.opacity,
-        style=asked.style,
+        maps[index].resize_to_image(smooth=args.interpolation == "bilinear").numpy(),
+        vmin=args.vmin,
+        vmax=_full_color_value(maps[index] if args.normalize == "image" else maps, args),
+        colormap=args.colormap,
+        opacity=args.opacity,
+        style=args.style,
     )
 
 
 def _panel(
-    image: "LoadedImage", maps: "AttentionMap", given: "MapFile", asked: argparse.Namespace
+    image: "LoadedImage", maps: "AttentionMap", saved: "SavedMaps", args: argparse.Namespace
 ) -> "np.ndarray":
     import numpy as np
 
     from visattn.viz.captions.panel import caption_panel
-    from visattn.viz.layout.grid import tile_size
+    from visattn.viz.layout.grid import compute_tile_size
 
-    drawn = maps.on_image(tile_size(image.size, len(maps)), smooth=not asked.cells).numpy()
-    each = asked.scale == "image" and asked.high is None
-    if each:
-        tops = np.array([_top(one, asked) for one in maps], dtype=np.float32)
-        drawn = drawn / tops[:, None, None]
+    size, smooth = compute_tile_size(image.size, len(maps)), args.interpolation == "bilinear"
+    values = maps.resize_to_image(size, smooth=smooth).numpy()
+    per_map = args.normalize == "image" and args.vmax is None
+    if per_map:
+        maxima = np.array([_full_color_value(each, args) for each in maps], dtype=np.float32)
+        values = values / maxima[:, None, None]
     return caption_panel(
         image.pixels,
-        given.words,
-        drawn,
-        log_probabilities=given.log_probabilities,
-        gates=given.gates,
-        low=asked.low,
-        high=1.0 if each else _top(maps, asked),
-        colors=asked.colors,
-        opacity=asked.opacity,
-        style=asked.style,
+        saved.words,
+        values,
+        log_probs=saved.log_probs,
+        gates=saved.gates,
+        vmin=args.vmin,
+        vmax=1.0 if per_map else _full_color_value(maps, args),
+        colormap=args.colormap,
+        opacity=args.opacity,
+        style=args.style,
     )
 
 
-def _save(drawn: "np.ndarray", path: Path) -> None:
-    write_whole(path, png(drawn))
+def _write_png(pixels: "np.ndarray", path: Path) -> None:
+    atomic_write(path, encode_png(pixels))

@@ -1,263 +1,265 @@
-"""`visattn score captions`: how good captions are, as the field measures it."""
+"""`visattn score captions`: BLEU, ROUGE-L, CIDEr-D and more of captions against references."""
 
 import argparse
 import json
-import warnings
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from visattn.commands.options.folders import prepare_folder, write_whole
-from visattn.commands.options.output_streams import print_lines, print_remark
-from visattn.commands.options.parser import CommandParser
-
-if TYPE_CHECKING:  # loaded when the command runs, not for its help
-    from visattn.metrics.captioning.scores import CaptionScores
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from visattn.data.captions.files import CaptionEntry
+from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.folders import create_folder
+from visattn.commands.options.output_streams import print_lines, print_message
+from visattn.io.atomic import atomic_write
 
-_CAPTIONS = """\
-Score the captions of a model against what people wrote: BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as
-the evaluation code of COCO computes them, with its tokens, on the raw texts."""
+if TYPE_CHECKING:  # imported when the command runs, not for its help
+    from visattn.data.captions.files import CaptionEntry
+    from visattn.metrics.captioning.scores import CaptionScores
+
+_DESCRIPTION = """\
+Score the captions of a model against reference captions: BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as
+the COCO evaluation code computes them, with its tokenizer, from the raw texts."""
 
 _EPILOG = """\
-RESULTS has one caption per image and is one of
-  [{"image_id": 37, "caption": "a dog"}, ...]   JSON as COCO wants it
-  {"id": "a.jpg", "caption": "a dog"}           JSON, a line for each image
-  a.jpg<TAB>a dog                               what visattn caption prints
-  a.jpg#0<TAB>a dog                             what Flickr8k calls a token file
-REFERENCES is a Flickr token file, a table image,caption, Karpathy's JSON, captions of COCO, or
-lines of JSON. Images are the same if their names are; folders, endings and, for COCO, the words
-before the number may be missing on one side.
+RESULTS has one caption per image, in one of these formats:
+  [{"image_id": 37, "caption": "a dog"}, ...]   JSON of COCO results
+  {"id": "a.jpg", "caption": "a dog"}           JSON lines
+  a.jpg<TAB>a dog                               output of visattn caption
+  a.jpg#0<TAB>a dog                             Flickr8k token file
+REFERENCES is a Flickr token file, a CSV table image,caption, Karpathy's JSON, a COCO caption file,
+or JSON lines. Images are matched by name; folders, suffixes and, for COCO, the text before the
+number may be missing on one side.
 
-Printed are scores x 100, as papers print them, and one line that says how they were computed;
-with --out, FILE holds the plain scores, of all and of each image."""
+Prints scores x 100, as in papers, and a signature line that says how they were computed; with
+--out, FILE holds the plain scores of the corpus and of each image."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command, to be put below `visattn score`."""
-    made = CommandParser(
-        description=_CAPTIONS,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-    )
-    made.add_argument("results", type=Path, metavar="RESULTS", help="captions of a model")
-    made.add_argument("references", type=Path, metavar="REFERENCES", help="captions of people")
-    made.add_argument(
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the subcommand."""
+    parser = CommandParser(description=_DESCRIPTION, epilog=_EPILOG, add_help=False)
+    parser.add_argument("results", type=Path, metavar="RESULTS", help="captions of a model")
+    parser.add_argument("references", type=Path, metavar="REFERENCES", help="reference captions")
+    parser.add_argument(
         "--split",
         metavar="FILE_OR_NAME",
-        help="only these references: a list of images, or a split that REFERENCES names",
+        help="score these references only: a list of images, or a split named in REFERENCES",
     )
-    made.add_argument(
+    parser.add_argument(
         "--format",
         choices=("flickr", "csv", "karpathy", "coco", "jsonl"),
-        help="form of REFERENCES (as it looks)",
+        help="format of REFERENCES (default: detected)",
     )
-    made.add_argument(
-        "--common",
+    parser.add_argument(
+        "--intersection",
         action="store_true",
-        help="score the images that stand in both files, instead of refusing files that differ",
+        help="score the images that are in both files (default: refuse files that differ)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--java",
         action="store_true",
-        help="also METEOR and SPICE, where Java and pycocoevalcap are installed",
+        help="also compute METEOR and SPICE; needs Java and pycocoevalcap",
     )
-    made.add_argument("--out", type=Path, metavar="FILE", help="JSON of all that was found")
-    return made
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file for all scores")
+    return parser
 
 
-def score(asked: argparse.Namespace) -> int:
+def score(args: argparse.Namespace) -> int:
     """Score captions and print a table; return 0.
 
     Raises:
         FileNotFoundError: If a file does not exist.
-        ValueError: If a file cannot be understood, or the two are not of the same images.
+        ValueError: If a file has an unknown format, or the two files have different images.
         OSError: If `--out` cannot be written.
     """
     from visattn.metrics.captioning.scores import caption_scores
 
-    pairs, remarks = _paired(asked)
-    if asked.out is not None:
-        _prepare(asked)
-    scores = caption_scores(pairs.captions, pairs.references, java=asked.java)
-    for remark in (*remarks, *scores.warnings):
-        print_remark(remark)
-    if asked.out is not None:
-        _write(asked.out, scores, remarks)
+    pairs, notes = _read_pairs(args)
+    if args.out is not None:
+        _check_output(args)
+    scores = caption_scores(pairs.captions, pairs.references, java=args.java)
+    for note in (*notes, *scores.warnings):
+        print_message(note)
+    if args.out is not None:
+        _write_json(args.out, scores, notes)
     print_lines(_table(scores, pairs))
     return 0
 
 
-def _prepare(asked: argparse.Namespace) -> None:
-    """Find out before scoring whether `--out` can be written, and takes nobody's place."""
-    asked.out = asked.out.resolve()  # a link stays, and what it leads to is written
-    if asked.out in (asked.results.resolve(), asked.references.resolve()):
-        raise ValueError(f"--out {asked.out} would replace what is scored; choose another file")
-    if asked.out.exists() and not asked.out.is_file():  # a folder, but also /dev/null
-        raise ValueError(f"--out {asked.out} is there and no file; choose another name")
-    prepare_folder(asked.out.parent)
+def _check_output(args: argparse.Namespace) -> None:
+    """Check before scoring that `--out` can be written and replaces no input."""
+    args.out = args.out.resolve()  # a link is kept, its target is written
+    if args.out in (args.results.resolve(), args.references.resolve()):
+        raise ValueError(f"--out {args.out} would replace an input file; choose another file")
+    if args.out.exists() and not args.out.is_file():  # a folder or a device
+        raise ValueError(f"--out {args.out} is not a regular file; choose another name")
+    create_folder(args.out.parent)
 
 
-def _paired(asked: argparse.Namespace) -> "tuple[Pairs, list[str]]":
-    """Read both files; return what is of the same images, and what is to be said of the rest."""
-    from visattn.data.captions.files import in_split, of_split, read_captions, read_split
-    from visattn.data.captions.predictions import read_results
+def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
+    """Read both files; return captions and references of the same images, and notes."""
+    from visattn.data.captions.files import (
+        read_captions,
+        read_split_file,
+        select_listed,
+        select_split,
+    )
+    from visattn.data.captions.predictions import read_caption_results
 
-    results = read_results(asked.results)
+    results = read_caption_results(args.results)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        entries = read_captions(asked.references, format=asked.format)
-    if asked.split is not None:
-        a_list = Path(asked.split).is_file()
-        entries = (
-            of_split(entries, read_split(asked.split)) if a_list else in_split(entries, asked.split)
-        )
-    pairs = paired(results.captions, entries, common=asked.common)
-    remarks = [*(str(warning.message) for warning in caught), *pairs.left]
-    if count := len(results.repeated):
+        entries = read_captions(args.references, format=args.format)
+    if args.split is not None:
+        if Path(args.split).is_file():
+            entries = select_listed(entries, read_split_file(args.split))
+        else:
+            entries = select_split(entries, args.split)
+    pairs = match_captions(results.captions, entries, intersection=args.intersection)
+    notes = [*(str(warning.message) for warning in caught), *pairs.notes]
+    if count := len(results.duplicates):
         images = f"{count:,} image{'' if count == 1 else 's'}"
-        remarks.append(f"{asked.results}: {images} more than once, with the same caption")
-    return pairs, remarks
+        notes.append(f"{args.results}: {images} more than once, with the same caption")
+    return pairs, notes
 
 
-def _write(path: Path, scores: "CaptionScores", remarks: Sequence[str]) -> None:
-    found = {
+def _write_json(path: Path, scores: "CaptionScores", notes: Sequence[str]) -> None:
+    record = {
         "scores": scores.corpus,
         "signature": scores.signature,
         "not_computed": scores.not_computed,
-        "warnings": [*remarks, *scores.warnings],
+        "warnings": [*notes, *scores.warnings],
         "per_image": scores.per_image,
     }
-    write_whole(path, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
+    atomic_write(path, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
 
 
-def _table(scores: "CaptionScores", pairs: "Pairs") -> Iterator[str]:
+def _table(scores: "CaptionScores", pairs: "CaptionPairs") -> Iterator[str]:
     """Yield the lines that are printed."""
     yield "  ".join(f"{name:>7}" for name in scores.corpus)
     yield "  ".join(f"{100 * score:7.1f}" for score in scores.corpus.values())
     yield ""
-    counts = {len(told) for told in pairs.references.values()}
+    counts = {len(references) for references in pairs.references.values()}
     least, most = min(counts), max(counts)
-    each = f"{least}" if least == most else f"{least} to {most}"
+    per_image = f"{least}" if least == most else f"{least} to {most}"
     images = f"{len(pairs.captions):,} image{'' if len(pairs.captions) == 1 else 's'}"
-    yield f"x 100; {images}, {each} reference{'' if most == 1 else 's'} each"
+    yield f"x 100; {images}, {per_image} reference{'' if most == 1 else 's'} each"
     for name, reason in scores.not_computed.items():
         yield f"{name}: not computed ({reason})"
     yield scores.signature
 
 
-_ENDING = re.compile(r"\.(?:jpe?g|png|webp|gif|bmp|tiff?)$", re.IGNORECASE)
-_COCO = re.compile(r"(?:COCO_[a-z]+20[0-9]{2}_)?([0-9]{12})")
+# ------------------------------------------------------------------ matching of images
+
+_SUFFIX = re.compile(r"\.(?:jpe?g|png|webp|gif|bmp|tiff?)$", re.IGNORECASE)
+_COCO_NAME = re.compile(r"(?:COCO_[a-z]+20[0-9]{2}_)?([0-9]{12})")
 
 
-class Pairs(NamedTuple):
-    """Captions of a model and of people, by the ids of the latter.
+class CaptionPairs(NamedTuple):
+    """Captions and references of the same images, by the image ids of the references.
 
     Example:
-        >>> Pairs({"a.jpg": "a dog"}, {"a.jpg": ("One dog .",)}).left
+        >>> CaptionPairs({"a.jpg": "a dog"}, {"a.jpg": ("One dog .",)}).notes
         ()
     """
 
     captions: dict[str, str]
     references: dict[str, tuple[str, ...]]
-    left: tuple[str, ...] = ()
-    """What was left out, in sentences."""
+    notes: tuple[str, ...] = ()
+    """Excluded images, in sentences."""
 
 
-def paired(
-    captions: Mapping[str, str], entries: Sequence[CaptionEntry], *, common: bool = False
-) -> Pairs:
+def match_captions(
+    captions: Mapping[str, str], entries: "Sequence[CaptionEntry]", *, intersection: bool = False
+) -> CaptionPairs:
     """Return captions and references of the same images.
 
-    Names are the same if they are so without folder, without ending, or, for COCO, as the number
-    that the name ends with; a name that would fit several images fits none.
+    Names match without folder, without suffix, or, for COCO, by the number at the end of the name;
+    a name that could be several images matches none.
 
     Args:
-        captions: By image.
-        entries: What people said, of the images that are to be scored.
-        common: Leave out what stands on one side only, and say so, instead of refusing.
+        captions: Captions by image name.
+        entries: Reference captions of the images to score.
+        intersection: Exclude images that are on one side only, instead of raising an error.
 
     Raises:
-        ValueError: If two captions are of one image, no image is on both sides, or, unless
-            `common`, one is on one side only.
+        ValueError: If two captions belong to one image, no image is on both sides, or, without
+            `intersection`, an image is on one side only.
 
     Example:
-        >>> told = [CaptionEntry("790", "train/000000000790.jpg", ("A dog .",))]
-        >>> paired({"000000000790": "a dog"}, told).captions
+        >>> from visattn.data.captions.files import CaptionEntry
+        >>> entries = [CaptionEntry("790", "train/000000000790.jpg", ("A dog .",))]
+        >>> match_captions({"000000000790": "a dog"}, entries).captions
         {'790': 'a dog'}
     """
-    owners = _owners(entries)
-    found: dict[str, str] = {}  # image of the references: image of the results
-    unknown: list[str] = []
+    ids = _ids_by_name(entries)
+    matches: dict[str, str] = {}  # id in the references: name in the results
+    unmatched: list[str] = []
     for name in captions:
-        owner = next((owners[known] for known in _names(name) if known in owners), None)
-        if owner is None:
-            unknown.append(name)
-        elif found.setdefault(owner, name) != name:
+        image_id = next((ids[alias] for alias in _aliases(name) if alias in ids), None)
+        if image_id is None:
+            unmatched.append(name)
+        elif matches.setdefault(image_id, name) != name:
             raise ValueError(
-                f"{found[owner]} and {name} of the results are both the image {owner} of the "
-                "references; results have one caption per image"
+                f"{matches[image_id]} and {name} of the results are both the image {image_id} of "
+                "the references; results have one caption per image"
             )
-    silent = [entry.id for entry in entries if entry.id not in found]
-    if not found:
+    without_caption = [entry.id for entry in entries if entry.id not in matches]
+    if not matches:
         raise ValueError(
-            "no image of the results is in the references: they name theirs "
-            f"{_some(list(captions))} against {_some([entry.id for entry in entries])}"
+            "no image of the results is in the references: the results name "
+            f"{_summarize(list(captions))}, the references "
+            f"{_summarize([entry.id for entry in entries])}"
         )
-    if (unknown or silent) and not common:
-        raise ValueError("; ".join(_refusals(unknown, silent, entries)))
-    chosen = [entry for entry in entries if entry.id in found]
-    return Pairs(
-        {entry.id: captions[found[entry.id]] for entry in chosen},
+    if (unmatched or without_caption) and not intersection:
+        raise ValueError("; ".join(_mismatch_lines(unmatched, without_caption, entries)))
+    chosen = [entry for entry in entries if entry.id in matches]
+    return CaptionPairs(
+        {entry.id: captions[matches[entry.id]] for entry in chosen},
         {entry.id: entry.captions for entry in chosen},
-        tuple(f"left out, {line}" for line in _differences(unknown, silent)),
+        tuple(f"excluded, {line}" for line in _differences(unmatched, without_caption)),
     )
 
 
-def _owners(entries: Sequence[CaptionEntry]) -> dict[str, str]:
-    """Return the image that each name means; exact ids first, shared names not at all."""
-    owners: dict[str, set[str]] = {}
+def _ids_by_name(entries: "Sequence[CaptionEntry]") -> dict[str, str]:
+    """Return the image id for each name; exact ids first, ambiguous names not at all."""
+    candidates: dict[str, set[str]] = {}
     for entry in entries:
-        for name in {*_names(entry.id), *_names(entry.file)}:
-            owners.setdefault(name, set()).add(entry.id)
-    known = {name: next(iter(ids)) for name, ids in owners.items() if len(ids) == 1}
-    return {**known, **{entry.id: entry.id for entry in entries}}
+        for name in {*_aliases(entry.id), *_aliases(entry.file)}:
+            candidates.setdefault(name, set()).add(entry.id)
+    unique = {name: next(iter(ids)) for name, ids in candidates.items() if len(ids) == 1}
+    return {**unique, **{entry.id: entry.id for entry in entries}}
 
 
-def _names(name: str) -> Iterator[str]:
-    """Yield what an image may be called, the fullest name first."""
+def _aliases(name: str) -> Iterator[str]:
+    """Yield the names by which an image may be called, the longest first."""
     yield name
-    last = name.replace("\\", "/").rpartition("/")[2]
-    yield last
-    stem = _ENDING.sub("", last)
+    file_name = name.replace("\\", "/").rpartition("/")[2]
+    yield file_name
+    stem = _SUFFIX.sub("", file_name)
     yield stem
-    if number := _COCO.fullmatch(stem):
+    if number := _COCO_NAME.fullmatch(stem):
         yield str(int(number[1]))
 
 
-def _differences(unknown: Sequence[str], silent: Sequence[str]) -> Iterator[str]:
-    if unknown:
-        yield f"in the results without references: {_some(unknown)}"
-    if silent:
-        yield f"in the references without a result: {_some(silent)}"
+def _differences(unmatched: Sequence[str], without_caption: Sequence[str]) -> Iterator[str]:
+    if unmatched:
+        yield f"in the results without references: {_summarize(unmatched)}"
+    if without_caption:
+        yield f"in the references without a result: {_summarize(without_caption)}"
 
 
-def _refusals(
-    unknown: Sequence[str], silent: Sequence[str], entries: Sequence[CaptionEntry]
+def _mismatch_lines(
+    unmatched: Sequence[str], without_caption: Sequence[str], entries: "Sequence[CaptionEntry]"
 ) -> Iterator[str]:
-    yield from _differences(unknown, silent)
-    if silent:
+    yield from _differences(unmatched, without_caption)
+    if without_caption:
         splits = sorted({entry.split for entry in entries if entry.split})
-        known = f" ({', '.join(splits)})" if len(splits) > 1 else ""
-        yield f"--split chooses among the references{known}"
-    yield "--common scores only the images that both hold"
+        names = f" ({', '.join(splits)})" if len(splits) > 1 else ""
+        yield f"--split selects references{names}"
+    yield "--intersection scores only the images that are in both"
 
 
-def _some(ids: Sequence[str]) -> str:
+def _summarize(ids: Sequence[str]) -> str:
     count = f"{len(ids):,} image{'' if len(ids) == 1 else 's'}"
     return f"{count} ({', '.join(ids[:3])}{', ...' if len(ids) > 3 else ''})"

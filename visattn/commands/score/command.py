@@ -1,35 +1,32 @@
-"""`visattn score`: how good captions are, or maps."""
+"""`visattn score`: score captions or maps."""
 
 import argparse
 from collections.abc import Sequence
 
-from visattn.commands.options.parser import CommandParser
+from visattn.commands.options.arguments import CommandParser
 from visattn.commands.score import captions as score_captions
 from visattn.commands.score import maps as score_maps
 
-_KINDS = {
-    "captions": (score_captions, "captions against those of people"),
-    "maps": (score_maps, "maps against objects, and against the model itself"),
+_SUBCOMMANDS = {
+    "captions": (score_captions, "captions against reference captions"),
+    "maps": (score_maps, "maps against annotated objects, and against the model itself"),
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command."""
-    made = CommandParser(
-        prog="visattn score", description="Score what a model made against what is known."
-    )
-    kinds = made.add_subparsers(dest="what", metavar="WHAT", required=True)
-    for word, (module, line) in _KINDS.items():
-        own = module.parser()
-        kinds.add_parser(
-            word,
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(prog="visattn score", description="Score captions or maps of a model.")
+    subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for name, (module, line) in _SUBCOMMANDS.items():
+        parent = module.build_parser()
+        subparsers.add_parser(
+            name,
             help=line,
-            parents=[own],
-            description=own.description,
-            epilog=own.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[parent],
+            description=parent.description,
+            epilog=parent.epilog,
         )
-    return made
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,8 +37,8 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
         FileNotFoundError: If a file does not exist.
-        ValueError: If a file cannot be understood, or what is asked for does not fit together.
+        ValueError: If a file has an unknown format, or the options do not fit together.
         OSError: If `--out` cannot be written.
     """
-    asked = parser().parse_args(argv)
-    return _KINDS[asked.what][0].score(asked)
+    args = build_parser().parse_args(argv)
+    return _SUBCOMMANDS[args.what][0].score(args)

@@ -1,4 +1,4 @@
-"""`visattn score maps`: how good maps are, on objects whose place is known."""
+"""`visattn score maps`: localization, faithfulness and sanity checks of attribution maps."""
 
 import argparse
 import json
@@ -6,113 +6,142 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.dry_run import add_dry_run, foresee, told_images, told_model
-from visattn.commands.options.folders import prepare_folder, write_whole
-from visattn.commands.options.models import add_model_options, chosen_model
-from visattn.commands.options.output_streams import print_lines, print_remark
-from visattn.commands.options.parser import CommandParser
-from visattn.commands.options.progress import progress_bar
-from visattn.commands.options.values import batch_size, count, real_number, seed, whole_number
-from visattn.commands.overlay.map_records import code_of, digest, origin_of
+from visattn.commands.options.arguments import (
+    CommandParser,
+    batch_size,
+    count,
+    real_number,
+    seed,
+    whole_number,
+)
+from visattn.commands.options.dry_run import (
+    add_dry_run,
+    describe_images,
+    describe_model,
+    print_dry_run,
+)
+from visattn.commands.options.folders import create_folder
+from visattn.commands.options.models import add_model, load_explained_model
+from visattn.commands.options.output_streams import print_lines, print_message, progress_bar
+from visattn.commands.overlay.map_records import file_digest, user_code_digest, weights_origin
 from visattn.commands.score.diagnostics import write_diagnostics
 from visattn.commands.score.rows import ScoreRows
+from visattn.io.atomic import atomic_write
 
-if TYPE_CHECKING:  # torch and Pillow are loaded when the command runs, not for its help
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.images.reader import LoadedImage
-    from visattn.data.regions.dataset import LocatedImage
+    from visattn.data.regions.dataset import AnnotatedImage
     from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
 _DESCRIPTION = """\
-Score maps of a model: whether they lie on the objects they are about, and whether the model needs
-the pixels that they point at. Maps that know nothing of the model are always scored beside them."""
+Score maps of a model: do they lie on the objects of the explained class (localization), and does
+the model depend on the pixels that they highlight (faithfulness)? Baselines that do not depend on
+the model are always scored, too."""
 
 _EPILOG = """\
-DATA is a file instances_NAME.json as COCO writes them, a folder that holds it in annotations/ and
-the images in NAME/, or a folder of images with a folder of masks (light inside) of their names.
+DATA is a COCO file instances_NAME.json, a folder that holds it in annotations/ and the images in
+NAME/, or a folder of images with a folder of masks (foreground bright) of the same names.
 
-  point    the peak lies on the object, or within 15 pixels (--tolerance); in box: in the box
-           around it; hard: on objects below a quarter of an image that shows something else too
-  energy   share of the map on the object; lift: over the object's share of what was seen
-  IoU      of the object and where the map is above its mean (--threshold: above a share)
-  insert   area under the probability while pixels come into a blur, the highest first: high is good
-  delete   the same while they go: low is good
-  ROAD     probability left without the lowest pixels, less that without the highest, which are
-           made up from those around: high is good
-random, center (a Gaussian) and edges are what knows nothing of the model.
+  point    pointing game: the maximum lies on the object, or within --tolerance pixels of it;
+           in box: in its bounding box; hard: objects that cover less than a quarter of an image
+           with other categories
+  energy   fraction of the map on the object; enrich: its ratio to the object's fraction of the area
+  IoU      of the object and the region where the map exceeds its mean (or --threshold)
+  insert   area under the probability curve while the highest pixels are inserted into a blurred
+           image; higher is better
+  delete   the same while the highest pixels are deleted; lower is better
+  ROAD     probability without the lowest pixels minus probability without the highest, imputed from
+           their neighbors; higher is better
+Baselines: random, center (a Gaussian) and edges.
 
-A category is asked for by the class of it that the model finds likeliest; of a model with 1000
-classes those of ImageNet. Categories that it has no class of are left out and counted.
+The target of a category is its most probable class; the class names of models with 1000 classes are
+those of ImageNet. Categories without a class of the model are excluded and counted.
 
-With --out, DIR holds rows.jsonl (a line for each image and method; a run that was interrupted
-goes on there), scores.json, and with --diagnostics diagnostics.json and diagnostics.png."""
+With --out, DIR holds rows.jsonl (a line per image and method; an interrupted run is resumed from
+it), scores.json, and with --diagnostics diagnostics.json and diagnostics.png."""
 
-_PARTS = ("location", "removal", "road")
+_PARTS = ("localization", "insertion_deletion", "road")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the options of the command, to be put below `visattn score`."""
-    made = CommandParser(
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the subcommand."""
+    parser = CommandParser(description=_DESCRIPTION, epilog=_EPILOG, add_help=False)
+    add_model(parser)
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="DATA", help="images with objects, see below"
     )
-    add_model_options(made)
-    made.add_argument("--data", type=Path, required=True, metavar="DATA", help="see below")
-    made.add_argument("--images", type=Path, metavar="DIR", help="where DATA's images are")
-    made.add_argument("--masks", type=Path, metavar="DIR", help="masks of the images in DATA")
-    made.add_argument("--limit", type=count, metavar="N", help="only the first N images")
-    made.add_argument(
-        "--methods", nargs="+", required=True, metavar="METHOD", help="such as gradcam, rollout"
+    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images of DATA")
+    parser.add_argument(
+        "--masks", type=Path, metavar="DIR", help="folder of the masks of the images in DATA"
     )
-    made.add_argument(
-        "--scores",
+    parser.add_argument(
+        "--limit", type=count, metavar="N", help="use the first N images (default: all)"
+    )
+    parser.add_argument(
+        "--methods",
         nargs="+",
-        choices=_PARTS,
-        default=list(_PARTS),
-        help="which: on the objects, insertion and deletion, ROAD (all)",
+        required=True,
+        metavar="METHOD",
+        help="attribution methods, such as gradcam, rollout",
     )
-    made.add_argument(
+    parser.add_argument(
+        "--scores", nargs="+", choices=_PARTS, default=list(_PARTS), help="scores (default: all)"
+    )
+    parser.add_argument(
         "--target",
         choices=("category", "predicted"),
-        help="ask for each category on an image, or for the model's answer, for which all objects "
-        "count (category, where there are some)",
+        help="explain each category of an image, or the predicted class, for which all objects "
+        "count (default: category if DATA has categories)",
     )
-    _add_rules(made)
-    made.add_argument("--out", type=Path, metavar="DIR", help="folder for rows and scores")
-    made.add_argument("--again", action="store_true", help="begin anew instead of going on")
-    add_dry_run(made)
-    return made
+    _add_score_options(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for rows and scores")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="discard existing rows (default: resume)"
+    )
+    add_dry_run(parser)
+    return parser
 
 
-def _add_rules(made: argparse.ArgumentParser) -> None:
-    """Add what changes the numbers."""
+def _add_score_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that change the scores."""
     steps = whole_number(1, 10_000)
-    made.add_argument(
+    parser.add_argument(
         "--tolerance",
         type=real_number(0, 1e6),
         default=15.0,
         metavar="PX",
-        help="a peak may miss by (15)",
+        help="tolerance of the pointing game in pixels (default: 15)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--threshold",
         type=real_number(0, 1),
-        metavar="SHARE",
-        help="of the range, for IoU (the map's mean)",
+        metavar="FRACTION",
+        help="threshold of the IoU, as a fraction of the map's range (default: the map's mean)",
     )
-    made.add_argument("--steps", type=steps, default=16, help="of insertion and deletion (16)")
-    made.add_argument(
-        "--checks", type=count, metavar="N", help="shuffle the weights for the first N objects"
+    parser.add_argument(
+        "--steps", type=steps, default=16, help="steps of insertion and deletion (default: 16)"
     )
-    made.add_argument(
-        "--diagnostics", type=count, metavar="N", help="attention itself, over N images"
+    parser.add_argument(
+        "--sanity-checks",
+        type=count,
+        metavar="N",
+        help="randomize weights and classes for the first N objects (default: none)",
     )
-    made.add_argument("--batch", type=batch_size, default=16, help="images at a time (16)")
-    made.add_argument("--seed", type=seed, default=0, help="of all that is drawn (0)")
+    parser.add_argument(
+        "--diagnostics",
+        type=count,
+        metavar="N",
+        help="statistics of the attention over N images (default: none)",
+    )
+    parser.add_argument(
+        "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of all random numbers (default: 0)"
+    )
 
 
-def score(asked: argparse.Namespace) -> int:
+def score(args: argparse.Namespace) -> int:
     """Score maps and print a table; return 0, or 1 if some images could not be read.
 
     Raises:
@@ -120,183 +149,192 @@ def score(asked: argparse.Namespace) -> int:
         ValueError: If a method or the data does not fit the model, or nothing is left to score.
         OSError: If `--out` cannot be written.
     """
-    from visattn.attribution.baselines import BASELINES
-    from visattn.pipelines.evaluate_maps import class_count, sought_things
+    from visattn.attribution.model_free import BASELINES
+    from visattn.pipelines.evaluate_maps import build_queries, count_classes
 
-    if asked.diagnostics and asked.out is None:
-        raise ValueError("--diagnostics are files: say where to with --out DIR")
-    bad: dict[str, str] = {}
-    images = _located(asked, bad)[: asked.limit]
-    predicted = asked.target == "predicted" or (
-        asked.target is None and not any(any(one.categories) for one in images)
+    if args.diagnostics and args.out is None:
+        raise ValueError("--diagnostics needs an output folder, --out DIR")
+    skipped: dict[str, str] = {}
+    images = _read_annotations(args, skipped)[: args.limit]
+    has_categories = any(any(image.categories) for image in images)
+    predicted = args.target == "predicted" or (args.target is None and not has_categories)
+    if args.out is not None and not args.dry_run:
+        create_folder(args.out)
+    evaluator, weights = _build_evaluator(args)
+    methods = list(dict.fromkeys([*args.methods, *BASELINES]))
+    evaluator.check_methods(methods)
+    explained = evaluator.explained
+    queries, missing = build_queries(
+        images, explained.class_names, count_classes(explained), predicted=predicted
     )
-    if asked.out is not None and not asked.dry_run:
-        prepare_folder(asked.out)
-    trials, weights = _trials(asked)
-    methods = list(dict.fromkeys([*asked.methods, *BASELINES]))
-    trials.check_methods(methods)
-    count = class_count(trials.subject)
-    sought, lacking = sought_things(images, trials.subject.classes, count, predicted=predicted)
-    if not sought:
+    if not queries:
         raise ValueError(
-            f"the model has no class of {', '.join(lacking)}; "
-            "score its own answers with --target predicted"
+            f"the model has no class for {', '.join(missing)}; "
+            "score its predictions with --target predicted"
         )
-    if asked.dry_run:
-        return _rehearse(asked, trials, sought, methods)
-    settings = _settings(asked, predicted=predicted, weights=weights)
-    path = None if asked.out is None else asked.out / "rows.jsonl"
-    with ScoreRows(path, settings, again=asked.again) as rows:
-        _run(trials, sought, methods, rows, bad, asked)
-    _conclude(asked, settings, rows, lacking, bad)
-    if asked.diagnostics and asked.out is not None:
-        paths = [one.path for one in images if one.name not in bad]
-        lines = write_diagnostics(trials, paths[: asked.diagnostics], asked.out, asked.batch)
-        print_lines(["", *lines])
-    for reason in bad.values():
-        print_remark(f"skipped {reason}")
-    return 1 if bad else 0
+    if args.dry_run:
+        return _dry_run(args, evaluator, queries, methods)
+    settings = _settings(args, predicted=predicted, weights=weights)
+    path = None if args.out is None else args.out / "rows.jsonl"
+    with ScoreRows(path, settings, overwrite=args.overwrite) as rows:
+        _evaluate(evaluator, queries, methods, rows, skipped, args)
+    _report(args, settings, rows, missing, skipped)
+    if args.diagnostics and args.out is not None:
+        paths = [image.path for image in images if image.name not in skipped]
+        paths = paths[: args.diagnostics]
+        print_lines(["", *write_diagnostics(evaluator, paths, args.out, args.batch_size)])
+    for reason in skipped.values():
+        print_message(f"skipped {reason}")
+    return 1 if skipped else 0
 
 
-def _located(asked: argparse.Namespace, bad: dict[str, str]) -> "list[LocatedImage]":
-    """Return the images and their objects; folders that cannot be listed are noted in `bad`."""
-    from visattn.data.regions.dataset import read_located
+def _read_annotations(args: argparse.Namespace, skipped: dict[str, str]) -> "list[AnnotatedImage]":
+    """Return the images with their objects; unreadable folders are noted in `skipped`."""
+    from visattn.data.regions.dataset import read_annotated_images
 
-    return read_located(
-        asked.data,
-        images=asked.images,
-        masks=asked.masks,
-        omit=asked.out,
-        onerror=lambda error: bad.update({str(error): str(error)}),
+    return read_annotated_images(
+        args.data,
+        images=args.images,
+        masks=args.masks,
+        omit=args.out,
+        onerror=lambda error: skipped.update({str(error): str(error)}),
     )
 
 
-def _trials(asked: argparse.Namespace) -> "tuple[MapEvaluator, str]":
-    """Return what scores maps of the model that was named, and whose weights it has."""
+def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
+    """Return the evaluator of the selected model, and the origin of its weights."""
     from visattn.metrics.maps.faithfulness import PerturbationSchedule
-    from visattn.metrics.maps.localization import LocationRule
+    from visattn.metrics.maps.localization import LocalizationRule
     from visattn.pipelines.evaluate_maps import MapEvaluator
+    from visattn.pipelines.explainer import Explainer
 
-    rule = LocationRule(asked.tolerance, asked.threshold)
-    plan = PerturbationSchedule(steps=asked.steps)
-    asked.pretrained = asked.pretrained and not asked.dry_run  # to foresee, nothing is fetched
-    named, subject = chosen_model(asked)
-    if named.weights == "random" and not asked.dry_run:
-        print_remark("the weights are random, so these scores say nothing")
-    trials = MapEvaluator(subject, asked.scores, rule, plan, asked.seed, transform=named.transform)
-    return trials, named.weights
+    rule = LocalizationRule(args.tolerance, args.threshold)
+    schedule = PerturbationSchedule(steps=args.steps)
+    args.pretrained = args.pretrained and not args.dry_run  # a dry run downloads nothing
+    loaded, explained = load_explained_model(args)
+    if loaded.weights == "random" and not args.dry_run:
+        print_message("the weights are random: the scores have no meaning")
+    explainer = Explainer(explained, transform=loaded.transform)
+    evaluator = MapEvaluator(explainer, args.scores, rule, schedule, args.seed)
+    return evaluator, loaded.weights
 
 
-def _rehearse(
-    asked: argparse.Namespace,
-    trials: "MapEvaluator",
-    sought: "Sequence[QueryObject]",
+def _dry_run(
+    args: argparse.Namespace,
+    evaluator: "MapEvaluator",
+    queries: "Sequence[QueryObject]",
     methods: Sequence[str],
 ) -> int:
-    """Say what would be done, after all checks that precede it; return 0."""
-    paths = list(dict.fromkeys(one.image.path for one in sought))
-    maps = len(sought) * len(methods)
+    """Print what would be read and written, after all checks; return 0."""
+    paths = list(dict.fromkeys(query.image.path for query in queries))
+    number = len(queries) * len(methods)
     reads = [
-        told_images(paths),
-        told_model(trials.subject.model, asked.model),
-        f"{len(sought):,} objects or answers by {', '.join(methods)}: {maps:,} maps",
+        describe_images(paths),
+        describe_model(evaluator.explained.model, args.model),
+        f"{len(queries):,} targets with {', '.join(methods)}: {number:,} maps",
     ]
-    drawn = ["diagnostics.json", "diagnostics.png"] if asked.diagnostics else []
-    return foresee(reads, asked.out, ["rows.jsonl", "scores.json", *drawn])
+    diagnostics = ["diagnostics.json", "diagnostics.png"] if args.diagnostics else []
+    return print_dry_run(reads, args.out, ["rows.jsonl", "scores.json", *diagnostics])
 
 
-def _settings(asked: argparse.Namespace, *, predicted: bool, weights: str) -> dict[str, Any]:
-    """Return all that changes the numbers, in plain values."""
+def _settings(args: argparse.Namespace, *, predicted: bool, weights: str) -> dict[str, Any]:
+    """Return everything that changes the scores, as plain values."""
     from importlib.metadata import version
 
     return {
-        "model": asked.model,
-        **code_of(asked.model),
-        "weights": origin_of(weights),
-        "arguments": dict(asked.argument),
-        "input_size": asked.input_size,
-        "classes": asked.classes and digest(asked.classes),
-        "data": asked.data.name,
+        "model": args.model,
+        **user_code_digest(args.model),
+        "weights": weights_origin(weights),
+        "model_args": dict(args.model_args),
+        "input_size": args.input_size,
+        "classes": args.classes and file_digest(args.classes),
+        "data": args.data.name,
         "target": "predicted" if predicted else "category",
-        "scores": list(asked.scores),
-        "tolerance": asked.tolerance,
-        "threshold": asked.threshold,
-        "steps": asked.steps,
-        "seed": asked.seed,
+        "scores": list(args.scores),
+        "tolerance": args.tolerance,
+        "threshold": args.threshold,
+        "steps": args.steps,
+        "seed": args.seed,
         "visattn": version("visattn"),
     }
 
 
-def _run(
-    trials: "MapEvaluator",
-    sought: "Sequence[QueryObject]",
+def _evaluate(
+    evaluator: "MapEvaluator",
+    queries: "Sequence[QueryObject]",
     methods: Sequence[str],
     rows: ScoreRows,
-    bad: dict[str, str],
-    asked: argparse.Namespace,
+    skipped: dict[str, str],
+    args: argparse.Namespace,
 ) -> None:
-    """Score what is not known yet, always in the same batches, so that a rerun is the same."""
-    work = [("score", batch) for batch in _batches(sought, asked.batch)]
-    work += [("check", batch) for batch in _batches(sought[: asked.checks or 0], asked.batch)]
+    """Compute the missing rows, always in the same batches, so that a resumed run is exact."""
+    checked = queries[: args.sanity_checks or 0]
+    work = [("score", batch) for batch in _batches(queries, args.batch_size)]
+    work += [("check", batch) for batch in _batches(checked, args.batch_size)]
     with progress_bar(len(work)) as progress:
         for kind, batch in progress.track(work) if progress else work:
-            names = [(one.image.name, one.category) for one in batch]
-            left = [
+            names = [(query.image.name, query.category) for query in batch]
+            missing = [
                 method
                 for method in methods
-                if not all(rows.known(kind, *name, method) for name in names)
+                if not all(rows.has(kind, *name, method) for name in names)
             ]
-            if not left:
+            if not missing:
                 continue
-            pairs = list(_readable(batch, bad))
+            pairs = list(_read_images(batch, skipped))
             if not pairs:
                 continue
-            readable, read = zip(*pairs, strict=True)
-            make = trials.rows if kind == "score" else trials.checks
-            for row in make(readable, read, left):
+            readable, images = zip(*pairs, strict=True)
+            compute = evaluator.evaluate if kind == "score" else evaluator.sanity_checks
+            for row in compute(readable, images, missing):
                 rows.add(row)
 
 
-def _batches(sought: "Sequence[QueryObject]", count: int) -> "Iterator[Sequence[QueryObject]]":
-    return (sought[start : start + count] for start in range(0, len(sought), count))
+def _batches(queries: "Sequence[QueryObject]", size: int) -> "Iterator[Sequence[QueryObject]]":
+    return (queries[start : start + size] for start in range(0, len(queries), size))
 
 
-def _readable(
-    batch: "Sequence[QueryObject]", bad: dict[str, str]
+def _read_images(
+    batch: "Sequence[QueryObject]", skipped: dict[str, str]
 ) -> "Iterator[tuple[QueryObject, LoadedImage]]":
-    """Yield what is sought with its image, noting in `bad` what cannot be used."""
+    """Yield queries with their images; unusable images are noted in `skipped`."""
     from visattn.data.images.reader import ImageError, read_image
 
     last: tuple[Path, LoadedImage] | None = None
-    for one in batch:
-        name, path, size = one.image.name, one.image.path, one.image.size
+    for query in batch:
+        name, path, size = query.image.name, query.image.path, query.image.size
         try:
             image = last[1] if last and last[0] == path else read_image(path)
-            one.image.regions(one.category)
+            query.image.region_masks(query.category)
         except (ImageError, ValueError) as error:
-            bad[name] = str(error)
+            skipped[name] = str(error)
             continue
         last = path, image
         if image.size == size:
-            yield one, image
+            yield query, image
         else:
-            there, told = ("{1} x {0}".format(*both) for both in (image.size, size))
-            bad[name] = f"{path}: it is {there} pixels, its annotations are of {told}"
+            actual, expected = ("{1} x {0}".format(*each) for each in (image.size, size))
+            skipped[name] = f"{path}: it has {actual} pixels, its annotations {expected}"
 
 
-def _conclude(
-    asked: argparse.Namespace,
+def _report(
+    args: argparse.Namespace,
     settings: dict[str, Any],
     rows: ScoreRows,
-    lacking: dict[str, int],
-    bad: dict[str, str],
+    missing: dict[str, int],
+    skipped: dict[str, str],
 ) -> None:
-    """Print what was found, and write it."""
+    """Print the report, and write scores.json."""
     from visattn.commands.score.report import report_lines, report_numbers
 
-    print_lines(report_lines(rows.rows, settings, lacking))
-    if asked.out is None:
+    print_lines(report_lines(rows.rows, settings, missing))
+    if args.out is None:
         return
-    told = report_numbers(rows.rows) | {"lacking": lacking, "skipped": sorted(bad)}
-    content = json.dumps({"settings": settings, **told}, indent=1, allow_nan=False)
-    write_whole(asked.out / "scores.json", content.encode() + b"\n")
+    record = {
+        "settings": settings,
+        **report_numbers(rows.rows),
+        "missing_categories": missing,
+        "skipped": sorted(skipped),
+    }
+    content = json.dumps(record, indent=1, allow_nan=False)
+    atomic_write(args.out / "scores.json", content.encode() + b"\n")

@@ -1,50 +1,68 @@
-"""What is said of scored maps: tables, and the line that tells how they were made."""
+"""Report of map scores: tables of means, notes, and a signature of the settings."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from visattn.attribution.baselines import BASELINES
-from visattn.commands.score.tables import check_table, summaries, table
+from visattn.attribution.model_free import BASELINES
+
+Row = Mapping[str, Any]
+
+COLUMNS = {
+    "point": "point",
+    "point_box": "in box",
+    "hard": "hard",
+    "energy": "energy",
+    "enrichment": "enrich",
+    "iou": "IoU",
+    "insertion": "insert",
+    "deletion": "delete",
+    "road": "ROAD",
+}
+"""Names of the scores, and their column headings."""
+
+_RATIOS = {"enrichment"}  # all other scores are fractions, printed x 100
 
 
 def report_lines(
-    rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], lacking: Mapping[str, int]
+    rows: Sequence[Row], settings: Mapping[str, Any], missing: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield the lines that are printed.
+    """Yield the lines of the report.
 
     Args:
-        rows: Of single images and methods.
-        settings: How they were made.
-        lacking: How often a category was met of which the model has no class.
+        rows: Scores of single images and methods.
+        settings: Settings of the run.
+        missing: Objects per category that the model has no class for.
     """
-    scored, right, checked = _parts(rows)
-    found = summaries(scored)
-    yield from table(found, list(BASELINES))
+    scores, correct, checks = _split_rows(rows)
+    yield from score_table(mean_scores(scores), list(BASELINES))
     yield ""
-    yield _counted(scored, settings)
-    if right:
+    yield _describe_counts(scores, settings)
+    if correct:
         yield ""
-        yield from table(summaries(right), list(BASELINES))
+        yield from score_table(mean_scores(correct), list(BASELINES))
         yield ""
-        yield f"only where the model's own answer is of the category: {_objects(right)}"
-    if checked:
+        yield f"only where the prediction of the model is of the category: {_describe(correct)}"
+    if checks:
         yield ""
-        yield from check_table(checked, list(BASELINES))
+        yield from sanity_check_table(checks, list(BASELINES))
         yield ""
-        yield f"rank correlation with the map itself, {_objects(checked)}"
-    if lacking:
-        most = sorted(lacking, key=lambda name: -lacking[name])
+        yield f"rank correlation with the map of the intact model, {_describe(checks)}"
+    if missing:
+        most = sorted(missing, key=lambda name: -missing[name])
         more = f" and {len(most) - 4} more" if len(most) > 4 else ""
-        yield f"no class of {', '.join(most[:4])}{more}: {sum(lacking.values())} left out"
-    yield from _remarks(scored)
+        yield (
+            f"no class for {', '.join(most[:4])}{more}: {sum(missing.values())} objects excluded"
+        )
+    yield from _notes(scores)
     yield _signature(settings)
 
 
-def report_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means of all methods, as JSON holds them.
+def report_numbers(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the means of all methods as plain values.
 
     Args:
-        rows: Of single images and methods.
+        rows: Scores of single images and methods.
 
     Example:
         >>> row = {"kind": "score", "image": "a", "category": None, "method": "rise"}
@@ -52,28 +70,32 @@ def report_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         >>> report_numbers([row])["scores"]
         {'rise': {'count': 1, 'point': 1.0}}
     """
-    scored, right, checked = _parts(rows)
-    told = {"scores": summaries(scored)}
-    if right:
-        told["scores_where_right"] = summaries(right)
-    if checked:
-        told["checks"] = {
-            method: _likeness([row for row in checked if row["method"] == method])
-            for method in dict.fromkeys(row["method"] for row in checked)
+    scores, correct, checks = _split_rows(rows)
+    numbers: dict[str, Any] = {"scores": mean_scores(scores)}
+    if correct:
+        numbers["scores_where_correct"] = mean_scores(correct)
+    if checks:
+        numbers["sanity_checks"] = {
+            method: _mean_check(own) for method, own in _by_method(checks).items()
         }
-    return told
+    return numbers
 
 
-def _parts(
-    rows: Sequence[Mapping[str, Any]],
-) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the rows of scores, those where the model is right, and those of checks."""
-    scored = [row for row in rows if row["kind"] == "score"]
-    right = [row for row in scored if row.get("right") and not row.get("unseen")]
-    return scored, right, [row for row in rows if row["kind"] == "check"]
+def _split_rows(rows: Sequence[Row]) -> tuple[list[Row], list[Row], list[Row]]:
+    """Return the scores, those with a correct prediction, and the sanity checks."""
+    scores = [row for row in rows if row["kind"] == "score"]
+    correct = [row for row in scores if row.get("correct") and not row.get("outside_input")]
+    return scores, correct, [row for row in rows if row["kind"] == "check"]
 
 
-def _likeness(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _by_method(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["method"], []).append(row)
+    return groups
+
+
+def _mean_check(rows: Sequence[Row]) -> dict[str, Any]:
     steps = zip(*(row["randomized"] for row in rows), strict=True)
     return {
         "count": len(rows),
@@ -82,54 +104,159 @@ def _likeness(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _counted(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    own = [row for row in rows if not row.get("unseen")]
-    asked = (
-        "the model's own answer, all objects count"
+# ------------------------------------------------------------------ tables
+
+
+def mean_scores(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """Return the mean of each score of each method, over the images that have it.
+
+    `hard` is `point` over difficult images; `enrichment` is the ratio of energy to its expected
+    value by chance.
+
+    Args:
+        rows: Scores of single images; objects outside of the network's input are excluded.
+
+    Example:
+        >>> row = {"method": "rise", "point": 1.0, "energy": 0.5, "area": 0.25, "difficult": False}
+        >>> other = {**row, "point": 0.0, "energy": 0.25, "difficult": True}
+        >>> mean_scores([row, other])["rise"]
+        {'count': 2, 'point': 0.5, 'hard': 0.0, 'energy': 0.375, 'enrichment': 1.5}
+    """
+    inside = (row for row in rows if not row.get("outside_input"))
+    return {method: _means(own) for method, own in _by_method(inside).items()}
+
+
+def _means(rows: Sequence[Row]) -> dict[str, float]:
+    means: dict[str, float] = {"count": len(rows)}
+    for name in COLUMNS:
+        if name == "hard":
+            values = [row["point"] for row in rows if row.get("difficult")]
+        elif name == "enrichment":
+            values = []
+            if "area" in rows[0]:
+                means[name] = means["energy"] / fmean(row["area"] for row in rows)
+        else:
+            values = [row[name] for row in rows if row.get(name) is not None]
+        if values:
+            means[name] = fmean(values)
+    return means
+
+
+def score_table(means: Mapping[str, Mapping[str, float]], baselines: Sequence[str]) -> list[str]:
+    """Return the lines of a table of means, the baselines below the methods.
+
+    Args:
+        means: As `mean_scores` returns them.
+        baselines: Names of maps that do not depend on the model.
+
+    Example:
+        >>> means = {"random": {"count": 2, "point": 0.25}, "rise": {"point": 0.5}}
+        >>> lines = score_table(means, ["random"])
+        >>> print(*lines, sep=chr(10))
+                point
+        rise     50.0
+        random   25.0
+    """
+    names = [name for name in COLUMNS if any(name in own for own in means.values())]
+    width = max(map(len, means), default=0) + 1
+    lines = [" " * width + "".join(f"{COLUMNS[name]:>7}" for name in names)]
+    for method in _baselines_last(means, baselines):
+        cells = (_format(name, means[method].get(name)) for name in names)
+        lines.append(f"{method:{width}}" + "".join(f"{cell:>7}" for cell in cells))
+    return [line.rstrip() for line in lines]
+
+
+def _baselines_last(methods: Iterable[str], baselines: Sequence[str]) -> list[str]:
+    methods = list(methods)
+    order = [method for method in methods if method not in baselines]
+    return order + [method for method in baselines if method in methods]
+
+
+def _format(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if name in _RATIOS else f"{100 * value:.1f}"
+
+
+def sanity_check_table(rows: Iterable[Row], baselines: Sequence[str]) -> list[str]:
+    """Return the lines of a table of rank correlations under weight and class randomization.
+
+    Args:
+        rows: Sanity checks of single images.
+        baselines: Names of maps that do not depend on the model.
+
+    Example:
+        >>> row = {"method": "rise", "randomized": [0.5, 0.1], "other_class": 0.2}
+        >>> print(*sanity_check_table([row], []), sep=chr(10))
+              randomized weights, from the top  other
+              50 %  100 %                       class
+        rise  0.50   0.10                        0.20
+    """
+    by_method = _by_method(rows)
+    order = _baselines_last(by_method, baselines)
+    if not order:
+        return []
+    width, lines = max(map(len, by_method)) + 1, list[str]()
+    count = len(by_method[order[0]][0]["randomized"])
+    shares = "".join(f"{f'{100 * (step + 1) / count:.0f} %':>7}" for step in range(count))
+    columns = max(len(shares), 32)
+    lines.append(f"{'':{width - 1}}  {'randomized weights, from the top':{columns}} other")
+    lines.append(f"{'':{width}}{shares:{columns}}  class")
+    for method in order:
+        means = _mean_check(by_method[method])
+        cells = "".join(f"{step:7.2f}" for step in means["randomized"])
+        lines.append(f"{method:{width}}{cells:{columns}}  {means['other_class']:5.2f}")
+    return [line.rstrip() for line in lines]
+
+
+# ------------------------------------------------------------------ notes
+
+
+def _describe_counts(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:
+    inside = [row for row in rows if not row.get("outside_input")]
+    target = (
+        "target: prediction of the model, all objects count"
         if settings["target"] == "predicted"
-        else "asked for by category"
+        else "target: class of each category"
     )
-    return f"x 100; {_objects(own)}; {asked}"
+    return f"x 100; {_describe(inside)}; {target}"
 
 
-def _objects(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many different things the rows are about."""
-    things = {(row["image"], row["category"]) for row in rows}
-    images = len({image for image, _ in things})
-    kinds = len({category for _, category in things if category})
-    word = "image" if images == 1 else "images"
-    if not kinds:
-        return f"{images} {word}"
-    return f"{len(things)} maps of {kinds} categor{'y' if kinds == 1 else 'ies'} on {images} {word}"
+def _describe(rows: Sequence[Row]) -> str:
+    """Return the numbers of different maps, categories and images."""
+    pairs = {(row["image"], row["category"]) for row in rows}
+    images = len({image for image, _ in pairs})
+    categories = len({category for _, category in pairs if category})
+    noun = "image" if images == 1 else "images"
+    if not categories:
+        return f"{images} {noun}"
+    plural = "category" if categories == 1 else "categories"
+    return f"{len(pairs)} maps of {categories} {plural} on {images} {noun}"
 
 
-def _remarks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    unseen = {(row["image"], row["category"]) for row in rows if row.get("unseen")}
-    if unseen:
-        yield f"outside of what the network sees: {len(unseen)} left out"
+def _notes(rows: Sequence[Row]) -> Iterator[str]:
+    outside = {(row["image"], row["category"]) for row in rows if row.get("outside_input")}
+    if outside:
+        yield f"outside of the network's input: {len(outside)} excluded"
     hard = {(row["image"], row["category"]) for row in rows if row.get("difficult")}
     if hard:
         yield f"hard: {len(hard)}"
-    flat: dict[str, int] = {}
-    for row in rows:
-        if row.get("flat"):
-            flat[row["method"]] = flat.get(row["method"], 0) + 1
-    for method, count in flat.items():
-        maps = "map is" if count == 1 else "maps are"
-        yield f"{method}: {count} {maps} the same everywhere, and counted as missing the objects"
+    for method, own in _by_method(row for row in rows if row.get("constant_map")).items():
+        noun = "map is" if len(own) == 1 else "maps are"
+        yield f"{method}: {len(own)} {noun} constant, and counted as missing the objects"
 
 
 def _signature(settings: Mapping[str, Any]) -> str:
     threshold, weights = settings["threshold"], settings["weights"]
     if not isinstance(weights, str):
-        weights = "{file}@{sha256}".format(**weights)
+        weights = weights.get("folder") or f"{weights['file']}@{weights['sha256']}"
     return "|".join(
         (
             f"model:{settings['model']}",
             f"weights:{weights}",
             f"data:{settings['data']}",
             f"target:{settings['target']}",
-            f"peak:{settings['tolerance']:g}px",
+            f"tolerance:{settings['tolerance']:g}px",
             f"iou:{'mean' if threshold is None else threshold}",
             f"steps:{settings['steps']}",
             f"seed:{settings['seed']}",

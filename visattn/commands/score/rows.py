@@ -1,4 +1,4 @@
-"""Scores as lines of a file, so that a run that was interrupted goes on where it was."""
+"""Score file with one JSON line per image and method, by which an interrupted run is resumed."""
 
 import fcntl
 import json
@@ -7,22 +7,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-Key = tuple[str, str, str | None, str]
+RowKey = tuple[str, str, str | None, str]
 
 
 class ScoreRows:
-    """Rows of scores, each added to a file at once.
+    """Rows of scores, each appended to a file at once.
 
-    The first line of the file says how they were made; what is made otherwise is not mixed in. A
-    line that was cut off at the end of the file, by whatever stopped the run, is dropped.
+    The first line of the file holds the settings; scores of other settings are refused. An
+    incomplete last line, left by an interrupted run, is dropped.
 
     Args:
-        path: Of the file; None to keep the rows in memory only.
-        settings: How scores are made, in plain values.
-        again: Begin anew instead of going on.
+        path: Score file; None keeps the rows in memory only.
+        settings: Everything that changes the scores, as plain values.
+        overwrite: Discard existing rows instead of resuming.
 
     Raises:
-        ValueError: If the file holds something else, or scores made in another way.
+        ValueError: If the file is not a score file, or has other settings.
         OSError: If it cannot be read or written.
 
     Example:
@@ -30,34 +30,34 @@ class ScoreRows:
         >>> with ScoreRows(path, {"seed": 0}) as rows:
         ...     rows.add({"kind": "score", "image": "a", "category": None, "method": "rise"})
         >>> with ScoreRows(path, {"seed": 0}) as rows:
-        ...     rows.known("score", "a", None, "rise"), len(rows.rows)
+        ...     rows.has("score", "a", None, "rise"), len(rows.rows)
         (True, 1)
         >>> ScoreRows(path, {"seed": 1})
         Traceback (most recent call last):
         ValueError: ...rows.jsonl holds scores made with seed=0, now it is seed=1; choose another
-        --out, or begin anew with --again
+        --out, or start again with --overwrite
     """
 
     def __init__(
-        self, path: Path | None, settings: Mapping[str, Any], *, again: bool = False
+        self, path: Path | None, settings: Mapping[str, Any], *, overwrite: bool = False
     ) -> None:
         self.path, self.settings = path, json.loads(json.dumps(dict(settings)))
         self.rows: list[dict[str, Any]] = []
-        self._known: set[Key] = set()
+        self._keys: set[RowKey] = set()
         self._file = None
         if path is None:
             return
         if path.exists() and not path.is_file():
             raise OSError(f"{path} is not a regular file; choose another --out")
-        file = path.open("a+b")  # made if it is not there, and as it is until it is ours alone
+        file = path.open("a+b")  # creates the file, and leaves its content until it is locked
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            end = 0 if again else self._read(path)
+            end = 0 if overwrite else self._read(path)
             file.truncate(end)
         except BlockingIOError as error:
             file.close()
             raise OSError(
-                f"another process is writing {path}; let it end, or choose another --out"
+                f"another process is writing {path}; wait for it, or choose another --out"
             ) from error
         except BaseException:
             file.close()
@@ -80,20 +80,20 @@ class ScoreRows:
         if self._file is not None:
             self._file.close()
 
-    def known(self, kind: str, image: str, category: str | None, method: str) -> bool:
-        """Return whether there is such a row."""
-        return (kind, image, category, method) in self._known
+    def has(self, kind: str, image: str, category: str | None, method: str) -> bool:
+        """Return whether a row exists."""
+        return (kind, image, category, method) in self._keys
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row, unless it is known, and write it.
+        """Append a row, unless it exists already.
 
         Args:
-            row: With `kind`, `image`, `category` and `method`.
+            row: Has the entries `kind`, `image`, `category` and `method`.
         """
-        key = _key(row)
-        if key in self._known:
+        key = _row_key(row)
+        if key in self._keys:
             return
-        self._known.add(key)
+        self._keys.add(key)
         self.rows.append(row)
         self._write(row)
 
@@ -103,37 +103,37 @@ class ScoreRows:
             self._file.flush()
 
     def _read(self, path: Path) -> int:
-        """Take over the rows of a file; return where its last whole line ends."""
+        """Read the rows of a file; return the offset after its last complete line."""
         content = path.read_bytes()
         end = content.rfind(b"\n") + 1
         lines = content[:end].splitlines()
         if not lines and content:
-            raise ValueError(f"{path} is no file of scores; choose another --out")
+            raise ValueError(f"{path} is not a score file; choose another --out")
         try:
-            told = [json.loads(line) for line in lines]
-            settings = told[0]["settings"] if told else self.settings
-            self.rows = told[1:]
-            self._known = {_key(row) for row in self.rows}
+            records = [json.loads(line) for line in lines]
+            settings = records[0]["settings"] if records else self.settings
+            self.rows = records[1:]
+            self._keys = {_row_key(row) for row in self.rows}
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} is no file of scores: {error!r}; choose another --out"
+                f"{path} is not a score file: {error!r}; choose another --out"
             ) from error
-        differs = [
+        changed = [
             name
             for name in {**settings, **self.settings}
             if settings.get(name) != self.settings.get(name)
         ]
-        if differs:
+        if changed:
             then, now = (
-                ", ".join(f"{name}={given.get(name)!r}" for name in differs)
-                for given in (settings, self.settings)
+                ", ".join(f"{name}={values.get(name)!r}" for name in changed)
+                for values in (settings, self.settings)
             )
             raise ValueError(
                 f"{path} holds scores made with {then}, now it is {now}; choose another --out, or "
-                "begin anew with --again"
+                "start again with --overwrite"
             )
         return end
 
 
-def _key(row: Mapping[str, Any]) -> Key:
+def _row_key(row: Mapping[str, Any]) -> RowKey:
     return row["kind"], row["image"], row["category"], row["method"]

@@ -1,4 +1,4 @@
-"""Samples and batches of images with captions."""
+"""Samples and batches of captioned images."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
@@ -14,94 +14,95 @@ from visattn.models.captioner import PAD
 
 
 class CaptionSample(NamedTuple):
-    """An image, what is said of it, and what is known of what is really there."""
+    """An image with its captions and annotations."""
 
     id: str
     image: UInt8[Tensor, "3 y x"] | None
-    """What the network is shown; None where its features are at hand."""
+    """Input of the network; None if `grids` replaces it."""
     captions: tuple[str, ...]
     world: World | None = None
-    """What a drawn image shows."""
+    """Ground truth of a rendered scene."""
     grids: tuple[Float[Tensor, "c gy gx"], ...] = ()
-    """What a frozen encoder finds in the image, where that was kept; see `FeatureCache`."""
+    """Cached features of a frozen encoder, one grid per stage; see `FeatureCache`."""
     phrases: tuple[tuple[Phrase, ...], ...] = ()
-    """For each caption, its phrases with their boxes as shares of what the network is shown."""
+    """For each caption, its phrases with boxes relative to the network's input."""
     references: tuple[str, ...] = ()
-    """Captions to be scored against, as they were written; nothing where they are not known."""
+    """Reference captions for scoring, as they were written; empty if unknown."""
 
 
 class CaptionBatch(NamedTuple):
-    """Images with their captions as numbers; captions lie longest first, whosever they are."""
+    """A batch of images with tokenized captions; captions are sorted by length, longest first."""
 
     samples: tuple[CaptionSample, ...]
     images: UInt8[Tensor, "b 3 y x"] | None
-    """None where the features are at hand."""
+    """None if `grids` replaces them."""
     grids: tuple[Float[Tensor, "b _c _gy _gx"], ...]
-    """Features of the images, stage by stage; none where the images are to be looked at."""
+    """Cached features, one tensor per stage; empty if the encoder runs on `images`."""
     captions: Int[Tensor, "r t"]
-    """Words, start and end included, filled up with pad."""
+    """Token ids, start and end included, padded."""
     lengths: Int[Tensor, " r"]
-    """Words to be said per caption, its end included."""
-    owners: Int[Tensor, " r"]
-    """Which image each caption tells."""
-    numbers: tuple[int, ...]
-    """Which of its image's captions each one is."""
+    """Tokens to predict per caption, the end token included."""
+    image_indices: Int[Tensor, " r"]
+    """For each caption, the index of its image in the batch."""
+    caption_indices: tuple[int, ...]
+    """For each caption, its index among the captions of its image."""
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch with its tensors on another device."""
 
-        def moved(part: Tensor) -> Tensor:
-            return part.to(device, non_blocking=True)
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=True)
 
         return self._replace(
-            images=None if self.images is None else moved(self.images),
-            grids=tuple(map(moved, self.grids)),
-            captions=moved(self.captions),
-            lengths=moved(self.lengths),
-            owners=moved(self.owners),
+            images=None if self.images is None else move(self.images),
+            grids=tuple(map(move, self.grids)),
+            captions=move(self.captions),
+            lengths=move(self.lengths),
+            image_indices=move(self.image_indices),
         )
 
     def phrases(self) -> list[tuple[Phrase, ...]]:
-        """Return the phrases of each caption; none where they are not known."""
-        told = (self.samples[owner].phrases for owner in self.owners.tolist())
+        """Return the phrases of each caption; empty if unknown."""
+        per_image = (self.samples[index].phrases for index in self.image_indices.tolist())
         return [
-            known[number] if known else () for known, number in zip(told, self.numbers, strict=True)
+            phrases[index] if phrases else ()
+            for phrases, index in zip(per_image, self.caption_indices, strict=True)
         ]
 
     @property
-    def paired(self) -> int:
-        """How many of the images have another one as partner: all, or all but the last."""
+    def num_paired(self) -> int:
+        """Number of images that have a partner: all, or all but the last."""
         return len(self.samples) // 2 * 2
 
-    def swapped(self) -> Self:
-        """Return the batch in which each caption tells of the other image of its pair.
+    def swap_images(self) -> Self:
+        """Return the batch with the images of each pair swapped, as a control for scores.
 
-        Images 0 and 1 change places, 2 and 3, and so on; of an odd number the last one stays.
+        Images 0 and 1 change places, 2 and 3, and so on; an unpaired last image stays.
 
         Example:
             >>> blank = [torch.full((3, 1, 1), n, dtype=torch.uint8) for n in (0, 1, 2)]
             >>> samples = [CaptionSample(str(n), blank[n], ("red",)) for n in (0, 1, 2)]
-            >>> batch = caption_batch(samples, Vocabulary.of(["red"]))
-            >>> batch.swapped().images[:, 0, 0, 0]
+            >>> batch = collate_captions(samples, Vocabulary.from_captions(["red"]))
+            >>> batch.swap_images().images[:, 0, 0, 0]
             tensor([1, 0, 2], dtype=torch.uint8)
         """
         partners = torch.arange(len(self.samples))
-        partners[: self.paired] ^= 1
+        partners[: self.num_paired] ^= 1
         return self._replace(
             images=None if self.images is None else self.images[partners],
             grids=tuple(grid[partners] for grid in self.grids),
         )
 
 
-def caption_batch(
+def collate_captions(
     samples: Sequence[CaptionSample], vocabulary: Vocabulary, *, max_words: int | None = None
 ) -> CaptionBatch:
-    """Return samples as one batch.
+    """Collate samples into one batch.
 
     Args:
-        samples: All with an image, or all with the grids of the same stages.
-        vocabulary: What turns captions into numbers.
-        max_words: Longer captions lose their end, and with it the word that ends them.
+        samples: All with an image, or all with grids of the same stages.
+        vocabulary: Tokenizes the captions.
+        max_words: Longer captions are truncated, and then have no end token.
 
     Raises:
         ValueError: If a sample has no caption.
@@ -109,17 +110,17 @@ def caption_batch(
     Example:
         >>> blank = torch.zeros(3, 2, 2, dtype=torch.uint8)
         >>> samples = [CaptionSample("0", blank, ("red",)), CaptionSample("1", blank, ("a red",))]
-        >>> batch = caption_batch(samples, Vocabulary.of(["a red"]))
-        >>> batch.captions, batch.owners
+        >>> batch = collate_captions(samples, Vocabulary.from_captions(["a red"]))
+        >>> batch.captions, batch.image_indices
         (tensor([[1, 4, 5, 2],
                 [1, 5, 2, 0]]), tensor([1, 0]))
     """
-    if silent := [sample.id for sample in samples if not sample.captions]:
-        raise ValueError(f"every sample needs a caption, these have none: {silent[:5]}")
+    if without := [sample.id for sample in samples if not sample.captions]:
+        raise ValueError(f"every sample needs a caption, these have none: {without[:5]}")
     rows = [
-        (vocabulary.encode(caption)[: max_words and max_words + 1], owner, number)
-        for owner, sample in enumerate(samples)
-        for number, caption in enumerate(sample.captions)
+        (vocabulary.encode(caption)[: max_words and max_words + 1], image_index, caption_index)
+        for image_index, sample in enumerate(samples)
+        for caption_index, caption in enumerate(sample.captions)
     ]
     rows.sort(key=lambda row: -len(row[0]))
     captions = torch.full((len(rows), len(rows[0][0])), PAD)
@@ -132,6 +133,6 @@ def caption_batch(
         grids=tuple(map(torch.stack, zip(*(sample.grids for sample in samples), strict=True))),
         captions=captions,
         lengths=torch.tensor([len(tokens) - 1 for tokens, *_ in rows]),
-        owners=torch.tensor([owner for _, owner, _ in rows]),
-        numbers=tuple(number for *_, number in rows),
+        image_indices=torch.tensor([image_index for _, image_index, _ in rows]),
+        caption_indices=tuple(caption_index for *_, caption_index in rows),
     )

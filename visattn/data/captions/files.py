@@ -1,4 +1,4 @@
-"""Photos and what is said of them, from the files that people have."""
+"""Caption annotations: reading files in common formats, and dividing them into splits."""
 
 import os
 import re
@@ -9,15 +9,20 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from visattn.data.captions.formats import Format, Remark, recognized, remarks
-from visattn.io.safe_text import bounded_bytes, named, plain_text
+from visattn.data.captions.formats import (
+    CaptionFormat,
+    CaptionRecord,
+    detect_format,
+    parse_captions,
+)
+from visattn.io.safe_text import decode_utf8, printable_name, read_bytes_bounded
 
 PathLike = str | os.PathLike[str]
-_HALF = re.compile("[\ud800-\udfff]")  # half of a pair; it cannot be written to any file
+_SURROGATE = re.compile("[\ud800-\udfff]")  # unpaired, it cannot be encoded as UTF-8
 
 
 class CaptionEntry(NamedTuple):
-    """A photo and what is said of it.
+    """A photo with its captions.
 
     Example:
         >>> CaptionEntry("a.jpg", "train/a.jpg", ("A dog .",)).split is None
@@ -25,33 +30,33 @@ class CaptionEntry(NamedTuple):
     """
 
     id: str
-    """Name of the photo, unlike all others; for COCO its number."""
+    """Unique name of the photo; for COCO its id."""
     file: str
-    """Path below the folder of photos."""
+    """Path relative to the folder of photos."""
     captions: tuple[str, ...]
-    """As they were written, but for white space: each run of it is one blank."""
+    """As they were written, but with single spaces."""
     split: str | None = None
-    """The split that the file of captions itself names."""
+    """The split that the captions' file assigns."""
 
 
-def read_captions(path: PathLike, *, format: Format | None = None) -> list[CaptionEntry]:  # noqa: A002
-    r"""Return the photos that a file of captions names, in its order, each with its captions.
+def read_captions(path: PathLike, *, format: CaptionFormat | None = None) -> list[CaptionEntry]:  # noqa: A002
+    r"""Read a captions file: photos in the order of the file, each with its captions.
 
-    What has no caption, or an empty one, is left out with a warning that counts it.
+    Photos without captions and empty captions are dropped, with a warning that counts them.
 
     Args:
         path: UTF-8 text.
         format: `flickr`: lines `name#number<TAB>caption`; `csv`: a header with `image` and
             `caption`, separated by commas, semicolons, bars or tabs; `karpathy`: JSON with
-            `sentences` below `images`, where the split `restval` counts as `train`; `coco`: JSON
+            `sentences` under `images`, where the split `restval` counts as `train`; `coco`: JSON
             with `images` and `annotations`; `jsonl`: on each line a JSON object with `file` and
-            `captions`, or `image` and `caption`. By default what the content looks like.
+            `captions`, or `image` and `caption`. Detected from the content by default.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it does not have the format, names a photo outside the folder of photos,
-            says something twice, or says nothing, with the line or the key; if it is no text, or
-            longer than a gibibyte.
+        ValueError: If it does not have the format, a path leads outside of the folder of photos,
+            or it has duplicates or no captions; the message names the line or key. If it is not
+            text, or is longer than a gibibyte.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -59,123 +64,129 @@ def read_captions(path: PathLike, *, format: Format | None = None) -> list[Capti
         >>> read_captions(folder / "a.txt")
         [CaptionEntry(id='a.jpg', file='a.jpg', captions=('A dog .', 'It runs .'), split=None)]
     """
-    text = _content(Path(path))
-    form = format
+    text = _read_text(Path(path))
     try:
-        form = form or recognized(text)
-        entries, silent, empty = _gathered(remarks(text, form))
+        format = format or detect_format(text)  # noqa: A001
+        entries, uncaptioned, empty = _group_by_photo(parse_captions(text, format))
     except ValueError as error:
-        raise ValueError(f"{path}{f' (read as {form})' if form else ''}, {error}") from None
+        raise ValueError(f"{path}{f' (read as {format})' if format else ''}, {error}") from None
     if not entries:
-        raise ValueError(f"{path} (read as {form}) holds no caption")
+        raise ValueError(f"{path} (read as {format}) holds no caption")
     if empty:
-        _warn(f"{path}: {_some(empty, 'empty caption')} left out")
-    if silent:
-        _warn(f"{path}: {_some(silent, 'photo')} without a caption left out")
+        _warn(f"{path}: dropped {_summarize(empty, 'empty caption')}")
+    if uncaptioned:
+        _warn(f"{path}: dropped {_summarize(uncaptioned, 'photo')} without a caption")
     return entries
 
 
-def read_split(path: PathLike) -> list[str]:
-    """Return the names in a list of photos, one on each line.
+def read_split_file(path: PathLike) -> list[str]:
+    """Read a split file: a list of photos, one name per line.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, is no text, or a name stands twice.
+        ValueError: If it is empty, not text, or has duplicates.
     """
     lines: dict[str, int] = {}
-    for number, line in enumerate(_content(Path(path)).split("\n"), 1):
+    for number, line in enumerate(_read_text(Path(path)).split("\n"), 1):
         name = line.strip()
         if name in lines:
             raise ValueError(
-                f"{path}, line {number}: {named(name)} stands already on line {lines[name]}"
+                f"{path}, line {number}: {printable_name(name)} is already on line {lines[name]}"
             )
         if name:
             lines[name] = number
     return list(lines)
 
 
-def of_split(entries: Iterable[CaptionEntry], names: Sequence[str]) -> list[CaptionEntry]:
-    """Return the entries of a list of photos, in the order of the list.
+def select_listed(entries: Iterable[CaptionEntry], names: Sequence[str]) -> list[CaptionEntry]:
+    """Return the entries of the listed photos, in the order of the list.
 
     Args:
-        entries: Of all splits.
-        names: Ids, files, or files without folder and ending where only one photo has that name.
+        entries: Entries of all splits.
+        names: Ids, files, or file stems where these are unique.
 
     Raises:
-        ValueError: If a name has no captions, or two names mean the same photo.
+        ValueError: If a name has no captions, or two names refer to the same photo.
 
     Example:
         >>> entries = [CaptionEntry(name, name, ("A dog .",)) for name in ("a.jpg", "b.jpg")]
-        >>> [entry.id for entry in of_split(entries, ["b.jpg"])]
+        >>> [entry.id for entry in select_listed(entries, ["b.jpg"])]
         ['b.jpg']
     """
-    known: dict[str, CaptionEntry] = {}
+    by_name: dict[str, CaptionEntry] = {}
     stems: dict[str, list[CaptionEntry]] = {}
     for entry in entries:
-        known[entry.file] = known[entry.id] = entry
+        by_name[entry.file] = by_name[entry.id] = entry
         stems.setdefault(PurePosixPath(entry.file).stem, []).append(entry)
-    known |= {stem: same[0] for stem, same in stems.items() if len(same) == 1 and stem not in known}
-    if missing := [name for name in names if name not in known]:
+    by_name |= {
+        stem: same_stem[0]
+        for stem, same_stem in stems.items()
+        if len(same_stem) == 1 and stem not in by_name
+    }
+    if missing := [name for name in names if name not in by_name]:
         raise ValueError(
-            f"{_some(missing, 'name')} of the split without captions; "
-            "give the captions of all its photos, or take the names out"
+            f"{_summarize(missing, 'name')} of the split without captions; "
+            "add their captions, or remove the names"
         )
-    chosen = [known[name] for name in names]
-    if twice := [one for one, count in Counter(entry.id for entry in chosen).items() if count > 1]:
-        raise ValueError(f"{_some(twice, 'photo')} more than once in the split; name each once")
-    return chosen
+    selected = [by_name[name] for name in names]
+    counts = Counter(entry.id for entry in selected)
+    if duplicates := [photo for photo, count in counts.items() if count > 1]:
+        raise ValueError(
+            f"{_summarize(duplicates, 'photo')} more than once in the split; list each photo once"
+        )
+    return selected
 
 
-def in_split(entries: Iterable[CaptionEntry], split: str) -> list[CaptionEntry]:
-    """Return the entries that their own file of captions puts into this split.
+def select_split(entries: Iterable[CaptionEntry], split: str) -> list[CaptionEntry]:
+    """Return the entries that the captions' file assigns to a split.
 
     Raises:
         ValueError: If there are none.
 
     Example:
         >>> entries = [CaptionEntry("a", "a.jpg", ("A dog .",), "val")]
-        >>> [entry.id for entry in in_split(entries, "val")]
+        >>> [entry.id for entry in select_split(entries, "val")]
         ['a']
     """
     entries = list(entries)
-    chosen = [entry for entry in entries if entry.split == split]
-    if not chosen:
-        there = sorted({str(entry.split) for entry in entries})
-        raise ValueError(f"no photo is of split {split!r}; the captions know {', '.join(there)}")
-    return chosen
+    selected = [entry for entry in entries if entry.split == split]
+    if not selected:
+        splits = sorted({str(entry.split) for entry in entries})
+        raise ValueError(f"no photo has the split {split!r}; the file has {', '.join(splits)}")
+    return selected
 
 
-def check_disjoint(splits: Mapping[str, Sequence[CaptionEntry]]) -> None:
-    """Refuse splits that share a photo: a score would then praise what was learnt by heart.
+def check_disjoint_splits(splits: Mapping[str, Sequence[CaptionEntry]]) -> None:
+    """Raise if splits share a photo, which would leak training data into the scores.
 
     Raises:
         ValueError: If a photo is in two of them.
 
     Example:
-        >>> check_disjoint({"train": [CaptionEntry("a", "a.jpg", ("A dog .",))], "test": []})
+        >>> check_disjoint_splits({"train": [CaptionEntry("a", "a.jpg", ("A dog .",))], "test": []})
     """
-    owners: dict[str, str] = {}
+    first_split: dict[str, str] = {}
     shared: dict[tuple[str, str], list[str]] = {}
     for split, entries in splits.items():
         for entry in entries:
-            owner = owners.setdefault(entry.file, split)
-            if owner != split:
-                shared.setdefault((owner, split), []).append(entry.id)
+            first = first_split.setdefault(entry.file, split)
+            if first != split:
+                shared.setdefault((first, split), []).append(entry.id)
     if shared:
-        both = ", ".join(
-            f"{first} and {second} share {_some(ids, 'photo')}"
+        overlaps = ", ".join(
+            f"{first} and {second} share {_summarize(ids, 'photo')}"
             for (first, second), ids in shared.items()
         )
-        raise ValueError(f"{both}; a photo may be in one split only")
+        raise ValueError(f"{overlaps}; a photo may be in one split only")
 
 
-def _content(path: Path) -> str:
-    """Return the text of a file, with line feeds alone at the ends of its lines."""
+def _read_text(path: Path) -> str:
+    """Return the text of a file with normalized line endings."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file{_alike(path)}")
-    content = bounded_bytes(path)
+        raise FileNotFoundError(f"{path} is not a file{_path_hint(path)}")
+    content = read_bytes_bounded(path)
     try:
-        text = plain_text(content)
+        text = decode_utf8(content)
     except ValueError as error:
         raise ValueError(f"{path}, {error}") from None
     if not text.strip():
@@ -183,54 +194,58 @@ def _content(path: Path) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _alike(path: Path) -> str:
-    """Return what may have been meant by a file that is not there, as the end of a sentence."""
+def _path_hint(path: Path) -> str:
+    """Return a suggestion for a missing file, as the end of a message."""
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent} either"
-    there = [one.name for one in path.parent.iterdir() if one.is_file()]
-    close = get_close_matches(path.name, there, n=1)
+    files = [sibling.name for sibling in path.parent.iterdir() if sibling.is_file()]
+    close = get_close_matches(path.name, files, n=1)
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _gathered(said: Iterable[Remark]) -> tuple[list[CaptionEntry], list[str], list[str]]:
-    """Return entries, photos of which nothing is said, and places of empty captions."""
-    photos: dict[str, Remark] = {}
+def _group_by_photo(
+    records: Iterable[CaptionRecord],
+) -> tuple[list[CaptionEntry], list[str], list[str]]:
+    """Return entries, photos without captions, and locations of empty captions."""
+    photos: dict[str, CaptionRecord] = {}
     captions: dict[str, list[str]] = {}
     empty: list[str] = []
-    for remark in said:
-        first = photos.setdefault(remark.id, remark)
-        _check(remark, first)
-        kept = captions.setdefault(remark.id, [])
-        caption = " ".join((remark.caption or "").split())
+    for record in records:
+        first = photos.setdefault(record.id, record)
+        _check_record(record, first)
+        photo_captions = captions.setdefault(record.id, [])
+        caption = " ".join((record.caption or "").split())
         if caption:
-            kept.append(caption)
-        elif remark.caption is not None:
-            empty.append(remark.place)
+            photo_captions.append(caption)
+        elif record.caption is not None:
+            empty.append(record.location)
     entries = [
         CaptionEntry(photo.id, photo.file, tuple(captions[photo.id]), photo.split)
         for photo in photos.values()
         if captions[photo.id]
     ]
-    return entries, [photo for photo, kept in captions.items() if not kept], empty
+    return entries, [photo for photo in captions if not captions[photo]], empty
 
 
-def _check(remark: Remark, first: Remark) -> None:
-    """Refuse a photo without a name, two photos of one name, and what cannot be written."""
-    if not remark.id.strip():
-        raise ValueError(f"{remark.place}: a photo must have a name, got {remark.id!r}")
-    if remark.file != first.file:
+def _check_record(record: CaptionRecord, first: CaptionRecord) -> None:
+    """Raise for a photo without a name, two photos with one name, or unencodable text."""
+    if not record.id.strip():
+        raise ValueError(f"{record.location}: a photo must have a name, got {record.id!r}")
+    if record.file != first.file:
         raise ValueError(
-            f"{remark.place}: {named(remark.file)} has the name of {named(first.file)}, "
-            f"{first.place}; each photo needs a name of its own"
+            f"{record.location}: {printable_name(record.file)} has the same name as "
+            f"{printable_name(first.file)} ({first.location}); each photo needs a unique name"
         )
-    if _HALF.search(f"{remark.id} {remark.file} {remark.caption}"):
-        raise ValueError(f"{remark.place}: half a character (a surrogate without its pair)")
+    if _SURROGATE.search(f"{record.id} {record.file} {record.caption}"):
+        raise ValueError(f"{record.location}: an unpaired surrogate character")
 
 
-def _some(items: Sequence[str], noun: str) -> str:
-    """Return how many there are, and the first of them."""
+def _summarize(items: Sequence[str], noun: str) -> str:
+    """Return the number of items and the first of them, for a message."""
     count = f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"
-    return f"{count} ({', '.join(map(named, items[:3]))}{', ...' if len(items) > 3 else ''})"
+    return (
+        f"{count} ({', '.join(map(printable_name, items[:3]))}{', ...' if len(items) > 3 else ''})"
+    )
 
 
 def _warn(message: str) -> None:
@@ -238,76 +253,79 @@ def _warn(message: str) -> None:
 
 
 Split = Literal["train", "validation", "test"]
-PerSplit = Mapping[str, str] | str
-"""One path for all splits, or one for each, by `train`, `validation` and `test`."""
+SplitPaths = Mapping[str, str] | str
+"""One path for all splits, or one per split: `train`, `validation`, `test`."""
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_NAMES = ("train", "val", None)  # unless others are given
+_DEFAULT_NAMES = ("train", "val", None)
 
 
 class CaptionSplit(NamedTuple):
-    """The photos of a split, and the folder below which their files lie."""
+    """The entries of a split, and the folder that their files are relative to."""
 
     entries: list[CaptionEntry]
     folder: Path
 
 
-def per_split(
-    captions: PerSplit,
-    photos: PerSplit,
-    names: Sequence[str | None] = _NAMES,
+def read_caption_splits(
+    captions: SplitPaths,
+    photos: SplitPaths,
+    names: Sequence[str | None] = _DEFAULT_NAMES,
     *,
-    format: Format | None = None,  # noqa: A002 (as read_captions calls it)
+    format: CaptionFormat | None = None,  # noqa: A002 (as read_captions calls it)
 ) -> dict[Split, CaptionSplit]:
-    r"""Return the splits of photos with captions, of which none shares a photo with training.
+    r"""Return the splits of a caption dataset; none shares a photo with training.
 
-    Without a test split the validation photos are tested. Without either there is training alone.
+    Without a test split, the validation photos are used for the test. Without either there is only
+    a training split.
 
     Args:
-        captions: The file of captions, or that of each split, as COCO comes.
-        photos: The folder of the photos, or that of each split.
-        names: Of training, validation and test: a split that the captions' file names, or a list
-            of photos. A split with a file of its own is the whole file, where these are left as
-            they are and the file names no splits.
-        format: Of the captions' files; recognized if left out.
+        captions: The captions file, or one per split, as in COCO.
+        photos: The folder of the photos, or one per split.
+        names: For training, validation and test: a split name in the captions file, or a file with
+            a list of photos. With the default names, a split with its own captions file is the
+            whole file if that file assigns no splits.
+        format: Format of the captions files; detected if None.
 
     Raises:
-        FileNotFoundError: If a file of captions is missing.
-        ValueError: If a split is unknown, there is nothing to train on, or a photo of training is
-            in another split.
+        FileNotFoundError: If a captions file is missing.
+        ValueError: If a split is unknown, there is no training split, or a training photo is in
+            another split.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> for name in ("train", "val"):
         ...     _ = (folder / name).write_text(f"{name}.jpg#0\tA dog .")
         >>> files = {"train": str(folder / "train"), "validation": str(folder / "val")}
-        >>> splits = per_split(files, str(folder))
-        >>> {split: [entry.file for entry in found.entries] for split, found in splits.items()}
+        >>> splits = read_caption_splits(files, str(folder))
+        >>> {name: [entry.file for entry in split.entries] for name, split in splits.items()}
         {'train': ['train.jpg'], 'validation': ['val.jpg'], 'test': ['val.jpg']}
     """
-    files, folders = _by_split(captions, "captions"), _by_split(photos, "photos")
+    files, folders = _paths_by_split(captions, "captions"), _paths_by_split(photos, "photos")
     if "train" not in files or names[0] is None:
-        raise ValueError(f"there must be captions to train on, got captions of {', '.join(files)}")
-    read = {file: read_captions(file, format=format) for file in dict.fromkeys(files.values())}
+        raise ValueError(f"captions must include a train split, got {', '.join(files)}")
+    entries_of = {
+        file: read_captions(file, format=format) for file in dict.fromkeys(files.values())
+    }
     splits: dict[Split, CaptionSplit] = {}
-    own = not isinstance(captions, str)
-    for split, name, usual in zip(_SPLITS, names, _NAMES, strict=True):
-        if split not in files or (name is None and not own):
+    separate_files = not isinstance(captions, str)
+    for split, name, default in zip(_SPLITS, names, _DEFAULT_NAMES, strict=True):
+        if split not in files or (name is None and not separate_files):
             continue
         if split not in folders:
-            raise ValueError(f"photos must name the folder of the {split} split too")
-        entries = read[files[split]]
-        named = name is not None and any(entry.split == name for entry in entries)
-        if named or not own or name not in (usual, None):
-            entries = split_entries(entries, str(name))
+            raise ValueError(f"photos must include the folder of the {split} split")
+        entries = entries_of[files[split]]
+        assigned = name is not None and any(entry.split == name for entry in entries)
+        if assigned or not separate_files or name not in (default, None):
+            entries = entries_of_split(entries, str(name))
         splits[split] = CaptionSplit(entries, Path(folders[split]))
     if "test" not in splits and "validation" in splits:
         splits["test"] = splits["validation"]
-    _check_disjoint(splits)
+    _check_disjoint_from_train(splits)
     return splits
 
 
-def check_ids(splits: Mapping[Split, CaptionSplit]) -> None:
-    """Refuse two photos with one name: kept features are found by it.
+def check_unique_ids(splits: Mapping[Split, CaptionSplit]) -> None:
+    """Raise if two photos have the same id, which identifies cached features.
 
     Raises:
         ValueError: If there are such photos.
@@ -318,56 +336,54 @@ def check_ids(splits: Mapping[Split, CaptionSplit]) -> None:
             file = folder / entry.file
             if files.setdefault(entry.id, file) != file:
                 raise ValueError(
-                    f"{files[entry.id]} and {file} have the same name, {entry.id}, in the files of "
-                    "captions: a cache needs different ones; leave out the cache, or rename them"
+                    f"{files[entry.id]} and {file} have the same id, {entry.id}, in the captions "
+                    "files: a feature cache needs unique ids; rename them, or disable the cache"
                 )
 
 
-def _by_split(paths: PerSplit, what: str) -> dict[Split, str]:
+def _paths_by_split(paths: SplitPaths, argument: str) -> dict[Split, str]:
     """Return the path of each split."""
     if isinstance(paths, str):
         return dict.fromkeys(_SPLITS, paths)
     if unknown := [name for name in paths if name not in _SPLITS]:
-        raise ValueError(f"{what} may be given for {', '.join(_SPLITS)}; got {', '.join(unknown)}")
+        raise ValueError(f"{argument} accepts {', '.join(_SPLITS)}; got {', '.join(unknown)}")
     return {split: paths[split] for split in _SPLITS if paths.get(split)}
 
 
-def _check_disjoint(splits: Mapping[Split, CaptionSplit]) -> None:
-    """Refuse a split that shares a photo with training; photos of one name may differ by folder."""
-    placed = {
+def _check_disjoint_from_train(splits: Mapping[Split, CaptionSplit]) -> None:
+    """Raise if a split shares a photo with training, comparing full paths."""
+    resolved = {
         split: [entry._replace(file=str(folder / entry.file)) for entry in entries]
         for split, (entries, folder) in splits.items()
     }
-    for split in placed:
+    for split in resolved:
         if split != "train":
-            check_disjoint({part: placed[part] for part in ("train", split)})
+            check_disjoint_splits({part: resolved[part] for part in ("train", split)})
 
 
-def split_entries(entries: Sequence[CaptionEntry], name: str) -> list[CaptionEntry]:
-    """Return the entries of a split that is named in the captions' file, or listed in another.
+def entries_of_split(entries: Sequence[CaptionEntry], name: str) -> list[CaptionEntry]:
+    """Return the entries of a split, assigned by the captions file or listed in a split file.
 
     Args:
-        entries: Of all splits.
-        name: Of a split, or of a file with a list of photos.
+        entries: Entries of all splits.
+        name: Name of a split, or path of a file with a list of photos.
 
     Raises:
-        ValueError: If it is neither, or the list does not fit the captions.
+        ValueError: If it is neither, or the list does not match the captions.
 
     Example:
         >>> entries = [CaptionEntry("a", "a.jpg", ("A dog .",), "val")]
-        >>> [entry.id for entry in split_entries(entries, "val")]
+        >>> [entry.id for entry in entries_of_split(entries, "val")]
         ['a']
     """
     if any(entry.split == name for entry in entries):
-        return in_split(entries, name)
+        return select_split(entries, name)
     if Path(name).is_file():
-        return of_split(entries, read_split(name))
-    named = sorted({entry.split for entry in entries if entry.split})
-    known = (
-        f"the captions' file names {', '.join(named)}"
-        if named
-        else "it names no split: give a list of photos, or a file of captions for each split"
+        return select_listed(entries, read_split_file(name))
+    assigned = sorted({entry.split for entry in entries if entry.split})
+    hint = (
+        f"it assigns {', '.join(assigned)}"
+        if assigned
+        else "it assigns no splits: give a list of photos, or a captions file for each split"
     )
-    raise ValueError(
-        f"{name} is neither a split that the captions' file names nor a list of photos; {known}"
-    )
+    raise ValueError(f"{name} is neither a split in the captions file nor a list of photos; {hint}")

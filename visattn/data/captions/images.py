@@ -1,4 +1,4 @@
-"""Photos with captions as a data set: read when they are asked for, missing ones found before."""
+"""Datasets of images with captions, read on access; missing files are reported in advance."""
 
 import os
 from abc import abstractmethod
@@ -12,45 +12,45 @@ from torch.utils.data import Dataset
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.files import CaptionEntry
 from visattn.data.images.reader import LoadedImage, PathLike, read_image, read_size
-from visattn.data.images.resize import ResizeSpec, frame, framed_geometry
+from visattn.data.images.resize import ResizeSpec, resize_geometry, resize_to_input
 from visattn.geometry.affine import Geometry
 from visattn.io.safe_paths import SafeDirectory
 
 
 class CaptionedImages(Dataset[CaptionSample]):
-    """Images, each with all of its captions, wherever they lie.
+    """Images, each with all of its captions, from any storage.
 
     Args:
-        entries: What is said of each.
-        framing: How an image comes into the network's input.
+        entries: Captions of each image.
+        resize: Resizing to the network's input.
     """
 
-    def __init__(self, entries: Sequence[CaptionEntry], framing: ResizeSpec) -> None:
-        self.entries, self.framing = entries, framing
+    def __init__(self, entries: Sequence[CaptionEntry], resize: ResizeSpec) -> None:
+        self.entries, self.resize = entries, resize
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getitem__(self, index: int) -> CaptionSample:
         entry = self._entry(index)
-        pixels, _ = self.framed(index)
+        pixels, _ = self.load_input(index)
         return CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
 
-    def framed(self, index: int) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
-        """Return what the network sees of an image, and the way back to the image.
+    def load_input(self, index: int) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
+        """Return the network's input for an image, and its geometry.
 
         Raises:
-            ImageError: If the image cannot be read; the message says where it lies.
+            ImageError: If the image cannot be read; the message names its location.
         """
-        return frame(self.image(index), self.framing)
+        return resize_to_input(self.load_image(index), self.resize)
 
     @abstractmethod
-    def image(self, index: int) -> LoadedImage:
-        """Return an image as it is."""
+    def load_image(self, index: int) -> LoadedImage:
+        """Return an image at its own size."""
 
     @abstractmethod
     def geometry(self, index: int) -> Geometry:
-        """Return the way back to an image, of which only the head is read."""
+        """Return the geometry of an image; only its header is read."""
 
     def _entry(self, index: int) -> CaptionEntry:
         if not 0 <= index < len(self.entries):
@@ -59,16 +59,16 @@ class CaptionedImages(Dataset[CaptionSample]):
 
 
 class CaptionedPhotos(CaptionedImages):
-    """Photos of a folder, each with all of its captions.
+    """Photos in a folder, each with all of its captions.
 
     Args:
-        entries: What `read_captions` and `of_split` return.
-        folder: Below which the files of the entries lie.
-        framing: How a photo comes into the network's input.
+        entries: As `read_captions` and `select_listed` return them.
+        folder: Folder that the files of the entries are relative to.
+        resize: Resizing to the network's input.
 
     Raises:
         FileNotFoundError: If the folder, or any photo in it, is missing or empty.
-        ValueError: If a photo lies outside of the folder, by its name or by a link.
+        ValueError: If the path of a photo, or a link, leads outside of the folder.
 
     Example:
         >>> from PIL import Image
@@ -81,19 +81,19 @@ class CaptionedPhotos(CaptionedImages):
     """
 
     def __init__(
-        self, entries: Sequence[CaptionEntry], folder: PathLike, framing: ResizeSpec
+        self, entries: Sequence[CaptionEntry], folder: PathLike, resize: ResizeSpec
     ) -> None:
-        super().__init__(tuple(entries), framing)
+        super().__init__(tuple(entries), resize)
         self.folder = Path(folder)
         if missing := missing_photos(entries, folder):
-            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            examples = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             raise FileNotFoundError(
                 f"{len(missing):,} of {len(entries):,} photos are missing or empty in "
-                f"{folder}: {some}{_elsewhere(self.folder, missing[0])}"
+                f"{folder}: {examples}{_folder_hint(self.folder, missing[0])}"
             )
 
-    def image(self, index: int) -> LoadedImage:
-        """Return a photo.
+    def load_image(self, index: int) -> LoadedImage:
+        """Return a photo at its own size.
 
         Raises:
             ImageError: If it cannot be read; the message names its file.
@@ -101,44 +101,46 @@ class CaptionedPhotos(CaptionedImages):
         return read_image(self.folder / self._entry(index).file)
 
     def geometry(self, index: int) -> Geometry:
-        """Return the way back to a photo, of which only the head of the file is read.
+        """Return the geometry of a photo; only the header of its file is read.
 
         Raises:
             ImageError: If it cannot be read; the message names the file.
         """
         size, orientation = read_size(self.folder / self._entry(index).file)
-        return framed_geometry(size, self.framing, orientation)
+        return resize_geometry(size, self.resize, orientation)
 
 
 def missing_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> list[str]:
-    """Return the files that are not in the folder, or empty there; no photo is opened.
+    """Return the files that are missing in the folder or empty; no photo is decoded.
 
     Raises:
         FileNotFoundError: If the folder itself is missing.
-        ValueError: If a file lies outside of it, by its name or by a link.
+        ValueError: If the path of a file, or a link, leads outside of the folder.
 
     Example:
         >>> missing_photos([CaptionEntry("a", "a.png", ("A cat .",))], getfixture("tmp_path"))
         ['a.png']
     """
     if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder} is no folder; give the folder of the photos")
-    inside = SafeDirectory(folder)
-    return [entry.file for entry in entries if not _holds(inside.path(entry.file))]
+        raise FileNotFoundError(f"{folder} is not a folder; give the folder of the photos")
+    directory = SafeDirectory(folder)
+    return [entry.file for entry in entries if not _is_nonempty(directory.path(entry.file))]
 
 
-def _holds(path: Path) -> bool:
+def _is_nonempty(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _elsewhere(folder: Path, file: str) -> str:
-    """Return a hint if the photo lies one folder deeper, or in a folder beside this one."""
-    shelves = [shelf for shelf in (folder, folder.absolute().parent) if os.access(shelf, os.R_OK)]
-    places = [
-        Path(place)
-        for shelf in shelves
-        for place in sorted(os.scandir(shelf), key=lambda place: place.name)
-        if place.is_dir() and os.access(place, os.X_OK)
+def _folder_hint(folder: Path, file: str) -> str:
+    """Return a hint if the photo is in a subfolder or a sibling of this folder."""
+    parents = [path for path in (folder, folder.absolute().parent) if os.access(path, os.R_OK)]
+    candidates = [
+        Path(candidate)
+        for parent in parents
+        for candidate in sorted(os.scandir(parent), key=lambda candidate: candidate.name)
+        if candidate.is_dir() and os.access(candidate, os.X_OK)
     ]
-    found = next((place for place in places if _holds(place / file)), None)
-    return f"; {found} has the first, is it the folder?" if found else "; take them out or add them"
+    match = next((path for path in candidates if _is_nonempty(path / file)), None)
+    if match is None:
+        return "; add them, or remove their captions"
+    return f"; {match} contains the first one: is it the folder?"

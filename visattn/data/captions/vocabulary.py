@@ -1,4 +1,4 @@
-"""Captions as numbers: which words there are, and how a line of text falls into them."""
+"""Caption vocabulary and word tokenizer."""
 
 import hashlib
 import re
@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-from visattn.models.captioner import END, PAD, SPECIALS, START, UNKNOWN
+from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
-_ENDING = r"(?:n't|'(?:s|m|d|re|ve|ll))(?!\w)"  # what the Penn Treebank parts from a word
-_RUN = r"\w[\w\u0300-\u036f]*"  # accents that no letter has taken in belong to the word
-_PARTED = re.compile(_ENDING)
+_CLITIC = r"(?:n't|'(?:s|m|d|re|ve|ll))(?!\w)"  # clitics that the Penn Treebank splits off
+_WORD_CHARACTERS = (
+    r"\w[\w\u0300-\u036f]*"  # combining accents that NFC could not compose belong to the word
+)
+_CLITIC_PATTERN = re.compile(_CLITIC)
 _WORD = re.compile(
     rf"(?:[^\W\d_]\.){{2,}}(?!\w)"  # u.s.
-    rf"|{_ENDING}"
+    rf"|{_CLITIC}"
     rf"|\d+(?:[.,:]\d+)+(?!\w)"  # 1,000 and 9:30
-    rf"|{_RUN}(?:['./-]{_RUN})*"  # dog, o'clock, t-shirt, 3/4
+    rf"|{_WORD_CHARACTERS}(?:['./-]{_WORD_CHARACTERS})*"  # dog, o'clock, t-shirt, 3/4
     r"|[#&$%]"
 )
 
@@ -24,32 +26,32 @@ _WORD = re.compile(
 def split_words(caption: str) -> list[str]:
     """Return the words of a caption, lower-cased, without punctuation.
 
-    Endings such as 's and n't are words of their own, as the Penn Treebank has them: so the words,
-    joined by blanks, are scored as the caption itself would be. Emoji and brackets are no words.
+    Clitics such as 's and n't are separate words, as in the Penn Treebank, so that the words
+    joined by spaces get the same scores as the caption itself. Emoji and brackets are dropped.
 
     Law:
-        Joined by blanks and split again, the words are the same.
+        Joining by spaces and splitting again gives the same words.
 
     Example:
         >>> split_words("A dog's ball, well-worn.")
         ['a', 'dog', "'s", 'ball', 'well-worn']
     """
     text = unicodedata.normalize("NFC", caption.lower().replace("’", "'"))
-    return _WORD.findall(_PARTED.sub(r" \g<0>", text))
+    return _WORD.findall(_CLITIC_PATTERN.sub(r" \g<0>", text))
 
 
 class Vocabulary:
-    """A fixed list of words, the first four of which are pad, start, end and unknown.
+    """A fixed list of words; the first four are pad, start, end and unknown.
 
     Args:
-        words: Every word once, `SPECIALS` first.
-        counts: How often words stood in the captions that were counted, where that is known.
+        words: Every word once, `SPECIAL_TOKENS` first.
+        counts: Frequency of each word in the training captions, if known.
 
     Raises:
-        ValueError: If the specials do not come first, or a word stands twice.
+        ValueError: If the special tokens do not come first, or a word occurs twice.
 
     Example:
-        >>> vocabulary = Vocabulary.of(["a red ring", "a blue ring"])
+        >>> vocabulary = Vocabulary.from_captions(["a red ring", "a blue ring"])
         >>> vocabulary.encode("a green ring")
         [1, 4, 3, 5, 2]
         >>> vocabulary.decode([4, 5])
@@ -57,85 +59,85 @@ class Vocabulary:
     """
 
     def __init__(self, words: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
-        if tuple(words[: len(SPECIALS)]) != SPECIALS:
+        if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
             raise ValueError(
-                f"a vocabulary begins with {', '.join(SPECIALS)}, got {list(words[:4])}; "
-                "Vocabulary.of counts one from captions"
+                f"a vocabulary must start with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
+                "Vocabulary.from_captions builds one"
             )
         self.words = tuple(words)
         self.counts = dict(counts or {})
         self._index = {word: index for index, word in enumerate(self.words)}
         if len(self._index) < len(self.words):
-            twice = [word for word, count in Counter(words).items() if count > 1]
-            raise ValueError(f"every word may stand once, but these stand twice: {twice[:5]}")
+            duplicates = [word for word, count in Counter(words).items() if count > 1]
+            raise ValueError(f"words must be unique, got duplicates: {duplicates[:5]}")
 
     @classmethod
-    def of(
-        cls, captions: Iterable[str], *, min_count: int = 1, max_words: int | None = None
+    def from_captions(
+        cls, captions: Iterable[str], *, min_word_freq: int = 1, max_words: int | None = None
     ) -> Self:
-        """Return the vocabulary of these captions: the commonest word first, ties by alphabet.
+        """Build a vocabulary from captions: most frequent word first, ties in alphabetical order.
 
         Args:
-            captions: Of the training split, and of nothing else.
-            min_count: Rarer words become unknown.
-            max_words: So many words are kept at most, specials not counted.
+            captions: Captions of the training split only.
+            min_word_freq: Less frequent words become unknown.
+            max_words: Maximum number of words, special tokens not counted.
 
         Raises:
             ValueError: If a limit is below 1, or leaves no word.
         """
         counts = Counter(word for caption in captions for word in split_words(caption))
-        return cls.counted(counts, min_count=min_count, max_words=max_words)
+        return cls.from_counts(counts, min_word_freq=min_word_freq, max_words=max_words)
 
     @classmethod
-    def counted(
-        cls, counts: Mapping[str, int], *, min_count: int = 1, max_words: int | None = None
+    def from_counts(
+        cls, counts: Mapping[str, int], *, min_word_freq: int = 1, max_words: int | None = None
     ) -> Self:
-        """Return the vocabulary of captions whose words were counted: the commonest word first.
+        """Build a vocabulary from word counts: most frequent word first.
 
         Raises:
             ValueError: If a limit is below 1, or leaves no word.
 
         Example:
-            >>> Vocabulary.counted({"ring": 1, "a": 2}).decode([4, 5])
+            >>> Vocabulary.from_counts({"ring": 1, "a": 2}).decode([4, 5])
             'a ring'
         """
-        if min_count < 1 or (max_words is not None and max_words < 1):
+        if min_word_freq < 1 or (max_words is not None and max_words < 1):
             raise ValueError(
-                f"min_count and max_words must be at least 1, got {min_count} and {max_words}"
+                f"min_count and max_words must be at least 1, got {min_word_freq} and {max_words}"
             )
-        kept = [word for word, count in counts.items() if count >= min_count]
+        kept = [word for word, count in counts.items() if count >= min_word_freq]
         if counts and not kept:
-            word, most = max(counts.items(), key=lambda pair: pair[1])
+            word, count = max(counts.items(), key=lambda pair: pair[1])
             raise ValueError(
-                f"no word stands {min_count} times in the captions, the commonest, {word!r}, "
-                f"{most} times; lower min_count"
+                f"no word occurs {min_word_freq} times in the captions; the most frequent, "
+                f"{word!r}, occurs {count} times; lower min_word_freq"
             )
         kept = sorted(kept, key=lambda word: (-counts[word], word))[:max_words]
-        return cls((*SPECIALS, *kept), {word: counts[word] for word in kept})
+        return cls((*SPECIAL_TOKENS, *kept), {word: counts[word] for word in kept})
 
     def __len__(self) -> int:
         return len(self.words)
 
     @property
     def hash(self) -> str:
-        """Sixteen letters that change whenever a word or the order does."""
+        """Hash of the words and their order, 16 hexadecimal digits."""
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
 
-    def unknown_share(self, captions: Iterable[str]) -> float:
-        """Return which share of all words of these captions is unknown; 0 if there is no word.
+    def unknown_fraction(self, captions: Iterable[str]) -> float:
+        """Return the fraction of the words of captions that is unknown; 0 without words.
 
         Example:
-            >>> Vocabulary.of(["a red ring"]).unknown_share(["a red ring", "a blue"])
+            >>> Vocabulary.from_captions(["a red ring"]).unknown_fraction(["a red ring", "a blue"])
             0.2
         """
         words = [word for caption in captions for word in split_words(caption)]
         return sum(word not in self._index for word in words) / max(1, len(words))
 
     def encode(self, caption: str) -> list[int]:
-        """Return a caption as numbers, from start to end."""
+        """Return the token ids of a caption, start and end included."""
         words = (self._index.get(word, UNKNOWN) for word in split_words(caption))
         return [START, *words, END]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the words of these numbers as one line; pad, start and end say nothing."""
+        """Return the words of token ids, joined by spaces, without pad, start and end."""
         return " ".join(self.words[token] for token in tokens if token not in (PAD, START, END))

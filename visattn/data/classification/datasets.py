@@ -1,4 +1,4 @@
-"""Images with the number of their class, read a batch at a time."""
+"""Labeled image datasets that return whole batches."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from torch.utils.data import Dataset
 
 from visattn.data.images.augment import Augmentation
 from visattn.data.images.reader import LoadedImage, find_images, read_image
-from visattn.data.images.resize import ResizeSpec, frame
+from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.loading.fallback import ReadFallback
-from visattn.data.loading.sample_seed import mixed, numbered_uniforms
+from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 
-_CHANGES = 1  # sets what augmentations draw apart from what else a seed is for
+_SEED_STREAM = 1  # separates these random numbers from others with the same seed
 
 
 class LabeledBatch(NamedTuple):
-    """Images of one size, and the class of each."""
+    """Images of one size and their class indices."""
 
     images: UInt8[Tensor, "b c y x"]
     labels: Int[Tensor, " b"]
@@ -35,15 +35,15 @@ class LabeledBatch(NamedTuple):
 
 
 class LabeledImages(Dataset[LabeledBatch]):
-    """Images with their classes; an item is a batch.
+    """Base class of labeled images; an item is a whole batch.
 
-    Numbers go on behind the last image: with n images, i + n is image i changed in another
-    way, which is how every epoch changes images anew.
+    Indices may exceed the length: with n images, i + n is image i with new random augmentations,
+    which is how every epoch differs.
 
     Args:
-        labels: The class of each image.
-        augmentations: Applied one after the other; training images have some.
-        seed: Another seed, other changes.
+        labels: Class index of each image.
+        augmentations: Applied in order; usually for training images only.
+        seed: Seed of the augmentations.
     """
 
     def __init__(
@@ -59,43 +59,45 @@ class LabeledImages(Dataset[LabeledBatch]):
         return len(self.labels)
 
     @abstractmethod
-    def __getitem__(self, numbers: list[int]) -> LabeledBatch:
-        """Return the images with these numbers."""
+    def __getitem__(self, indices: list[int]) -> LabeledBatch:
+        """Return the batch of images with these indices."""
 
-    def rows(self, numbers: Sequence[int]) -> Int[Tensor, " b"]:
-        """Return which images these numbers are of."""
-        return torch.tensor(numbers, dtype=torch.long) % len(self)
+    def image_indices(self, indices: Sequence[int]) -> Int[Tensor, " b"]:
+        """Return the index of each image, without the epoch."""
+        return torch.tensor(indices, dtype=torch.long) % len(self)
 
-    def changed(
-        self, images: UInt8[Tensor, "b c y x"], numbers: Sequence[int]
+    def augment(
+        self, images: UInt8[Tensor, "b c y x"], indices: Sequence[int]
     ) -> UInt8[Tensor, "b c y2 x2"]:
-        """Return images after the augmentations.
+        """Return the augmented images.
 
         Args:
-            images: Some of them.
-            numbers: Theirs; what is drawn depends on an image's number and the seed alone.
+            images: Images of this dataset.
+            indices: Their indices; the random numbers depend on these and the seed alone.
         """
-        draws = [augmentation.draws for augmentation in self.augmentations]
-        if not draws:
+        counts = [augmentation.num_uniforms for augmentation in self.augmentations]
+        if not counts:
             return images
-        drawn = numbered_uniforms(mixed(self.seed, _CHANGES), numbers, sum(draws))
-        for augmentation, own in zip(self.augmentations, drawn.split(draws, 1), strict=True):
-            images = augmentation(images, own)
+        uniforms = per_sample_uniforms(mix_seed(self.seed, _SEED_STREAM), indices, sum(counts))
+        for augmentation, own_uniforms in zip(
+            self.augmentations, uniforms.split(counts, 1), strict=True
+        ):
+            images = augmentation(images, own_uniforms)
         return images
 
 
-class HeldImages(LabeledImages):
-    """Small images, all of them in memory.
+class InMemoryImages(LabeledImages):
+    """Small images held in memory.
 
     Args:
-        images: All of one size.
-        labels: The class of each.
-        augmentations: Applied one after the other, to a whole batch.
-        seed: Another seed, other changes.
+        images: Images of one size.
+        labels: Class index of each image.
+        augmentations: Applied in order to each batch.
+        seed: Seed of the augmentations.
 
     Example:
-        >>> held = HeldImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
-        >>> held[[6, 2]].labels
+        >>> dataset = InMemoryImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
+        >>> dataset[[6, 2]].labels
         tensor([6, 2])
     """
 
@@ -110,104 +112,107 @@ class HeldImages(LabeledImages):
         super().__init__(labels, augmentations, seed=seed)
         self.images = images
 
-    def __getitem__(self, numbers: list[int]) -> LabeledBatch:
-        """Return the images with these numbers, changed where that is wanted."""
-        rows = self.rows(numbers)
-        return LabeledBatch(self.changed(self.images[rows], numbers), self.labels[rows])
+    def __getitem__(self, indices: list[int]) -> LabeledBatch:
+        """Return the batch of images with these indices, augmented."""
+        rows = self.image_indices(indices)
+        return LabeledBatch(self.augment(self.images[rows], indices), self.labels[rows])
 
 
-class FramedPhotos(LabeledImages):
-    """Photos of any size, read when their turn comes and made to fit.
+class ImageFiles(LabeledImages):
+    """Image files of any size, read on access and resized.
 
     Args:
-        files: Where the photos lie, or the photos themselves, read when they are asked for.
-        labels: The class of each.
-        framing: How a photo comes into the size that the network takes.
-        augmentations: Applied one after the other, to each photo at its own size. What comes out
-            in another size than the network takes is then framed.
-        seed: Another seed, other changes.
-        substitutes: What stands in, with its class, for a photo that cannot be read; none if left
-            out.
+        files: Paths of the images, or a sequence of images that are read on access.
+        labels: Class index of each image.
+        resize: Resizing to the network's input.
+        augmentations: Applied in order to each image at its own size. Results of another size than
+            the network's input are then resized.
+        seed: Seed of the augmentations.
+        fallback: Replaces images that cannot be read, with their labels; None raises.
     """
 
     def __init__(
         self,
         files: Sequence[Path | LoadedImage],
         labels: Int[Tensor, " n"],
-        framing: ResizeSpec,
+        resize: ResizeSpec,
         augmentations: Sequence[Augmentation] = (),
         *,
         seed: int = 0,
-        substitutes: ReadFallback | None = None,
+        fallback: ReadFallback | None = None,
     ) -> None:
         super().__init__(labels, augmentations, seed=seed)
-        self.files, self.framing, self.substitutes = files, framing, substitutes
+        self.files, self.resize, self.fallback = files, resize, fallback
 
-    def __getitem__(self, numbers: list[int]) -> LabeledBatch:
-        """Return the photos with these numbers.
+    def __getitem__(self, indices: list[int]) -> LabeledBatch:
+        """Return the batch of images with these indices, augmented and resized.
 
         Raises:
-            ImageError: If one of them cannot be read, and nothing stands in for it.
+            ImageError: If an image cannot be read, and there is no fallback.
         """
-        rows = self.rows(numbers).tolist()
-        found = [self._shown(row, number) for row, number in zip(rows, numbers, strict=True)]
-        images, shown = zip(*found, strict=True)
-        return LabeledBatch(torch.stack(images), self.labels[list(shown)])
+        rows = self.image_indices(indices).tolist()
+        loaded = [self._load(row, index) for row, index in zip(rows, indices, strict=True)]
+        images, loaded_rows = zip(*loaded, strict=True)
+        return LabeledBatch(torch.stack(images), self.labels[list(loaded_rows)])
 
-    def _shown(self, row: int, number: int) -> tuple[UInt8[Tensor, "3 y x"], int]:
-        """Return a photo, and which one it is."""
+    def _load(self, row: int, index: int) -> tuple[UInt8[Tensor, "3 y x"], int]:
+        """Return an image, or its replacement, and its row."""
 
         def read(row: int) -> tuple[UInt8[Tensor, "3 y x"], int]:
-            return self._image(self.files[row], number), row
+            return self._load_input(self.files[row], index), row
 
-        return read(row) if self.substitutes is None else self.substitutes.read(row, read)
+        return read(row) if self.fallback is None else self.fallback.read(row, read)
 
-    def _image(self, file: Path | LoadedImage, number: int) -> UInt8[Tensor, "3 y x"]:
+    def _load_input(self, file: Path | LoadedImage, index: int) -> UInt8[Tensor, "3 y x"]:
         image = read_image(file)
         if self.augmentations:
             pixels = torch.from_numpy(np.ascontiguousarray(image.pixels.transpose(2, 0, 1)))
-            (pixels,) = self.changed(pixels[None], [number])
-            if tuple(pixels.shape[1:]) == self.framing.size:
+            (pixels,) = self.augment(pixels[None], [index])
+            if tuple(pixels.shape[1:]) == self.resize.size:
                 return pixels
             image = LoadedImage(pixels.permute(1, 2, 0).contiguous().numpy(), name=image.name)
-        return frame(image, self.framing)[0]
+        return resize_to_input(image, self.resize)[0]
 
 
-def class_folders(folder: Path) -> list[str]:
-    """Return the names of the classes of a folder that holds a folder of photos for each.
+def find_classes(folder: Path) -> list[str]:
+    """Return the class names of a folder with one subfolder per class.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or nothing in it that could be a class.
+        FileNotFoundError: If the folder does not exist or has no subfolders.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> for name in ("tulip", "rose"):
         ...     (folder / name).mkdir()
-        >>> class_folders(folder)
+        >>> find_classes(folder)
         ['rose', 'tulip']
     """
-    inner = sorted(folder.iterdir()) if folder.is_dir() else []
-    found = [path.name for path in inner if path.is_dir() and not path.name.startswith(".")]
-    if not found:
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    classes = [path.name for path in paths if path.is_dir() and not path.name.startswith(".")]
+    if not classes:
         raise FileNotFoundError(
-            f"{folder} holds no folders; photos are expected as {folder}/CLASS/PHOTO"
+            f"{folder} has no class folders; photos are expected as {folder}/CLASS/PHOTO"
         )
-    return found
+    return classes
 
 
-def labeled_files(folder: Path, classes: Sequence[str]) -> tuple[list[Path], Int[Tensor, " n"]]:
-    """Return the photos of a folder with a folder for each class, and the class of each photo.
+def list_labeled_files(
+    folder: Path, classes: Sequence[str]
+) -> tuple[list[Path], Int[Tensor, " n"]]:
+    """Return the image files of a folder with one subfolder per class, and their class indices.
 
     Args:
-        folder: That of a split.
-        classes: Names of the classes, in the order of their numbers.
+        folder: Folder of a split.
+        classes: Class names in the order of their indices.
 
     Raises:
-        FileNotFoundError: If there is no folder or no photo of a class.
-        ValueError: If there is a folder of a class that is not among these.
+        FileNotFoundError: If a class has no folder or no photos.
+        ValueError: If there is a folder of an unknown class.
     """
-    if unknown := sorted(set(class_folders(folder)) - set(classes)):
-        raise ValueError(f"{folder} has classes that training has not: {', '.join(unknown[:5])}")
-    found = [find_images(folder / name) for name in classes]
-    labels = [torch.full((len(files),), number) for number, files in enumerate(found)]
-    return [file for files in found for file in files], torch.cat(labels)
+    if unknown := sorted(set(find_classes(folder)) - set(classes)):
+        raise ValueError(
+            f"{folder} has classes that the training split lacks: {', '.join(unknown[:5])}"
+        )
+    per_class = [find_images(folder / name) for name in classes]
+    labels = [torch.full((len(files),), index) for index, files in enumerate(per_class)]
+    return [file for files in per_class for file in files], torch.cat(labels)

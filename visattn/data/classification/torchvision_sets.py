@@ -1,4 +1,4 @@
-"""Digits and their classes in IDX files, looked at before anything is made of them."""
+"""Torchvision datasets in memory, with validation of MNIST's IDX files."""
 
 from math import prod
 from pathlib import Path
@@ -9,137 +9,140 @@ import torchvision.datasets
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from visattn.io.regular_files import open_regular
+from visattn.io.regular_files import open_regular_file
 
-_BYTES, _LARGEST = 8, 2**30  # the kind of number; the longest file
+_UINT8, _MAX_BYTES = 8, 2**30  # dtype code of uint8; largest file size
 
 
-def idx_shape(path: Path, axes: int) -> tuple[int, ...]:
-    """Return the shape of what an IDX file holds, once its length agrees with it.
+def read_idx_shape(path: Path, axes: int) -> tuple[int, ...]:
+    """Return the shape of the array in an IDX file, after checking the file's length.
 
     Args:
-        path: Of the file, unpacked.
-        axes: How many it must have: 1 for classes, 3 for images.
+        path: The decompressed file.
+        axes: Required number of axes: 1 for labels, 3 for images.
 
     Raises:
-        ValueError: If it is of another kind, cut off, or longer than it says.
+        ValueError: If it is not such a file, truncated, or longer than its header says.
         FileNotFoundError: If there is no such file.
 
     Example:
         >>> file = getfixture("tmp_path") / "labels-idx1-ubyte"
         >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1]))
-        >>> idx_shape(file, 1)
+        >>> read_idx_shape(file, 1)
         (3,)
 
     Source:
         LeCun, Cortes, Burges: the MNIST database of handwritten digits, "file formats".
     """
-    if not path.is_file():  # opening a pipe would wait for ever
-        raise FileNotFoundError(f"{path} is no file")
+    if not path.is_file():  # opening a pipe would block
+        raise FileNotFoundError(f"{path} is not a file")
     length = path.stat().st_size
-    with open_regular(path) as file:
-        head = file.read(4 + 4 * axes)
-    if head[:4] != bytes([0, 0, _BYTES, axes]):
+    with open_regular_file(path) as file:
+        header = file.read(4 + 4 * axes)
+    if header[:4] != bytes([0, 0, _UINT8, axes]):
         raise ValueError(
-            f"{path} is no IDX file of bytes with {axes} axes: it begins with {head[:4].hex(' ')}, "
-            f"not 00 00 08 {axes:02}; is it packed, or a page of a web server? Fetch it anew"
+            f"{path} is not an IDX file of uint8 with {axes} axes: it starts with "
+            f"{header[:4].hex(' ')}, not 00 00 08 {axes:02}; is it compressed, or an "
+            "HTML page? Download it again"
         )
-    shape = tuple(int.from_bytes(head[at : at + 4], "big") for at in range(4, 4 + 4 * axes, 4))
-    expected = 4 + 4 * axes + prod(shape)
-    if len(head) < 4 + 4 * axes or length != expected or length > _LARGEST:
+    header_bytes = 4 + 4 * axes
+    starts = range(4, header_bytes, 4)
+    shape = tuple(int.from_bytes(header[start : start + 4], "big") for start in starts)
+    expected = header_bytes + prod(shape)
+    if len(header) < header_bytes or length != expected or length > _MAX_BYTES:
         raise ValueError(
-            f"{path} has {length:,} bytes; of {' x '.join(map(str, shape))} it must have "
-            f"{expected:,}: it is cut off or damaged, fetch it anew"
+            f"{path} has {length:,} bytes, but {' x '.join(map(str, shape))} values need "
+            f"{expected:,}: it is truncated or damaged, download it again"
         )
     if not all(shape):
-        raise ValueError(f"{path} holds nothing: {' x '.join(map(str, shape))}")
+        raise ValueError(f"{path} is empty: {' x '.join(map(str, shape))}")
     return shape
 
 
-def check_digits(folder: Path, *, train: bool, classes: int) -> None:
-    """Refuse files of digits that are damaged or do not belong together; missing ones pass.
+def check_mnist_files(folder: Path, *, train: bool, classes: int) -> None:
+    """Raise if MNIST files are damaged or do not match; missing files are accepted.
 
     Args:
-        folder: In which torchvision keeps them: `ROOT/MNIST/raw`.
-        train: Whether those for training are looked at, or those for the test.
-        classes: How many there are.
+        folder: Where torchvision stores them: `ROOT/MNIST/raw`.
+        train: Whether to check the training files or the test files.
+        classes: Number of classes.
 
     Raises:
-        ValueError: If a file is damaged, there are other classes, or not one for each image.
+        ValueError: If a file is damaged, or labels do not match the images or classes.
 
     Example:
-        >>> check_digits(getfixture("tmp_path"), train=True, classes=10)
+        >>> check_mnist_files(getfixture("tmp_path"), train=True, classes=10)
     """
     part = "train" if train else "t10k"
     images, labels = folder / f"{part}-images-idx3-ubyte", folder / f"{part}-labels-idx1-ubyte"
     if not (images.is_file() and labels.is_file()):
         return
-    (count, *_), (told,) = idx_shape(images, 3), idx_shape(labels, 1)
-    if count != told:
+    (num_images, *_), (num_labels,) = read_idx_shape(images, 3), read_idx_shape(labels, 1)
+    if num_images != num_labels:
         raise ValueError(
-            f"{images} holds {count:,} images and {labels.name} {told:,} classes; "
-            "each image needs one: fetch both anew"
+            f"{images} holds {num_images:,} images, but {labels.name} holds {num_labels:,} labels; "
+            "download both again"
         )
     highest = max(labels.read_bytes()[8:])
     if highest >= classes:
-        raise ValueError(f"{labels} names class {highest}; there are {classes}, from 0 on")
+        raise ValueError(f"{labels} contains label {highest}; labels must be 0 to {classes - 1}")
 
 
-def read_torchvision(
+def load_torchvision(
     source: str, root: str, *, train: bool, download: bool = False
 ) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"], tuple[str, ...]]:
-    """Return images, the class of each, and the names of the classes.
+    """Return the images, labels and class names of a torchvision dataset.
 
     Args:
         source: A class of `torchvision.datasets` that holds all its images in memory.
-        root: The folder in which torchvision looks for the files.
-        train: Those for training, or those for the test.
-        download: Fetch the files if they are not there.
+        root: Folder in which torchvision looks for the files.
+        train: Whether to load the training split or the test split.
+        download: Download missing files.
 
     Raises:
-        FileNotFoundError: If the files are not there.
-        ValueError: If they are damaged, or do not belong together.
+        FileNotFoundError: If the files are missing.
+        ValueError: If they are damaged, or do not match.
 
     Example:
-        >>> read_torchvision("MNIST", "no_such_folder", train=True)
+        >>> load_torchvision("MNIST", "no_such_folder", train=True)
         Traceback (most recent call last):
-        FileNotFoundError: no_such_folder does not hold MNIST as torchvision keeps it: ...
+        FileNotFoundError: no_such_folder does not hold MNIST as torchvision stores it: ...
     """
     reader = getattr(torchvision.datasets, source)
     digits = issubclass(reader, torchvision.datasets.MNIST)
     if digits:
-        check_digits(Path(root, source, "raw"), train=train, classes=len(reader.classes))
+        check_mnist_files(Path(root, source, "raw"), train=train, classes=len(reader.classes))
     try:
-        found = reader(root, train=train, download=download)
+        dataset = reader(root, train=train, download=download)
     except (RuntimeError, FileNotFoundError) as error:
         raise FileNotFoundError(
-            f"{root} does not hold {source} as torchvision keeps it: {error}; choose "
-            "another --data.root, or say --data.download true"
+            f"{root} does not hold {source} as torchvision stores it: {error}; set "
+            "another --data.root, or --data.download true"
         ) from error
-    except Exception as error:  # of files not looked at; what torch says of pickles is bad advice
+    except Exception as error:  # of unchecked files; the advice of torch about pickles is unsafe
         raise ValueError(
-            f"{source} in {root} is damaged ({type(error).__name__}); fetch it anew"
+            f"{source} in {root} is damaged ({type(error).__name__}); download it again"
         ) from error
-    return _checked(found, f"{source} in {root}")
+    return _check_arrays(dataset, f"{source} in {root}")
 
 
-def _checked(
-    found: Any, place: str
+def _check_arrays(
+    dataset: Any, location: str
 ) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"], tuple[str, ...]]:
-    images, labels = torch.as_tensor(found.data), torch.as_tensor(found.targets)
+    images, labels = torch.as_tensor(dataset.data), torch.as_tensor(dataset.targets)
     # torchvision calls a digit "7 - seven".
-    names = tuple(name.split(" - ")[0] for name in found.classes)
+    names = tuple(name.split(" - ")[0] for name in dataset.classes)
     if images.dtype != torch.uint8 or images.ndim not in (3, 4) or labels.ndim != 1:
         raise ValueError(
-            f"{place} must be images with a class each, got {tuple(images.shape)} "
+            f"{location} must be images with one label each, got {tuple(images.shape)} "
             f"{images.dtype} and {tuple(labels.shape)}"
         )
     if not 0 < len(images) == len(labels) or not 0 <= int(labels.min()) <= int(labels.max()) < len(
         names
     ):
         raise ValueError(
-            f"{place} holds {len(images):,} images and {len(labels):,} classes; each image "
-            f"needs one, from 0 to {len(names) - 1}"
+            f"{location} holds {len(images):,} images and {len(labels):,} labels; each image "
+            f"needs one label from 0 to {len(names) - 1}"
         )
     images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
     return images.contiguous(), labels, names

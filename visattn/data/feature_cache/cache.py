@@ -1,117 +1,51 @@
-"""What a frozen encoder finds in photos, computed once and kept in a file."""
+"""Cache of the features that a frozen encoder computes for photos."""
 
 import errno
+import hashlib
+import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
-from jaxtyping import Float16
+from jaxtyping import Float16, UInt8
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from visattn.data.feature_cache.format import RECORDS, FeatureHeader, alone, read_record
-from visattn.data.feature_cache.request import (
-    Images,
-    Photos,
-    check_given,
-    check_size,
-    check_there,
-    found,
-    requested,
-)
-from visattn.data.feature_cache.writer import check_alike, placed, write_features
+from visattn.data.captions.batch import CaptionSample
+from visattn.data.feature_cache.compute import VIEWS, check_features, write_features
+from visattn.data.feature_cache.format import RECORDS, FeatureHeader, lock_folder, read_record
 from visattn.data.images.resize import ResizeSpec
 from visattn.models.encoder import ImageEncoder
+from visattn.models.serialization.config import model_config
 
-
-@dataclass(frozen=True)
-class CachePlan:
-    """How much room kept features take.
-
-    Args:
-        folder: Where they are kept.
-        photos: How many photos.
-        photo_bytes: What one photo takes, in all its views.
-        missing: How many of the photos are not there yet.
-    """
-
-    folder: Path
-    photos: int
-    photo_bytes: int
-    missing: int
-
-    def __str__(self) -> str:
-        total = self.photos * self.photo_bytes / 1e9
-        size = f"{self.photos:,} x {self.photo_bytes / 1e3:,.1f} kB = {total:.2f} GB"
-        return f"features of {self.photos:,} photos: {size} in {self.folder}"
-
-    def check_room(self) -> None:
-        """Refuse what does not go onto the disk.
-
-        Raises:
-            OSError: If less room is free than what is missing takes.
-        """
-        folder = self.folder.absolute()
-        place = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        free, due = shutil.disk_usage(place).free, self.missing * self.photo_bytes
-        if free < due:
-            raise OSError(
-                errno.ENOSPC,
-                f"{due / 1e9:.2f} GB are needed for features and {free / 1e9:.2f} GB are free; "
-                "make room, name another folder, or keep fewer stages or views",
-                str(self.folder),
-            )
-
-
-def cache_plan(
-    folder: str | Path, encoder: ImageEncoder, photos: int, *, views: Sequence[str] = ("plain",)
-) -> CachePlan:
-    """Return how much room the features of photos take, before any is computed.
-
-    Args:
-        folder: Where they are to be kept.
-        encoder: What finds the features.
-        photos: How many photos.
-        views: The ways in which each photo is shown, of `plain` and `mirrored`.
-
-    Example:
-        >>> from visattn.models.backbones.timm_encoder import TimmEncoder
-        >>> encoder = TimmEncoder("test_resnet", size=(224, 224), stage=[3, None])
-        >>> print(cache_plan("runs/features", encoder, 7000))
-        features of 7,000 photos: 7,000 x 84.7 kB = 0.59 GB in runs/features
-    """
-    header = FeatureHeader({}, encoder.stage_shapes, tuple(views), ())
-    return _plan(Path(folder), photos, header.photo_bytes)
-
-
-def _plan(folder: Path, photos: int, photo_bytes: int) -> CachePlan:
-    file = folder / RECORDS
-    there = file.stat().st_size // photo_bytes if file.exists() else 0
-    return CachePlan(folder, photos, photo_bytes, max(0, photos - there))
+Photos = Dataset[CaptionSample] | Sequence[CaptionSample]
+_REMEDY = "remove the folder, or name another folder"
 
 
 class FeatureCache:
-    """The features that a frozen encoder finds in photos, kept as float16 in a folder.
+    """Features of a frozen encoder for many photos, stored as float16 in a folder.
 
-    Only what is read comes into memory. It may be read from any process or thread at once, and be
-    handed to the workers of a loader.
+    Records are memory-mapped. The cache may be read from several processes and threads, and is
+    pickled as its folder and ids.
 
     Args:
-        folder: Where `prepare` kept them.
-        ids: Which photos are wanted, in the order in which they are numbered here; all by default.
-        views: Which views, in the order in which they are numbered here; all by default.
+        folder: Where `prepare` wrote the features.
+        ids: Photos to select, in the order of their indices here; all by default.
+        views: Views to select, in the order of their indices here; all by default.
 
     Raises:
-        FileNotFoundError: If nothing is kept there.
-        ValueError: If it is damaged or unfinished, or if photos or views are not there.
+        FileNotFoundError: If the folder has no cache.
+        ValueError: If it is damaged or incomplete, or lacks photos or views.
 
     Example:
-        >>> from visattn.data.captions.batch import CaptionSample
         >>> from visattn.models.backbones.timm_encoder import TimmEncoder
-        >>> encoder = TimmEncoder("test_resnet", size=(64, 64), stage=[3, 4])
+        >>> encoder = TimmEncoder("test_resnet", img_size=(64, 64), stage=[3, 4])
         >>> photo = CaptionSample("red.jpg", torch.zeros(3, 64, 64, dtype=torch.uint8), ())
         >>> folder = getfixture("tmp_path")
         >>> cache = FeatureCache.prepare(folder, encoder, [photo], ids=["red.jpg"])
@@ -129,17 +63,23 @@ class FeatureCache:
         self.folder = Path(folder)
         header = FeatureHeader.read(self.folder)
         if header is None:
-            raise FileNotFoundError(f"no features in {folder}; FeatureCache.prepare keeps them")
+            raise FileNotFoundError(f"no features in {folder}; FeatureCache.prepare computes them")
         if not header.complete:
             raise ValueError(
-                f"the features in {folder} are unfinished; prepare them once more with the same "
-                "photos, and it goes on where it stopped"
+                f"the features in {folder} are incomplete; prepare them again with the same "
+                "photos to resume"
             )
         self.header = header
         self.ids = tuple(header.ids if ids is None else ids)
         self.views = tuple(header.views if views is None else views)
-        check_there(self.folder, header, self.ids, self.views)
-        check_size(self.folder, header)
+        _check_contains(self.folder, header, self.ids, self.views)
+        path, expected = self.folder / RECORDS, len(header.ids) * header.photo_bytes
+        size = path.stat().st_size if path.exists() else 0
+        if size != expected:
+            raise ValueError(
+                f"{path} is damaged: it has {size:,} bytes and must have {expected:,}; remove "
+                f"{folder} to compute the features again"
+            )
         rows = {name: row for row, name in enumerate(header.ids)}
         self._rows = {name: rows[name] for name in self.ids}
 
@@ -151,74 +91,217 @@ class FeatureCache:
         photos: Photos,
         *,
         ids: Sequence[str],
-        framing: ResizeSpec | None = None,
+        resize: ResizeSpec | None = None,
         views: Sequence[str] = ("plain",),
-        batch: int = 16,
+        batch_size: int = 16,
         device: torch.device | str | None = None,
-        told: Callable[[str], object] = lambda _: None,
+        log: Callable[[str], object] = lambda _: None,
     ) -> Self:
         """Return the features of photos, after computing those that are missing.
 
-        However a run ends, the next one goes on where it stopped. Features of another encoder,
-        other weights, another framing or other photos are left alone: the call is refused. Fewer
-        photos or views than are kept, in any order, are fine. Of several processes one computes
-        while the others wait.
+        An interrupted run is resumed by the next one. Features of another encoder, other weights,
+        another resizing or other photos are refused and left as they are. A subset of the cached
+        photos or views, in any order, is accepted. Of several processes one computes while the
+        others wait.
 
         Args:
-            folder: Where the features are kept; made if it is not there.
-            encoder: What finds the features.
-            photos: The photos, framed as the encoder takes them. They are read from threads.
-            ids: The name of each photo; all different.
-            framing: How the photos were framed, so that another framing is noticed.
-            views: The ways in which each photo is shown, of `plain` and `mirrored`.
-            batch: Photos that the encoder sees at once; on a CPU few are faster than many.
-            device: Where the encoder works meanwhile; where it is if left out.
-            told: Is told first how much room it takes, then now and then how far it is.
+            folder: Where the features are stored; created if missing.
+            encoder: Computes the features.
+            photos: The photos at the encoder's input size. They are read from threads.
+            ids: Unique id of each photo.
+            resize: Resizing of the photos, recorded so that changes are detected.
+            views: Views of each photo: `plain`, `mirrored`.
+            batch_size: Photos per batch; on a CPU small batches are faster than large ones.
+            device: Device on which the encoder runs meanwhile; its own if None.
+            log: Called with the required disk space, then with progress messages.
 
         Raises:
-            ValueError: If the encoder is trained, if the folder holds other or damaged features,
-                if ids are not all different or not those of the photos, or if a photo gives NaN.
-            OSError: If there is too little room.
+            ValueError: If the encoder is trainable, if the folder holds other or damaged features,
+                if ids are not unique or not those of the photos, or if features are not finite.
+            OSError: If there is too little disk space.
         """
-        folder, wanted = Path(folder), requested(encoder, ids, framing, views)
-        there, image = found(folder, wanted), Images(photos, ids, encoder.size)
-        header = there or wanted
-        plan = _plan(folder, len(header.ids), header.photo_bytes)
-        told(str(plan))
-        with placed(encoder, device):
-            if there and there.complete:
+        folder, requested = Path(folder), request_header(encoder, ids, resize, views)
+        existing, load = _open_matching(folder, requested), _InputLoader(photos, ids, encoder)
+        log(_describe_size(folder, existing or requested))
+        with _moved_to(encoder, device):
+            if existing and existing.complete:
                 cache = cls(folder, ids=ids, views=views)
-                check_alike(folder, there, encoder, image, ids)
+                check_features(folder, existing, encoder, load, ids)
                 return cache
-            plan.check_room()
+            _check_disk_space(folder, existing or requested)
             folder.mkdir(parents=True, exist_ok=True)
-            with alone(folder, told):
-                there = found(folder, wanted) or wanted
-                if not there.complete:
-                    check_given(folder, there, ids)
-                    there.write(folder)
-                    write_features(folder, there, encoder, image, batch=batch, told=told)
-                    replace(there, complete=True).write(folder)
+            with lock_folder(folder, log):
+                header = _open_matching(folder, requested) or requested
+                if not header.complete:
+                    _check_all_photos(folder, header, ids)
+                    header.write(folder)
+                    write_features(folder, header, encoder, load, batch_size=batch_size, log=log)
+                    replace(header, complete=True).write(folder)
         return cls(folder, ids=ids, views=views)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def read(self, photo: int | str, view: int = 0) -> tuple[Float16[Tensor, "_ _ _"], ...]:
-        """Return the grids of all stages of a photo.
+        """Return the feature grids of all stages of a photo.
 
         Args:
-            photo: The name of a photo, or its number among `ids`.
-            view: Which of `views`.
+            photo: Id of the photo, or its index in `ids`.
+            view: Index in `views`.
 
         Raises:
             KeyError: If the photo is not among `ids`.
-            ValueError: If what is on disk is damaged.
+            ValueError: If its record is damaged.
         """
         header, name = self.header, self.ids[photo] if isinstance(photo, int) else photo
         if name not in self._rows:
-            raise KeyError(f"{self.folder} was not asked for the features of {name}")
+            raise KeyError(f"{name} is not among the selected photos of {self.folder}")
         column = header.views.index(self.views[view])
         values = read_record(self.folder, header, self._rows[name], column)
         parts = torch.from_numpy(values).split([prod(shape) for shape in header.shapes])
         return tuple(part.view(shape) for part, shape in zip(parts, header.shapes, strict=True))
+
+
+def request_header(
+    encoder: ImageEncoder, ids: Sequence[str], resize: ResizeSpec | None, views: Sequence[str]
+) -> FeatureHeader:
+    """Return the header of the features that a call of `prepare` needs.
+
+    Raises:
+        ValueError: If the encoder is trainable, ids are not unique, or a view is unknown.
+    """
+    if not encoder.frozen:
+        raise ValueError(
+            f"features can only be cached for a frozen encoder, and this {type(encoder).__name__} "
+            "is trainable: freeze it (unfreeze_from_stage=None of a TimmEncoder) or its first "
+            "stages (unfreeze_from_stage=STAGE), or disable the cache"
+        )
+    if not views or len(set(views)) < len(views) or not set(views) <= set(VIEWS):
+        raise ValueError(f"views must be unique and of {', '.join(VIEWS)}; got {list(views)}")
+    if not ids:
+        raise ValueError("there are no photos to cache; give at least one")
+    if duplicates := [name for name, count in Counter(ids).items() if count > 1]:
+        raise ValueError(f"ids of photos must be unique, got duplicates: {_shorten(duplicates)}")
+    source = {
+        "encoder": model_config(encoder),
+        "weights": _hash_weights(encoder),
+        "resize": resize and asdict(resize),
+    }
+    plain = json.loads(json.dumps(source))  # as it is read back: lists instead of tuples
+    return FeatureHeader(plain, encoder.stage_shapes, tuple(views), tuple(ids))
+
+
+class _InputLoader:
+    """Loads the encoder's input for a photo by its id."""
+
+    def __init__(self, photos: Photos, ids: Sequence[str], encoder: ImageEncoder) -> None:
+        self.photos, self.shape = photos, (3, *encoder.img_size)
+        self.indices = {name: index for index, name in enumerate(ids)}
+
+    def __call__(self, name: str) -> UInt8[Tensor, "3 y x"]:
+        index = self.indices[name]
+        sample = self.photos[index]
+        if sample.id != name:
+            raise ValueError(
+                f"ids must be those of the photos, in their order; photo {index} is {sample.id} "
+                f"and not {name}"
+            )
+        image = sample.image
+        if image is None or image.dtype != torch.uint8 or image.shape != self.shape:
+            actual = None if image is None else f"{image.dtype} {tuple(image.shape)}"
+            raise ValueError(f"{name}: its image must be uint8 {self.shape}, got {actual}")
+        return image
+
+
+def _open_matching(folder: Path, requested: FeatureHeader) -> FeatureHeader | None:
+    """Return the header of a folder after checking that it serves a request; None if empty."""
+    header = FeatureHeader.read(folder)
+    if header is None:
+        return None
+    if differences := _list_differences(header.source, requested.source):
+        raise ValueError(f"{folder} holds other features: {'; '.join(differences)}; {_REMEDY}")
+    _check_contains(folder, header, requested.ids, requested.views)
+    return header
+
+
+def _check_contains(
+    folder: Path, header: FeatureHeader, ids: Sequence[str], views: Sequence[str]
+) -> None:
+    cached = set(header.ids)
+    missing_views = [view for view in views if view not in header.views]
+    if missing := missing_views or [name for name in ids if name not in cached]:
+        raise ValueError(
+            f"{folder} holds the features of {len(cached):,} photos, {' and '.join(header.views)}, "
+            f"but not those of {_shorten(missing)}; {_REMEDY}"
+        )
+
+
+def _check_all_photos(folder: Path, header: FeatureHeader, ids: Sequence[str]) -> None:
+    available = set(ids)
+    if missing := [name for name in header.ids if name not in available]:
+        raise ValueError(
+            f"{folder} holds incomplete features of {len(header.ids):,} photos, and resuming needs "
+            f"{_shorten(missing)} too; give all photos, {_REMEDY}"
+        )
+
+
+def _describe_size(folder: Path, header: FeatureHeader) -> str:
+    count, size = len(header.ids), header.photo_bytes
+    total = f"{count:,} x {size / 1e3:,.1f} kB = {count * size / 1e9:.2f} GB"
+    return f"features of {count:,} photos: {total} in {folder}"
+
+
+def _check_disk_space(folder: Path, header: FeatureHeader) -> None:
+    records = folder / RECORDS
+    written = records.stat().st_size if records.exists() else 0
+    needed = max(0, len(header.ids) * header.photo_bytes - written)
+    parents = (folder.absolute(), *folder.absolute().parents)
+    free = shutil.disk_usage(next(parent for parent in parents if parent.exists())).free
+    if free < needed:
+        raise OSError(
+            errno.ENOSPC,
+            f"features need {needed / 1e9:.2f} GB and {free / 1e9:.2f} GB are free; free disk "
+            "space, name another folder, or cache fewer stages or views",
+            str(folder),
+        )
+
+
+def _list_differences(
+    cached: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
+    """Return the differences between two nested mappings, one message each."""
+    differences: list[str] = []
+    for key in sorted({*cached, *requested}):
+        old, new, path = cached.get(key), requested.get(key), f"{prefix}{key}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            differences += _list_differences(old, new, f"{path}.")
+        elif old != new:
+            differences.append(f"{path} is {_short_value(old)} there and {_short_value(new)} here")
+    return differences
+
+
+def _short_value(value: object) -> str:
+    return f"{str(value)[:12]}..." if isinstance(value, str) and len(value) > 40 else repr(value)
+
+
+def _shorten(names: Sequence[str], limit: int = 3) -> str:
+    first = ", ".join(names[:limit])
+    return f"{first} and {len(names) - limit:,} more" if len(names) > limit else first
+
+
+@contextmanager
+def _moved_to(encoder: ImageEncoder, device: torch.device | str | None) -> Iterator[None]:
+    original = encoder.shift.device
+    encoder.to(device or original)
+    try:
+        yield
+    finally:
+        encoder.to(original)
+
+
+def _hash_weights(encoder: ImageEncoder) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(encoder.stage_feature_weights().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

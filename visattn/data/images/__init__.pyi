@@ -1,54 +1,29 @@
 from .augment import (
     Affine as Affine,
-)
-from .augment import (
     Augmentation as Augmentation,
-)
-from .augment import (
-    EachAlone as EachAlone,
-)
-from .augment import (
+    PerImageTransform as PerImageTransform,
     RandomHorizontalFlip as RandomHorizontalFlip,
-)
-from .augment import (
     RandomTranslate as RandomTranslate,
-)
-from .augment import (
-    augmentation as augmentation,
+    build_augmentation as build_augmentation,
 )
 from .integrity import (
-    rows_missing as rows_missing,
-)
-from .integrity import (
-    scan_count as scan_count,
+    count_jpeg_scans as count_jpeg_scans,
+    png_rows_missing as png_rows_missing,
 )
 from .reader import (
     ImageError as ImageError,
-)
-from .reader import (
+    ImageLike as ImageLike,
     LoadedImage as LoadedImage,
-)
-from .reader import (
     find_images as find_images,
-)
-from .reader import (
     read_image as read_image,
-)
-from .reader import (
     read_size as read_size,
 )
 from .resize import (
     ResizeSpec as ResizeSpec,
-)
-from .resize import (
-    frame as frame,
-)
-from .resize import (
-    framed_geometry as framed_geometry,
+    resize_geometry as resize_geometry,
+    resize_to_input as resize_to_input,
 )
 from .rgb import (
     from_array as from_array,
-)
-from .rgb import (
     to_rgb as to_rgb,
 )

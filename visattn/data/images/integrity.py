@@ -1,47 +1,47 @@
-"""How often a JPEG goes over its image: a few kilobytes can ask for that thousands of times."""
+"""Integrity checks that Pillow lacks: JPEG scan bombs and truncated PNG files."""
 
 import re
 import zlib
 from collections.abc import Iterator
 
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]", re.DOTALL)
-_ALONE = {0x01, 0xD8}  # markers without content
+_EMPTY_MARKERS = {0x01, 0xD8}  # markers without content
 _SCAN, _END = 0xDA, 0xD9
 
 
-def scan_count(content: bytes) -> int:
-    """Return the number of scans of the first image in the content of a JPEG.
+def count_jpeg_scans(content: bytes) -> int:
+    """Return the number of scans of the first image in a JPEG file.
 
-    Previews inside the head are not counted, nor is what follows the end of the image: other
-    images, or a film.
+    A progressive JPEG of a few kilobytes can demand thousands of scans. Thumbnails inside the
+    header are not counted, nor is anything after the end of the image.
 
     Args:
-        content: From the first byte on; it may be damaged.
+        content: Content of the file; it may be damaged.
 
     Example:
         >>> import io
         >>> from PIL import Image
         >>> file = io.BytesIO()
         >>> Image.new("RGB", (7, 5)).save(file, "jpeg")
-        >>> scan_count(file.getvalue())
+        >>> count_jpeg_scans(file.getvalue())
         1
 
     Source:
         ITU-T T.81, annex B.
     """
-    scans, at = 0, 2
-    while found := _MARKER.search(content, at):
-        kind, at = content[found.end() - 1], found.end()
+    scans, offset = 0, 2
+    while match := _MARKER.search(content, offset):
+        kind, offset = content[match.end() - 1], match.end()
         if kind == _END:
             break
         scans += kind == _SCAN
-        if kind not in _ALONE:
-            at += max(2, int.from_bytes(content[at : at + 2], "big"))
+        if kind not in _EMPTY_MARKERS:
+            offset += max(2, int.from_bytes(content[offset : offset + 2], "big"))
     return scans
 
 
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # kind of color -> numbers of a pixel
-_PASSES = (
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # PNG color type -> channels
+_ADAM7_PASSES = (  # top, left, row step, column step
     (0, 0, 8, 8),
     (0, 4, 8, 8),
     (4, 0, 8, 4),
@@ -50,52 +50,53 @@ _PASSES = (
     (0, 1, 2, 2),
     (1, 0, 2, 1),
 )
-_STEP = 2**20  # bytes that are unpacked at once
+_CHUNK_BYTES = 2**20  # decompressed at once
 
 
-def rows_missing(content: bytes) -> bool:
-    """Return whether the packed rows of a PNG end before its last row.
+def png_rows_missing(content: bytes) -> bool:
+    """Return whether the compressed rows of a PNG end before its last row.
 
     Args:
-        content: Of a file that Pillow could read.
+        content: Content of a file that Pillow could read.
 
     Example:
         >>> import io
         >>> from PIL import Image
         >>> file = io.BytesIO()
         >>> Image.new("RGB", (7, 5)).save(file, "png")
-        >>> rows_missing(file.getvalue())
+        >>> png_rows_missing(file.getvalue())
         False
 
     Source:
         ISO/IEC 15948 (PNG), sections 8 and 11.2.
     """
-    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
-    depth, kind, interlaced = content[24], content[25], content[28]
-    bits = depth * _CHANNELS.get(kind, 1)
-    wanted = sum(
+    width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
+    depth, color_type, interlaced = content[24], content[25], content[28]
+    bits = depth * _CHANNELS.get(color_type, 1)
+    expected = sum(
         y * (1 + (x * bits + 7) // 8)
-        for y, x in _sizes(height, width, interlaced=bool(interlaced))
+        for y, x in _pass_sizes(height, width, interlaced=bool(interlaced))
         if x
     )
-    return wanted > sum(_lengths(content))
+    return expected > sum(_decompressed_lengths(content))
 
 
-def _sizes(height: int, width: int, *, interlaced: bool) -> Iterator[tuple[int, int]]:
-    """Yield height and width of each pass over the image."""
-    passes = _PASSES if interlaced else ((0, 0, 1, 1),)
-    for top, left, down, right in passes:
-        yield max(0, -((top - height) // down)), max(0, -((left - width) // right))
+def _pass_sizes(height: int, width: int, *, interlaced: bool) -> Iterator[tuple[int, int]]:
+    """Yield height and width of each interlacing pass."""
+    passes = _ADAM7_PASSES if interlaced else ((0, 0, 1, 1),)
+    for top, left, row_step, column_step in passes:
+        yield max(0, -((top - height) // row_step)), max(0, -((left - width) // column_step))
 
 
-def _lengths(content: bytes) -> Iterator[int]:
-    """Yield the lengths of what the parts of the packed rows unpack to, a little at a time."""
-    unpacking, at = zlib.decompressobj(), 8
-    while at + 8 <= len(content):
-        length, kind = int.from_bytes(content[at : at + 4], "big"), content[at + 4 : at + 8]
+def _decompressed_lengths(content: bytes) -> Iterator[int]:
+    """Yield the lengths of the decompressed parts of the image data, in small steps."""
+    decompressor, offset = zlib.decompressobj(), 8
+    while offset + 8 <= len(content):
+        length = int.from_bytes(content[offset : offset + 4], "big")
+        kind = content[offset + 4 : offset + 8]
         if kind == b"IDAT":
-            packed = content[at + 8 : at + 8 + length]
-            while packed:
-                yield len(unpacking.decompress(packed, _STEP))
-                packed = unpacking.unconsumed_tail
-        at += length + 12
+            compressed = content[offset + 8 : offset + 8 + length]
+            while compressed:
+                yield len(decompressor.decompress(compressed, _CHUNK_BYTES))
+                compressed = decompressor.unconsumed_tail
+        offset += length + 12

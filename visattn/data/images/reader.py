@@ -1,4 +1,4 @@
-"""The one reader of images: whatever comes in, upright RGB or a single clear error comes out."""
+"""Image reader: files, bytes, PIL images and arrays to upright 8-bit RGB, or one clear error."""
 
 import io
 import os
@@ -12,21 +12,21 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from visattn.data.images.integrity import rows_missing, scan_count
+from visattn.data.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.data.images.rgb import from_array, to_rgb
-from visattn.io.regular_files import open_regular
+from visattn.io.regular_files import open_regular_file
 from visattn.io.safe_paths import walk_files
-from visattn.io.safe_text import named
+from visattn.io.safe_text import printable_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib",
     ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
 )  # fmt: skip
-MAX_SCANS = 100  # of a JPEG; files from cameras and programs have up to about twelve
-MAX_ASPECT = 100  # a longer strip would explode when its short side is resized to a network's input
+MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
+MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 
-_TURNS = {  # EXIF code -> what makes the stored pixels upright
+_EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -35,7 +35,7 @@ _TURNS = {  # EXIF code -> what makes the stored pixels upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_QUIET = threading.Lock()  # warning filters belong to the whole process: one thread at a time
+_WARNINGS_LOCK = threading.Lock()  # warning filters are global to the process
 
 PathLike = str | os.PathLike[str]
 
@@ -46,12 +46,12 @@ class ImageError(ValueError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LoadedImage:
-    """An upright image.
+    """An upright RGB image.
 
     Args:
         pixels: RGB, 0 to 255.
-        orientation: EXIF code, 1 to 8: how the pixels lie in the file.
-        name: The file as it was named, or `image`.
+        orientation: EXIF orientation of the stored image, 1 to 8.
+        name: Path of the file, or `image`.
 
     Example:
         >>> LoadedImage(np.zeros((2, 3, 3), dtype=np.uint8)).size
@@ -64,7 +64,7 @@ class LoadedImage:
 
     def __repr__(self) -> str:
         """Return name and size in one line."""
-        return f"Image({self.name!r}, {self.size[0]} x {self.size[1]})"
+        return f"LoadedImage({self.name!r}, {self.size[0]} x {self.size[1]})"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -72,29 +72,33 @@ class LoadedImage:
         return self.pixels.shape[0], self.pixels.shape[1]
 
 
+ImageLike = PathLike | bytes | Image.Image | np.ndarray | LoadedImage
+"""Every form of an image that `read_image` accepts."""
+
+
 def read_image(
-    source: PathLike | bytes | Image.Image | np.ndarray | LoadedImage,
+    source: ImageLike,
     *,
     max_bytes: int = 256 * 2**20,
     max_pixels: int = 64_000_000,
 ) -> LoadedImage:
-    """Return an image upright, in RGB, with 8 bits, whatever it was before.
+    """Return an image as upright 8-bit RGB.
 
-    An animation gives its first frame. Transparent pixels show white. 16-bit values are scaled by
-    255/65535; wider integers and floats in a file by their own range, with NaN as black. Color
-    profiles are not applied.
+    Of an animation the first frame is read. Transparent pixels are composited on white. 16-bit
+    values are scaled by 255/65535; wider integers and floats in a file by their own range, with
+    NaN as black. Color profiles are not applied.
 
     Args:
-        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF), the bytes of one, an image of
-            Pillow, an array as `visattn.data.images.rgb.from_array` takes it, or a `LoadedImage`,
-            which comes back as it is.
-        max_bytes: The longest file that is opened.
-        max_pixels: The largest image that is decoded. Pillow has a limit of its own, twice
+        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF), the bytes of one, a PIL
+            image, an array as `visattn.data.images.rgb.from_array` accepts it, or a `LoadedImage`,
+            which is returned unchanged.
+        max_bytes: Largest file size that is opened.
+        max_pixels: Largest image that is decoded. Pillow has its own limit, twice
             `PIL.Image.MAX_IMAGE_PIXELS`.
 
     Raises:
-        ImageError: If the image cannot be read, for whatever reason; the cause is chained.
-        TypeError: If `source` is of another kind.
+        ImageError: If the image cannot be read, for any reason; the cause is chained.
+        TypeError: If `source` is of another type.
 
     Example:
         >>> read_image(np.array([[0, 257, 65535]], dtype=np.uint16)).pixels[0, :, 0]
@@ -105,24 +109,26 @@ def read_image(
     """
     if isinstance(source, LoadedImage):
         return source
-    name = _name(source)
+    name = _source_name(source)
     try:
-        return LoadedImage(*_upright(_opened(source, max_bytes), max_pixels), name)
-    except Exception as error:  # decoders leak struct.error, zlib.error, SyntaxError, KeyError ...
-        raise ImageError(f"{named(name)}: {named(_reason(error))}") from error
+        return LoadedImage(*_decode_upright(_open_image(source, max_bytes), max_pixels), name)
+    except Exception as error:  # decoders raise struct.error, zlib.error, SyntaxError, KeyError ...
+        raise ImageError(
+            f"{printable_name(name)}: {printable_name(_error_reason(error))}"
+        ) from error
 
 
 def read_size(
     source: PathLike | bytes, *, max_bytes: int = 256 * 2**20
 ) -> tuple[tuple[int, int], int]:
-    """Return height and width of the upright image, and its EXIF code, from the file's head.
+    """Return height and width of the upright image and its EXIF orientation, from the header.
 
     Args:
-        source: A file, or the bytes of one, as `read_image` takes it.
-        max_bytes: The longest file that is opened.
+        source: A file, or the bytes of one, as `read_image` accepts it.
+        max_bytes: Largest file size that is opened.
 
     Raises:
-        ImageError: If the head cannot be read. What follows it may still be damaged.
+        ImageError: If the header cannot be read. The pixels may still be damaged.
 
     Example:
         >>> file = io.BytesIO()
@@ -131,13 +137,16 @@ def read_size(
         ((5, 7), 1)
     """
     try:
-        image = _opened(source, max_bytes)
-        code = _orientation(image)
+        image = _open_image(source, max_bytes)
+        orientation = _exif_orientation(image)
     except Exception as error:
-        raise ImageError(f"{named(_name(source))}: {named(_reason(error))}") from error
+        raise ImageError(
+            f"{printable_name(_source_name(source))}: {printable_name(_error_reason(error))}"
+        ) from error
     width, height = image.size
-    lies = code >= 5 and image.format != "TIFF"  # on its side; of a TIFF, Pillow says it upright
-    return (width, height) if lies else (height, width), code
+    # Pillow reports the size of a TIFF upright already.
+    transposed = orientation >= 5 and image.format != "TIFF"
+    return (width, height) if transposed else (height, width), orientation
 
 
 def find_images(
@@ -146,60 +155,60 @@ def find_images(
     omit: PathLike | None = None,
     onerror: Callable[[OSError], object] | None = None,
 ) -> list[Path]:
-    """Return the images among files and folders.
+    """Return the image files among files and folders.
 
-    A file is taken as it is given. A folder is searched with all it holds for names that end as
-    images do, in alphabetical order, as `visattn.io.safe_paths.walk_files` does; hidden files and
-    folders are left out, and links to folders are not followed. What cannot be read, such as a
-    link that leads nowhere, is among them: `read_image` says why.
+    A file is returned as it is. A folder is searched recursively for image suffixes, in
+    alphabetical order, as `visattn.io.safe_paths.walk_files` does; hidden files and folders are
+    skipped, and links to folders are not followed. Unreadable files, such as broken links, are
+    included: `read_image` reports the reason.
 
     Args:
         paths: One path or several.
-        omit: A folder below those that is not searched, as results are written there.
-        onerror: Takes the error of each folder that cannot be listed; by default it is raised.
+        omit: A folder that is not searched, because results are written there.
+        onerror: Called with the error of each folder that cannot be listed; raised by default.
 
     Raises:
         FileNotFoundError: If a path does not exist, or if there is no image at all.
-        OSError: If a folder cannot be listed, and there is no `onerror` or no image elsewhere.
+        OSError: If a folder cannot be listed, and there is no `onerror` or no other image.
 
     Example:
         >>> find_images("no_such_folder")
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
-    given = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-    found: list[Path] = []
+    roots = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    images: list[Path] = []
     unlisted: list[OSError] = []
-    for path in given:
-        if not _is_there(path):
+    for path in roots:
+        if not _exists(path):
             raise FileNotFoundError(f"{path} does not exist; give image files or folders")
-        if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where it may not look)
-            files = walk_files(path, omit=omit, onerror=unlisted.append if onerror else None)
-            found += [file for file in files if file.suffix.lower() in SUFFIXES]
+        if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
+            files = walk_files(path, exclude=omit, onerror=unlisted.append if onerror else None)
+            images += [file for file in files if file.suffix.lower() in SUFFIXES]
         else:
-            found.append(path)
-    if not found:
-        places = ", ".join(map(str, given)) or "an empty list"
+            images.append(path)
+    if not images:
+        places = ", ".join(map(str, roots)) or "an empty list"
         missing = FileNotFoundError(f"no image in {places}; looked for {' '.join(SUFFIXES)}")
         raise unlisted[0] if unlisted else missing
     if onerror is not None:
         for error in unlisted:
             onerror(error)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(images))
 
 
-def _is_there(path: Path) -> bool:
-    """Whether there is something of this name, be it a link that leads nowhere."""
+def _exists(path: Path) -> bool:
+    """Return whether the path exists; a broken link counts."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # whoever reads it says why it cannot be read
+    except OSError:  # the reader reports why it cannot be read
         return True
     return True
 
 
-def _name(source: object) -> str:
+def _source_name(source: object) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
     if isinstance(source, Image.Image):
@@ -207,32 +216,32 @@ def _name(source: object) -> str:
     if isinstance(source, (bytes, np.ndarray)):
         return "image"
     raise TypeError(
-        "an image must be a path, bytes, an image of Pillow, an array or a Image, "
+        "an image must be a path, bytes, a PIL image, an array or a LoadedImage, "
         f"got {type(source).__name__}"
     )
 
 
-def _opened(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: int) -> Image.Image:
+def _open_image(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: int) -> Image.Image:
     if isinstance(source, Image.Image):
         return source
     if isinstance(source, np.ndarray):
         return from_array(source)
-    content = source if isinstance(source, bytes) else _content(source, max_bytes)
+    content = source if isinstance(source, bytes) else _read_bytes(source, max_bytes)
     if not content:
         raise ImageError("the file is empty")
     if len(content) > max_bytes:
         raise ImageError(f"longer than max_bytes, {max_bytes:,} bytes")
-    with _QUIET, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of large images above all: ours is the stricter limit
+    with _WARNINGS_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # mostly about large images: max_pixels is stricter
         image = Image.open(io.BytesIO(content), formats=FORMATS)
-    if image.format in ("JPEG", "MPO") and scan_count(content) > MAX_SCANS:
-        raise ImageError(f"a JPEG that goes more than {MAX_SCANS} times over its image")
+    if image.format in ("JPEG", "MPO") and count_jpeg_scans(content) > MAX_SCANS:
+        raise ImageError(f"a JPEG with more than {MAX_SCANS} scans")
     return image
 
 
-def _content(path: PathLike, max_bytes: int) -> bytes:
+def _read_bytes(path: PathLike, max_bytes: int) -> bytes:
     try:
-        file = open_regular(path)
+        file = open_regular_file(path)
     except ValueError as error:
         raise ImageError(str(error).removeprefix(f"{Path(path)} is ")) from error
     with file:
@@ -241,24 +250,25 @@ def _content(path: PathLike, max_bytes: int) -> bytes:
         return file.read(max_bytes + 1)
 
 
-def _upright(image: Image.Image, max_pixels: int) -> tuple[UInt8[np.ndarray, "y x 3"], int]:
-    """Return upright RGB pixels and the EXIF code they had."""
+def _decode_upright(image: Image.Image, max_pixels: int) -> tuple[UInt8[np.ndarray, "y x 3"], int]:
+    """Return upright RGB pixels and the EXIF orientation of the stored image."""
     _check_size(*image.size, max_pixels)
-    turned = _orientation(image) if image.format == "TIFF" else 1  # by Pillow, while it is loaded
-    file = getattr(image, "fp", None) if image.format == "PNG" else None  # loading lets it go
-    image.load()  # at once, so that a damaged file is found here and not later
+    # Pillow itself makes a TIFF upright while loading it.
+    applied = _exif_orientation(image) if image.format == "TIFF" else 1
+    file = getattr(image, "fp", None) if image.format == "PNG" else None  # released by load()
+    image.load()  # now, so that a damaged file raises here
     if isinstance(file, io.BytesIO):
-        _check_rows(image, file)
-    left = _orientation(image)
+        _check_png_rows(image, file)
+    orientation = _exif_orientation(image)
     rgb = to_rgb(image)
-    upright = rgb if left == 1 else rgb.transpose(_TURNS[left])
-    return np.array(upright), max(turned, left)  # at least one of the two is 1
+    upright = rgb if orientation == 1 else rgb.transpose(_EXIF_TRANSPOSE[orientation])
+    return np.array(upright), max(applied, orientation)  # at least one of the two is 1
 
 
-def _check_rows(image: Image.Image, file: io.BytesIO) -> None:
-    """Refuse a PNG without its last rows: Pillow leaves these black and says nothing."""
+def _check_png_rows(image: Image.Image, file: io.BytesIO) -> None:
+    """Refuse a truncated PNG: Pillow leaves missing rows black without an error."""
     last = image.crop((0, image.height - 1, image.width, image.height))
-    if (image.info.get("interlace") or not np.asarray(last).any()) and rows_missing(
+    if (image.info.get("interlace") or not np.asarray(last).any()) and png_rows_missing(
         file.getvalue()
     ):
         raise ImageError("the image is truncated: it lacks its last rows")
@@ -266,26 +276,24 @@ def _check_rows(image: Image.Image, file: io.BytesIO) -> None:
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
     if min(width, height) < 1:
-        raise ImageError(f"{width} x {height} pixels: nothing to see")
+        raise ImageError(f"{width} x {height} pixels: the image is empty")
     if width * height > max_pixels:
         raise ImageError(f"{width} x {height} pixels are more than max_pixels, {max_pixels:,}")
     if max(width, height) > MAX_ASPECT * min(width, height):
-        raise ImageError(
-            f"{width} x {height} pixels: longer than {MAX_ASPECT} times its short side"
-        )
+        raise ImageError(f"{width} x {height} pixels: the aspect ratio exceeds {MAX_ASPECT}")
 
 
-def _orientation(image: Image.Image) -> int:
-    with _QUIET, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about damage in tags that are of no interest here
+def _exif_orientation(image: Image.Image) -> int:
+    with _WARNINGS_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about damaged tags that are not used here
         try:
-            code = image.getexif().get(ExifTags.Base.Orientation, 1)
-        except SyntaxError:  # the block is no EXIF; the pixels are as good as in a file without one
-            code = 1
-    return code if code in _TURNS else 1
+            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        except SyntaxError:  # the block is not EXIF; read the file as one without it
+            orientation = 1
+    return orientation if orientation in _EXIF_TRANSPOSE else 1
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     if isinstance(error, ImageError):
         return str(error)
     if isinstance(error, UnidentifiedImageError):

@@ -1,17 +1,17 @@
-"""Pixels of any kind to RGB with 8 bits: deep grays, floats, palettes, transparency, arrays."""
+"""Conversion of images and arrays of any depth and mode to 8-bit RGB."""
 
 import numpy as np
 from jaxtyping import Float64, Shaped, UInt8
 from PIL import Image
 
-_AT_ONCE = 2**20  # pixels
+_CHUNK_PIXELS = 2**20
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return a loaded image in RGB, as it would look on white paper.
+    """Return a PIL image in 8-bit RGB, with transparent pixels composited on white.
 
     16-bit grays are scaled by 255/65535; wider integers and floats by their own range, with NaN
-    as black. The image given is left as it was.
+    as black. The input is not modified.
 
     Example:
         >>> half_black = Image.new("LA", (1, 1), (0, 128))
@@ -19,14 +19,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
         (127, 127, 127)
     """
     if image.mode.startswith("I;16"):
-        return _deep_gray(np.asarray(image), image.info.get("transparency"))
+        return _gray_from_16_bit(np.asarray(image), image.info.get("transparency"))
     if image.mode == "I":
         values = np.asarray(image)
         if values.min() >= 0 and values.max() <= 65535:
-            return _deep_gray(values, image.info.get("transparency"))
-        return Image.fromarray(_by_range(values)).convert("RGB")
+            return _gray_from_16_bit(values, image.info.get("transparency"))
+        return Image.fromarray(_scale_to_range(values)).convert("RGB")
     if image.mode == "F":
-        return Image.fromarray(_by_range(np.asarray(image))).convert("RGB")
+        return Image.fromarray(_scale_to_range(np.asarray(image))).convert("RGB")
     if image.has_transparency_data:
         straight = {"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)  # undo premultiplying
         colors = image.convert(straight).convert("RGBA")
@@ -36,14 +36,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def from_array(array: Shaped[np.ndarray, "..."]) -> Image.Image:
-    r"""Return an array as an image with 8 bits per channel.
+    r"""Return an array as a PIL image with 8 bits per channel.
 
     Args:
         array: `[y, x]` or `[y, x, c]`: gray (1 channel), gray and alpha (2), RGB (3) or RGBA (4),
-            as booleans, 8 or 16 bits without sign, or floats between 0 and 1.
+            as bool, uint8, uint16, or floats between 0 and 1.
 
     Raises:
-        ValueError: If the shape, the type or the range is another one.
+        ValueError: If the shape, the dtype or the range is another one.
 
     Example:
         >>> from_array(np.array([[0.0, 0.5, 1.0]])).tobytes()
@@ -55,16 +55,16 @@ def from_array(array: Shaped[np.ndarray, "..."]) -> Image.Image:
         raise ValueError(f"an array must be [y, x] or [y, x, 1 to 4], got shape {array.shape}")
     if 0 in array.shape:
         raise ValueError(f"an array must hold at least one pixel, got shape {array.shape}")
-    return Image.fromarray(np.ascontiguousarray(_eight_bits(array)))
+    return Image.fromarray(np.ascontiguousarray(_to_uint8(array)))
 
 
-def _eight_bits(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
+def _to_uint8(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.uint16:
-        return _scaled_16_bits(array)
+        return _uint16_to_uint8(array)
     if not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"pixels must be bool, uint8, uint16 or floats, got {array.dtype}")
     if not (array.min() >= 0 and array.max() <= 1):  # NaN fails too
@@ -75,38 +75,40 @@ def _eight_bits(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
     return np.rint(array * 255).astype(np.uint8)
 
 
-def _deep_gray(values: Shaped[np.ndarray, "y x"], transparent: object) -> Image.Image:
-    gray = _scaled_16_bits(values)
+def _gray_from_16_bit(values: Shaped[np.ndarray, "y x"], transparent: object) -> Image.Image:
+    gray = _uint16_to_uint8(values)
     if isinstance(transparent, int):
         gray = np.where(values == transparent, np.uint8(255), gray)
     return Image.fromarray(gray).convert("RGB")
 
 
-def _scaled_16_bits(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
+def _uint16_to_uint8(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
     # value * 255 / 65535 = value / 257, rounded to the nearest; uint32, so that nothing overflows
     return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
 
 
-def _by_range(values: Shaped[np.ndarray, "y x"]) -> UInt8[np.ndarray, "y x"]:
-    rows = max(1, _AT_ONCE // values.shape[1])  # at a time: numbers of 64 bits take much room
-    parts = [slice(start, start + rows) for start in range(0, len(values), rows)]
-    ranges = [_range(values[part]) for part in parts]
+def _scale_to_range(values: Shaped[np.ndarray, "y x"]) -> UInt8[np.ndarray, "y x"]:
+    rows = max(
+        1, _CHUNK_PIXELS // values.shape[1]
+    )  # float64 copies of the whole image would need much memory
+    chunks = [slice(start, start + rows) for start in range(0, len(values), rows)]
+    ranges = [_finite_range(values[chunk]) for chunk in chunks]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     scaled = np.zeros(values.shape, dtype=np.uint8)
     if low < high:
-        for part in parts:
-            wide = np.nan_to_num(_wide(values[part]), nan=low)
-            scaled[part] = np.rint((np.clip(wide, low, high) - low) / (high - low) * 255)
+        for chunk in chunks:
+            floats = np.nan_to_num(_as_float64(values[chunk]), nan=low)
+            scaled[chunk] = np.rint((np.clip(floats, low, high) - low) / (high - low) * 255)
     return scaled
 
 
-def _range(values: Shaped[np.ndarray, "y x"]) -> tuple[float, float]:
-    """Return the lowest and the highest finite value; nothing between them if there is none."""
-    wide = _wide(values)
-    finite = wide[np.isfinite(wide)]
+def _finite_range(values: Shaped[np.ndarray, "y x"]) -> tuple[float, float]:
+    """Return the lowest and highest finite value; an empty range if there is none."""
+    floats = _as_float64(values)
+    finite = floats[np.isfinite(floats)]
     return (float(finite.min()), float(finite.max())) if finite.size else (np.inf, -np.inf)
 
 
-def _wide(values: Shaped[np.ndarray, "y x"]) -> Float64[np.ndarray, "y x"]:
-    with np.errstate(invalid="ignore"):  # a NaN of the signalling kind warns when it is copied
+def _as_float64(values: Shaped[np.ndarray, "y x"]) -> Float64[np.ndarray, "y x"]:
+    with np.errstate(invalid="ignore"):  # copying a signaling NaN warns
         return values.astype(np.float64)

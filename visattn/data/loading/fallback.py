@@ -1,4 +1,4 @@
-"""What stands in for an image that cannot be read, so that an epoch stays as long as it was."""
+"""Fallback samples for unreadable training images."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
@@ -6,71 +6,73 @@ from typing import Literal, TypeVar
 import torch
 
 from visattn.data.images.reader import ImageError
-from visattn.data.loading.sample_seed import mixed, numbered_uniforms
+from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 
 OnError = Literal["raise", "substitute"]
 Sample = TypeVar("Sample")
-_TRIES = 32
-_OTHERS = 2  # sets what is drawn here apart from what else a seed is for
+_MAX_ATTEMPTS = 32
+_SEED_STREAM = 2  # separates these random numbers from others with the same seed
 
 
 class ReadFallback:
-    """Another sample in place of each whose image cannot be read, and the count of these.
+    """Replaces each sample whose image cannot be read, and records the unreadable ones.
 
-    Which one it is depends on the seed and on the number of the sample: not on the epoch, the
-    process, or what was read before. All processes that read for this one count together.
+    The replacement depends on the seed and on the index of the sample: not on the epoch, the
+    worker process, or what was read before. All worker processes share one record.
 
     Args:
-        count: How many samples there are.
-        seed: Another seed, other substitutes.
+        num_samples: Size of the dataset.
+        seed: Seed of the choice of replacements.
 
     Example:
-        >>> def read(number):
-        ...     if number == 1:
+        >>> def load(index):
+        ...     if index == 1:
         ...         raise ImageError("b.jpg: truncated")
-        ...     return "abc"[number]
-        >>> substitutes = ReadFallback(3)
-        >>> substitutes.read(0, read), substitutes.read(1, read) in ("a", "c")
+        ...     return "abc"[index]
+        >>> fallback = ReadFallback(3)
+        >>> fallback.read(0, load), fallback.read(1, load) in ("a", "c")
         ('a', True)
-        >>> substitutes.lost
+        >>> fallback.unreadable
         [1]
     """
 
-    def __init__(self, count: int, *, seed: int = 0) -> None:
-        self.count, self.seed = count, seed
-        self._lost = torch.zeros(count, dtype=torch.uint8).share_memory_()
+    def __init__(self, num_samples: int, *, seed: int = 0) -> None:
+        self.num_samples, self.seed = num_samples, seed
+        self._unreadable = torch.zeros(num_samples, dtype=torch.uint8).share_memory_()
 
-    def read(self, number: int, reading: Callable[[int], Sample]) -> Sample:
-        """Return what `reading` makes of a number, or of another if its image is unreadable.
+    def read(self, index: int, load: Callable[[int], Sample]) -> Sample:
+        """Return the sample that `load` returns, or a replacement if its image is unreadable.
 
         Raises:
-            ImageError: If none of many others can be read either.
+            ImageError: If no replacement can be read either.
         """
         try:
-            return reading(number)
+            return load(index)
         except ImageError as error:
-            self._lost[number] = 1
-            return self._other(number, reading, error)
+            self._unreadable[index] = 1
+            return self._load_replacement(index, load, error)
 
     @property
-    def lost(self) -> list[int]:
-        """The numbers of the samples that were to be read and could not."""
-        return self._lost.nonzero().flatten().tolist()
+    def unreadable(self) -> list[int]:
+        """Indices of the samples that could not be read so far."""
+        return self._unreadable.nonzero().flatten().tolist()
 
-    def others(self, number: int) -> Iterator[int]:
-        """Yield the numbers that may stand in for this one, the first to be tried first."""
-        drawn = numbered_uniforms(mixed(self.seed, _OTHERS), [number], _TRIES)
-        for draw in drawn[0].tolist():
-            other = int(draw * (self.count - 1))
-            yield other + (other >= number)  # not itself
+    def candidates(self, index: int) -> Iterator[int]:
+        """Yield the indices of the replacements of a sample, in the order of preference."""
+        uniforms = per_sample_uniforms(mix_seed(self.seed, _SEED_STREAM), [index], _MAX_ATTEMPTS)
+        for uniform in uniforms[0].tolist():
+            other = int(uniform * (self.num_samples - 1))
+            yield other + (other >= index)  # never the sample itself
 
-    def _other(self, number: int, reading: Callable[[int], Sample], first: ImageError) -> Sample:
-        for other in self.others(number) if self.count > 1 else ():
+    def _load_replacement(
+        self, index: int, load: Callable[[int], Sample], first_error: ImageError
+    ) -> Sample:
+        for other in self.candidates(index) if self.num_samples > 1 else ():
             try:
-                return reading(other)
+                return load(other)
             except ImageError:
-                self._lost[other] = 1
+                self._unreadable[other] = 1
         raise ImageError(
-            f"{first}; nor can one of the {min(_TRIES, self.count - 1)} images be read that "
-            "might stand in for it"
-        ) from first
+            f"{first_error}; none of the {min(_MAX_ATTEMPTS, self.num_samples - 1)} images that "
+            "could replace it can be read either"
+        ) from first_error

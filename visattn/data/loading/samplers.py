@@ -1,4 +1,4 @@
-"""Samples for evaluation, two by two, so that each has another one beside it on any process."""
+"""Samplers: length buckets for training, epoch-aware indices, exact distributed evaluation."""
 
 from collections.abc import Callable, Iterator
 from typing import Self
@@ -7,209 +7,198 @@ import torch
 from torch.utils.data import Sampler
 
 
-class PairsOnce(Sampler[int]):
-    """Every sample once, in order; neighbors 0 and 1, 2 and 3, and so on stay on one process.
-
-    Where a control shows a model the image of another sample, that is the other one of its pair,
-    whatever the number of processes. Batches must hold an even number of samples. Of an odd number
-    of samples the last one is alone.
-
-    Args:
-        count: How many samples there are.
-        rank: Which process this is.
-        world: How many there are.
-
-    Raises:
-        ValueError: If a process would have nothing to do, which makes the others wait for ever.
-
-    Example:
-        >>> list(PairsOnce(7, rank=1, world=2))
-        [2, 3, 6]
-    """
-
-    def __init__(self, count: int, *, rank: int = 0, world: int = 1) -> None:
-        pairs = (count + 1) // 2
-        if pairs < world:
-            raise ValueError(
-                f"each of {world} processes needs a pair of samples to evaluate, got {count} "
-                "samples; use fewer processes (--trainer.devices), or more samples"
-            )
-        numbers = (2 * pair + one for pair in range(rank, pairs, world) for one in (0, 1))
-        self.indices = [number for number in numbers if number < count]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.indices)
-
-
 class LengthBucketBatchSampler(Sampler[list[int]]):
-    """Random batches of samples of similar length; every epoch another order, the same anywhere.
+    """Random batches of samples of similar length, in a new reproducible order each epoch.
 
-    Several batches' worth of samples are drawn at random, sorted by length and cut; the batches
-    are then shuffled. With several processes each takes its share of every pool, and the tail
-    that would give them different numbers of batches is dropped.
+    Several batches' worth of samples are drawn at random, sorted by length and cut into batches;
+    the batches are then shuffled. With several processes each takes its part of every pool. The
+    tail that would give the processes different numbers of batches is dropped.
 
     Args:
-        count: How many samples there are.
-        length: The length of a sample, asked only when its turn comes.
-        batch: Samples per batch and process.
-        pool: Batches that are sorted together.
-        seed: Of the order.
-        rank: Which process this is.
-        world: How many there are.
+        num_samples: Size of the dataset.
+        length: Returns the length of a sample; called only when its pool is reached.
+        batch_size: Samples per batch and process.
+        batches_per_pool: Number of batches that are sorted together.
+        seed: Seed of the order.
+        rank: Rank of this process.
+        num_replicas: Number of processes.
 
     Raises:
-        ValueError: If batch or pool is below 1, or there is no whole batch for each process.
+        ValueError: If `batch_size` or `batches_per_pool` is below 1, or there is no whole batch
+            for each process.
 
     Example:
-        >>> buckets = LengthBucketBatchSampler(6, lambda index: index % 2, batch=3, pool=2, seed=0)
-        >>> sorted(sorted(index % 2 for index in batch) for batch in buckets)
+        >>> batches = LengthBucketBatchSampler(
+        ...     6, lambda index: index % 2, batch_size=3, batches_per_pool=2, seed=0
+        ... )
+        >>> sorted(sorted(index % 2 for index in batch) for batch in batches)
         [[0, 0, 0], [1, 1, 1]]
     """
 
     def __init__(
         self,
-        count: int,
+        num_samples: int,
         length: Callable[[int], int],
         *,
-        batch: int,
-        pool: int = 16,
+        batch_size: int,
+        batches_per_pool: int = 16,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
+        num_replicas: int = 1,
     ) -> None:
-        if batch < 1 or pool < 1:
-            raise ValueError(f"batch and pool must be at least 1, got {batch} and {pool}")
-        if count < batch * world:
+        if batch_size < 1 or batches_per_pool < 1:
             raise ValueError(
-                f"{world} processes with {batch} samples each need {batch * world} samples, "
-                f"got {count}; lower the batch"
+                "batch_size and batches_per_pool must be at least 1, got "
+                f"{batch_size} and {batches_per_pool}"
             )
-        self.count, self.length, self.batch, self.pool = count, length, batch, pool
-        self.seed, self.rank, self.world = seed, rank, world
-        self.epoch, self.first = 0, 0
+        if num_samples < batch_size * num_replicas:
+            raise ValueError(
+                f"{num_replicas} processes with {batch_size} samples each need "
+                f"{batch_size * num_replicas} samples, got {num_samples}; lower the batch size"
+            )
+        self.num_samples, self.length = num_samples, length
+        self.batch_size, self.batches_per_pool = batch_size, batches_per_pool
+        self.seed, self.rank, self.num_replicas = seed, rank, num_replicas
+        self.epoch, self.start_batch = 0, 0
 
     def __len__(self) -> int:
-        return self.count // (self.batch * self.world)
+        return self.num_samples // self.global_batch_size
 
     @property
     def sampler(self) -> Self:
-        """Itself: trainers tell the epoch to what a batch sampler calls its sampler."""
+        """The sampler itself: Lightning calls `set_epoch` on the `sampler` of a batch sampler."""
         return self
 
     @property
-    def together(self) -> int:
+    def global_batch_size(self) -> int:
         """Samples per batch of all processes."""
-        return self.batch * self.world
+        return self.batch_size * self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of this epoch; another one than before begins with its first batch."""
+        """Select the order of an epoch; a new epoch starts with its first batch."""
         if epoch != self.epoch:
-            self.epoch, self.first = epoch, 0
+            self.epoch, self.start_batch = epoch, 0
 
-    def go_on(self, epoch: int, done: int) -> None:
-        """Leave out, this once, the first batches of an epoch, which were read before."""
-        self.epoch, self.first = epoch, done
+    def resume(self, epoch: int, batches_done: int) -> None:
+        """Skip the first batches of an epoch, in the next iteration only."""
+        self.epoch, self.start_batch = epoch, batches_done
 
     def __iter__(self) -> Iterator[list[int]]:
-        first, self.first = self.first, 0  # loaders ask for an order and do not read it
-        yield from self._batches(self.epoch, first)
+        # Take the start now: loaders may create an iterator and read it later.
+        start_batch, self.start_batch = self.start_batch, 0
+        yield from self._iterate_batches(self.epoch, start_batch)
 
-    def _batches(self, epoch: int, first: int) -> Iterator[list[int]]:
-        random = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        order = torch.randperm(self.count, generator=random)
-        order = order[: len(self) * self.together][self.rank :: self.world]
-        for pool in order.split(self.batch * self.pool):
-            turns = torch.randperm(len(pool) // self.batch, generator=random).tolist()
-            if first < len(turns):  # else nobody asks for the lengths
+    def _iterate_batches(self, epoch: int, start_batch: int) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        order = torch.randperm(self.num_samples, generator=generator)
+        order = order[: len(self) * self.global_batch_size][self.rank :: self.num_replicas]
+        for pool in order.split(self.batch_size * self.batches_per_pool):
+            batch_order = torch.randperm(len(pool) // self.batch_size, generator=generator).tolist()
+            if start_batch < len(batch_order):  # skipped pools need no lengths
                 by_length = sorted(pool.tolist(), key=self.length)
-                for turn in turns[first:]:
-                    yield by_length[turn * self.batch : (turn + 1) * self.batch]
-            first = max(0, first - len(turns))
+                for batch in batch_order[start_batch:]:
+                    yield by_length[batch * self.batch_size : (batch + 1) * self.batch_size]
+            start_batch = max(0, start_batch - len(batch_order))
+
+
+class EpochIndexSampler(Sampler[list[int]]):
+    """Batches of indices that encode the epoch: sample i of epoch e is i + e · num_samples.
+
+    The index alone then determines the random augmentation of a sample, in any worker process.
+
+    Args:
+        batch_sampler: The batches of each epoch.
+
+    Example:
+        >>> batches = LengthBucketBatchSampler(3, lambda index: 0, batch_size=3)
+        >>> sampler = EpochIndexSampler(batches)
+        >>> sampler.set_epoch(2)
+        >>> sorted(next(iter(sampler)))
+        [6, 7, 8]
+    """
+
+    def __init__(self, batch_sampler: LengthBucketBatchSampler) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    @property
+    def sampler(self) -> "EpochIndexSampler":
+        """The sampler itself: Lightning calls `set_epoch` on the `sampler` of a batch sampler."""
+        return self
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self.batch_sampler.epoch
+
+    @property
+    def start_batch(self) -> int:
+        """Number of batches that the next iteration skips because they were read before."""
+        return self.batch_sampler.start_batch
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per batch of all processes."""
+        return self.batch_sampler.global_batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Select the order and the index offset of an epoch."""
+        self.batch_sampler.set_epoch(epoch)
+
+    def resume(self, epoch: int, batches_done: int) -> None:
+        """Skip the first batches of an epoch, in the next iteration only."""
+        self.batch_sampler.resume(epoch, batches_done)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        offset = self.batch_sampler.epoch * self.batch_sampler.num_samples
+        for batch in self.batch_sampler:
+            yield [offset + index for index in batch]
 
 
 class DistributedEvalSampler(Sampler[int]):
-    """Every sample once, in order, split over processes without repeating any.
+    """Every sample exactly once, in order, split over processes without padding or repeats.
+
+    Unlike `torch.utils.data.DistributedSampler` it never repeats samples, so that scores are exact.
 
     Args:
-        count: How many samples there are.
-        rank: Which process this is.
-        world: How many there are.
+        num_samples: Size of the dataset.
+        rank: Rank of this process.
+        num_replicas: Number of processes.
+        group_size: Number of consecutive samples that stay on one process. With 2, samples 0 and
+            1, 2 and 3, and so on form pairs, so that a control can show a model the image of its
+            partner, whatever the number of processes; batches must then hold an even number of
+            samples. The last group may be smaller.
 
     Raises:
-        ValueError: If a process would have nothing to do, which makes the others wait for ever.
+        ValueError: If a process would get no samples: the others would wait for it forever.
 
     Example:
-        >>> list(DistributedEvalSampler(5, rank=1, world=2))
+        >>> list(DistributedEvalSampler(5, rank=1, num_replicas=2))
         [1, 3]
+        >>> list(DistributedEvalSampler(7, rank=1, num_replicas=2, group_size=2))
+        [2, 3, 6]
     """
 
-    def __init__(self, count: int, *, rank: int = 0, world: int = 1) -> None:
-        if count < world:
+    def __init__(
+        self, num_samples: int, *, rank: int = 0, num_replicas: int = 1, group_size: int = 1
+    ) -> None:
+        num_groups = -(-num_samples // group_size)
+        if num_groups < num_replicas:
+            group = "sample" if group_size == 1 else f"group of {group_size} samples"
             raise ValueError(
-                f"each of {world} processes needs a sample, got {count}; use fewer processes"
+                f"each of {num_replicas} processes needs a {group} to evaluate, got {num_samples} "
+                "samples; use fewer processes (--trainer.devices), or more samples"
             )
-        self.indices = range(rank, count, world)
+        self.indices = [
+            index
+            for group in range(rank, num_groups, num_replicas)
+            for index in range(group * group_size, min((group + 1) * group_size, num_samples))
+        ]
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.indices)
-
-
-class EpochIndexSampler(Sampler[list[int]]):
-    """Batches whose numbers say the epoch as well: sample i of epoch e is i + e · count.
-
-    So the number alone tells a data set which image to make, in whatever process it does so.
-
-    Args:
-        order: The batches of an epoch.
-
-    Example:
-        >>> later = EpochIndexSampler(LengthBucketBatchSampler(3, lambda index: 0, batch=3))
-        >>> later.set_epoch(2)
-        >>> sorted(next(iter(later)))
-        [6, 7, 8]
-    """
-
-    def __init__(self, order: LengthBucketBatchSampler) -> None:
-        self.order = order
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    @property
-    def sampler(self) -> "EpochIndexSampler":
-        """Itself: trainers tell the epoch to what a batch sampler calls its sampler."""
-        return self
-
-    @property
-    def epoch(self) -> int:
-        """The epoch whose order and numbers come next."""
-        return self.order.epoch
-
-    @property
-    def first(self) -> int:
-        """How many batches of the epoch are left out, since they were read before."""
-        return self.order.first
-
-    @property
-    def together(self) -> int:
-        """Samples per batch of all processes."""
-        return self.order.together
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order and the numbers of this epoch."""
-        self.order.set_epoch(epoch)
-
-    def go_on(self, epoch: int, done: int) -> None:
-        """Leave out, this once, the first batches of an epoch, which were read before."""
-        self.order.go_on(epoch, done)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        first = self.order.epoch * self.order.count
-        for numbers in self.order:
-            yield [first + number for number in numbers]

@@ -1,4 +1,4 @@
-"""Batches for training, whose place in the run is two numbers: the epoch and the batches done."""
+"""Data loader that resumes exactly: its state is the epoch and the number of batches done."""
 
 import signal
 import warnings
@@ -12,86 +12,92 @@ from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSa
 
 
 class StatefulDataLoader(DataLoader[Any]):
-    """Batches in an order that can be taken up again at any batch, with any number of workers.
+    """Training batches in an order that can resume at any batch, with any number of workers.
 
-    There is no random state to be kept: which samples come when depends on the order's seed and
-    the epoch, and what a sample draws must depend on its number alone, which `EpochIndexSampler`
-    makes another in each epoch (see `numbered_uniforms`). Nothing is read before the first batch
-    is asked for, so that the epoch may be told until then.
+    There is no random state to save: the order depends on the sampler's seed and the epoch, and
+    the random numbers of a sample must depend on its index alone, which `EpochIndexSampler` makes
+    different in each epoch (see `per_sample_uniforms`). Nothing is read before the first batch is
+    requested, so that the epoch may be set until then.
 
     Args:
-        samples: The samples; what is asked of them may be numbers behind the last one.
-        order: Which batches come.
-        collate: What makes a batch of samples. If left out, the samples are asked for whole
-            batches: an item is one.
-        workers: Processes that read ahead; 0 reads in between.
+        dataset: The samples; with `EpochIndexSampler` their indices exceed the dataset's length.
+        batch_sampler: The batches of indices of each epoch.
+        collate_fn: Makes a batch of samples. If None, the dataset is indexed with whole batches.
+        num_workers: Number of worker processes; 0 loads in the main process.
 
     Example:
         >>> def loader():
-        ...     order = LengthBucketBatchSampler(6, lambda index: 0, batch=2)
-        ...     return StatefulDataLoader(list("abcdef"), order, collate="".join)
-        >>> whole, part, again = loader(), loader(), loader()
-        >>> first = next(iter(part))
-        >>> again.load_state_dict(part.state_dict())
-        >>> [first, *again] == list(whole)
+        ...     batches = LengthBucketBatchSampler(6, lambda index: 0, batch_size=2)
+        ...     return StatefulDataLoader(list("abcdef"), batches, collate_fn="".join)
+        >>> complete, interrupted, resumed = loader(), loader(), loader()
+        >>> first = next(iter(interrupted))
+        >>> resumed.load_state_dict(interrupted.state_dict())
+        >>> [first, *resumed] == list(complete)
         True
     """
 
     def __init__(
         self,
-        samples: Any,
-        order: LengthBucketBatchSampler | EpochIndexSampler,
+        dataset: Any,
+        batch_sampler: LengthBucketBatchSampler | EpochIndexSampler,
         *,
-        collate: Callable[[list[Any]], Any] | None = None,
-        workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
     ) -> None:
         options: dict[str, Any] = {
-            "num_workers": workers,
-            "persistent_workers": workers > 0,
-            "worker_init_fn": _outlast_signals,
-            "generator": torch.Generator(),  # else each epoch would draw from everybody's
+            "num_workers": num_workers,
+            "persistent_workers": num_workers > 0,
+            "worker_init_fn": _leave_signals_to_trainer,
+            "generator": torch.Generator(),  # else each epoch would advance the global generator
         }
-        if collate is None:
-            super().__init__(samples, batch_size=None, sampler=order, **options)  # type: ignore[arg-type]
+        if collate_fn is None:
+            super().__init__(dataset, batch_size=None, sampler=batch_sampler, **options)  # type: ignore[arg-type]
         else:
-            super().__init__(samples, batch_sampler=order, collate_fn=collate, **options)
-        self.order = order
-        self._epoch, self._given = -1, 0
+            super().__init__(dataset, batch_sampler=batch_sampler, collate_fn=collate_fn, **options)
+        self.epoch_sampler = batch_sampler
+        self._epoch, self._batches_done = -1, 0
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._epoch, self._given = self.order.epoch, self.order.first
+        self._epoch = self.epoch_sampler.epoch
+        self._batches_done = self.epoch_sampler.start_batch
         for batch in super().__iter__():
-            self._given += 1
+            self._batches_done += 1
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch and how many of its batches were given, and how large they are."""
-        begun = self._epoch == self.order.epoch and not self.order.first
-        given = self._given if begun else self.order.first
-        return {"epoch": self.order.epoch, "done": given, "together": self.order.together}
+        """Return the epoch, the number of its batches done, and the global batch size."""
+        sampler = self.epoch_sampler
+        started = self._epoch == sampler.epoch and not sampler.start_batch
+        return {
+            "epoch": sampler.epoch,
+            "batches_done": self._batches_done if started else sampler.start_batch,
+            "global_batch_size": sampler.global_batch_size,
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where another loader was; after its last batch nothing is left of that epoch."""
-        if state["together"] != self.order.together:
+        """Resume after the batches that another loader has done; may leave none of that epoch."""
+        sampler = self.epoch_sampler
+        if state["global_batch_size"] != sampler.global_batch_size:
             warnings.warn(
-                f"batches held {state['together']} samples of all processes and now hold "
-                f"{self.order.together}: the samples of this epoch are others than without a "
-                "break; keep the batch times the number of processes as it was to have the same",
+                f"the global batch size was {state['global_batch_size']} and is now "
+                f"{sampler.global_batch_size}: the rest of this epoch differs from that of an "
+                "uninterrupted run; keep the batch size times the number of processes to reproduce "
+                "it",
                 stacklevel=2,
             )
-        self.order.go_on(state["epoch"], state["done"])
+        sampler.resume(state["epoch"], state["batches_done"])
         self._epoch = -1
 
 
-def _outlast_signals(_: int) -> None:
-    """Let the process that trains decide when to stop; its reader ends with it.
+def _leave_signals_to_trainer(_: int) -> None:
+    """Ignore the first stop signal in a worker: the training process decides when to stop.
 
-    Ctrl-C reaches a whole group of processes. A reader that ended by it would break the step that
-    is still to be finished. One that does not end otherwise takes the second SIGTERM to heart.
+    Ctrl-C reaches the whole process group. A worker that exits would break the step that is still
+    running. A second SIGTERM ends the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _once)
+    signal.signal(signal.SIGTERM, _ignore_once)
 
 
-def _once(number: int, _: object) -> None:
+def _ignore_once(number: int, _: object) -> None:
     signal.signal(number, signal.SIG_DFL)

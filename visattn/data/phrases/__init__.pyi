@@ -1,24 +1,12 @@
 from .grounding import (
     GroundingResult as GroundingResult,
-)
-from .grounding import (
     SupervisedWords as SupervisedWords,
-)
-from .grounding import (
-    judge_phrases as judge_phrases,
-)
-from .grounding import (
+    score_phrases as score_phrases,
     supervised_words as supervised_words,
 )
 from .phrases import (
     Phrase as Phrase,
-)
-from .phrases import (
-    phrases_on_input as phrases_on_input,
-)
-from .phrases import (
+    match_phrases as match_phrases,
+    phrases_to_input as phrases_to_input,
     read_phrases as read_phrases,
-)
-from .phrases import (
-    spoken_phrases as spoken_phrases,
 )

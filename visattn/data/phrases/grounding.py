@@ -1,4 +1,4 @@
-"""Maps held against the boxes of what a caption speaks of: did it look there?"""
+"""Phrase grounding: scores of attention maps against boxes, and targets for supervision."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,8 +12,8 @@ from visattn.data.phrases.phrases import Phrase
 from visattn.geometry.affine import Box
 from visattn.metrics.maps.grounding import (
     attention_correctness,
+    box_coverage,
     box_target,
-    boxes_coverage,
     paper_correctness,
     pointing_hit,
     uniform_baseline,
@@ -21,132 +21,132 @@ from visattn.metrics.maps.grounding import (
 
 
 class GroundingResult(NamedTuple):
-    """One phrase judged. Where it has several boxes, what lies in any of them is right."""
+    """Grounding scores of one phrase; its region is the union of its boxes."""
 
-    words: tuple[float, ...]
-    """For each of its words, how much of the attention lies in the boxes, exact by area."""
+    word_correctness: tuple[float, ...]
+    """Attention correctness of each word: attention mass in the boxes, exact by area."""
     baseline: float
-    """The same for attention that is spread evenly: the share of the image in the boxes."""
-    pointed: bool
-    """Whether the words' maps, added up, are strongest in a box; see `pointing_hit`."""
-    paper: float
-    """The greatest correctness among its words by the authors' steps, `paper_correctness`."""
+    """Correctness of uniform attention: the fraction of the image covered by the boxes."""
+    pointing_hit: bool
+    """Whether the maximum of the summed maps of the words is in a box; see `pointing_hit`."""
+    paper_correctness: float
+    """Maximum correctness over the words as the authors compute it, `paper_correctness`."""
     paper_baseline: float
-    """The baseline by these steps."""
+    """The baseline as the authors compute it."""
 
     @property
-    def strongest(self) -> float:
-        """The greatest correctness among its words, as the paper scores a phrase.
+    def max_correctness(self) -> float:
+        """Maximum correctness over the words, as the paper scores a phrase.
 
-        The more words, the greater by chance alone: set it beside that of other images' maps.
+        It grows with the number of words by chance: compare it with that of other images' maps.
         """
-        return max(self.words)
+        return max(self.word_correctness)
 
     @property
-    def mean(self) -> float:
-        """The mean correctness of its words; maps that look at random have the baseline."""
-        return sum(self.words) / len(self.words)
+    def mean_correctness(self) -> float:
+        """Mean correctness of the words; random maps reach the baseline on average."""
+        return sum(self.word_correctness) / len(self.word_correctness)
 
     @property
-    def last(self) -> float:
-        """The correctness of its last word, which in English mostly names the thing."""
-        return self.words[-1]
+    def last_correctness(self) -> float:
+        """Correctness of the last word, in English mostly the head noun."""
+        return self.word_correctness[-1]
 
 
-def judge_phrases(
+def score_phrases(
     maps: Float[Tensor, "t gy gx"], phrases: Sequence[Phrase]
 ) -> tuple[GroundingResult, ...]:
-    """Return how the maps of a caption's words fare against the boxes of its phrases.
+    """Score the attention maps of a caption's words against the boxes of its phrases.
 
     Args:
         maps: Attention per word over the network's input, each map summing to 1.
-        phrases: With boxes as shares of that input, such as `phrases_on_input` returns them for
-            a given caption and `spoken_phrases` finds them in a generated one.
+        phrases: With boxes relative to that input: from `phrases_to_input` for a reference
+            caption, from `match_phrases` for a generated one.
 
     Raises:
-        ValueError: If a phrase reaches beyond the maps, or a map does not sum to 1.
+        ValueError: If there are too few maps for a phrase, or a map does not sum to 1.
 
     Example:
         >>> sky = Phrase(0, 2, ((0.0, 0.0, 1.0, 0.5),), ("scene",), "the sky")
         >>> maps = torch.tensor([[[0.5], [0.5]], [[0.9], [0.1]]])
-        >>> [judged] = judge_phrases(maps, [sky])
-        >>> [round(inside, 6) for inside in judged.words], judged.baseline, judged.pointed
+        >>> [result] = score_phrases(maps, [sky])
+        >>> [round(c, 6) for c in result.word_correctness], result.baseline, result.pointing_hit
         ([0.5, 0.9], 0.5, True)
 
     Source:
         Liu et al. 2017, arXiv:1605.09553, section 3; pointing: Zhang et al. 2016,
         arXiv:1608.00507, on one map per phrase.
     """
-    return tuple(_judged(maps, phrase) for phrase in phrases)
+    return tuple(_score_phrase(maps, phrase) for phrase in phrases)
 
 
-def _judged(maps: Float[Tensor, "t gy gx"], phrase: Phrase) -> GroundingResult:
-    looked = maps[phrase.first : phrase.first + phrase.count]
-    if len(looked) < phrase.count:
+def _score_phrase(maps: Float[Tensor, "t gy gx"], phrase: Phrase) -> GroundingResult:
+    phrase_maps = maps[phrase.start : phrase.start + phrase.num_words]
+    if len(phrase_maps) < phrase.num_words:
         raise ValueError(
-            f"the phrase {phrase.text!r} needs a map for word {phrase.first + phrase.count - 1}, "
-            f"counted from 0, got {len(maps)} maps"
+            f"the phrase {phrase.text!r} ends at word {phrase.start + phrase.num_words - 1}, "
+            f"counted from 0, and needs a map for each word; got {len(maps)} maps"
         )
     boxes = torch.tensor(phrase.boxes, device=maps.device)
-    covered = boxes_coverage(boxes, (maps.shape[-2], maps.shape[-1]))
-    enlarged, paper_baseline = paper_correctness(looked, boxes)
+    coverage = box_coverage(boxes, (maps.shape[-2], maps.shape[-1]))
+    enlarged, paper_baseline = paper_correctness(phrase_maps, boxes)
     return GroundingResult(
-        words=tuple(attention_correctness(looked, covered).tolist()),
-        baseline=float(uniform_baseline(covered)),
-        pointed=bool(pointing_hit(looked.sum(0), boxes)),
-        paper=float(enlarged.max()),
+        word_correctness=tuple(attention_correctness(phrase_maps, coverage).tolist()),
+        baseline=float(uniform_baseline(coverage)),
+        pointing_hit=bool(pointing_hit(phrase_maps.sum(0), boxes)),
+        paper_correctness=float(enlarged.max()),
         paper_baseline=float(paper_baseline),
     )
 
 
-Words = Literal["all", "last"]
+SupervisedPart = Literal["all", "last"]
 
 
 class SupervisedWords(NamedTuple):
-    """The words of a batch of captions whose place on the image is known."""
+    """Words of a batch of captions with known boxes, and their target attention."""
 
-    rows: Int[Tensor, " s"]
-    """Which caption each word belongs to."""
+    caption_indices: Int[Tensor, " s"]
+    """Index of the caption of each word."""
     steps: Int[Tensor, " s"]
-    """Which of its words, from 0: at this step it is said, and its attention computed."""
+    """Index of the word in its caption, which is the decoding step of its attention."""
     targets: Float[Tensor, "s n"]
-    """Where the attention ought to lie, over the cells row by row; each sums to 1."""
+    """Target attention over the flattened grid; each row sums to 1."""
 
 
 def supervised_words(
-    captions: Sequence[Sequence[Phrase]], grid: tuple[int, int], *, words: Words = "all"
+    captions: Sequence[Sequence[Phrase]], grid: tuple[int, int], *, words: SupervisedPart = "all"
 ) -> SupervisedWords:
-    """Return the words of captions that have boxes, and attention spread evenly over these.
+    """Return the words of captions that have boxes, with uniform target attention over these.
 
-    `visattn.functional.captioning.losses.packed_targets` lays them beside the attention of a batch.
+    `visattn.functional.captioning.losses.pack_targets` aligns them with the attention of a batch.
 
     Args:
-        captions: The phrases of each caption, with boxes as shares of the network's input.
-        grid: Rows and columns of cells that attention is spread over.
-        words: `all` takes every word of a phrase, articles included; `last` only the last one,
-            which in English mostly names the thing.
+        captions: Phrases of each caption, with boxes relative to the network's input.
+        grid: Rows and columns of the attention grid.
+        words: `all` supervises every word of a phrase, articles included; `last` only the last
+            one, in English mostly the head noun.
 
     Example:
         >>> red_ring = Phrase(1, 2, ((0.0, 0.0, 0.5, 1.0),), (), "red ring")
         >>> supervised_words([[], [red_ring]], (1, 2))
-        SupervisedWords(rows=tensor([1, 1]), steps=tensor([1, 2]),
+        SupervisedWords(caption_indices=tensor([1, 1]), steps=tensor([1, 2]),
             targets=tensor([[1., 0.], [1., 0.]]))
 
     Source:
         Liu et al. 2017, arXiv:1605.09553, strong supervision.
     """
     boxes: dict[tuple[int, int], tuple[Box, ...]] = {}
-    for row, phrases in enumerate(captions):
+    for caption_index, phrases in enumerate(captions):
         for phrase in phrases:
-            end = phrase.first + phrase.count
-            for step in range(end - 1 if words == "last" else phrase.first, end):
-                boxes[row, step] = (*boxes.get((row, step), ()), *phrase.boxes)
-    places = torch.tensor(list(boxes), dtype=torch.long).reshape(-1, 2)
-    targets = [_target(each, grid) for each in boxes.values()]
-    blank = torch.zeros(0, grid[0] * grid[1])
-    return SupervisedWords(places[:, 0], places[:, 1], torch.stack(targets) if targets else blank)
+            end = phrase.start + phrase.num_words
+            for step in range(end - 1 if words == "last" else phrase.start, end):
+                boxes[caption_index, step] = (*boxes.get((caption_index, step), ()), *phrase.boxes)
+    positions = torch.tensor(list(boxes), dtype=torch.long).reshape(-1, 2)
+    targets = [_target(word_boxes, grid) for word_boxes in boxes.values()]
+    stacked = torch.stack(targets) if targets else torch.zeros(0, grid[0] * grid[1])
+    return SupervisedWords(positions[:, 0], positions[:, 1], stacked)
 
 
-@lru_cache(2**17)  # a photo's boxes come back with each caption and in each epoch
+@lru_cache(2**17)  # the same boxes recur in each caption and each epoch
 def _target(boxes: tuple[Box, ...], grid: tuple[int, int]) -> Float[Tensor, " n"]:
     return box_target(torch.tensor(boxes), grid).flatten()

@@ -1,4 +1,4 @@
-"""Objects on images, with outline and box, as COCO writes them down; each field is looked at."""
+"""COCO instance annotations, with every field validated."""
 
 import math
 from collections.abc import Collection
@@ -6,177 +6,192 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from visattn.geometry.affine import Box
-from visattn.io.safe_paths import check_name
-from visattn.io.safe_text import CONTROLS, bounded_bytes, parsed_json, plain_text, shown
+from visattn.io.safe_paths import check_relative_path
+from visattn.io.safe_text import (
+    CONTROL_CHARACTERS,
+    decode_utf8,
+    parse_json,
+    read_bytes_bounded,
+    short_repr,
+)
 
-MOST_PIXELS = 64_000_000  # of an image whose outlines are drawn
-_SLACK = 1.0  # pixels by which a box may lie beside its image: others round differently
+MAX_PIXELS = 64_000_000  # of an image whose masks are rasterized
+_BOX_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to rounding
 
 
 class CocoObject(NamedTuple):
-    """One object on an image."""
+    """One annotated object."""
 
     category: str
-    outline: Any
-    """Polygons or run lengths, as they stand in the file."""
+    segmentation: Any
+    """Polygons or run-length encoding (RLE), as in the file."""
     box: Box
     """Left, top, right, bottom in pixels."""
 
 
 class CocoImage(NamedTuple):
-    """An image and the objects on it."""
+    """An image and its annotated objects."""
 
     file: str
-    """A path below the folder of images."""
+    """Path relative to the folder of images."""
     size: tuple[int, int]
     """Height and width in pixels."""
     objects: tuple[CocoObject, ...]
 
 
 def read_instance_file(path: Path) -> list[CocoImage]:
-    """Return the images of a file of instances in its order, those without objects too.
+    """Read a COCO instances file: all images in its order, also those without objects.
 
     Args:
         path: JSON with `images`, `annotations` and `categories`.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file does not hold what it should; the key is named.
+        ValueError: If its content is invalid; the message names the key.
 
     Example:
-        >>> file = getfixture("tmp_path") / "some.json"
-        >>> told = '{"images": [{"id": 1, "file_name": "a.jpg", "height": 3, "width": 4}], '
-        >>> _ = file.write_text(told + '"annotations": [], "categories": []}')
+        >>> file = getfixture("tmp_path") / "instances.json"
+        >>> images = '{"images": [{"id": 1, "file_name": "a.jpg", "height": 3, "width": 4}], '
+        >>> _ = file.write_text(images + '"annotations": [], "categories": []}')
         >>> read_instance_file(file)
         [CocoImage(file='a.jpg', size=(3, 4), objects=())]
 
     Source:
-        Lin et al. 2014, arXiv:1405.0312 (COCO), whose annotations come so.
+        Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no file of instances at {path}")
-    content = bounded_bytes(path)
+        raise FileNotFoundError(f"no instances file at {path}")
+    content = read_bytes_bounded(path)
     try:
-        told = parsed_json(plain_text(content))
+        document = parse_json(decode_utf8(content))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(told, dict):
-        raise ValueError(f"{path} must hold an object, it holds a {type(told).__name__}")  # noqa: TRY004 (a file's fault)
+    if not isinstance(document, dict):
+        raise ValueError(f"{path} must hold an object, got a {type(document).__name__}")  # noqa: TRY004 (a file's fault)
     try:
-        return _with_objects(_images(told), _categories(told), told)
+        return _attach_objects(_parse_images(document), _parse_categories(document), document)
     except ValueError as error:
-        raise ValueError(f"{path} holds no instances as COCO writes them: {error}") from None
+        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
 
 
-def _images(told: dict[str, Any]) -> dict[int | str, CocoImage]:
+def _parse_images(document: dict[str, Any]) -> dict[int | str, CocoImage]:
     images: dict[int | str, CocoImage] = {}
     files: set[str] = set()
-    for place, one in _list(told, "images"):
-        number, file = _id(one, "id", place), _text(one, "file_name", place)
-        _check_new(number, images, place)
-        _check_new(file, files, place)
+    for location, entry in _list_entries(document, "images"):
+        image_id, file = _parse_id(entry, "id", location), _parse_text(entry, "file_name", location)
+        _check_unique(image_id, images, location)
+        _check_unique(file, files, location)
         files.add(file)
         try:
-            check_name(file)
+            check_relative_path(file)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
-        images[number] = CocoImage(file, _size(one, place), ())
+            raise ValueError(f"{location}: {error}") from None
+        images[image_id] = CocoImage(file, _parse_size(entry, location), ())
     return images
 
 
-def _categories(told: dict[str, Any]) -> dict[int | str, str]:
+def _parse_categories(document: dict[str, Any]) -> dict[int | str, str]:
     names: dict[int | str, str] = {}
-    for place, one in _list(told, "categories"):
-        number = _id(one, "id", place)
-        _check_new(number, names, place)
-        names[number] = _text(one, "name", place)
+    for location, entry in _list_entries(document, "categories"):
+        category_id = _parse_id(entry, "id", location)
+        _check_unique(category_id, names, location)
+        names[category_id] = _parse_text(entry, "name", location)
     return names
 
 
-def _with_objects(
-    images: dict[int | str, CocoImage], categories: dict[int | str, str], told: dict[str, Any]
+def _attach_objects(
+    images: dict[int | str, CocoImage], categories: dict[int | str, str], document: dict[str, Any]
 ) -> list[CocoImage]:
-    objects: dict[int | str, list[CocoObject]] = {number: [] for number in images}
-    seen: set[int | str] = set()
-    for place, one in _list(told, "annotations"):
-        image = _known(one, "image_id", images, place)
-        category = categories[_known(one, "category_id", categories, place)]
-        if "id" in one:
-            number = _id(one, "id", place)
-            _check_new(number, seen, place)
-            seen.add(number)
-        outline = one.get("segmentation")
-        if not isinstance(outline, (list, dict)):
+    objects: dict[int | str, list[CocoObject]] = {image_id: [] for image_id in images}
+    ids: set[int | str] = set()
+    for location, entry in _list_entries(document, "annotations"):
+        image_id = _reference(entry, "image_id", images, location)
+        category = categories[_reference(entry, "category_id", categories, location)]
+        if "id" in entry:
+            object_id = _parse_id(entry, "id", location)
+            _check_unique(object_id, ids, location)
+            ids.add(object_id)
+        segmentation = entry.get("segmentation")
+        if not isinstance(segmentation, (list, dict)):
             raise ValueError(  # noqa: TRY004 (a file's fault)
-                f"{place}: segmentation must be polygons or run lengths, got {shown(outline)}"
+                f"{location}: segmentation must be polygons or run-length encoding (RLE), "
+                f"got {short_repr(segmentation)}"
             )
-        box = _box(one.get("bbox"), place, images[image].size)
-        objects[image].append(CocoObject(category, outline, box))
-    return [one._replace(objects=tuple(objects[number])) for number, one in images.items()]
+        box = _parse_box(entry.get("bbox"), location, images[image_id].size)
+        objects[image_id].append(CocoObject(category, segmentation, box))
+    return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
 
 
-def _box(told: Any, place: str, size: tuple[int, int]) -> Box:
-    """Return left, top, right and bottom of a box that is told by left, top, width and height."""
-    numbers = told if isinstance(told, list) and len(told) == 4 else [math.nan]
+def _parse_box(value: Any, location: str, size: tuple[int, int]) -> Box:
+    """Return left, top, right, bottom from left, top, width, height."""
+    numbers = value if isinstance(value, list) and len(value) == 4 else [math.nan]
     if not all(map(_is_number, numbers)):
-        raise ValueError(f"{place}: bbox must be four finite numbers, got {shown(told)}")
+        raise ValueError(f"{location}: bbox must be four finite numbers, got {short_repr(value)}")
     x, y, width, height = map(float, numbers)
-    right, bottom = size[1] + _SLACK, size[0] + _SLACK
-    inside = -_SLACK <= x <= x + width <= right and -_SLACK <= y <= y + height <= bottom
+    right, bottom = size[1] + _BOX_TOLERANCE, size[0] + _BOX_TOLERANCE
+    inside = (
+        -_BOX_TOLERANCE <= x <= x + width <= right and -_BOX_TOLERANCE <= y <= y + height <= bottom
+    )
     if not inside:
         raise ValueError(
-            f"{place}: bbox must be left, top, width and height in an image that is {size[1]} "
-            f"pixels wide and {size[0]} high, got {shown(told)}"
+            f"{location}: bbox must be left, top, width, height inside of an image of {size[1]} x "
+            f"{size[0]} pixels, got {short_repr(value)}"
         )
     return x, y, x + width, y + height
 
 
-def _size(one: dict[str, Any], place: str) -> tuple[int, int]:
-    height: Any = one.get("height")
-    width: Any = one.get("width")
-    whole = type(height) is int and type(width) is int  # True is an int too
-    if not whole or min(height, width) < 1 or height * width > MOST_PIXELS:
+def _parse_size(entry: dict[str, Any], location: str) -> tuple[int, int]:
+    height: Any = entry.get("height")
+    width: Any = entry.get("width")
+    integers = type(height) is int and type(width) is int  # bool is a subclass of int
+    if not integers or min(height, width) < 1 or height * width > MAX_PIXELS:
         raise ValueError(
-            f"{place}: height and width must be whole numbers from 1 on, with at most "
-            f"{MOST_PIXELS:,} pixels in all, got {shown(height)} and {shown(width)}"
+            f"{location}: height and width must be positive integers, with at most "
+            f"{MAX_PIXELS:,} pixels in total, got {short_repr(height)} and {short_repr(width)}"
         )
     return height, width
 
 
-def _list(told: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the objects of a list, each with its place."""
-    held = told.get(key)
-    if not isinstance(held, list) or not all(isinstance(one, dict) for one in held):
-        raise ValueError(f"{key} must be a list of objects, got {shown(held)}")
-    return [(f"{key}[{index}]", one) for index, one in enumerate(held)]
+def _list_entries(document: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the entries of a list, each with its location."""
+    entries = document.get(key)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{key} must be a list of objects, got {short_repr(entries)}")
+    return [(f"{key}[{index}]", entry) for index, entry in enumerate(entries)]
 
 
-def _id(one: dict[str, Any], key: str, place: str) -> int | str:
-    value = one.get(key)
+def _parse_id(entry: dict[str, Any], key: str, location: str) -> int | str:
+    value = entry.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{place}: {key} must be a whole number or a text, got {shown(value)}")  # noqa: TRY004
+        raise ValueError(  # noqa: TRY004 (a file's fault)
+            f"{location}: {key} must be an integer or a string, got {short_repr(value)}"
+        )
     return value
 
 
-def _text(one: dict[str, Any], key: str, place: str) -> str:
-    value = one.get(key)
-    if not isinstance(value, str) or not value.strip() or CONTROLS.search(value):
-        raise ValueError(f"{place}: {key} must be a text on one line, got {shown(value)}")
+def _parse_text(entry: dict[str, Any], key: str, location: str) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str) or not value.strip() or CONTROL_CHARACTERS.search(value):
+        raise ValueError(
+            f"{location}: {key} must be a nonempty string on one line, got {short_repr(value)}"
+        )
     return value
 
 
-def _known(one: dict[str, Any], key: str, known: Collection[int | str], place: str) -> int | str:
-    number = _id(one, key, place)
-    if number not in known:
-        raise ValueError(f"{place}: {key} {shown(number)} is none that the file defines")
+def _reference(
+    entry: dict[str, Any], key: str, defined: Collection[int | str], location: str
+) -> int | str:
+    number = _parse_id(entry, key, location)
+    if number not in defined:
+        raise ValueError(f"{location}: {key} {short_repr(number)} is not defined in the file")
     return number
 
 
-def _check_new(what: int | str, known: Collection[int | str], place: str) -> None:
-    if what in known:
-        raise ValueError(f"{place}: {shown(what)} stands there already, before")
+def _check_unique(value: int | str, previous: Collection[int | str], location: str) -> None:
+    if value in previous:
+        raise ValueError(f"{location}: duplicate {short_repr(value)}")
 
 
 def _is_number(value: Any) -> bool:
-    """Whether this is a number that could be a place on an image; NaN is none."""
+    """Return whether this is a finite number in the range of image coordinates."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9

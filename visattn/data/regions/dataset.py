@@ -1,4 +1,4 @@
-"""Images whose objects are known, each with its outline: COCO's, or a folder with masks."""
+"""Images with annotated objects: COCO instances, or a folder of masks."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,129 +17,130 @@ from visattn.io.safe_paths import SafeDirectory
 
 
 @dataclass(frozen=True)
-class LocatedObject:
-    """One object on an image.
+class AnnotatedObject:
+    """One annotated object.
 
     Args:
-        category: What it is; "" if nobody said.
-        outline: COCO's polygons or run lengths, or the file of a mask, which is inside where it is
-            brighter than half of its brightest pixel.
-        box: Left, top, right, bottom in pixels; None for the tightest around the mask.
+        category: Category name; "" if unknown.
+        segmentation: COCO polygons or RLE, or the path of a mask image, whose foreground is
+            brighter than half of its maximum.
+        box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
     """
 
     category: str
-    outline: Any
+    segmentation: Any
     box: Box | None = None
 
 
 @dataclass(frozen=True)
-class LocatedImage:
-    """An image and its objects.
+class AnnotatedImage:
+    """An image with annotated objects.
 
     Args:
-        name: Where the file lies in the folder of images, with `/`: what tells it from others.
-        path: Of the file.
-        size: Height and width of the upright image, which the outlines refer to.
-        objects: On it.
+        name: Unique name: the path relative to the folder of images, with `/`.
+        path: Path of the file.
+        size: Height and width of the upright image, in whose pixels the annotations are.
+        objects: Annotated objects.
     """
 
     name: str
     path: Path
     size: tuple[int, int]
-    objects: tuple[LocatedObject, ...]
+    objects: tuple[AnnotatedObject, ...]
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """What is on it, each once, in alphabetical order."""
-        return tuple(sorted({one.category for one in self.objects}))
+        """Unique category names in alphabetical order."""
+        return tuple(sorted({annotation.category for annotation in self.objects}))
 
-    def regions(
+    def region_masks(
         self, category: str | None = None
     ) -> tuple[Bool[np.ndarray, "y x"], Bool[np.ndarray, "y x"]]:
-        """Return where the objects of a category are, and where the boxes around them are.
+        """Return the union of the masks, and of the boxes, of the objects of a category.
 
         Args:
-            category: Of the objects; None for all.
+            category: Category of the objects; None for all objects.
 
         Raises:
-            ValueError: If there are none, or an outline cannot be understood; the file is named.
+            ValueError: If there are none, or a segmentation is invalid; the message names the file.
         """
-        chosen = [one for one in self.objects if category in (None, one.category)]
-        if not chosen:
+        selected = [obj for obj in self.objects if category in (None, obj.category)]
+        if not selected:
             raise ValueError(f"{self.path} has no {category or 'object'}")
         mask, boxes = np.zeros(self.size, dtype=bool), np.zeros(self.size, dtype=bool)
-        for one in chosen:
+        for obj in selected:
             try:
-                own = _outline(one.outline, self.size)
+                object_mask = _load_mask(obj.segmentation, self.size)
             except ValueError as error:
-                raise ValueError(f"{self.path}, {one.category or 'mask'}: {error}") from error
-            mask |= own
-            around = _tightest(own) if one.box is None else one.box
-            boxes |= boxes_mask([around] if around is not None else [], self.size)
+                raise ValueError(f"{self.path}, {obj.category or 'mask'}: {error}") from error
+            mask |= object_mask
+            box = _bounding_box(object_mask) if obj.box is None else obj.box
+            boxes |= boxes_mask([box] if box is not None else [], self.size)
         return mask, boxes
 
 
-def read_located(
+def read_annotated_images(
     data: str | os.PathLike[str],
     *,
     images: str | os.PathLike[str] | None = None,
     masks: str | os.PathLike[str] | None = None,
     omit: str | os.PathLike[str] | None = None,
     onerror: Callable[[OSError | ImageError], object] | None = None,
-) -> list[LocatedImage]:
-    """Return images with objects, in the order of their names.
+) -> list[AnnotatedImage]:
+    """Read images with annotated objects, ordered by name.
 
     Args:
-        data: COCO's instances as JSON; a folder with `annotations/instances_NAME.json` and the
+        data: COCO instances JSON; a folder with `annotations/instances_NAME.json` and the
             images in `NAME`; or a folder of images, whose masks are in `masks`.
-        images: Where the images are, if not there.
-        masks: A folder of masks as images, light inside, each named and sized as its own
-            image; `masks` beside or in the folder of images if left out.
-        omit: A folder that is not searched for images, as results are written there.
-        onerror: Takes the error of each image and folder that cannot be read while a folder of
-            images with masks is searched; by default it is raised.
+        images: Folder of the images, if it is another one.
+        masks: Folder of mask images with bright foreground, each with the name and size of its
+            image; by default `masks` beside or in the folder of images.
+        omit: A folder that is not searched for images, because results are written there.
+        onerror: Called with the error of each unreadable image or folder when a folder of images
+            with masks is searched; raised by default.
 
     Raises:
         FileNotFoundError: If a file or a folder does not exist.
-        ValueError: If the annotations cannot be understood, or there is nothing to be found.
+        ValueError: If the annotations are invalid, or there are none.
     """
     source = Path(data)
     if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist; give instances as JSON, or a folder")
+        raise FileNotFoundError(
+            f"{source} does not exist; give COCO instances as JSON, or a folder"
+        )
     if source.is_dir() and masks is None:
         files = sorted((source / "annotations").glob("instances_*.json"))
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
-            raise ValueError(f"{source / 'annotations'} has several sets: give one of {names}")
+            raise ValueError(f"{source / 'annotations'} has several files: give one of {names}")
         source = files[0] if files else source
     if source.is_file():
-        return read_instances(source, images)
+        return read_coco_images(source, images)
     folder = Path(images) if images is not None else source
     if masks is None:
-        places = (folder / "masks", folder.parent / "masks")
-        masks = next((place for place in places if place.is_dir()), None)
+        candidates = (folder / "masks", folder.parent / "masks")
+        masks = next((path for path in candidates if path.is_dir()), None)
     if masks is None:
         raise FileNotFoundError(
             f"{source} has neither annotations/instances_*.json nor a folder masks; "
-            "say where the masks are"
+            "name the folder of the masks"
         )
-    return read_masked(folder, masks, omit=omit, onerror=onerror)
+    return read_images_with_masks(folder, masks, omit=omit, onerror=onerror)
 
 
-def read_instances(
+def read_coco_images(
     file: str | os.PathLike[str], images: str | os.PathLike[str] | None = None
-) -> list[LocatedImage]:
-    """Return the images of COCO's instances that have objects.
+) -> list[AnnotatedImage]:
+    """Return the images of a COCO instances file that have objects.
 
     Args:
         file: JSON with `images`, `annotations` and `categories`.
-        images: Folder of the images; by default that beside the folder of the file which its
-            name says: of `annotations/instances_val2017.json`, `val2017`.
+        images: Folder of the images; by default the one in the name of the file: `val2017` for
+            `annotations/instances_val2017.json`.
 
     Raises:
         FileNotFoundError: If there is no such file or folder, or an image is not in it.
-        ValueError: If the file does not hold what it should, with the key, or an image lies
-            outside of its folder.
+        ValueError: If the file is invalid, with the key, or an image is outside of its folder.
 
     Example:
         >>> import json
@@ -148,47 +149,46 @@ def read_instances(
         >>> Image.new("RGB", (4, 3)).save(folder / "a.png")
         >>> ball = {"image_id": 1, "category_id": 7, "bbox": [0, 0, 2, 1]}
         >>> ball["segmentation"] = [[0, 0, 2, 0, 2, 1, 0, 1]]
-        >>> told = {"images": [{"id": 1, "file_name": "a.png", "height": 3, "width": 4}]}
-        >>> told |= {"annotations": [ball], "categories": [{"id": 7, "name": "ball"}]}
-        >>> _ = (folder / "some.json").write_text(json.dumps(told))
-        >>> [image] = read_instances(folder / "some.json", folder)
-        >>> image.categories, image.regions("ball")[0].sum()
+        >>> content = {"images": [{"id": 1, "file_name": "a.png", "height": 3, "width": 4}]}
+        >>> content |= {"annotations": [ball], "categories": [{"id": 7, "name": "ball"}]}
+        >>> _ = (folder / "instances.json").write_text(json.dumps(content))
+        >>> [image] = read_coco_images(folder / "instances.json", folder)
+        >>> image.categories, image.region_masks("ball")[0].sum()
         (('ball',), np.int64(2))
 
     Source:
-        Lin et al. 2014, arXiv:1405.0312 (COCO), whose annotations come so.
+        Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
     path = Path(file)
-    told = [one for one in read_instance_file(path) if one.objects]
-    if not told:
-        raise ValueError(f"{path} knows no object on any image")
-    folder = Path(images) if images is not None else _beside(path)
+    coco_images = [image for image in read_instance_file(path) if image.objects]
+    if not coco_images:
+        raise ValueError(f"{path} has no objects on any image")
+    folder = Path(images) if images is not None else _default_image_folder(path)
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder of images at {folder}; say where they are")
-    inside = SafeDirectory(folder)
+        raise FileNotFoundError(f"no folder of images at {folder}; name it")
+    directory = SafeDirectory(folder)
     try:
-        found = [_located(one, inside) for one in told]
+        annotated = [_annotated_image(image, directory) for image in coco_images]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    _check_files(found, folder)
-    return sorted(found, key=lambda one: one.name)
+    _check_files(annotated, folder)
+    return sorted(annotated, key=lambda image: image.name)
 
 
-def read_masked(
+def read_images_with_masks(
     images: str | os.PathLike[str],
     masks: str | os.PathLike[str],
     *,
     omit: str | os.PathLike[str] | None = None,
     onerror: Callable[[OSError | ImageError], object] | None = None,
-) -> list[LocatedImage]:
+) -> list[AnnotatedImage]:
     """Return images with one object each, whose mask is an image of the same name.
 
     Args:
-        images: Folder; it is searched with all that it holds.
-        masks: Folder, in which masks lie as the images do in theirs; endings may differ.
+        images: Folder of the images, searched recursively.
+        masks: Folder of the masks, with the same relative paths; suffixes may differ.
         omit: A folder that is not searched for images.
-        onerror: Takes the error of each image and folder that cannot be read; by default it is
-            raised.
+        onerror: Called with the error of each unreadable image or folder; raised by default.
 
     Raises:
         FileNotFoundError: If a folder does not exist, or an image has no mask.
@@ -196,23 +196,25 @@ def read_masked(
     Example:
         >>> from PIL import Image
         >>> folder = getfixture("tmp_path")
-        >>> for name in ("seen", "masks"):
+        >>> for name in ("images", "masks"):
         ...     (folder / name).mkdir()
         ...     Image.new("L", (4, 3), 255).save(folder / name / "a.png")
-        >>> read_masked(folder / "seen", folder / "masks")[0].regions()[0].all()
+        >>> read_images_with_masks(folder / "images", folder / "masks")[0].region_masks()[0].all()
         np.True_
     """
-    folder, inside = Path(images), Path(masks)
-    if not inside.is_dir():
-        raise FileNotFoundError(f"no folder of masks at {inside}")
-    known = {path.relative_to(inside).with_suffix(""): path for path in find_images(inside)}
-    found: list[LocatedImage] = []
+    folder, mask_folder = Path(images), Path(masks)
+    if not mask_folder.is_dir():
+        raise FileNotFoundError(f"no folder of masks at {mask_folder}")
+    mask_files = {
+        path.relative_to(mask_folder).with_suffix(""): path for path in find_images(mask_folder)
+    }
+    annotated: list[AnnotatedImage] = []
     for path in find_images(folder, omit=omit, onerror=onerror):
-        if path.is_relative_to(inside):
+        if path.is_relative_to(mask_folder):
             continue
-        mask = known.get(path.relative_to(folder).with_suffix(""))
+        mask = mask_files.get(path.relative_to(folder).with_suffix(""))
         if mask is None:
-            raise FileNotFoundError(f"{path} has no mask of its name in {inside}")
+            raise FileNotFoundError(f"{path} has no mask with its name in {mask_folder}")
         try:
             size, _ = read_size(path)
         except ImageError as error:
@@ -221,41 +223,44 @@ def read_masked(
             onerror(error)
             continue
         name = path.relative_to(folder).as_posix()
-        found.append(LocatedImage(name, path, size, (LocatedObject("", mask),)))
-    return sorted(found, key=lambda one: one.path)
+        annotated.append(AnnotatedImage(name, path, size, (AnnotatedObject("", mask),)))
+    return sorted(annotated, key=lambda image: image.path)
 
 
-def _located(told: CocoImage, folder: SafeDirectory) -> LocatedImage:
-    objects = tuple(LocatedObject(*one) for one in told.objects)
-    return LocatedImage(told.file, folder.path(told.file), told.size, objects)
+def _annotated_image(image: CocoImage, folder: SafeDirectory) -> AnnotatedImage:
+    objects = tuple(AnnotatedObject(*coco_object) for coco_object in image.objects)
+    return AnnotatedImage(image.file, folder.path(image.file), image.size, objects)
 
 
-def _beside(path: Path) -> Path:
-    """Return the folder of images that goes with a file of instances."""
+def _default_image_folder(path: Path) -> Path:
+    """Return the folder of images of a COCO instances file."""
     name = path.stem.removeprefix("instances_")
-    places = (path.parent.parent / name, path.parent.parent / "images" / name, path.parent / name)
-    return next((place for place in places if place.is_dir()), places[0])
+    root = path.parent.parent
+    candidates = (root / name, root / "images" / name, path.parent / name)
+    return next((folder for folder in candidates if folder.is_dir()), candidates[0])
 
 
-def _check_files(found: Sequence[LocatedImage], folder: Path) -> None:
-    lost = [one.name for one in found if not one.path.is_file()]
-    if lost:
-        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        raise FileNotFoundError(f"no image {lost[0]}{more} in {folder}")
+def _check_files(images: Sequence[AnnotatedImage], folder: Path) -> None:
+    missing = [image.name for image in images if not image.path.is_file()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise FileNotFoundError(f"no image {missing[0]}{more} in {folder}")
 
 
-def _outline(outline: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
-    if not isinstance(outline, Path):
-        return segmentation_mask(outline, size)
-    light = read_image(outline).pixels.max(2)
-    mask = light > light.max() / 2
+def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
+    if not isinstance(segmentation, Path):
+        return segmentation_mask(segmentation, size)
+    brightness = read_image(segmentation).pixels.max(2)
+    mask = brightness > brightness.max() / 2
     if mask.shape != tuple(size):
-        raise ValueError(f"the mask {outline} is {mask.shape}, the upright image {tuple(size)}")
+        raise ValueError(
+            f"the mask {segmentation} is {mask.shape}, the upright image {tuple(size)}"
+        )
     return mask
 
 
-def _tightest(mask: Bool[np.ndarray, "y x"]) -> Box | None:
-    """Return the box around a mask, or None if there is nothing in it."""
+def _bounding_box(mask: Bool[np.ndarray, "y x"]) -> Box | None:
+    """Return the bounding box of a mask, or None if it is empty."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not len(rows):
         return None

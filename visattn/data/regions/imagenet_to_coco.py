@@ -1,8 +1,7 @@
-"""Which of the thousand classes of ImageNet are of a category of COCO."""
+"""Mapping from COCO categories to ImageNet-1k classes."""
 
 from collections.abc import Sequence
 
-_FIRST, _LAST = 0, 1  # of a range
 _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "airplane": (404, 895),
     "apple": (948,),
@@ -63,41 +62,41 @@ _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "wine glass": (572,),
     "zebra": (340,),
 }
-"""Numbers, or first and last of a range, in the order that all weights for ImageNet-1k use.
+"""Class indices, or first and last index of a range, in the standard order of ImageNet-1k.
 
-What ImageNet has no class for, a person above all, is left out; so is a class that means much more:
-its street signs are rarely stop signs."""
+Categories without an ImageNet class, such as person, are missing; so are classes that mean much
+more: ImageNet's street signs are rarely stop signs."""
 
 IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
     category: tuple(
         number
         for part in parts
-        for number in ([part] if isinstance(part, int) else range(part[_FIRST], part[_LAST] + 1))
+        for number in ([part] if isinstance(part, int) else range(part[0], part[1] + 1))
     )
     for category, parts in _RANGES.items()
 }
-"""Numbers of the classes of each category."""
+"""Class indices of each category."""
 
 
-def classes_of(category: str, classes: Sequence[str], count: int) -> tuple[int, ...]:
-    """Return the numbers of a model's classes that are of a category; none if there are none.
+def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple[int, ...]:
+    """Return the indices of a model's classes that match a category, or an empty tuple.
 
-    A class whose name, or one of its names between commas, is that of the category is of it. A
-    model of a thousand classes is taken to have those of ImageNet.
+    A class matches if its name, or one of its comma-separated names, is that of the category. A
+    model with 1000 classes is assumed to have those of ImageNet.
 
     Args:
-        category: As the data calls it.
-        classes: Names of the classes, or none if nobody said.
-        count: Of the classes.
+        category: Category name in the dataset.
+        classes: Class names of the model; empty if unknown.
+        count: Number of classes.
 
     Example:
-        >>> classes_of("zebra", (), 1000), classes_of("Ring", ("bar", "ring"), 2)
+        >>> matching_classes("zebra", (), 1000), matching_classes("Ring", ("bar", "ring"), 2)
         ((340,), (1,))
-        >>> classes_of("person", (), 1000)
+        >>> matching_classes("person", (), 1000)
         ()
     """
-    sought = category.casefold()
-    if count == 1000 and sought in IMAGENET_CATEGORIES:
-        return IMAGENET_CATEGORIES[sought]
-    named = ({part.strip().casefold() for part in name.split(",")} for name in classes)
-    return tuple(number for number, names in enumerate(named) if sought in names)
+    category = category.casefold()
+    if count == 1000 and category in IMAGENET_CATEGORIES:
+        return IMAGENET_CATEGORIES[category]
+    names_of_classes = ({part.strip().casefold() for part in name.split(",")} for name in classes)
+    return tuple(index for index, names in enumerate(names_of_classes) if category in names)

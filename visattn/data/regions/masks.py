@@ -1,4 +1,4 @@
-"""Regions of images as annotations write them down: polygons, run lengths, boxes."""
+"""Rasterization of annotations: polygons, COCO run-length encoding (RLE) and boxes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,25 +7,24 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from visattn.geometry.affine import Box
-from visattn.io.safe_text import shown
+from visattn.io.safe_text import short_repr
 
-_FAR = 10_000_000  # pixels
+_MAX_COORDINATE = 10_000_000  # pixels
 
 
 def polygon_mask(
     polygons: Sequence[Sequence[float]], size: tuple[int, int]
 ) -> Bool[np.ndarray, "y x"]:
-    """Return the pixels whose middle lies inside at least one of the polygons.
+    """Return the pixels whose centers lie inside at least one of the polygons.
 
-    A polygon that crosses itself has holes where it winds round twice.
+    Each polygon is filled by the even-odd rule, so that self-intersections may leave holes.
 
     Args:
-        polygons: Each x, y, x, y, ... in pixels; the first pixel reaches from 0 to 1.
+        polygons: Each x, y, x, y, ... in pixels; the first pixel spans 0 to 1.
         size: Height and width of the image.
 
     Raises:
-        ValueError: If a polygon has fewer than three corners, or numbers that are none or far
-            from any image.
+        ValueError: If a polygon has fewer than three corners, or coordinates out of range.
 
     Example:
         >>> polygon_mask([[0.0, 0.0, 3.0, 0.0, 0.0, 3.0]], (3, 4)).astype(int)
@@ -35,48 +34,46 @@ def polygon_mask(
     """
     mask = np.zeros(size, dtype=bool)
     for polygon in polygons:
-        corners = _corners(polygon)
-        mask |= _filled(corners.reshape(-1, 2), size)
+        corners = _polygon_coordinates(polygon)
+        mask |= _fill_polygon(corners.reshape(-1, 2), size)
     return mask
 
 
-def run_length_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
-    """Return the mask of COCO's run lengths: down the columns, beginning with what is outside.
+def rle_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
+    """Decode COCO's run-length encoding (RLE): column by column, starting with background.
 
     Args:
-        counts: Lengths in turn outside and inside, or the text in which COCO packs them.
+        counts: Alternating lengths of background and foreground, or COCO's compressed string.
         size: Height and width of the image.
 
     Raises:
         ValueError: If they do not fill the image exactly.
 
     Example:
-        >>> run_length_mask([1, 2, 3], (2, 3)).astype(int)
+        >>> rle_mask([1, 2, 3], (2, 3)).astype(int)
         array([[0, 1, 0],
                [1, 0, 0]])
-        >>> run_length_mask("123", (2, 3)).astype(int)
+        >>> rle_mask("123", (2, 3)).astype(int)
         array([[0, 1, 0],
                [1, 0, 0]])
     """
     height, width = size
-    lengths = _unpacked(counts) if isinstance(counts, str) else list(counts)
+    lengths = _decompress_counts(counts) if isinstance(counts, str) else list(counts)
     if any(length < 0 for length in lengths) or sum(lengths) != height * width:
-        raise ValueError(
-            f"run lengths must fill {height} x {width} pixels, they add up to {sum(lengths)}"
-        )
+        raise ValueError(f"RLE counts must sum to {height} x {width} pixels, got {sum(lengths)}")
     inside = np.arange(len(lengths)) % 2 == 1
     return np.repeat(inside, lengths).reshape(width, height).T
 
 
 def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
-    """Return the mask of what COCO calls a segmentation: polygons, or run lengths.
+    """Return the mask of a COCO segmentation: polygons or RLE.
 
     Args:
-        segmentation: As it stands in the file.
+        segmentation: As in the file.
         size: Height and width of the image.
 
     Raises:
-        ValueError: If it is neither, or is of an image of another size.
+        ValueError: If it is neither, or belongs to an image of another size.
 
     Example:
         >>> segmentation_mask({"size": [2, 3], "counts": [1, 2, 3]}, (2, 3)).sum()
@@ -84,25 +81,27 @@ def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarr
     """
     if isinstance(segmentation, list):
         for polygon in segmentation:
-            _corners(polygon)
+            _polygon_coordinates(polygon)
         return polygon_mask(segmentation, size)
     if not isinstance(segmentation, dict) or not {"size", "counts"} <= set(segmentation):
         raise ValueError(
             "a segmentation must be a list of polygons or an object with size and counts, "
-            f"got {shown(segmentation)}"
+            f"got {short_repr(segmentation)}"
         )
-    told, counts = segmentation["size"], segmentation["counts"]
-    if not isinstance(told, (list, tuple)) or list(told) != list(size):
-        raise ValueError(f"run lengths of {shown(told)} pixels do not fit an image of {list(size)}")
+    rle_size, counts = segmentation["size"], segmentation["counts"]
+    if not isinstance(rle_size, (list, tuple)) or list(rle_size) != list(size):
+        raise ValueError(
+            f"RLE of size {short_repr(rle_size)} does not match an image of {list(size)}"
+        )
     counts = counts.decode() if isinstance(counts, bytes) else counts
-    plain = isinstance(counts, list) and all(type(count) is int for count in counts)
-    if not plain and not isinstance(counts, str):
-        raise ValueError(f"run lengths must be whole numbers or a text, got {shown(counts)}")
-    return run_length_mask(counts, size)
+    integers = isinstance(counts, list) and all(type(count) is int for count in counts)
+    if not integers and not isinstance(counts, str):
+        raise ValueError(f"RLE counts must be integers or a string, got {short_repr(counts)}")
+    return rle_mask(counts, size)
 
 
 def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
-    """Return the pixels whose middle lies in at least one of the boxes.
+    """Return the pixels whose centers lie in at least one of the boxes.
 
     Args:
         boxes: Left, top, right, bottom in pixels.
@@ -120,49 +119,54 @@ def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, 
     return mask
 
 
-def _corners(polygon: Any) -> Float[np.ndarray, " n"]:
-    """Return the numbers of a polygon, once they are looked at."""
+def _polygon_coordinates(polygon: Any) -> Float[np.ndarray, " n"]:
+    """Return the validated coordinates of a polygon."""
     if not isinstance(polygon, Sequence) or len(polygon) < 6 or len(polygon) % 2:
-        raise ValueError(f"a polygon must be x, y of three corners or more, got {shown(polygon)}")
-    if not all(isinstance(one, (int, float)) and abs(one) < _FAR for one in polygon):  # nor NaN
         raise ValueError(
-            f"the corners of a polygon must be finite numbers below {_FAR:,}, got {shown(polygon)}"
+            f"a polygon must be a list of x, y of at least three corners, got {short_repr(polygon)}"
+        )
+    if not all(
+        isinstance(n, (int, float)) and abs(n) < _MAX_COORDINATE for n in polygon
+    ):  # not NaN
+        raise ValueError(
+            f"polygon coordinates must be finite numbers below {_MAX_COORDINATE:,}, "
+            f"got {short_repr(polygon)}"
         )
     return np.asarray(polygon, dtype=float)
 
 
-def _filled(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
-    """Return the inside of a polygon by the even-odd rule, for the middles of pixels."""
+def _fill_polygon(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
+    """Return the pixels whose centers are inside of a polygon, by the even-odd rule."""
     inside = np.zeros(size, dtype=bool)
     (left, top), (right, bottom) = np.floor(corners.min(0)), np.ceil(corners.max(0))
     y, x = (np.clip((top, bottom), 0, size[0]), np.clip((left, right), 0, size[1]))
     (first, last), (left, right) = y.astype(int), x.astype(int)
-    # Only whether an edge was crossed an odd number of times counts: 8 bits may run over.
-    turns = np.zeros((last - first, right - left + 1), dtype=np.uint8)
+    # Only the parity of the number of crossed edges matters, so uint8 may overflow.
+    crossings = np.zeros((last - first, right - left + 1), dtype=np.uint8)
     rows = np.arange(first, last) + 0.5
     for (x0, y0), (x1, y1) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         crossed = np.flatnonzero((rows >= min(y0, y1)) & (rows < max(y0, y1)))
         if len(crossed):
-            at = x0 + (rows[crossed] - y0) * ((x1 - x0) / (y1 - y0))
-            columns = np.clip(np.ceil(at - 0.5), left, right).astype(np.int64) - left
-            np.add.at(turns, (crossed, columns), np.uint8(1))
-    parity = turns.cumsum(axis=1, dtype=np.uint8)[:, :-1] % 2 == 1
+            x = x0 + (rows[crossed] - y0) * ((x1 - x0) / (y1 - y0))
+            columns = np.clip(np.ceil(x - 0.5), left, right).astype(np.int64) - left
+            np.add.at(crossings, (crossed, columns), np.uint8(1))
+    parity = crossings.cumsum(axis=1, dtype=np.uint8)[:, :-1] % 2 == 1
     inside[first:last, left:right] = parity
     return inside
 
 
-def _unpacked(text: str) -> list[int]:
-    """Return the run lengths in COCO's text: five bits a letter, differences from the third on."""
+def _decompress_counts(text: str) -> list[int]:
+    """Decompress COCO's RLE string: 5 bits per character, differences from the third count on."""
     lengths: list[int] = []
     value, shift = 0, 0
     for letter in text:
         bits = ord(letter) - 48
         if not 0 <= bits < 64:
-            raise ValueError(f"run lengths in a text are letters from 0 to o, got {letter!r}")
+            raise ValueError(f"characters of an RLE string must be 0 to o, got {letter!r}")
         value |= (bits & 31) << shift
         shift += 5
-        if shift > 60:  # no image is so large; and ever longer numbers take for ever
-            raise ValueError("run lengths in a text must stay below 2^60")
+        if shift > 60:  # no image is so large, and longer numbers would take too long
+            raise ValueError("counts of an RLE string must be below 2^60")
         if bits & 32:
             continue
         if bits & 16:
@@ -170,5 +174,5 @@ def _unpacked(text: str) -> list[int]:
         lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
         value, shift = 0, 0
     if shift:
-        raise ValueError("run lengths end in the middle of a number: the text was cut off")
+        raise ValueError("the RLE string ends in the middle of a number: it is truncated")
     return lengths

@@ -1,4 +1,4 @@
-"""Maps that somebody else made, in a file: nothing in it is executed."""
+"""Attention maps from files: .npy, .npz or .json, read without executing code."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from visattn.io.safe_arrays import read_array
-from visattn.io.safe_text import LARGEST, bounded_bytes, parsed_json, plain_text, shown
+from visattn.io.safe_text import MAX_BYTES, decode_utf8, parse_json, read_bytes_bounded, short_repr
 
 
 @dataclass
-class MapFile:
+class SavedMaps:
     """What a file of maps holds: the array, and what is said about it.
 
     Args:
@@ -21,60 +21,60 @@ class MapFile:
         words: One for each map, if they are known.
         geometry: Where they lie on the image, as `Geometry.to_dict` writes it, if it is known.
         gates: One for each map.
-        log_probabilities: One for each map.
+        log_probs: One for each map.
     """
 
     maps: Shaped[np.ndarray, "..."]
     words: list[str] = field(default_factory=list)
     geometry: dict[str, Any] | None = None
     gates: list[float] | None = None
-    log_probabilities: list[float] | None = None
+    log_probs: list[float] | None = None
 
 
-def read_maps(path: Path) -> MapFile:
-    """Return what a file of maps holds.
+def read_saved_maps(path: Path) -> SavedMaps:
+    """Read a file of maps.
 
-    It is an array in a .npy or .npz file, or nested lists in a .json file; or the JSON that
-    `visattn caption` writes, where words and place are known.
+    It is an array in a .npy or .npz file, nested lists in a .json file, or the JSON that
+    `visattn caption` writes, with words and geometry.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is of another kind, too long, damaged, or without maps.
+        ValueError: If it has another format, is too long or damaged, or has no maps.
 
     Example:
         >>> file = getfixture("tmp_path") / "maps.npy"
         >>> np.save(file, np.zeros((2, 7, 7)))
-        >>> read_maps(file).maps.shape
+        >>> read_saved_maps(file).maps.shape
         (2, 7, 7)
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file of maps")
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path} is longer than {LARGEST:,} bytes")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{path} is longer than {MAX_BYTES:,} bytes")
     readers = {".npy": _read_numpy, ".npz": _read_numpy, ".json": _read_json}
     if path.suffix.lower() not in readers:
         raise ValueError(f"maps must be a .npy, .npz or .json file, got {path.name}")
     try:
         return readers[path.suffix.lower()](path)
-    except Exception as error:  # zip and numpy leak zlib.error, struct.error, MemoryError ...
+    except Exception as error:  # zip and numpy raise zlib.error, struct.error, MemoryError ...
         raise ValueError(f"{path}: {error or type(error).__name__}") from error
 
 
-def shaped_maps(
+def reshape_maps(
     maps: Shaped[np.ndarray, "..."], *, words: int = 0, grid: tuple[int, int] | None = None
 ) -> Float[np.ndarray, "t y x"]:
-    """Return an array of maps in 32 bits, whatever its shape was.
+    """Return an array of maps as float32 `[t, y, x]`.
 
     Args:
         maps: `[y, x]`, `[t, y, x]`, or `[t, n]` where the last axis runs over a grid.
-        words: How many words there are; as many rows of a square number of cells are so many maps.
-        grid: Of the last axis.
+        words: Number of words; as many rows of a square number of cells are that many maps.
+        grid: Grid shape of the last axis.
 
     Raises:
-        ValueError: If it is no array of maps, or not finite.
+        ValueError: If it is not an array of maps, or not finite.
 
     Example:
-        >>> shaped_maps(np.ones((2, 15)), grid=(3, 5)).shape
+        >>> reshape_maps(np.ones((2, 15)), grid=(3, 5)).shape
         (2, 3, 5)
     """
     if maps.dtype.kind not in "biuf" or not maps.size:
@@ -90,45 +90,45 @@ def shaped_maps(
         raise ValueError(
             f"maps must be [y, x], [t, y, x], or [t, n] and the grid of n, got {maps.shape}"
         )
-    with np.errstate(over="ignore"):  # what 32 bits cannot hold is refused next
+    with np.errstate(over="ignore"):  # overflow is refused below
         maps = maps.reshape(-1, *maps.shape[-2:]).astype(np.float32)
     if not np.isfinite(maps).all():
         raise ValueError("maps must be finite, got NaN or infinity")
     return maps
 
 
-def _read_numpy(path: Path) -> MapFile:
-    return MapFile(read_array(path))
+def _read_numpy(path: Path) -> SavedMaps:
+    return SavedMaps(read_array(path))
 
 
-def _read_json(path: Path) -> MapFile:
-    loaded = parsed_json(plain_text(bounded_bytes(path)))
+def _read_json(path: Path) -> SavedMaps:
+    loaded = parse_json(decode_utf8(read_bytes_bounded(path)))
     if isinstance(loaded, list):
-        return MapFile(np.array(loaded, dtype=np.float64))
+        return SavedMaps(np.array(loaded, dtype=np.float64))
     if not isinstance(loaded, dict) or "maps" not in loaded:
         raise ValueError("must be nested lists, or hold them under the key maps")
     geometry = loaded.get("geometry")
     if geometry is not None and not isinstance(geometry, dict):
-        raise ValueError(f"geometry must be an object, got {shown(geometry)}")
-    return MapFile(
+        raise ValueError(f"geometry must be an object, got {short_repr(geometry)}")
+    return SavedMaps(
         np.array(loaded["maps"], dtype=np.float64),
-        [str(word) for word in _told(loaded, "words" if loaded.get("words") else "tokens")],
+        [str(word) for word in _list_field(loaded, "words" if loaded.get("words") else "tokens")],
         geometry,
         _numbers(loaded, "gates"),
-        _numbers(loaded, "log_probabilities"),
+        _numbers(loaded, "log_probs"),
     )
 
 
-def _told(loaded: dict[str, Any], key: str) -> list[Any]:
-    held = loaded.get(key)
-    held = [] if held is None else held
-    if not isinstance(held, list) or not all(isinstance(one, (str, int, float)) for one in held):
-        raise ValueError(f"{key} must be a list of texts or numbers, got {shown(held)}")
-    return held
+def _list_field(loaded: dict[str, Any], key: str) -> list[Any]:
+    values = loaded.get(key)
+    values = [] if values is None else values
+    if not isinstance(values, list) or not all(isinstance(v, (str, int, float)) for v in values):
+        raise ValueError(f"{key} must be a list of strings or numbers, got {short_repr(values)}")
+    return values
 
 
 def _numbers(loaded: dict[str, Any], key: str) -> list[float] | None:
-    held = _told(loaded, key)
-    if not all(isinstance(one, (int, float)) and abs(one) < 1e300 for one in held):  # nor NaN
-        raise ValueError(f"{key} must be finite numbers, got {shown(held)}")
-    return None if loaded.get(key) is None else held
+    values = _list_field(loaded, key)
+    if not all(isinstance(v, (int, float)) and abs(v) < 1e300 for v in values):  # false for NaN
+        raise ValueError(f"{key} must be finite numbers, got {short_repr(values)}")
+    return None if loaded.get(key) is None else values

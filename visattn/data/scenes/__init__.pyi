@@ -1,66 +1,37 @@
 from .dataset import (
-    EachCaptionOnce as EachCaptionOnce,
-)
-from .dataset import (
     Scenes as Scenes,
+    SingleCaptionScenes as SingleCaptionScenes,
 )
 from .grammar import (
     SceneCaption as SceneCaption,
-)
-from .grammar import (
+    describe_world as describe_world,
     grammar_words as grammar_words,
-)
-from .grammar import (
-    holds as holds,
-)
-from .grammar import (
-    tell as tell,
+    relation_holds as relation_holds,
 )
 from .render import (
-    draw as draw,
-)
-from .render import (
-    masks as masks,
+    draw_world as draw_world,
+    object_masks as object_masks,
 )
 from .single_object import (
     SingleObjectScenes as SingleObjectScenes,
-)
-from .single_object import (
-    lone_things as lone_things,
-)
-from .single_object import (
-    lone_world as lone_world,
+    single_object_scenes as single_object_scenes,
+    single_object_world as single_object_world,
 )
 from .verify import (
+    CaptionScore as CaptionScore,
     Claim as Claim,
-)
-from .verify import (
-    Judgment as Judgment,
-)
-from .verify import (
     Mention as Mention,
-)
-from .verify import (
     Verdict as Verdict,
-)
-from .verify import (
-    check as check,
-)
-from .verify import (
-    judge as judge,
-)
-from .verify import (
-    parse as parse,
+    parse_claim as parse_claim,
+    score_caption as score_caption,
+    verify_caption as verify_caption,
 )
 from .world import (
-    Kinds as Kinds,
-)
-from .world import (
+    COLORS as COLORS,
+    SHAPES as SHAPES,
     SceneObject as SceneObject,
-)
-from .world import (
+    TEXTURES as TEXTURES,
     World as World,
-)
-from .world import (
+    WorldConfig as WorldConfig,
     sample_world as sample_world,
 )

@@ -1,4 +1,4 @@
-"""Scenes as a data set: drawn when they are asked for, the same whenever they are."""
+"""Scenes: a deterministic synthetic caption dataset, rendered on access."""
 
 from typing import Literal, get_args
 
@@ -9,29 +9,29 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.scenes.grammar import SceneCaption, tell
-from visattn.data.scenes.render import draw, masks
-from visattn.data.scenes.world import Kinds, World, sample_world
+from visattn.data.scenes.grammar import SceneCaption, describe_world
+from visattn.data.scenes.render import draw_world, object_masks
+from visattn.data.scenes.world import World, WorldConfig, sample_world
 
 Split = Literal["train", "validation", "test", "novel"]
 
 
 class Scenes(Dataset[CaptionSample]):
-    """Images of colored, textured shapes, each with five true captions.
+    """Rendered images of colored, textured shapes, each with five true captions.
 
-    Scene i of a split depends on the seed, the split and i alone. The split `novel` is a test of
-    composition: each of its scenes shows, and tells of, a color-shape pair of `HELD_OUT`, which
-    no other split contains.
+    Scene i of a split depends on the seed, the split and i alone. The split `novel` tests
+    compositional generalization: each of its scenes shows and describes a color-shape pair of
+    `HELD_OUT`, which no other split contains.
 
     Args:
-        count: How many scenes.
-        size: Height and width in pixels; any size shows the same scenes.
+        num_scenes: Number of scenes.
+        size: Height and width in pixels; the scenes are the same at any size.
         split: `train`, `validation`, `test` or `novel`.
-        seed: Another seed, other scenes.
-        kinds: Which kinds of things may appear.
+        seed: Seed of the scenes.
+        config: Distribution of worlds.
 
     Raises:
-        ValueError: If the split is unknown, or a number makes no sense.
+        ValueError: If the split is unknown, or a number is out of range.
 
     Example:
         >>> scenes = Scenes(3, size=48, split="test")
@@ -41,70 +41,70 @@ class Scenes(Dataset[CaptionSample]):
 
     def __init__(
         self,
-        count: int,
+        num_scenes: int,
         *,
         size: int = 64,
         split: Split = "train",
         seed: int = 0,
-        kinds: Kinds | None = None,
+        config: WorldConfig | None = None,
     ) -> None:
         if split not in get_args(Split):
             raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
-        if count < 1 or size < 16 or seed < 0:
+        if num_scenes < 1 or size < 16 or seed < 0:
             raise ValueError(
-                "count must be >= 1, size >= 16 pixels and seed >= 0, "
-                f"got count={count}, size={size}, seed={seed}"
+                "num_scenes must be >= 1, size >= 16 pixels and seed >= 0, "
+                f"got num_scenes={num_scenes}, size={size}, seed={seed}"
             )
-        self.count, self.size, self.split, self.seed = count, size, split, seed
-        self.kinds = kinds or Kinds()
+        self.num_scenes, self.size, self.split, self.seed = num_scenes, size, split, seed
+        self.config = config or WorldConfig()
 
     def __len__(self) -> int:
-        return self.count
+        return self.num_scenes
 
     def __getitem__(self, index: int) -> CaptionSample:
         world = self.world(index)
-        return self._sample(index, world, tuple(telling.text for telling in tell(world)))
+        return self._sample(index, world, tuple(caption.text for caption in describe_world(world)))
 
-    def told_once(self, index: int, telling: int) -> CaptionSample:
+    def single_caption_sample(self, index: int, caption: int) -> CaptionSample:
         """Return a scene with one of its five captions."""
         world = self.world(index)
-        return self._sample(index, world, (tell(world)[telling].text,))
+        return self._sample(index, world, (describe_world(world)[caption].text,))
 
     def world(self, index: int) -> World:
-        """Return what a scene holds."""
-        if not 0 <= index < self.count:
-            raise IndexError(f"index must lie in [0, {self.count}), got {index}")
+        """Return the ground truth of a scene."""
+        if not 0 <= index < self.num_scenes:
+            raise IndexError(f"index must lie in [0, {self.num_scenes}), got {index}")
         stream = (self.seed, get_args(Split).index(self.split), index)
-        return sample_world(self.kinds, np.random.default_rng(stream), novel=self.split == "novel")
+        return sample_world(self.config, np.random.default_rng(stream), novel=self.split == "novel")
 
     def image(self, index: int) -> UInt8[Tensor, "3 y x"]:
-        """Return a scene as it is drawn."""
-        return self._drawn(self.world(index))
+        """Return the rendered image of a scene."""
+        return self._render(self.world(index))
 
-    def tellings(self, index: int) -> tuple[SceneCaption, ...]:
-        """Return the five captions of a scene with what each of their words shows."""
-        return tell(self.world(index))
+    def captions(self, index: int) -> tuple[SceneCaption, ...]:
+        """Return the five captions of a scene with the object that each word refers to."""
+        return describe_world(self.world(index))
 
-    def masks(self, index: int) -> Bool[Tensor, "things y x"]:
-        """Return the pixels of each thing of a scene; `SceneObject.box` is its box."""
-        return torch.from_numpy(masks(self.world(index), self.size))
+    def masks(self, index: int) -> Bool[Tensor, "objects y x"]:
+        """Return the mask of each object of a scene; `SceneObject.box` is its box."""
+        return torch.from_numpy(object_masks(self.world(index), self.size))
 
     def _sample(self, index: int, world: World, captions: tuple[str, ...]) -> CaptionSample:
-        return CaptionSample(f"{self.split}-{index}", self._drawn(world), captions, world)
+        return CaptionSample(f"{self.split}-{index}", self._render(world), captions, world)
 
-    def _drawn(self, world: World) -> UInt8[Tensor, "3 y x"]:
-        pixels: UInt8[np.ndarray, "y x 3"] = draw(world, self.size)
+    def _render(self, world: World) -> UInt8[Tensor, "3 y x"]:
+        pixels: UInt8[np.ndarray, "y x 3"] = draw_world(world, self.size)
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
-class EachCaptionOnce(Dataset[CaptionSample]):
-    """Each scene five times, once with each of its captions: what training reads.
+class SingleCaptionScenes(Dataset[CaptionSample]):
+    """Each scene five times, once with each of its captions, for training.
 
     Args:
         scenes: The scenes.
 
     Example:
-        >>> len(EachCaptionOnce(Scenes(3)))
+        >>> len(SingleCaptionScenes(Scenes(3)))
         15
     """
 
@@ -115,9 +115,9 @@ class EachCaptionOnce(Dataset[CaptionSample]):
         return 5 * len(self.scenes)
 
     def __getitem__(self, index: int) -> CaptionSample:
-        return self.scenes.told_once(*divmod(index, 5))
+        return self.scenes.single_caption_sample(*divmod(index, 5))
 
     def length(self, index: int) -> int:
-        """Return how many words a caption has, without drawing its scene."""
-        scene, telling = divmod(index, 5)
-        return len(self.scenes.tellings(scene)[telling].words)
+        """Return the number of words of a caption, without rendering its scene."""
+        scene, caption = divmod(index, 5)
+        return len(self.scenes.captions(scene)[caption].words)

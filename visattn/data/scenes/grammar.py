@@ -1,12 +1,12 @@
-"""A small grammar: how a world is told, and what each word of the telling points at."""
+"""Caption grammar of scenes, with the object that each word refers to."""
 
 from dataclasses import dataclass
 
-from visattn.data.scenes.world import RADII, Kinds, SceneObject, World
+from visattn.data.scenes.world import RADII, SceneObject, World, WorldConfig
 
-MARGIN = 0.04  # one thing lies left of another when its center does, by this share of the side
+MARGIN = 0.04  # minimum offset of centers for a relation, relative to the image side
 RELATIONS = ("left of", "right of", "above", "below")
-PLACES = {  # where the second thing is, seen from the first
+PLACES = {  # position of the second object relative to the first
     "left of": "on its right",
     "right of": "on its left",
     "above": "below it",
@@ -17,10 +17,10 @@ CONVERSE = {"left of": "right of", "right of": "left of", "above": "below", "bel
 
 @dataclass(frozen=True)
 class SceneCaption:
-    """A caption and, for each of its words, the thing that the word shows (None: not visual)."""
+    """A caption and, for each word, the index of the object it refers to (None: not visual)."""
 
     words: tuple[str, ...]
-    shows: tuple[int | None, ...]
+    objects: tuple[int | None, ...]
 
     @property
     def text(self) -> str:
@@ -28,71 +28,71 @@ class SceneCaption:
         return " ".join(self.words)
 
 
-def holds(relation: str, a: SceneObject, b: SceneObject) -> bool:
-    """Return whether `a` stands in the relation to `b`.
+def relation_holds(relation: str, a: SceneObject, b: SceneObject) -> bool:
+    """Return whether a spatial relation holds between `a` and `b`.
 
     Example:
         >>> from visattn.data.scenes.world import SceneObject
         >>> a = SceneObject("circle", "red", "plain", "small", 0.2, 0.5, 0.1, 0.0, (255, 0, 0))
         >>> b = SceneObject("square", "blue", "plain", "small", 0.8, 0.5, 0.1, 0.0, (0, 0, 255))
-        >>> holds("left of", a, b), holds("above", a, b)
+        >>> relation_holds("left of", a, b), relation_holds("above", a, b)
         (True, False)
     """
     offsets = {"left of": b.x - a.x, "right of": a.x - b.x, "above": b.y - a.y, "below": a.y - b.y}
     return offsets[relation] > MARGIN
 
 
-def tell(world: World) -> tuple[SceneCaption, ...]:
-    """Return five paraphrases of how the world's two largest things stand to each other.
+def describe_world(world: World) -> tuple[SceneCaption, ...]:
+    """Return five captions that describe the relation of the two largest objects of a world.
 
     Example:
         >>> import numpy as np
-        >>> from visattn.data.scenes.world import Kinds, sample_world
-        >>> len(tell(sample_world(Kinds(), np.random.default_rng(0))))
+        >>> from visattn.data.scenes.world import WorldConfig, sample_world
+        >>> len(describe_world(sample_world(WorldConfig(), np.random.default_rng(0))))
         5
     """
-    first, second = world.things[:2]
-    relation = _clearest(first, second)
-    a, b = _phrase(first, 0), _phrase(second, 1)
+    first, second = world.objects[:2]
+    relation = _dominant_relation(first, second)
+    a, b = _object_phrase(first, 0), _object_phrase(second, 1)
     return (
-        _telling(a, "is", relation, b),
-        _telling(b, "is", CONVERSE[relation], a),
-        _telling("there is", a, relation, b),
-        _telling(relation, b, "is", a),
-        _telling(a, "with", b, PLACES[relation]),
+        _build_caption(a, "is", relation, b),
+        _build_caption(b, "is", CONVERSE[relation], a),
+        _build_caption("there is", a, relation, b),
+        _build_caption(relation, b, "is", a),
+        _build_caption(a, "with", b, PLACES[relation]),
     )
 
 
-def _clearest(a: SceneObject, b: SceneObject) -> str:
+def _dominant_relation(a: SceneObject, b: SceneObject) -> str:
     dx, dy = b.x - a.x, b.y - a.y
     if abs(dx) >= abs(dy):
         return "left of" if dx > 0 else "right of"
     return "above" if dy > 0 else "below"
 
 
-def _phrase(thing: SceneObject, index: int) -> list[tuple[str, int | None]]:
-    size = "" if thing.size == "medium" else thing.size
-    texture = "" if thing.texture == "plain" else thing.texture
-    words = [word for word in (size, texture, thing.color, thing.shape) if word]
+def _object_phrase(obj: SceneObject, index: int) -> list[tuple[str, int | None]]:
+    size = "" if obj.size == "medium" else obj.size
+    texture = "" if obj.texture == "plain" else obj.texture
+    words = [word for word in (size, texture, obj.color, obj.shape) if word]
     article = "an" if words[0][0] in "aeiou" else "a"
     return [(article, None), *((word, index) for word in words)]
 
 
-def _telling(*parts: str | list[tuple[str, int | None]]) -> SceneCaption:
+def _build_caption(*parts: str | list[tuple[str, int | None]]) -> SceneCaption:
     pairs: list[tuple[str, int | None]] = []
     for part in parts:
         pairs += [(word, None) for word in part.split()] if isinstance(part, str) else part
-    return SceneCaption(tuple(word for word, _ in pairs), tuple(thing for _, thing in pairs))
+    return SceneCaption(tuple(word for word, _ in pairs), tuple(obj for _, obj in pairs))
 
 
-def grammar_words(kinds: Kinds) -> list[str]:
-    """Return every word that a caption of such a world may use, in alphabetical order.
+def grammar_words(config: WorldConfig) -> list[str]:
+    """Return all words of the captions of such worlds, in alphabetical order.
 
     Example:
-        >>> from visattn.data.scenes.world import Kinds
-        >>> "striped" in grammar_words(Kinds(textures=("plain",)))
+        >>> from visattn.data.scenes.world import WorldConfig
+        >>> "striped" in grammar_words(WorldConfig(textures=("plain",)))
         False
     """
-    said = {"a", "an", "is", "there", "with", *" ".join((*RELATIONS, *PLACES.values())).split()}
-    said |= {*kinds.colors, *kinds.shapes, *kinds.textures, *RADII} - {"plain", "medium"}
-    return sorted(said)
+    words = {"a", "an", "is", "there", "with", *" ".join((*RELATIONS, *PLACES.values())).split()}
+    words |= {*config.colors, *config.shapes, *config.textures, *RADII} - {"plain", "medium"}
+    return sorted(words)

@@ -1,4 +1,4 @@
-"""A world drawn in pixels, with the mask of every thing."""
+"""Rendering of scenes: pixels and object masks."""
 
 import math
 from collections.abc import Callable
@@ -11,55 +11,55 @@ from visattn.data.scenes.world import SceneObject, World
 Plane = Float[np.ndarray, "y x"]
 
 
-def draw(world: World, size: int) -> UInt8[np.ndarray, "{size} {size} 3"]:
-    """Return the world as an RGB image, edges smoothed over one pixel.
+def draw_world(world: World, size: int) -> UInt8[np.ndarray, "{size} {size} 3"]:
+    """Render a world as an antialiased RGB image.
 
     Args:
-        world: What to draw.
-        size: Height and width in pixels; the same world can be drawn at any size.
+        world: Objects and background.
+        size: Height and width in pixels.
 
     Example:
-        >>> from visattn.data.scenes.world import Kinds, sample_world
-        >>> draw(sample_world(Kinds(), np.random.default_rng(0)), 48).shape
+        >>> from visattn.data.scenes.world import WorldConfig, sample_world
+        >>> draw_world(sample_world(WorldConfig(), np.random.default_rng(0)), 48).shape
         (48, 48, 3)
     """
-    canvas = _backdrop(world, size)
-    for thing in world.things:
-        rows, columns, distance, u, v = _window(thing, size)
+    canvas = _render_background(world, size)
+    for obj in world.objects:
+        rows, columns, distance, u, v = _local_coordinates(obj, size)
         alpha = np.clip(0.5 - distance, 0.0, 1.0)[..., None]
-        shade = np.asarray(thing.shade, np.float32) * _shading(thing, u, v)[..., None]
+        shade = np.asarray(obj.rgb, np.float32) * _shading(obj, u, v)[..., None]
         patch = canvas[rows, columns]
         canvas[rows, columns] = patch + alpha * (shade - patch)
     return np.clip(canvas, 0, 255).astype(np.uint8)
 
 
-def masks(world: World, size: int) -> Bool[np.ndarray, "things {size} {size}"]:
-    """Return, for each thing, the pixels whose centers it covers."""
-    covered = np.zeros((len(world.things), size, size), dtype=bool)
-    for layer, thing in zip(covered, world.things, strict=True):
-        rows, columns, distance, *_ = _window(thing, size)
+def object_masks(world: World, size: int) -> Bool[np.ndarray, "objects {size} {size}"]:
+    """Return, for each object, the pixels whose centers it covers."""
+    covered = np.zeros((len(world.objects), size, size), dtype=bool)
+    for layer, obj in zip(covered, world.objects, strict=True):
+        rows, columns, distance, *_ = _local_coordinates(obj, size)
         layer[rows, columns] = distance < 0
     return covered
 
 
-def _backdrop(world: World, size: int) -> Float[np.ndarray, "y x 3"]:
+def _render_background(world: World, size: int) -> Float[np.ndarray, "y x 3"]:
     top, bottom = (np.asarray(color, np.float32) for color in world.background)
     fade = np.linspace(0, 1, size, dtype=np.float32)[:, None, None]
     grain = np.random.default_rng(world.noise_seed).normal(0, 5, (size, size, 1))
     return (top + fade * (bottom - top) + grain.astype(np.float32)).astype(np.float32)
 
 
-def _window(thing: SceneObject, size: int) -> tuple[slice, slice, Plane, Plane, Plane]:
-    """Rows and columns around a thing, signed distance to its edge in pixels, its own axes."""
-    r = thing.radius * size
-    left, top, right, bottom = (side * size for side in thing.box)
+def _local_coordinates(obj: SceneObject, size: int) -> tuple[slice, slice, Plane, Plane, Plane]:
+    """Return rows, columns, signed distance to the edge in pixels, and object coordinates."""
+    r = obj.radius * size
+    left, top, right, bottom = (side * size for side in obj.box)
     rows = slice(max(0, math.floor(top) - 1), min(size, math.ceil(bottom) + 1))
     columns = slice(max(0, math.floor(left) - 1), min(size, math.ceil(right) + 1))
-    dy = ((np.arange(rows.start, rows.stop, dtype=np.float32) + 0.5) - thing.y * size)[:, None] / r
-    dx = ((np.arange(columns.start, columns.stop, dtype=np.float32) + 0.5) - thing.x * size) / r
-    cos, sin = math.cos(thing.angle), math.sin(thing.angle)
+    dy = ((np.arange(rows.start, rows.stop, dtype=np.float32) + 0.5) - obj.y * size)[:, None] / r
+    dx = ((np.arange(columns.start, columns.stop, dtype=np.float32) + 0.5) - obj.x * size) / r
+    cos, sin = math.cos(obj.angle), math.sin(obj.angle)
     u, v = cos * dx + sin * dy, cos * dy - sin * dx
-    return rows, columns, OUTLINES[thing.shape](u, v) * r, u, v
+    return rows, columns, SIGNED_DISTANCES[obj.shape](u, v) * r, u, v
 
 
 def _circle(u: Plane, v: Plane) -> Plane:
@@ -84,7 +84,7 @@ def _ring(u: Plane, v: Plane) -> Plane:
 
 
 def _star(u: Plane, v: Plane) -> Plane:
-    """Fold the plane into one tenth of a five-pointed star and measure to its single edge."""
+    """Signed distance to a five-pointed star, folded by symmetry to one edge."""
     sector = 2 * math.pi / 5
     theta = np.abs((np.arctan2(u, -v) + sector / 2) % sector - sector / 2)
     rho = np.hypot(u, v)
@@ -94,7 +94,7 @@ def _star(u: Plane, v: Plane) -> Plane:
     return (px * ey - py * ex) / math.hypot(ex, ey)
 
 
-OUTLINES: dict[str, Callable[[Plane, Plane], Plane]] = {
+SIGNED_DISTANCES: dict[str, Callable[[Plane, Plane], Plane]] = {
     "circle": _circle,
     "square": _square,
     "triangle": _triangle,
@@ -104,10 +104,10 @@ OUTLINES: dict[str, Callable[[Plane, Plane], Plane]] = {
 }
 
 
-def _shading(thing: SceneObject, u: Plane, v: Plane) -> Plane:
-    """How bright the thing is at each pixel, by its texture; period and dots scale with it."""
-    if thing.texture == "striped":
+def _shading(obj: SceneObject, u: Plane, v: Plane) -> Plane:
+    """Return the brightness factor of the texture, in object coordinates."""
+    if obj.texture == "striped":
         return np.where(np.sin(9.0 * (u + v)) > 0, 1.0, 0.35).astype(np.float32)
-    if thing.texture == "dotted":
+    if obj.texture == "dotted":
         return np.where(np.cos(7.5 * u) * np.cos(7.5 * v) > 0.3, 0.25, 1.0).astype(np.float32)
     return np.ones_like(u)

@@ -1,4 +1,4 @@
-"""Scenes with one thing each: images to be told apart by shape."""
+"""Scenes with a single object, for shape classification."""
 
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -9,21 +9,21 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from visattn.data.scenes.dataset import Scenes, Split
-from visattn.data.scenes.render import draw
-from visattn.data.scenes.world import Kinds, World
+from visattn.data.scenes.render import draw_world
+from visattn.data.scenes.world import World, WorldConfig
 
-LONE = Kinds(count=(2, 2))
-"""Worlds of which one thing is left: with two, as no world has fewer."""
+SINGLE_OBJECT = WorldConfig(num_objects=(2, 2))
+"""Config of the worlds that are reduced to one object; two is the minimum of a world."""
 
 
 @dataclass(frozen=True)
 class SingleObjectScenes:
-    """Scenes with one thing each, drawn.
+    """Rendered scenes with one object each.
 
     Args:
-        images: In RGB.
-        shapes: The shape of each thing, as its number among those that may appear.
-        centers: The middle of each thing: x and y, from -1 to 1 across the image.
+        images: RGB images.
+        shapes: Index of each object's shape in the shapes of the config.
+        centers: Center of each object: x and y, from -1 to 1 across the image.
     """
 
     images: UInt8[Tensor, "n 3 y x"]
@@ -31,42 +31,42 @@ class SingleObjectScenes:
     centers: Float[Tensor, "n 2"]
 
 
-def lone_world(scenes: Scenes, index: int) -> World:
-    """Return a scene in which a single thing is left, any one of those it holds.
+def single_object_world(scenes: Scenes, index: int) -> World:
+    """Return a scene reduced to one of its objects, chosen at random.
 
     Args:
         scenes: The scenes.
-        index: Which of them.
+        index: Index of the scene.
 
     Raises:
         IndexError: If there is no such scene.
 
     Example:
-        >>> [thing.shape for thing in lone_world(Scenes(3), 1).things]
+        >>> [obj.shape for obj in single_object_world(Scenes(3), 1).objects]
         ['triangle']
     """
     world = scenes.world(index)
     stream = (scenes.seed, get_args(Split).index(scenes.split), index, 1)
-    left = int(np.random.default_rng(stream).integers(len(world.things)))
-    return replace(world, things=(world.things[left],))
+    chosen = int(np.random.default_rng(stream).integers(len(world.objects)))
+    return replace(world, objects=(world.objects[chosen],))
 
 
-def lone_things(scenes: Scenes) -> SingleObjectScenes:
-    """Draw all scenes with a single thing each.
+def single_object_scenes(scenes: Scenes) -> SingleObjectScenes:
+    """Render all scenes with a single object each.
 
     Args:
         scenes: The scenes.
 
     Example:
-        >>> things = lone_things(Scenes(5, size=16))
-        >>> tuple(things.images.shape), len(things.shapes)
+        >>> single = single_object_scenes(Scenes(5, size=16))
+        >>> tuple(single.images.shape), len(single.shapes)
         ((5, 3, 16, 16), 5)
     """
-    worlds = [lone_world(scenes, index) for index in range(len(scenes))]
-    drawn = np.stack([draw(world, scenes.size) for world in worlds])
-    things = [world.things[0] for world in worlds]
+    worlds = [single_object_world(scenes, index) for index in range(len(scenes))]
+    images = np.stack([draw_world(world, scenes.size) for world in worlds])
+    objects = [world.objects[0] for world in worlds]
     return SingleObjectScenes(
-        torch.from_numpy(np.ascontiguousarray(drawn.transpose(0, 3, 1, 2))),
-        torch.tensor([scenes.kinds.shapes.index(thing.shape) for thing in things]),
-        2 * torch.tensor([(thing.x, thing.y) for thing in things]) - 1,
+        torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))),
+        torch.tensor([scenes.config.shapes.index(obj.shape) for obj in objects]),
+        2 * torch.tensor([(obj.x, obj.y) for obj in objects]) - 1,
     )

@@ -1,4 +1,4 @@
-"""Back from a caption to what it claims, and whether the scene bears it out."""
+"""Verification of captions and attention maps against the ground truth of a scene."""
 
 import re
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.data.scenes.grammar import PLACES, RELATIONS, holds
+from visattn.data.scenes.grammar import PLACES, RELATIONS, relation_holds
 from visattn.data.scenes.world import COLORS, RADII, SHAPES, TEXTURES, SceneObject, World
 from visattn.metrics.maps.grounding import (
     attention_correctness,
-    boxes_coverage,
+    box_coverage,
     pointing_hit,
     uniform_baseline,
 )
@@ -24,7 +24,7 @@ _TEXTURES = tuple(texture for texture in TEXTURES if texture != "plain")
 
 @dataclass(frozen=True)
 class Mention:
-    """A thing as a caption speaks of it; an empty string claims nothing. `span`: its words."""
+    """An object as a caption describes it; empty strings are unspecified. `span`: its words."""
 
     shape: str
     color: str
@@ -32,16 +32,16 @@ class Mention:
     size: str
     span: tuple[int, int]
 
-    def fits(self, thing: SceneObject) -> bool:
-        """Return whether everything said of it is true of the thing."""
-        said = (self.shape, self.color, self.texture, self.size)
+    def matches(self, thing: SceneObject) -> bool:
+        """Return whether the description is true of an object."""
+        description = (self.shape, self.color, self.texture, self.size)
         true = (thing.shape, thing.color, thing.texture, thing.size)
-        return all(not word or word == fact for word, fact in zip(said, true, strict=True))
+        return all(not word or word == fact for word, fact in zip(description, true, strict=True))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Two things exist, and the first stands in the relation to the second."""
+    """Claim that two objects exist and a relation holds between them."""
 
     first: Mention
     relation: str
@@ -50,123 +50,129 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a caption.
+    """Result of verifying a caption.
 
     Args:
-        understood: The grammar covers it.
-        true: Understood, and two different things bear it out.
-        shows: For each word, the things it truly speaks of: every thing that takes its part in
-            some pair that bears the caption out; empty for words that show nothing.
+        parsed: Whether the grammar covers the caption.
+        true: Whether it is parsed and some pair of different objects satisfies it.
+        objects: For each word, the indices of the objects it refers to, over all pairs that
+            satisfy the caption; empty for words that are not visual.
     """
 
-    understood: bool
+    parsed: bool
     true: bool
-    shows: tuple[tuple[int, ...], ...]
+    objects: tuple[tuple[int, ...], ...]
 
 
-def _choice(words: Sequence[str]) -> str:
+def _alternatives(words: Sequence[str]) -> str:
     return "(?:" + "|".join(words) + ")"
 
 
-def _thing_pattern(name: str) -> str:
+def _object_pattern(name: str) -> str:
     return (
-        rf"an? (?P<{name}>(?:(?P<{name}_size>{_choice(_SIZES)}) )?"
-        rf"(?:(?P<{name}_texture>{_choice(_TEXTURES)}) )?"
-        rf"(?:(?P<{name}_color>{_choice(tuple(COLORS))}) )?(?P<{name}_shape>{_choice(SHAPES)}))"
+        rf"an? (?P<{name}>(?:(?P<{name}_size>{_alternatives(_SIZES)}) )?"
+        rf"(?:(?P<{name}_texture>{_alternatives(_TEXTURES)}) )?"
+        rf"(?:(?P<{name}_color>{_alternatives(tuple(COLORS))}) )?"
+        rf"(?P<{name}_shape>{_alternatives(SHAPES)}))"
     )
 
 
-_A, _B = _thing_pattern("a"), _thing_pattern("b")
+_A, _B = _object_pattern("a"), _object_pattern("b")
 _RELATION_OF = {place: relation for relation, place in PLACES.items()}
-_RELATION = f"(?P<relation>{_choice(RELATIONS)})"
+_RELATION = f"(?P<relation>{_alternatives(RELATIONS)})"
 _SENTENCES = tuple(
     re.compile(pattern)
     for pattern in (
         f"{_A} is {_RELATION} {_B}",
         f"there is {_A} {_RELATION} {_B}",
         f"{_RELATION} {_B} is {_A}",
-        f"{_A} with {_B} (?P<place>{_choice(tuple(PLACES.values()))})",
+        f"{_A} with {_B} (?P<place>{_alternatives(tuple(PLACES.values()))})",
     )
 )
 
 
-def parse(caption: str) -> Claim | None:
-    """Return what a caption claims, or None where it is not a sentence of the grammar.
+def parse_claim(caption: str) -> Claim | None:
+    """Parse a caption into its claim; None if the grammar does not cover it.
 
     Example:
-        >>> parse("a small red circle is left of a blue square").relation
+        >>> parse_claim("a small red circle is left of a blue square").relation
         'left of'
-        >>> parse("a red is left")
+        >>> parse_claim("a red is left")
     """
     for sentence in _SENTENCES:
         if match := sentence.fullmatch(caption):
-            said = match.groupdict()
-            relation = said.get("relation") or _RELATION_OF[said["place"]]
-            return Claim(_mention(match, "a"), relation, _mention(match, "b"))
+            groups = match.groupdict()
+            relation = groups.get("relation") or _RELATION_OF[groups["place"]]
+            return Claim(_parse_mention(match, "a"), relation, _parse_mention(match, "b"))
     return None
 
 
-def check(caption: str, world: World) -> Verdict:
-    """Return whether the world bears the caption out, and what its words show.
+def verify_caption(caption: str, world: World) -> Verdict:
+    """Return whether a caption is true of a world, and the objects its words refer to.
 
     Example:
         >>> import numpy as np
-        >>> from visattn.data.scenes.grammar import tell
-        >>> from visattn.data.scenes.world import Kinds, sample_world
-        >>> world = sample_world(Kinds(), np.random.default_rng(0))
-        >>> all(check(telling.text, world).true for telling in tell(world))
+        >>> from visattn.data.scenes.grammar import describe_world
+        >>> from visattn.data.scenes.world import WorldConfig, sample_world
+        >>> world = sample_world(WorldConfig(), np.random.default_rng(0))
+        >>> all(verify_caption(c.text, world).true for c in describe_world(world))
         True
     """
-    nothing: list[tuple[int, ...]] = [()] * len(caption.split())
-    claim = parse(caption)
+    referents: list[tuple[int, ...]] = [()] * len(caption.split())
+    claim = parse_claim(caption)
     if claim is None:
-        return Verdict(understood=False, true=False, shows=tuple(nothing))
-    pairs = _witnesses(claim, world.things)
+        return Verdict(parsed=False, true=False, objects=tuple(referents))
+    pairs = _satisfying_pairs(claim, world.objects)
     for mention, things in zip((claim.first, claim.second), zip(*pairs, strict=True), strict=False):
         first, last = mention.span
-        nothing[first:last] = [tuple(sorted(set(things)))] * (last - first)
-    return Verdict(understood=True, true=bool(pairs), shows=tuple(nothing))
+        referents[first:last] = [tuple(sorted(set(things)))] * (last - first)
+    return Verdict(parsed=True, true=bool(pairs), objects=tuple(referents))
 
 
-def _witnesses(claim: Claim, things: Sequence[SceneObject]) -> list[tuple[int, int]]:
+def _satisfying_pairs(claim: Claim, things: Sequence[SceneObject]) -> list[tuple[int, int]]:
     return [
         (i, j)
         for i, a in enumerate(things)
         for j, b in enumerate(things)
-        if i != j and claim.first.fits(a) and claim.second.fits(b) and holds(claim.relation, a, b)
+        if i != j
+        and claim.first.matches(a)
+        and claim.second.matches(b)
+        and relation_holds(claim.relation, a, b)
     ]
 
 
-def _mention(match: re.Match[str], name: str) -> Mention:
+def _parse_mention(match: re.Match[str], name: str) -> Mention:
     before = match.string[: match.start(name)].split()
-    said = {part: match[f"{name}_{part}"] or "" for part in ("shape", "color", "texture", "size")}
-    return Mention(**said, span=(len(before), len(before) + len(match[name].split())))
+    attributes = {
+        part: match[f"{name}_{part}"] or "" for part in ("shape", "color", "texture", "size")
+    }
+    return Mention(**attributes, span=(len(before), len(before) + len(match[name].split())))
 
 
-class Judgment(NamedTuple):
-    """One caption judged; the sums run over the visual words of a true caption."""
+class CaptionScore(NamedTuple):
+    """Scores of one caption; the sums run over the visual words of a true caption."""
 
-    understood: bool
-    """The grammar covers the caption."""
+    parsed: bool
+    """Whether the grammar covers the caption."""
     true: bool
-    """Everything it claims holds in the scene."""
-    visual: int
-    """Visual words."""
+    """Whether the caption is true of the scene."""
+    num_visual_words: int
+    """Number of visual words."""
     hits: float
-    """Of these, how often the strongest place lies in a box of what the word shows."""
+    """Pointing-game hits: maxima of maps in a box of an object the word refers to."""
     correctness: float
-    """Sum of the attention inside the boxes."""
+    """Sum of the attention mass inside the boxes."""
     baseline: float
-    """The same for attention that is spread evenly."""
+    """The same sum for uniform attention."""
 
 
-def judge(caption: str, maps: Float[Tensor, "t gy gx"], world: World) -> Judgment:
-    """Return how a caption and its maps, one per word, fare against the scene.
+def score_caption(caption: str, maps: Float[Tensor, "t gy gx"], world: World) -> CaptionScore:
+    """Score a caption and its attention maps, one per word, against a scene.
 
     Args:
-        caption: Words in lower case, one blank between them.
+        caption: Words in lower case, joined by single spaces.
         maps: Attention per word over the whole image, each map summing to 1.
-        world: What is really there.
+        world: Ground truth of the scene.
 
     Raises:
         ValueError: If there are fewer maps than words.
@@ -174,23 +180,23 @@ def judge(caption: str, maps: Float[Tensor, "t gy gx"], world: World) -> Judgmen
     Example:
         >>> from visattn.data.scenes.dataset import Scenes
         >>> scene = Scenes(1)[0]
-        >>> even = torch.full((20, 8, 8), 1 / 64)
-        >>> judged = judge(scene.captions[0], even, scene.world)
-        >>> judged.true, round(judged.correctness - judged.baseline, 6)
+        >>> uniform = torch.full((20, 8, 8), 1 / 64)
+        >>> score = score_caption(scene.captions[0], uniform, scene.world)
+        >>> score.true, round(score.correctness - score.baseline, 6)
         (True, 0.0)
     """
-    verdict = check(caption, world)
-    if len(maps) < len(verdict.shows):
-        raise ValueError(f"{len(verdict.shows)} words need a map each, got {len(maps)} maps")
-    visual = [(word, things) for word, things in enumerate(verdict.shows) if things]
+    verdict = verify_caption(caption, world)
+    if len(maps) < len(verdict.objects):
+        raise ValueError(f"{len(verdict.objects)} words need a map each, got {len(maps)} maps")
+    visual = [(word, things) for word, things in enumerate(verdict.objects) if things]
     if not verdict.true or not visual:
-        return Judgment(verdict.understood, verdict.true, 0, 0.0, 0.0, 0.0)
+        return CaptionScore(verdict.parsed, verdict.true, 0, 0.0, 0.0, 0.0)
     hits = correctness = baseline = 0.0
     for things in {things for _, things in visual}:
-        looked = maps[[word for word, shown in visual if shown == things]]
-        boxes = torch.tensor([world.things[thing].box for thing in things])
-        covered = boxes_coverage(boxes, (maps.shape[-2], maps.shape[-1]))
-        hits += float(pointing_hit(looked, boxes).sum())
-        correctness += float(attention_correctness(looked, covered).sum())
-        baseline += float(uniform_baseline(covered)) * len(looked)
-    return Judgment(verdict.understood, verdict.true, len(visual), hits, correctness, baseline)
+        word_maps = maps[[word for word, objects in visual if objects == things]]
+        boxes = torch.tensor([world.objects[thing].box for thing in things])
+        coverage = box_coverage(boxes, (maps.shape[-2], maps.shape[-1]))
+        hits += float(pointing_hit(word_maps, boxes).sum())
+        correctness += float(attention_correctness(word_maps, coverage).sum())
+        baseline += float(uniform_baseline(coverage)) * len(word_maps)
+    return CaptionScore(verdict.parsed, verdict.true, len(visual), hits, correctness, baseline)

@@ -1,4 +1,4 @@
-"""What a scene holds: colored, textured things of several sizes, placed without overlap."""
+"""Random scene contents: colored, textured objects of several sizes, without overlap."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SHAPES = ("circle", "square", "triangle", "cross", "ring", "star")
 TEXTURES = ("plain", "striped", "dotted")
 RADII: dict[
     str, tuple[float, float]
-] = {  # shares of the image's side; the gaps make the words clear
+] = {  # relative to the image side; the gaps make the size words unambiguous
     "small": (0.085, 0.105),
     "medium": (0.135, 0.155),
     "large": (0.185, 0.21),
@@ -36,7 +36,7 @@ HELD_OUT = (
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One thing of a scene; lengths are shares of the image's side, angles are radians."""
+    """One object of a scene; lengths are relative to the image side, angles in radians."""
 
     shape: str
     color: str
@@ -46,101 +46,106 @@ class SceneObject:
     y: float
     radius: float
     angle: float
-    shade: tuple[int, int, int]
+    rgb: tuple[int, int, int]
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom as shares of the image; no pixel of the thing lies outside."""
+        """Left, top, right, bottom relative to the image; contains every pixel of the object."""
         r = self.radius
         return (self.x - r, self.y - r, self.x + r, self.y + r)
 
 
 @dataclass(frozen=True)
 class World:
-    """A scene before it is drawn: things, largest first, and what they lie on.
+    """A scene before it is rendered: objects, largest first, and the background.
 
-    Captions speak of the two largest things; the others are distractors.
+    Captions describe the two largest objects; the others are distractors.
     """
 
-    things: tuple[SceneObject, ...]
+    objects: tuple[SceneObject, ...]
     background: tuple[tuple[float, float, float], tuple[float, float, float]]
     noise_seed: int
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """Which kinds of things a world may hold.
+class WorldConfig:
+    """Distribution of random worlds.
 
     Args:
         colors: Names from `COLORS`.
         shapes: Names from `SHAPES`.
         textures: Names from `TEXTURES`.
-        count: Fewest and most things in a world; those beyond two are distractors.
+        num_objects: Minimum and maximum number of objects; those beyond two are distractors.
     """
 
     colors: tuple[str, ...] = tuple(COLORS)
     shapes: tuple[str, ...] = SHAPES
     textures: tuple[str, ...] = TEXTURES
-    count: tuple[int, int] = (2, 4)
+    num_objects: tuple[int, int] = (2, 4)
 
     def __post_init__(self) -> None:
-        for name, given, known in (
+        for name, values, known in (
             ("colors", self.colors, tuple(COLORS)),
             ("shapes", self.shapes, SHAPES),
             ("textures", self.textures, TEXTURES),
         ):
-            wrong = [word for word in given if word not in known]
-            if wrong or not given:
-                raise ValueError(f"{name} must be chosen from {', '.join(known)}, got {given}")
-        if not 2 <= self.count[0] <= self.count[1] <= 5:
-            raise ValueError(f"count must be 2 <= fewest <= most <= 5, got {self.count}")
+            unknown = [value for value in values if value not in known]
+            if unknown or not values:
+                raise ValueError(f"{name} must be chosen from {', '.join(known)}, got {values}")
+        if not 2 <= self.num_objects[0] <= self.num_objects[1] <= 5:
+            raise ValueError(
+                f"num_objects must satisfy 2 <= minimum <= maximum <= 5, got {self.num_objects}"
+            )
 
-    def pairs(self, *, novel: bool) -> list[tuple[str, str]]:
-        """Color-shape pairs that are held out of training (`novel`) or may stand in it."""
-        every = [(color, shape) for color in self.colors for shape in self.shapes]
-        return [pair for pair in every if (pair in HELD_OUT) == novel]
+    def color_shape_pairs(self, *, novel: bool) -> list[tuple[str, str]]:
+        """Return the color-shape pairs that are held out of training (`novel`), or the others."""
+        pairs = [(color, shape) for color in self.colors for shape in self.shapes]
+        return [pair for pair in pairs if (pair in HELD_OUT) == novel]
 
 
-def sample_world(kinds: Kinds, rng: np.random.Generator, *, novel: bool = False) -> World:
-    """Return a random world; in a `novel` one, the largest thing is a held-out pair.
+def sample_world(config: WorldConfig, rng: np.random.Generator, *, novel: bool = False) -> World:
+    """Return a random world; in a `novel` one, the largest object is a held-out pair.
 
     Args:
-        kinds: What may appear.
-        rng: The only source of randomness.
-        novel: Whether the world shows a color-shape pair that training never shows.
+        config: Distribution of worlds.
+        rng: Random generator.
+        novel: Whether the world shows a color-shape pair that is held out of training.
 
     Raises:
-        ValueError: If the kinds leave no held-out pair although `novel` asks for one, or no other.
+        ValueError: If the config has no held-out pair although `novel` is set, or only such pairs.
 
     Example:
-        >>> world = sample_world(Kinds(), np.random.default_rng(0))
-        >>> world.things[0].color in COLORS
+        >>> world = sample_world(WorldConfig(), np.random.default_rng(0))
+        >>> world.objects[0].color in COLORS
         True
     """
-    seen, unseen = kinds.pairs(novel=False), kinds.pairs(novel=True)
-    if novel and not unseen:
-        raise ValueError("these colors and shapes hold no held-out pair; allow more of them")
-    if not seen:
-        raise ValueError("these colors and shapes hold held-out pairs alone; allow more of them")
-    count = int(rng.integers(kinds.count[0], kinds.count[1] + 1))
-    discs = sorted(_place(count, rng), key=lambda disc: -disc[-1])
-    things: list[SceneObject] = []
+    training_pairs, novel_pairs = (
+        config.color_shape_pairs(novel=False),
+        config.color_shape_pairs(novel=True),
+    )
+    if novel and not novel_pairs:
+        raise ValueError("these colors and shapes have no held-out pair; allow more of them")
+    if not training_pairs:
+        raise ValueError("these colors and shapes have only held-out pairs; allow more of them")
+    count = int(rng.integers(config.num_objects[0], config.num_objects[1] + 1))
+    discs = sorted(_place_discs(count, rng), key=lambda disc: -disc[-1])
+    objects: list[SceneObject] = []
     for position, (size, x, y, radius) in enumerate(discs):
-        choices = unseen if novel and position == 0 else seen
+        choices = novel_pairs if novel and position == 0 else training_pairs
         color, shape = choices[int(rng.integers(len(choices)))]
-        things.append(_thing(color, shape, kinds, size, (x, y, radius), rng))
-    return World(tuple(things), _background(rng), int(rng.integers(2**31)))
+        objects.append(_sample_object(color, shape, config, size, (x, y, radius), rng))
+    return World(tuple(objects), _background(rng), int(rng.integers(2**31)))
 
 
-def _thing(
+def _sample_object(
     color: str,
     shape: str,
-    kinds: Kinds,
+    config: WorldConfig,
     size: str,
     disc: tuple[float, float, float],
     rng: np.random.Generator,
 ) -> SceneObject:
-    texture = kinds.textures[int(rng.integers(len(kinds.textures)))]
+    texture = config.textures[int(rng.integers(len(config.textures)))]
     red, green, blue = (int(v) for v in np.clip(rng.normal(COLORS[color], 8.0), 0, 255))
     angle = float(rng.uniform(-0.25, 0.25))
     return SceneObject(shape, color, texture, size, *disc, angle, (red, green, blue))
@@ -149,15 +154,15 @@ def _thing(
 def _background(
     rng: np.random.Generator,
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """Two dull colors, for the top and the bottom of the image."""
+    """Return two muted colors, for the top and the bottom of the image."""
     top, bottom = (
         rng.uniform(60, 230) + rng.normal(0, 7, size=(2, 3)) + rng.uniform(-25, 25, (2, 1))
     )
     return (tuple(map(float, top)), tuple(map(float, bottom)))  # type: ignore[return-value]
 
 
-def _place(count: int, rng: np.random.Generator) -> list[tuple[str, float, float, float]]:
-    """Throw discs until all lie inside the image and apart; sizes are thrown anew each round."""
+def _place_discs(count: int, rng: np.random.Generator) -> list[tuple[str, float, float, float]]:
+    """Sample discs until all lie inside the image without overlap; all are resampled each time."""
     names = tuple(RADII)
     while True:
         discs: list[tuple[str, float, float, float]] = []

@@ -1,117 +1,53 @@
 from .datasets import (
-    ShardedPhotos as ShardedPhotos,
-)
-from .datasets import (
-    ShardedRasters as ShardedRasters,
-)
-from .datasets import (
     ShardEntries as ShardEntries,
-)
-from .datasets import (
     ShardImages as ShardImages,
-)
-from .datasets import (
+    ShardedPhotos as ShardedPhotos,
+    ShardedTensors as ShardedTensors,
     caption_entry as caption_entry,
 )
 from .format import (
-    ShardFacts as ShardFacts,
-)
-from .format import (
     ShardInfo as ShardInfo,
-)
-from .format import (
-    SplitFacts as SplitFacts,
-)
-from .format import (
-    hash_of as hash_of,
-)
-from .format import (
+    ShardMetadata as ShardMetadata,
+    SplitMetadata as SplitMetadata,
+    file_sha256 as file_sha256,
     index_name as index_name,
-)
-from .format import (
-    key_of as key_of,
-)
-from .format import (
     open_index as open_index,
-)
-from .format import (
-    padded as padded,
-)
-from .format import (
-    plan_of as plan_of,
-)
-from .format import (
+    padded_size as padded_size,
     read_json as read_json,
-)
-from .format import (
+    read_plan_hash as read_plan_hash,
+    sample_key as sample_key,
     shard_name as shard_name,
-)
-from .format import (
     write_json as write_json,
 )
 from .reader import (
     ShardSamples as ShardSamples,
-)
-from .reader import (
-    decoded as decoded,
+    decode_image as decode_image,
 )
 from .sources import (
-    HeldSource as HeldSource,
-)
-from .sources import (
+    InMemorySource as InMemorySource,
     ShardPlan as ShardPlan,
-)
-from .sources import (
     ShardSample as ShardSample,
-)
-from .sources import (
     ShardSource as ShardSource,
-)
-from .sources import (
     caption_plan as caption_plan,
-)
-from .sources import (
-    ending as ending,
-)
-from .sources import (
     folder_plan as folder_plan,
-)
-from .sources import (
-    held_plan as held_plan,
+    image_extension as image_extension,
+    in_memory_plan as in_memory_plan,
 )
 from .verify import (
     ShardFault as ShardFault,
-)
-from .verify import (
     check_shards as check_shards,
-)
-from .verify import (
-    shard_faults as shard_faults,
+    find_shard_faults as find_shard_faults,
 )
 from .webdataset import (
     SampleStream as SampleStream,
-)
-from .webdataset import (
-    StreamedSample as StreamedSample,
-)
-from .webdataset import (
     StreamLoader as StreamLoader,
-)
-from .webdataset import (
-    check_address as check_address,
-)
-from .webdataset import (
-    secure_webdataset as secure_webdataset,
-)
-from .webdataset import (
-    streamed_sample as streamed_sample,
-)
-from .writer import (
-    mixed_order as mixed_order,
+    StreamedSample as StreamedSample,
+    check_url as check_url,
+    import_webdataset as import_webdataset,
+    parse_streamed_sample as parse_streamed_sample,
 )
 from .writer import (
     shard_files as shard_files,
-)
-from .writer import (
+    shuffled_order as shuffled_order,
     write_shards as write_shards,
 )

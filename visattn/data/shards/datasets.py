@@ -1,4 +1,4 @@
-"""Samples of shards as data sets: what they give is what the loose files would give."""
+"""Datasets backed by shards, with the same samples as datasets of loose files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
@@ -12,16 +12,16 @@ from visattn.data.captions.images import CaptionedImages
 from visattn.data.classification.datasets import LabeledBatch, LabeledImages
 from visattn.data.images.augment import Augmentation
 from visattn.data.images.reader import ImageError, LoadedImage
-from visattn.data.images.resize import ResizeSpec, framed_geometry
+from visattn.data.images.resize import ResizeSpec, resize_geometry
 from visattn.data.shards.reader import ShardSamples
 from visattn.geometry.affine import Geometry
 
 
 class ShardEntries(Sequence[CaptionEntry]):
-    """What is said of each photo, read when it is asked for.
+    """Caption entries of a split, read on access.
 
     Args:
-        samples: Of shards with captions.
+        samples: Samples of shards with captions.
     """
 
     def __init__(self, samples: ShardSamples) -> None:
@@ -41,30 +41,30 @@ class ShardEntries(Sequence[CaptionEntry]):
 
         Raises:
             IndexError: If there is no such entry.
-            ValueError: If it is no photo with captions; the message names tar and key.
+            ValueError: If the record has no captions; the message names tar and key.
         """
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        told = self.samples.record(index)
-        return caption_entry(told, self.samples.place(index), self.samples.split)
+        record = self.samples.record(index)
+        return caption_entry(record, self.samples.location(index), self.samples.split)
 
 
-def caption_entry(told: Mapping[str, Any], place: str, split: str) -> CaptionEntry:
-    """Return what a sample's record says of a photo.
+def caption_entry(record: Mapping[str, Any], location: str, split: str) -> CaptionEntry:
+    """Return the caption entry of a sample's record.
 
     Args:
-        told: The record.
-        place: Where it lies, for the message.
-        split: Of the photo.
+        record: The record.
+        location: Location of the sample, for messages.
+        split: Split of the photo.
 
     Raises:
-        ValueError: If it is no photo with captions; the message names the place.
+        ValueError: If it has no captions; the message names the location.
 
     Example:
         >>> caption_entry({"id": "a", "file": "a.jpg", "captions": ["A dog ."]}, "here", "test").id
         'a'
     """
-    name, file, captions = told.get("id"), told.get("file"), told.get("captions")
+    name, file, captions = record.get("id"), record.get("file"), record.get("captions")
     if (
         not isinstance(name, str)
         or not isinstance(file, str)
@@ -73,7 +73,8 @@ def caption_entry(told: Mapping[str, Any], place: str, split: str) -> CaptionEnt
         or not all(isinstance(caption, str) for caption in captions)
     ):
         raise ValueError(
-            f"{place}: expected id, file and a list of captions, got {', '.join(told) or 'nothing'}"
+            f"{location}: expected id, file and a list of captions, "
+            f"got {', '.join(record) or 'nothing'}"
         )
     return CaptionEntry(name, file, tuple(captions), split)
 
@@ -82,21 +83,21 @@ class ShardedPhotos(CaptionedImages):
     """Photos in shards, each with all of its captions.
 
     Args:
-        samples: Of shards with captions.
-        framing: How a photo comes into the network's input.
+        samples: Samples of shards with captions.
+        resize: Resizing to the network's input.
 
     Raises:
         ValueError: If the shards hold no captions.
     """
 
-    def __init__(self, samples: ShardSamples, framing: ResizeSpec) -> None:
+    def __init__(self, samples: ShardSamples, resize: ResizeSpec) -> None:
         if samples.info.kind != "captions":
-            raise ValueError(f"{samples.folder} holds images with classes, and not with captions")
-        super().__init__(ShardEntries(samples), framing)
+            raise ValueError(f"{samples.folder} holds images with classes, not with captions")
+        super().__init__(ShardEntries(samples), resize)
         self.samples = samples
 
-    def image(self, index: int) -> LoadedImage:
-        """Return a photo.
+    def load_image(self, index: int) -> LoadedImage:
+        """Return a photo at its own size.
 
         Raises:
             ImageError: If it cannot be read; the message names tar and key.
@@ -104,20 +105,20 @@ class ShardedPhotos(CaptionedImages):
         return self.samples.image(index)
 
     def geometry(self, index: int) -> Geometry:
-        """Return the way back to a photo, of which only the head is looked at.
+        """Return the geometry of a photo; only its header is decoded.
 
         Raises:
             ImageError: If it cannot be read; the message names tar and key.
         """
         size, orientation = self.samples.size(index)
-        return framed_geometry(size, self.framing, orientation)
+        return resize_geometry(size, self.resize, orientation)
 
 
 class ShardImages(Sequence[LoadedImage]):
-    """The images of shards, read when they are asked for.
+    """The images of shards, read on access.
 
     Args:
-        samples: Of shards.
+        samples: Samples of any shards.
     """
 
     def __init__(self, samples: ShardSamples) -> None:
@@ -144,13 +145,13 @@ class ShardImages(Sequence[LoadedImage]):
         return self.samples.image(index)
 
 
-class ShardedRasters(LabeledImages):
-    """Small images of one size in shards, shown as they are.
+class ShardedTensors(LabeledImages):
+    """Small images of one size in shards, used without resizing.
 
     Args:
-        samples: Of shards with classes.
-        augmentations: Applied one after the other, to a whole batch.
-        seed: Another seed, other changes.
+        samples: Samples of shards with classes.
+        augmentations: Applied in order to each batch.
+        seed: Seed of the augmentations.
     """
 
     def __init__(
@@ -163,18 +164,18 @@ class ShardedRasters(LabeledImages):
         super().__init__(samples.labels, augmentations, seed=seed)
         self.samples = samples
 
-    def __getitem__(self, numbers: list[int]) -> LabeledBatch:
-        """Return the images with these numbers, changed where that is wanted.
+    def __getitem__(self, indices: list[int]) -> LabeledBatch:
+        """Return the batch of images with these indices, augmented.
 
         Raises:
             ImageError: If one cannot be read; the message names tar and key.
         """
-        rows = self.rows(numbers)
-        images = torch.stack([self._raster(row) for row in rows.tolist()])
-        return LabeledBatch(self.changed(images, numbers), self.labels[rows])
+        rows = self.image_indices(indices)
+        images = torch.stack([self._load_tensor(row) for row in rows.tolist()])
+        return LabeledBatch(self.augment(images, indices), self.labels[rows])
 
-    def _raster(self, number: int) -> UInt8[Tensor, "c y x"]:
-        image, info = self.samples.image(number), self.samples.info
+    def _load_tensor(self, row: int) -> UInt8[Tensor, "c y x"]:
+        image, info = self.samples.image(row), self.samples.info
         if image.size != info.size:
-            raise ImageError(f"{image.name}: must be of {info.size} pixels, got {image.size}")
+            raise ImageError(f"{image.name}: must have {info.size} pixels, got {image.size}")
         return torch.from_numpy(image.pixels.transpose(2, 0, 1)[: info.channels].copy())

@@ -1,10 +1,10 @@
-"""How shards lie on disk: tars of whole samples, and flat arrays that say where each one is.
+"""File format of shards: tar files of samples, and an index array per split.
 
-A folder of shards holds, for each split, `SPLIT-000000.tar` and so on, in the layout of WebDataset:
-a sample is some members in a row whose names differ in their ending alone, its image first,
-`KEY.json` last; the key is its number in nine digits. `SPLIT.index.npy` has a row for each sample,
-in the order of the numbers. `info.json` says what there is, with a hash of every file; it is
-written last, so that a folder without it is unfinished.
+A folder of shards holds, for each split, `SPLIT-000000.tar` and so on, in the WebDataset layout: a
+sample is a run of members whose names differ in their extension only, its image first, `KEY.json`
+last; the key is its index in nine digits. `SPLIT.index.npy` has a row for each sample, in the order
+of the indices. `info.json` describes the contents, with a hash of every file; it is written last,
+so that a folder without it is incomplete.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ import numpy as np
 from jaxtyping import Shaped
 
 from visattn.data.images.reader import PathLike
-from visattn.io.atomic import write_whole
-from visattn.io.regular_files import open_regular
-from visattn.io.safe_text import bounded_bytes, named, parsed_json, plain_text
+from visattn.io.atomic import atomic_write
+from visattn.io.regular_files import open_regular_file
+from visattn.io.safe_text import decode_utf8, parse_json, printable_name, read_bytes_bounded
 
 FORMAT = "visattn-shards-1"
-INFO, PLAN, WORDS = "info.json", "plan.json", "words.json"
+INFO, PLAN, WORD_COUNTS = "info.json", "plan.json", "words.json"
 SPLITS = ("train", "validation", "test")
-BLOCK = 512  # tars are made of blocks
+BLOCK = 512  # bytes of a tar block
 ROW = np.dtype(
     [
         ("shard", "<u4"),
@@ -33,23 +33,23 @@ ROW = np.dtype(
         ("image_bytes", "<u4"),
         ("record", "<u8"),
         ("record_bytes", "<u4"),
-        ("label", "<i4"),  # -1 where there are no classes
+        ("label", "<i4"),  # -1 without classes
     ]
 )
-MOST_IMAGE, MOST_RECORD = 256 * 2**20, 16 * 2**20  # bytes that a sample's parts may have
-_MOST_INFO = 64 * 2**20
+MAX_IMAGE_BYTES, MAX_RECORD_BYTES = 256 * 2**20, 16 * 2**20  # of one sample
+_MAX_INFO_BYTES = 64 * 2**20
 
-Kind = Literal["captions", "classes"]
+ShardKind = Literal["captions", "classes"]
 
 
 @dataclass(frozen=True)
-class ShardFacts:
-    """What is known of one tar.
+class ShardMetadata:
+    """Metadata of one tar file.
 
     Args:
-        samples: In it.
-        bytes: Its length.
-        sha256: Of the whole file, in hexadecimal digits.
+        samples: Number of samples.
+        bytes: File size.
+        sha256: SHA-256 of the file, in hexadecimal.
     """
 
     samples: int
@@ -58,90 +58,95 @@ class ShardFacts:
 
 
 @dataclass(frozen=True)
-class SplitFacts:
-    """What is known of one split.
+class SplitMetadata:
+    """Metadata of one split.
 
     Args:
-        samples: In all of its shards.
-        index: SHA-256 of its index.
-        shards: One after the other.
+        samples: Number of samples in all of its shards.
+        index: SHA-256 of its index file.
+        shards: Metadata of each tar file.
     """
 
     samples: int
     index: str
-    shards: tuple[ShardFacts, ...]
+    shards: tuple[ShardMetadata, ...]
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What a folder of shards holds.
+    """Description of a folder of shards.
 
     Args:
-        kind: What is told of each image: captions, or its class.
-        plan: A hash of what was to be written, by which a run that goes on knows its own.
-        splits: By name.
-        classes: Their names in the order of their numbers; none with captions.
-        channels: 1 where all images are gray and are to be read so, else 3.
-        size: Height and width of all images where they are alike and shown as they are.
+        kind: Annotation of each image: captions, or its class.
+        plan: Hash of the shard plan, by which an interrupted run is resumed.
+        splits: Metadata of the splits by name.
+        classes: Class names in the order of their indices; empty with captions.
+        channels: 1 if all images are grayscale and are read as such, else 3.
+        size: Height and width if all images are used without resizing.
 
     Example:
-        >>> facts = ShardFacts(7, 20_480, 64 * "0")
-        >>> info = ShardInfo("captions", "a plan", {"train": SplitFacts(7, 64 * "0", (facts,))})
+        >>> shard = ShardMetadata(7, 20_480, 64 * "0")
+        >>> info = ShardInfo("captions", "a plan", {"train": SplitMetadata(7, 64 * "0", (shard,))})
         >>> info.write(getfixture("tmp_path"))
         >>> ShardInfo.read(getfixture("tmp_path")) == info
         True
     """
 
-    kind: Kind
+    kind: ShardKind
     plan: str
-    splits: Mapping[str, SplitFacts]
+    splits: Mapping[str, SplitMetadata]
     classes: tuple[str, ...] = ()
     channels: int = 3
     size: tuple[int, int] | None = None
 
     def write(self, folder: Path) -> None:
-        """Put this into a folder, at once."""
+        """Write the description to a folder atomically."""
         write_json(folder / INFO, {"format": FORMAT, **asdict(self)})
 
     @classmethod
     def read(cls, folder: PathLike) -> "ShardInfo":
-        """Return what a folder says of itself.
+        """Read the description of a folder of shards.
 
         Raises:
-            FileNotFoundError: If there are no shards, or they are not finished.
-            ValueError: If what it says is damaged or of another format.
+            FileNotFoundError: If there are no shards, or they are incomplete.
+            ValueError: If it is damaged or of another format.
         """
         path = Path(folder, INFO)
         if not path.is_file():
-            begun = " (unfinished: do again what began to write them)" if plan_of(folder) else ""
+            resumable = (
+                " (incomplete: run the command that writes them again)"
+                if read_plan_hash(folder)
+                else ""
+            )
             raise FileNotFoundError(
-                f"{folder} holds no shards{begun}; visattn data shards --out {folder} writes them"
+                f"{folder} holds no shards{resumable}; "
+                f"visattn data shards --out {folder} writes them"
             )
         try:
-            return cls._parsed(read_json(path))
+            return cls._from_json(read_json(path))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{path} is damaged, or not in the format {FORMAT} ({named(str(error))}); "
-                "write the shards anew"
+                f"{path} is damaged, or not in the format {FORMAT} ({printable_name(str(error))}); "
+                "write the shards again"
             ) from error
 
     @classmethod
-    def _parsed(cls, fields: dict[str, Any]) -> "ShardInfo":
+    def _from_json(cls, fields: dict[str, Any]) -> "ShardInfo":
         if fields.pop("format") != FORMAT or fields["kind"] not in ("captions", "classes"):
             raise ValueError("another format")
         if not set(fields["splits"]) <= set(SPLITS):
             raise ValueError(f"splits must be of {', '.join(SPLITS)}")
         size = fields.pop("size")
-        found = {
+        arguments = {
             **fields,
-            "splits": {name: _split_facts(facts) for name, facts in fields["splits"].items()},
+            "splits": {name: _parse_split(split) for name, split in fields["splits"].items()},
             "classes": tuple(map(str, fields["classes"])),
             "size": size and (int(size[0]), int(size[1])),
         }
-        return cls(**found)
+        return cls(**arguments)
 
-    def split(self, folder: PathLike, name: str) -> SplitFacts:
-        """Return what is known of a split.
+    def split_metadata(self, folder: PathLike, name: str) -> SplitMetadata:
+        """Return the metadata of a split.
 
         Raises:
             ValueError: If there is no such split.
@@ -151,19 +156,19 @@ class ShardInfo:
         return self.splits[name]
 
 
-def _split_facts(fields: dict[str, Any]) -> SplitFacts:
+def _parse_split(fields: dict[str, Any]) -> SplitMetadata:
     shards = tuple(
-        ShardFacts(int(one["samples"]), int(one["bytes"]), str(one["sha256"]))
-        for one in fields["shards"]
+        ShardMetadata(int(shard["samples"]), int(shard["bytes"]), str(shard["sha256"]))
+        for shard in fields["shards"]
     )
     samples = int(fields["samples"])
     if samples != sum(shard.samples for shard in shards) or samples < 1:
         raise ValueError(f"{samples} samples in shards of {sum(s.samples for s in shards)}")
-    return SplitFacts(samples, str(fields["index"]), shards)
+    return SplitMetadata(samples, str(fields["index"]), shards)
 
 
 def shard_name(split: str, number: int) -> str:
-    """Return the name of a tar.
+    """Return the file name of a shard.
 
     Example:
         >>> shard_name("train", 3)
@@ -173,80 +178,82 @@ def shard_name(split: str, number: int) -> str:
 
 
 def index_name(split: str) -> str:
-    """Return the name of the index of a split."""
+    """Return the file name of the index of a split."""
     return f"{split}.index.npy"
 
 
-def key_of(number: int) -> str:
-    """Return what the members of a sample are called, but for their endings.
+def sample_key(number: int) -> str:
+    """Return the key of a sample: the name of its members without extension.
 
     Example:
-        >>> key_of(17)
+        >>> sample_key(17)
         '000000017'
     """
     return f"{number:09d}"
 
 
-def padded(size: int) -> int:
-    """Return how many bytes a member of this size fills in a tar, its header left out."""
+def padded_size(size: int) -> int:
+    """Return the size of a tar member rounded up to whole blocks, without its header."""
     return -(-size // BLOCK) * BLOCK
 
 
-def open_index(folder: PathLike, split: str, facts: SplitFacts) -> Shaped[np.ndarray, " n"]:
-    """Return the rows of a split, which stay on disk until they are asked for.
+def open_index(folder: PathLike, split: str, metadata: SplitMetadata) -> Shaped[np.ndarray, " n"]:
+    """Return the memory-mapped index of a split.
 
     Raises:
-        ValueError: If the file is missing or not what a writer left.
+        ValueError: If the file is missing or damaged.
     """
     path = Path(folder, index_name(split))
     try:
-        with open_regular(path):  # NumPy itself would wait for what a pipe says
+        with open_regular_file(path):  # NumPy itself would block on a pipe
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise ValueError(f"{path} is missing or damaged: {error}; write the shards anew") from error
-    if not isinstance(rows, np.memmap) or rows.dtype != ROW or rows.shape != (facts.samples,):
         raise ValueError(
-            f"{path} must hold {facts.samples:,} rows of {ROW.itemsize} bytes, got "
-            f"{rows.dtype} {rows.shape}; write the shards anew"
+            f"{path} is missing or damaged: {error}; write the shards again"
+        ) from error
+    if not isinstance(rows, np.memmap) or rows.dtype != ROW or rows.shape != (metadata.samples,):
+        raise ValueError(
+            f"{path} must hold {metadata.samples:,} rows of {ROW.itemsize} bytes, got "
+            f"{rows.dtype} {rows.shape}; write the shards again"
         )
     return rows
 
 
-def hash_of(path: Path) -> str:
-    """Return the SHA-256 of a file, of which a piece at a time is in memory.
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, read in chunks.
 
     Example:
         >>> path = getfixture("tmp_path") / "empty"
         >>> path.touch()
-        >>> hash_of(path)[:8]
+        >>> file_sha256(path)[:8]
         'e3b0c442'
     """
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def plan_of(folder: PathLike) -> str | None:
-    """Return the hash of what unfinished shards are to become; None where nothing was begun."""
+def read_plan_hash(folder: PathLike) -> str | None:
+    """Return the plan hash of incomplete shards; None if there are none."""
     path = Path(folder, PLAN)
     return str(read_json(path).get("plan")) if path.is_file() else None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file of some size at most.
+    """Return the JSON object in a file of limited size.
 
     Raises:
-        ValueError: If it holds none, or is too long.
+        ValueError: If it is not a JSON object, or too long.
     """
-    content = bounded_bytes(path, _MOST_INFO)
+    content = read_bytes_bounded(path, _MAX_INFO_BYTES)
     try:
-        found = parsed_json(plain_text(content))
+        document = parse_json(decode_utf8(content))
     except ValueError as error:
-        raise ValueError(f"{path} holds no JSON: {error}") from error
-    if not isinstance(found, dict):
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
         raise ValueError(f"{path} must hold a JSON object")  # noqa: TRY004 (a file's fault)
-    return found
+    return document
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file at once."""
-    write_whole(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+    """Write a JSON file atomically."""
+    atomic_write(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""Samples of shards by their number: a look into flat arrays, then one reading at a place."""
+"""Random access to samples in shards: an index lookup, then one read at an offset."""
 
 import json
 import os
@@ -15,33 +15,32 @@ from torch import Tensor
 from visattn.data.images.reader import ImageError, LoadedImage, PathLike, read_image, read_size
 from visattn.data.shards.format import (
     BLOCK,
-    MOST_IMAGE,
-    MOST_RECORD,
+    MAX_IMAGE_BYTES,
+    MAX_RECORD_BYTES,
     ShardInfo,
-    hash_of,
+    file_sha256,
     index_name,
-    key_of,
     open_index,
+    sample_key,
     shard_name,
 )
 
-_OPEN_AT_ONCE = 32
+_MAX_OPEN_TARS = 32
 
 
 class ShardSamples:
-    """The samples of one split, each read when it is asked for.
+    """The samples of one split, read on access.
 
-    Opening looks at the index and at the lengths of the tars, never into them: it takes as long
-    for large images as for small ones, and the index stays on disk, 32 bytes a sample. What is
-    open is not shared: samples may be read from any thread, in processes that were forked, and in
-    those that were started afresh and got this by pickle.
+    Opening checks the index and the sizes of the tars without reading them, so that it does not
+    depend on the size of the images; the index is memory-mapped, 32 bytes per sample. Samples may
+    be read from any thread, from forked processes, and from spawned ones after pickling.
 
     Args:
-        folder: That which `visattn data shards` wrote.
-        split: One of those that it holds.
+        folder: Folder that `visattn data shards` wrote.
+        split: One of its splits.
 
     Raises:
-        FileNotFoundError: If there are no shards, they are unfinished, or one is missing.
+        FileNotFoundError: If there are no shards, they are incomplete, or one is missing.
         ValueError: If there is no such split, or something is damaged.
 
     Example:
@@ -54,98 +53,102 @@ class ShardSamples:
     def __init__(self, folder: PathLike, split: str) -> None:
         self.folder, self.split = Path(folder), split
         self.info = ShardInfo.read(folder)
-        self._facts = self.info.split(folder, split)
+        self._metadata = self.info.split_metadata(folder, split)
         self._check_files()
         self._open()
 
     def _check_files(self) -> None:
-        """Refuse what is missing, cut off, or not the index that belongs to these tars."""
-        for number, facts in enumerate(self._facts.shards):
+        """Raise if a tar is missing or truncated, or the index does not belong to the tars."""
+        for number, shard in enumerate(self._metadata.shards):
             path = self.folder / shard_name(self.split, number)
             if not path.is_file():
-                raise FileNotFoundError(f"{path} is missing; {self.folder} names it")
-            if path.stat().st_size != facts.bytes:
+                raise FileNotFoundError(f"{path} is missing, but info.json lists it")
+            if path.stat().st_size != shard.bytes:
                 raise ValueError(
                     f"{path} is damaged: it has {path.stat().st_size:,} bytes and must have "
-                    f"{facts.bytes:,}; copy it again, or write the shards anew"
+                    f"{shard.bytes:,}; copy it again, or write the shards again"
                 )
         path = self.folder / index_name(self.split)
-        if path.is_file() and hash_of(path) != self._facts.index:
+        if path.is_file() and file_sha256(path) != self._metadata.index:
             raise ValueError(
-                f"{path} is damaged, or of other shards: its SHA-256 is not the one that "
-                f"{self.folder} names; copy it again, or write the shards anew"
+                f"{path} is damaged, or of other shards: its SHA-256 differs from that in "
+                "info.json; copy it again, or write the shards again"
             )
 
     def _open(self) -> None:
-        self._rows = open_index(self.folder, self.split, self._facts)
+        self._rows = open_index(self.folder, self.split, self._metadata)
         self._tars: dict[int, _Tar] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _OPENED}
+        return {name: value for name, value in vars(self).items() if name not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._open()
 
     def __len__(self) -> int:
-        return self._facts.samples
+        return self._metadata.samples
 
     @property
     def labels(self) -> Int[Tensor, " n"]:
-        """The class of each sample.
+        """Class index of each sample.
 
         Raises:
-            ValueError: If a sample has none, or one that is not named.
+            ValueError: If an index is missing or out of range.
         """
         labels = np.array(self._rows["label"])
         classes = len(self.info.classes)
-        if wrong := np.flatnonzero((labels < 0) | (labels >= classes))[:1].tolist():
+        if invalid := np.flatnonzero((labels < 0) | (labels >= classes))[:1].tolist():
             raise ValueError(
-                f"{self.place(wrong[0])}: the class must be one of {classes}, "
-                f"got number {labels[wrong[0]]}"
+                f"{self.location(invalid[0])}: the class index must lie in [0, {classes}), "
+                f"got {labels[invalid[0]]}"
             )
         return torch.from_numpy(labels.astype(np.int64))
 
-    def place(self, number: int) -> str:
-        """Return in words where a sample lies: the tar and the key."""
+    def location(self, number: int) -> str:
+        """Return the location of a sample for messages: tar and key."""
         shard = int(self._row(number)["shard"])
-        return f"{self.folder / shard_name(self.split, shard)}, key {key_of(number)}"
+        return f"{self.folder / shard_name(self.split, shard)}, key {sample_key(number)}"
 
     def shard(self, number: int) -> int:
-        """Return the number of the tar that a sample lies in."""
+        """Return the number of the tar that contains a sample."""
         return int(self._row(number)["shard"])
 
     def spans(self, number: int) -> set[tuple[int, int]]:
-        """Return where in its tar a sample's image and record lie: offsets and sizes."""
+        """Return offset and size of a sample's image and record in its tar."""
         row = self._row(number)
         return {(int(row[name]), int(row[f"{name}_bytes"])) for name in ("image", "record")}
 
-    def content(self, number: int) -> bytes:
-        """Return a sample's image as it was in its file.
+    def image_bytes(self, number: int) -> bytes:
+        """Return the encoded image of a sample.
 
         Raises:
             IndexError: If there is no such sample.
-            ValueError: If it is not where the index says; the message names tar and key.
+            ValueError: If the index is wrong; the message names tar and key.
         """
         row = self._row(number)
-        return self._member(number, int(row["image"]), int(row["image_bytes"]), MOST_IMAGE)
+        return self._read_member(
+            number, int(row["image"]), int(row["image_bytes"]), MAX_IMAGE_BYTES
+        )
 
     def record(self, number: int) -> dict[str, Any]:
-        """Return what is told of a sample.
+        """Return the JSON record of a sample.
 
         Raises:
             IndexError: If there is no such sample.
-            ValueError: If it is not where the index says, or no JSON object.
+            ValueError: If the index is wrong, or it is not a JSON object.
         """
         row = self._row(number)
-        told = self._member(number, int(row["record"]), int(row["record_bytes"]), MOST_RECORD)
+        content = self._read_member(
+            number, int(row["record"]), int(row["record_bytes"]), MAX_RECORD_BYTES
+        )
         try:
-            found = json.loads(told)
+            record = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.place(number)}: no JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"{self.place(number)}: no JSON object")  # noqa: TRY004
-        return found
+            raise ValueError(f"{self.location(number)}: invalid JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{self.location(number)}: not a JSON object")  # noqa: TRY004
+        return record
 
     def image(self, number: int) -> LoadedImage:
         """Return a sample's image, upright, in RGB.
@@ -153,91 +156,92 @@ class ShardSamples:
         Raises:
             ImageError: If it cannot be read; the message names tar and key.
         """
-        return decoded(self.content(number), self.place(number))
+        return decode_image(self.image_bytes(number), self.location(number))
 
     def size(self, number: int) -> tuple[tuple[int, int], int]:
-        """Return height and width of a sample's image, upright, and its EXIF code.
+        """Return height and width of a sample's upright image, and its EXIF orientation.
 
         Raises:
-            ImageError: If its head cannot be read; the message names tar and key.
+            ImageError: If its header cannot be read; the message names tar and key.
         """
         try:
-            return read_size(self.content(number))
+            return read_size(self.image_bytes(number))
         except ImageError as error:
-            raise _unreadable(self.place(number), error) from error
+            raise _with_location(self.location(number), error) from error
 
     def _row(self, number: int) -> Any:
         if not 0 <= number < len(self):
             raise IndexError(f"index must lie in [0, {len(self)}), got {number}")
         return self._rows[number]
 
-    def _member(self, number: int, offset: int, size: int, most: int) -> bytes:
-        """Return what a member of a tar holds, after a look at the header before it."""
+    def _read_member(self, number: int, offset: int, size: int, max_size: int) -> bytes:
+        """Return the content of a tar member, after validating the header before it."""
         shard = int(self._row(number)["shard"])
-        inside = shard < len(self._facts.shards) and offset >= BLOCK and size <= most
-        if inside and offset + size <= self._facts.shards[shard].bytes:
-            read = self._tar(shard).read(offset - BLOCK, BLOCK + size)
-            named = read.startswith(f"{key_of(number)}.".encode())
-            if named and len(read) == BLOCK + size and _size(read) == size:
-                return read[BLOCK:]
+        inside = shard < len(self._metadata.shards) and offset >= BLOCK and size <= max_size
+        if inside and offset + size <= self._metadata.shards[shard].bytes:
+            data = self._tar(shard).read(offset - BLOCK, BLOCK + size)
+            key_matches = data.startswith(f"{sample_key(number)}.".encode())
+            if key_matches and len(data) == BLOCK + size and _header_size(data) == size:
+                return data[BLOCK:]
         raise ValueError(
-            f"{self.place(number)}: nothing of that key lies where the index says; the shard or "
-            f"the index is damaged: visattn data shards --check --out {self.folder} tells which"
+            f"{self.location(number)}: the index does not point to a member with this key; "
+            "the shard or the index is damaged: find out with visattn data shards --check --out "
+            f"{self.folder}"
         )
 
     def _tar(self, number: int) -> "_Tar":
-        """Return an open tar; the one that was not asked for longest makes room.
+        """Return an open tar from a cache of the most recently used ones.
 
-        Nobody closes a tar that a thread may still read from: it closes when the last lets it go.
-        Each step on the dictionary is whole and bears that another thread came first; a lock would
-        be copied, perhaps locked, into a process that is forked.
+        A tar is closed when its last reference is dropped, because a thread may still read from
+        it. Each dictionary operation is atomic and tolerates other threads; a lock could be copied
+        in its locked state into a forked process.
         """
         tar = self._tars.pop(number, None)
         if tar is None:
             tar = _Tar(self.folder / shard_name(self.split, number))
         self._tars[number] = tar
-        for oldest in list(self._tars)[:-_OPEN_AT_ONCE]:
+        for oldest in list(self._tars)[:-_MAX_OPEN_TARS]:
             self._tars.pop(oldest, None)
         return tar
 
 
-def decoded(content: bytes, place: str) -> LoadedImage:
-    """Return an image, upright, in RGB, named after where it lies.
+def decode_image(content: bytes, location: str) -> LoadedImage:
+    """Decode an image as upright RGB, named after its location.
 
     Raises:
-        ImageError: If it cannot be read; the message names the place.
+        ImageError: If it cannot be read; the message names the location.
 
     Example:
-        >>> decoded(b"no image", "train-000000.tar, key 000000007")
+        >>> decode_image(b"no image", "train-000000.tar, key 000000007")
         Traceback (most recent call last):
         visattn.data.images.reader.ImageError: train-000000.tar, key 000000007: not an image of ...
     """
     try:
-        return replace(read_image(content), name=place)
+        return replace(read_image(content), name=location)
     except ImageError as error:
-        raise _unreadable(place, error) from error
+        raise _with_location(location, error) from error
 
 
-def _unreadable(place: str, error: ImageError) -> ImageError:
-    return ImageError(f"{place}: {str(error).removeprefix('image: ')}")
+def _with_location(location: str, error: ImageError) -> ImageError:
+    return ImageError(f"{location}: {str(error).removeprefix('image: ')}")
 
 
-_OPENED = ("_rows", "_tars")
+_NOT_PICKLED = ("_rows", "_tars")
 
 
 class _Tar:
-    """A file that is read at places: no position is kept, so that nothing is shared by a fork."""
+    """A file read at offsets, without a file position that forked processes would share."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         weakref.finalize(self, os.close, self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return the bytes at a place, fewer where the file ends."""
+        """Return the bytes at an offset, fewer at the end of the file."""
         return os.pread(self._descriptor, size, offset)
 
 
-def _size(header: bytes) -> int:
-    """Return the size that the header of a member says; -1 if it is no number."""
+def _header_size(header: bytes) -> int:
+    """Return the member size in a tar header; -1 if it is not a number."""
     digits = header[124:136].strip(b"\0 ")
     return int(digits, 8) if digits.isdigit() and b"8" not in digits and b"9" not in digits else -1

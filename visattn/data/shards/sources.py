@@ -1,4 +1,4 @@
-"""What goes into shards: photos with captions, photos in class folders, or images in memory."""
+"""Sources of shards: captioned photos, photos in class folders, or images in memory."""
 
 import hashlib
 import io
@@ -13,14 +13,14 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from visattn.data.captions.files import CaptionEntry, check_disjoint
+from visattn.data.captions.files import CaptionEntry, check_disjoint_splits
 from visattn.data.captions.images import missing_photos
 from visattn.data.captions.vocabulary import split_words
-from visattn.data.classification.datasets import class_folders, labeled_files
+from visattn.data.classification.datasets import find_classes, list_labeled_files
 from visattn.data.images.reader import FORMATS, ImageError, PathLike, read_image
-from visattn.data.shards.format import Kind
+from visattn.data.shards.format import ShardKind
 
-ENDINGS = {
+EXTENSIONS = {
     "JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp",
     "TIFF": "tif", "PPM": "ppm", "AVIF": "avif",
 }  # fmt: skip
@@ -28,12 +28,12 @@ ENDINGS = {
 
 @dataclass(frozen=True)
 class ShardSample:
-    """One sample on its way into a shard.
+    """One sample to write into a shard.
 
     Args:
-        image: The bytes of an image's file.
-        record: What is told of it; plain values.
-        label: The number of its class; -1 where there are none.
+        image: Encoded image.
+        record: Its JSON record.
+        label: Its class index; -1 without classes.
     """
 
     image: bytes
@@ -42,12 +42,12 @@ class ShardSample:
 
 
 class ShardSource:
-    """The samples of one split, to be written.
+    """The samples of one split to write.
 
     Args:
-        files: Where the images lie.
-        records: What is told of each.
-        labels: The class of each; none with captions.
+        files: Paths of the images.
+        records: JSON record of each image.
+        labels: Class index of each image; None with captions.
     """
 
     def __init__(
@@ -63,27 +63,27 @@ class ShardSource:
         return len(self.records)
 
     def __getitem__(self, number: int) -> ShardSample:
-        """Return a sample, its image as it lies in its file.
+        """Return a sample, with the image file's content.
 
         Raises:
             ImageError: If the image cannot be read; the message names its file.
         """
         path = self.files[number]
-        read_image(path)  # what cannot be read must not get into a shard
+        read_image(path)  # unreadable images must not get into a shard
         return ShardSample(path.read_bytes(), self.records[number], self.labels[number])
 
-    def told(self) -> Iterator[object]:
-        """Yield all by which other samples would be known as others; pixels of files are not."""
+    def fingerprint_items(self) -> Iterator[object]:
+        """Yield the values that identify the samples in the plan hash; file contents are not."""
         yield from zip(self.records, self.labels, strict=True)
 
 
-class HeldSource(ShardSource):
-    """Images in memory, to be written as PNG.
+class InMemorySource(ShardSource):
+    """Images in memory, written as PNG.
 
     Args:
-        images: Gray or RGB.
-        labels: The class of each.
-        classes: Their names.
+        images: Grayscale or RGB.
+        labels: Class index of each image.
+        classes: Class names.
     """
 
     def __init__(
@@ -103,44 +103,46 @@ class HeldSource(ShardSource):
         Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "png")
         return ShardSample(file.getvalue(), self.records[number], self.labels[number])
 
-    def told(self) -> Iterator[object]:
-        """Yield all by which other samples would be known as others, their pixels too."""
+    def fingerprint_items(self) -> Iterator[object]:
+        """Yield the values that identify the samples in the plan hash, pixels included."""
         yield hashlib.sha256(self.images.contiguous().view(-1).numpy().data).hexdigest()
-        yield from super().told()
+        yield from super().fingerprint_items()
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """All that shards are to hold.
+    """Contents of a folder of shards to write.
 
     Args:
-        kind: What is told of each image: captions, or its class.
-        sources: By split.
-        classes: Their names, in the order of their numbers.
-        channels: 1 where all images are gray and are to be read so.
-        size: Height and width of all images where they are to be shown as they are.
-        words: For each split how often each word stands in its captions.
+        kind: Annotation of each image: captions, or its class.
+        sources: Source of each split.
+        classes: Class names in the order of their indices.
+        channels: 1 if all images are grayscale and are read as such.
+        size: Height and width if all images are used without resizing.
+        word_counts: Word frequencies in the captions of each split.
     """
 
-    kind: Kind
+    kind: ShardKind
     sources: Mapping[str, ShardSource]
     classes: tuple[str, ...] = ()
     channels: int = 3
     size: tuple[int, int] | None = None
-    words: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    word_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(map(len, self.sources.values()))
 
     def hash(self, per_shard: int) -> str:
-        """Return what changes whenever the shards would."""
+        """Return a hash of everything that determines the shards."""
         digest = hashlib.sha256()
-        told = {"per_shard": per_shard, "kind": self.kind, "classes": self.classes}
-        digest.update(json.dumps({**told, "channels": self.channels, "size": self.size}).encode())
+        settings = {"per_shard": per_shard, "kind": self.kind, "classes": self.classes}
+        digest.update(
+            json.dumps({**settings, "channels": self.channels, "size": self.size}).encode()
+        )
         for split, source in self.sources.items():
             digest.update(split.encode())
-            for one in source.told():
-                digest.update(json.dumps(one).encode() + b"\n")
+            for item in source.fingerprint_items():
+                digest.update(json.dumps(item).encode() + b"\n")
         return digest.hexdigest()
 
 
@@ -148,8 +150,8 @@ def caption_plan(splits: Mapping[str, Sequence[CaptionEntry]], photos: PathLike)
     """Return the plan of shards of photos with captions.
 
     Args:
-        splits: Of `train`, `validation` and `test`.
-        photos: Folder below which the files of the entries lie.
+        splits: Entries of `train`, `validation` and `test`.
+        photos: Folder that the files of the entries are relative to.
 
     Raises:
         FileNotFoundError: If the folder, or a photo, is missing.
@@ -163,7 +165,7 @@ def caption_plan(splits: Mapping[str, Sequence[CaptionEntry]], photos: PathLike)
         >>> plan.sources["train"][0].record
         {'id': 'a', 'file': 'a.png', 'captions': ['A dark room .']}
     """
-    check_disjoint(splits)
+    check_disjoint_splits(splits)
     for entries in splits.values():
         if missing := missing_photos(entries, photos):
             raise FileNotFoundError(
@@ -180,29 +182,31 @@ def caption_plan(splits: Mapping[str, Sequence[CaptionEntry]], photos: PathLike)
         )
         for split, entries in splits.items()
     }
-    return ShardPlan("captions", sources, words={s: _counted(e) for s, e in splits.items()})
+    return ShardPlan(
+        "captions", sources, word_counts={s: _count_words(e) for s, e in splits.items()}
+    )
 
 
-def _counted(entries: Sequence[CaptionEntry]) -> dict[str, int]:
-    said = (caption for entry in entries for caption in entry.captions)
-    return dict(Counter(word for caption in said for word in split_words(caption)))
+def _count_words(entries: Sequence[CaptionEntry]) -> dict[str, int]:
+    captions = (caption for entry in entries for caption in entry.captions)
+    return dict(Counter(word for caption in captions for word in split_words(caption)))
 
 
 def folder_plan(root: PathLike, splits: Mapping[str, str]) -> ShardPlan:
-    """Return the plan of shards of photos that lie as ROOT/SPLIT/CLASS/PHOTO.
+    """Return the plan of shards of photos in ROOT/SPLIT/CLASS/PHOTO.
 
     Args:
-        root: The folder that holds those of the splits.
-        splits: Names of these folders, by `train`, `validation` and `test`.
+        root: Folder of the split folders.
+        splits: Names of the split folders, by `train`, `validation` and `test`.
 
     Raises:
-        FileNotFoundError: If there is no folder or no photo of a class.
-        ValueError: If a split has a class that training has not.
+        FileNotFoundError: If a class has no folder or no photos.
+        ValueError: If a split has a class that the training split lacks.
     """
-    classes = tuple(class_folders(Path(root, splits["train"])))
+    classes = tuple(find_classes(Path(root, splits["train"])))
     sources: dict[str, ShardSource] = {}
     for split, folder in splits.items():
-        files, labels = labeled_files(Path(root, folder), classes)
+        files, labels = list_labeled_files(Path(root, folder), classes)
         numbers = labels.tolist()
         records = [
             {"file": file.relative_to(root).as_posix(), "class": classes[number]}
@@ -212,42 +216,42 @@ def folder_plan(root: PathLike, splits: Mapping[str, str]) -> ShardPlan:
     return ShardPlan("classes", sources, classes)
 
 
-def held_plan(
+def in_memory_plan(
     parts: Mapping[str, tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"]]],
     classes: Sequence[str],
 ) -> ShardPlan:
-    """Return the plan of shards of small images in memory, which are shown as they are.
+    """Return the plan of shards of small images in memory, used without resizing.
 
     Args:
-        parts: Images and their classes, by split; all of one form.
-        classes: Names of the classes.
+        parts: Images and labels by split; all images of one shape.
+        classes: Class names.
 
     Example:
         >>> part = torch.zeros(2, 1, 5, 3, dtype=torch.uint8), torch.tensor([1, 0])
-        >>> held_plan({"train": part}, ["no", "yes"]).size
+        >>> in_memory_plan({"train": part}, ["no", "yes"]).size
         (5, 3)
     """
     (channels, height, width), *others = {tuple(part.shape[1:]) for part, _ in parts.values()}
     if others:
-        raise ValueError(f"images must be of one form, got {(channels, height, width)}, {others}")
-    sources = {split: HeldSource(*part, classes) for split, part in parts.items()}
+        raise ValueError(f"images must have one shape, got {(channels, height, width)}, {others}")
+    sources = {split: InMemorySource(*part, classes) for split, part in parts.items()}
     return ShardPlan("classes", sources, tuple(classes), channels, (height, width))
 
 
-def ending(image: bytes) -> str:
-    """Return the ending for the name of an image's file, by what it holds.
+def image_extension(image: bytes) -> str:
+    """Return the file extension of an encoded image, by its content.
 
     Raises:
-        ImageError: If it is of no known format.
+        ImageError: If its format is unknown.
 
     Example:
         >>> file = io.BytesIO()
         >>> Image.new("L", (2, 2)).save(file, "png")
-        >>> ending(file.getvalue())
+        >>> image_extension(file.getvalue())
         'png'
     """
-    with Image.open(io.BytesIO(image), formats=FORMATS) as image:
-        form = str(image.format)
-    if form not in ENDINGS:
-        raise ImageError(f"an image of the format {form} has no ending here")
-    return ENDINGS[form]
+    with Image.open(io.BytesIO(image), formats=FORMATS) as opened:
+        image_format = str(opened.format)
+    if image_format not in EXTENSIONS:
+        raise ImageError(f"unsupported image format {image_format}")
+    return EXTENSIONS[image_format]

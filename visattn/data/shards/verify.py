@@ -1,4 +1,4 @@
-"""Is what lies in a folder of shards what was written? Every byte is read again."""
+"""Verification of shards: hashes, tar members and images."""
 
 import tarfile
 from collections.abc import Callable, Iterator
@@ -6,51 +6,51 @@ from pathlib import Path
 from typing import NamedTuple
 
 from visattn.data.images.reader import ImageError, PathLike
-from visattn.data.shards.format import ShardInfo, hash_of, key_of, shard_name
+from visattn.data.shards.format import ShardInfo, file_sha256, sample_key, shard_name
 from visattn.data.shards.reader import ShardSamples
 
-_MOST = 20  # faults are told
+_MAX_REPORTED = 20
 
 
 class ShardFault(NamedTuple):
-    """Something that is not as it must be.
+    """A detected fault.
 
     Args:
-        place: File and, where it is one sample's, key.
-        reason: In words.
+        location: File and, for a fault of one sample, key.
+        reason: Description of the fault.
     """
 
-    place: str
+    location: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        return f"{self.location}: {self.reason}"
 
 
-def shard_faults(
-    folder: PathLike, *, decode: bool = True, advanced: Callable[[int], object] = lambda _: None
+def find_shard_faults(
+    folder: PathLike, *, decode: bool = True, progress: Callable[[int], object] = lambda _: None
 ) -> Iterator[ShardFault]:
-    """Yield what is wrong with shards; nothing if they are whole.
+    """Yield the faults of shards; nothing if they are intact.
 
-    Each tar is read as any program reads tars: its hash must be the one that was noted, its
-    members those that the index knows, in place and length, and each image must be readable.
+    Each tar is read as a standard tar file: its hash must match the recorded one, its members must
+    match the index in offset and size, and each image must be readable.
 
     Args:
-        folder: That which holds them.
-        decode: Look at each image too, not at its bytes alone.
-        advanced: Is told of how many samples it is done with, each time.
+        folder: Folder of the shards.
+        decode: Decode each image too.
+        progress: Called with the number of samples done since the last call.
 
     Raises:
         FileNotFoundError: If there are no shards, or one is missing.
-        ValueError: If the index, or the length of a tar, shows at once that they are damaged.
+        ValueError: If the index, or the length of a tar, is wrong.
 
     Example:
-        >>> from visattn.data.shards.sources import held_plan
+        >>> from visattn.data.shards.sources import in_memory_plan
         >>> from visattn.data.shards.writer import write_shards
         >>> part = torch.zeros(3, 1, 5, 7, dtype=torch.uint8), torch.tensor([1, 0, 1])
         >>> folder = getfixture("tmp_path") / "shards"
-        >>> info = write_shards(folder, held_plan({"train": part}, ["no", "yes"]))
-        >>> list(shard_faults(folder))
+        >>> info = write_shards(folder, in_memory_plan({"train": part}, ["no", "yes"]))
+        >>> list(find_shard_faults(folder))
         []
     """
     info = ShardInfo.read(folder)
@@ -61,32 +61,32 @@ def shard_faults(
             numbers.setdefault(samples.shard(number), []).append(number)
         for shard, facts in enumerate(info.splits[split].shards):
             path = Path(folder, shard_name(split, shard))
-            if hash_of(path) != facts.sha256:
-                yield ShardFault(str(path), "its SHA-256 is not the one that was noted")
-            yield from _sample_faults(samples, path, numbers.get(shard, []), decode, advanced)
+            if file_sha256(path) != facts.sha256:
+                yield ShardFault(str(path), "its SHA-256 differs from the recorded one")
+            yield from _sample_faults(samples, path, numbers.get(shard, []), decode, progress)
 
 
 def check_shards(
-    folder: PathLike, *, decode: bool = True, advanced: Callable[[int], object] = lambda _: None
+    folder: PathLike, *, decode: bool = True, progress: Callable[[int], object] = lambda _: None
 ) -> None:
-    """Refuse shards that are not what was written.
+    """Raise if shards are damaged.
 
     Args:
-        folder: That which holds them.
-        decode: Look at each image too, not at its bytes alone.
-        advanced: Is told of how many samples it is done with, each time.
+        folder: Folder of the shards.
+        decode: Decode each image too.
+        progress: Called with the number of samples done since the last call.
 
     Raises:
         FileNotFoundError: If there are no shards, or one is missing.
         ValueError: If something is damaged; the message names tars and keys.
     """
-    faults = list(shard_faults(folder, decode=decode, advanced=advanced))
+    faults = list(find_shard_faults(folder, decode=decode, progress=progress))
     if faults:
-        more = f"\nand {len(faults) - _MOST:,} more" if len(faults) > _MOST else ""
-        told = "\n".join(map(str, faults[:_MOST]))
+        more = f"\nand {len(faults) - _MAX_REPORTED:,} more" if len(faults) > _MAX_REPORTED else ""
+        reported = "\n".join(map(str, faults[:_MAX_REPORTED]))
         raise ValueError(
             f"{folder}: {len(faults):,} faults; copy these tars again, or remove the folder and "
-            f"write it anew\n{told}{more}"
+            f"write it again\n{reported}{more}"
         )
 
 
@@ -95,35 +95,36 @@ def _sample_faults(
     path: Path,
     numbers: list[int],
     decode: bool,
-    advanced: Callable[[int], object],
+    progress: Callable[[int], object],
 ) -> Iterator[ShardFault]:
-    """Yield what is wrong with the samples of one tar."""
+    """Yield the faults of the samples of one tar."""
     try:
         with tarfile.open(path, "r:") as tar:
             members = {member.name: (member.offset_data, member.size) for member in tar}
     except (tarfile.TarError, OSError, OverflowError, ValueError) as error:
-        # A member that declares more bytes than any file has leads to a place that none has.
-        yield ShardFault(str(path), f"no tar: {error}")
+        # OverflowError: a member declares an impossible size.
+        yield ShardFault(str(path), f"not a tar file: {error}")
         members = {}
     if members and len({name.partition(".")[0] for name in members}) != len(numbers):
         yield ShardFault(str(path), f"must hold {len(numbers):,} samples")
     for number in numbers:
-        if reason := _fault(samples, number, members, decode):
-            yield ShardFault(f"{path}, key {key_of(number)}", reason)
-        advanced(1)
+        if reason := _find_sample_fault(samples, number, members, decode):
+            yield ShardFault(f"{path}, key {sample_key(number)}", reason)
+        progress(1)
 
 
-def _fault(
+def _find_sample_fault(
     samples: ShardSamples, number: int, members: dict[str, tuple[int, int]], decode: bool
 ) -> str | None:
-    """Return what is wrong with a sample; None if nothing is."""
+    """Return the fault of a sample, or None."""
     try:
         samples.record(number)
         if decode:
             samples.image(number)
         else:
-            samples.content(number)
+            samples.image_bytes(number)
     except (ImageError, ValueError) as error:
-        return str(error).removeprefix(f"{samples.place(number)}: ")
-    known = {span for name, span in members.items() if name.startswith(f"{key_of(number)}.")}
-    return None if samples.spans(number) <= known or not members else "lies elsewhere in the tar"
+        return str(error).removeprefix(f"{samples.location(number)}: ")
+    spans = {span for name, span in members.items() if name.startswith(f"{sample_key(number)}.")}
+    intact = samples.spans(number) <= spans or not members
+    return None if intact else "its members have other offsets in the tar"

@@ -1,7 +1,7 @@
-"""Samples that come one after the other out of tars at an address: for training alone.
+"""Streaming of WebDataset tars from URLs, for training only.
 
-The library that reads them runs code that tars hold, or that stands in an address, unless it is
-told not to before it is imported; it is told here, and what it reads is decoded by us.
+The webdataset library may execute commands in URLs and unpickle members unless its secure mode is
+enabled before the import; it is enabled here, and the samples are decoded by visattn.
 """
 
 import importlib
@@ -15,128 +15,137 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from visattn.data.loading.sample_seed import mixed
-from visattn.data.shards.sources import ENDINGS
+from visattn.data.loading.sample_seed import mix_seed
+from visattn.data.shards.sources import EXTENSIONS
 
 SCHEMES = ("https", "http", "hf", "gs", "ais", "sftp", "ftps", "scp")
 
 
 class StreamedSample(NamedTuple):
-    """A sample out of a tar.
+    """A sample from a tar.
 
     Args:
-        place: The tar's address and the key.
-        image: The bytes of an image's file.
-        record: What is told of it.
-        label: The number of its class; -1 where there are none.
+        location: URL of the tar, and the key.
+        image: Encoded image.
+        record: Its JSON record.
+        label: Its class index; -1 without classes.
     """
 
-    place: str
+    location: str
     image: bytes
     record: Mapping[str, Any]
     label: int
 
 
 class SampleStream:
-    """Training samples of one process in one epoch, in a mixed order that is only nearly random.
+    """Training samples of one process in one epoch, shuffled approximately.
 
-    The tars are dealt out anew in each epoch, to the processes and to those that read ahead for
-    them; samples are mixed in a buffer. So that all processes take as many steps, each takes its
-    share of the samples' number: where its tars hold fewer it reads some twice, and where they
-    hold more it leaves some out.
+    In each epoch the tars are assigned anew to processes and workers; samples are shuffled in a
+    buffer. So that all processes take the same number of steps, each yields the same number of
+    samples: with fewer samples in its tars it repeats some, with more it skips some.
 
     Args:
-        tars: Their addresses.
-        samples: In all of them.
-        made: Makes of a sample, and a number that no other has, what training is to get.
-        batch: Samples per batch and process.
-        buffer: Samples among which the next is drawn.
-        seed: Another seed, another order.
-        rank: Which process this is.
-        world: How many there are.
-        workers: Processes that read ahead, for each of them.
+        urls: URLs of the tars.
+        num_samples: Number of samples in all tars.
+        transform: Makes a training sample of a streamed sample and a unique number.
+        batch_size: Samples per batch and process.
+        buffer_size: Size of the shuffle buffer.
+        seed: Seed of the order.
+        rank: Rank of this process.
+        num_replicas: Number of processes.
+        num_workers: Worker processes of each process.
 
     Raises:
         ImportError: If webdataset is not installed.
-        ValueError: If an address is none that may be read, or there are too few tars or samples.
-        OSError: While samples come, if an address gives no tar, or not all of it.
+        ValueError: If a URL is not allowed, or there are too few tars or samples.
+        OSError: During iteration, if a URL gives no tar, or only a part of it.
     """
 
     def __init__(
         self,
-        tars: Sequence[str],
-        samples: int,
-        made: Callable[[StreamedSample, int], Any],
+        urls: Sequence[str],
+        num_samples: int,
+        transform: Callable[[StreamedSample, int], Any],
         *,
-        batch: int,
-        buffer: int = 1000,
+        batch_size: int,
+        buffer_size: int = 1000,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
-        workers: int = 0,
+        num_replicas: int = 1,
+        num_workers: int = 0,
     ) -> None:
-        for tar in tars:
-            check_address(tar)
-        readers = world * max(1, workers)
-        if len(tars) < readers or samples < batch * world or min(batch, buffer) < 1:
+        for tar in urls:
+            check_url(tar)
+        readers = num_replicas * max(1, num_workers)
+        if (
+            len(urls) < readers
+            or num_samples < batch_size * num_replicas
+            or min(batch_size, buffer_size) < 1
+        ):
             raise ValueError(
-                f"{world} processes with {workers} workers and batches of {batch} need {readers} "
-                f"tars and {batch * world} samples, got {len(tars)} and {samples:,}; lower the "
+                f"{num_replicas} processes with {num_workers} workers and batches of {batch_size} "
+                f"need {readers} tars and {batch_size * num_replicas} samples, got {len(urls)} and "
+                f"{num_samples:,}; lower the "
                 "workers or the batch, or write more samples in smaller tars (--per-shard)"
             )
-        self.tars, self.made, self.batch, self.buffer = tuple(tars), made, batch, buffer
-        self.seed, self.rank, self.world = seed, rank, world
-        self.batches = samples // (batch * world)
+        self.urls, self.made, self.batch, self.buffer = (
+            tuple(urls),
+            transform,
+            batch_size,
+            buffer_size,
+        )
+        self.seed, self.rank, self.world = seed, rank, num_replicas
+        self.batches = num_samples // (batch_size * num_replicas)
         self.epoch = 0
-        secure_webdataset()  # or say at once that it is not there
+        import_webdataset()  # raises now if it is not installed
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         number, readers = (worker.id, worker.num_workers) if worker else (0, 1)
-        library = secure_webdataset()
-        draws = torch.Generator().manual_seed(mixed(self.seed, self.epoch))
-        order = torch.randperm(len(self.tars), generator=draws).tolist()
-        own = [self.tars[one] for one in order[self.rank :: self.world][number::readers]]
+        library = import_webdataset()
+        generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch))
+        order = torch.randperm(len(self.urls), generator=generator).tolist()
+        own_urls = [self.urls[index] for index in order[self.rank :: self.world][number::readers]]
         start = (self.seed, self.epoch, self.rank, number)
         pipeline = library.DataPipeline(
-            library.SimpleShardList(own),
+            library.SimpleShardList(own_urls),
             library.tarfile_to_samples(),
-            library.shuffle(self.buffer, initial=self.buffer, rng=random.Random(mixed(*start))),
+            library.shuffle(self.buffer, initial=self.buffer, rng=random.Random(mix_seed(*start))),
         )
-        due = self.batches // readers + (number < self.batches % readers)
-        if not due:  # to the library, 0 samples are all there are
+        num_batches = self.batches // readers + (number < self.batches % readers)
+        if not num_batches:  # the library takes 0 samples as no limit
             return
         try:
-            for count, found in enumerate(pipeline.with_epoch(due * self.batch)):
-                yield self.made(streamed_sample(found), mixed(*start, count))
-        except tarfile.TarError as error:  # its last word is the address
+            for count, members in enumerate(pipeline.with_epoch(num_batches * self.batch)):
+                yield self.made(parse_streamed_sample(members), mix_seed(*start, count))
+        except tarfile.TarError as error:  # its last argument is the URL
             raise OSError(
-                f"{error.args[-1]} does not give a whole tar ({error.args[0]}); look at the "
-                "address, and at the connection to it"
+                f"{error.args[-1]} is not a complete tar ({error.args[0]}); check the URL "
+                "and the connection"
             ) from error
 
 
 class StreamLoader:
-    """Batches of a stream; every epoch begins it anew, in the order of that epoch.
+    """Batches of a stream, which restarts in every epoch in the order of that epoch.
 
-    A run that is taken up in the middle of an epoch sees that epoch's first samples again.
+    A run resumed in the middle of an epoch sees the first samples of that epoch again.
 
     Args:
         stream: The samples.
-        collate: What makes a batch of samples.
-        epoch: Says which epoch it is.
-        workers: Processes that read ahead; 0 reads in between.
+        collate_fn: Makes a batch of samples.
+        epoch: Returns the current epoch.
+        num_workers: Number of worker processes; 0 loads in the main process.
     """
 
     def __init__(
         self,
         stream: SampleStream,
-        collate: Callable[[list[Any]], Any],
+        collate_fn: Callable[[list[Any]], Any],
         *,
         epoch: Callable[[], int] = lambda: 0,
-        workers: int = 0,
+        num_workers: int = 0,
     ) -> None:
-        self.stream, self.collate, self.epoch, self.workers = stream, collate, epoch, workers
+        self.stream, self.collate, self.epoch, self.workers = stream, collate_fn, epoch, num_workers
 
     def __len__(self) -> int:
         return self.stream.batches
@@ -145,18 +154,18 @@ class StreamLoader:
         self.stream.epoch = self.epoch()
         return iter(
             DataLoader(
-                _Reader(self.stream),
+                _StreamDataset(self.stream),
                 batch_size=self.stream.batch,
                 drop_last=True,
                 collate_fn=self.collate,
                 num_workers=self.workers,
-                generator=torch.Generator(),  # else each epoch would draw from everybody's
+                generator=torch.Generator(),  # else each epoch would advance the global generator
             )
         )
 
 
-class _Reader(IterableDataset[Any]):
-    """What a loader takes for samples that have no numbers."""
+class _StreamDataset(IterableDataset[Any]):
+    """Iterable dataset of a stream."""
 
     def __init__(self, samples: SampleStream) -> None:
         self.samples = samples
@@ -165,35 +174,34 @@ class _Reader(IterableDataset[Any]):
         return iter(self.samples)
 
 
-def check_address(address: str) -> None:
-    """Refuse what is no address of a store: above all a command, which streams could run.
+def check_url(url: str) -> None:
+    """Raise unless a URL has an allowed scheme; above all, refuse `pipe:` commands.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If the scheme is not allowed.
 
     Example:
-        >>> check_address("pipe:cat train-000000.tar")
+        >>> check_url("pipe:cat train-000000.tar")
         Traceback (most recent call last):
-        ValueError: a stream must begin with https://, http://, ..., got 'pipe:cat train-000000...
+        ValueError: the URL of a stream must start with https://, http://, ..., got 'pipe:cat ...
     """
-    scheme, mark, rest = address.partition("://")
+    scheme, mark, rest = url.partition("://")
     if not mark or not rest or scheme not in SCHEMES:
-        known = ", ".join(f"{one}://" for one in SCHEMES)
+        schemes = ", ".join(f"{name}://" for name in SCHEMES)
         raise ValueError(
-            f"a stream must begin with {known}, got {address!r}; shards on a disk are read by "
-            "ShardCaptionDataModule and ShardClassificationDataModule, exactly and without another "
-            "library"
+            f"the URL of a stream must start with {schemes}, got {url!r}; read local shards with "
+            "ShardCaptionDataModule and ShardClassificationDataModule"
         )
 
 
-def secure_webdataset() -> Any:
-    """Return the library webdataset, which runs no command and unpickles nothing.
+def import_webdataset() -> Any:
+    """Import webdataset in its secure mode, which runs no commands and unpickles nothing.
 
     Raises:
         ImportError: If it is not installed.
         ValueError: If it was imported before without its secure mode.
     """
-    os.environ["WDS_SECURE"] = "1"  # it looks when it is imported
+    os.environ["WDS_SECURE"] = "1"  # read at import
     try:
         library: Any = importlib.import_module("webdataset")
     except ImportError as error:
@@ -206,26 +214,26 @@ def secure_webdataset() -> Any:
     return library
 
 
-def streamed_sample(found: Mapping[str, Any]) -> StreamedSample:
-    """Return a sample of what the members of a tar hold.
+def parse_streamed_sample(members: Mapping[str, Any]) -> StreamedSample:
+    """Return the sample in the members of a tar.
 
     Raises:
-        ValueError: If it holds no image with what is told of it; the message names tar and key.
+        ValueError: If it has no image or no record; the message names tar and key.
 
     Example:
         >>> members = {"jpg": b"...", "json": b"{}", "__url__": "https://a/b.tar", "__key__": "7"}
-        >>> streamed_sample(members).place
+        >>> parse_streamed_sample(members).location
         'https://a/b.tar, key 7'
     """
-    place = f"{found.get('__url__')}, key {found.get('__key__')}"
-    image = next((found[one] for one in ENDINGS.values() if one in found), None)
+    location = f"{members.get('__url__')}, key {members.get('__key__')}"
+    image = next((members[name] for name in EXTENSIONS.values() if name in members), None)
     try:
-        record, label = json.loads(found["json"]), int(found.get("cls", -1))
+        record, label = json.loads(members["json"]), int(members.get("cls", -1))
     except (KeyError, ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: no JSON of what is told, or no class: {error!r}") from error
+        raise ValueError(f"{location}: invalid JSON record or class: {error!r}") from error
     if image is None or not isinstance(record, dict):
         raise ValueError(
-            f"{place}: expected an image and a JSON object, got "
-            f"{', '.join(name for name in found if not name.startswith('__'))}"
+            f"{location}: expected an image and a JSON object, got "
+            f"{', '.join(name for name in members if not name.startswith('__'))}"
         )
-    return StreamedSample(place, image, record, label)
+    return StreamedSample(location, image, record, label)

@@ -1,4 +1,4 @@
-"""From weights to what is seen: the mean of all places, or one of them drawn at random."""
+"""Soft and hard attention: the weighted mean of the values, or one sampled value per query."""
 
 from typing import NamedTuple
 
@@ -7,25 +7,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-class Selection(NamedTuple):
-    """What each query picked."""
+class HardAttentionOutput(NamedTuple):
+    """Output of `hard_attention`."""
 
     values: Float[Tensor, "*b n e"]
-    """The value at its place; zeros where it might attend to nothing."""
-    places: Int[Tensor, "*b n"]
-    """Which key that was; -1 where it might attend to nothing."""
+    """The sampled value; zeros for a query with no key to attend to."""
+    indices: Int[Tensor, "*b n"]
+    """Index of the sampled key; -1 for a query with no key to attend to."""
     log_probabilities: Float[Tensor, "*b n"]
-    """How likely this place was, in nats; 0 where there was no choice. The weights learn through
-    these: REINFORCE multiplies them by how well it went."""
+    """Log-probability of the sampled key, in nats; 0 if there was no key. REINFORCE trains the
+    weights through these."""
 
 
-def soft_selection(
+def soft_attention(
     weights: Float[Tensor, "*b n m"], values: Float[Tensor, "*#b m e"]
 ) -> Float[Tensor, "*b n e"]:
-    """Return the mean of the values under the weights: the expectation of `hard_selection`.
+    """Return the weighted mean of the values: the expectation of `hard_attention`.
 
     Example:
-        >>> soft_selection(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]]))
+        >>> soft_attention(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]]))
         tensor([[3.]])
 
     Source:
@@ -34,45 +34,46 @@ def soft_selection(
     return weights @ values
 
 
-def hard_selection(
+def hard_attention(
     weights: Float[Tensor, "*b n m"],
     values: Float[Tensor, "*#b m e"],
     *,
     generator: torch.Generator | None = None,
-) -> Selection:
-    """Return one value for each query, drawn as often as its weight says.
+) -> HardAttentionOutput:
+    """Return one value per query, sampled with its attention weight as probability.
 
-    The values get gradients where they were picked. The weights get none through the values, only
-    through the log-probabilities.
+    The sampled values receive gradients. The weights receive gradients through the
+    log-probabilities only.
 
     Args:
-        weights: Of each key, not negative; a row is taken in proportion, whatever its sum.
-        values: What can be picked.
-        generator: Source of chance, seeded, on the device of the weights; the same seed gives the
-            same picks. torch's own if not said.
+        weights: Non-negative attention weights; rows need not sum to 1.
+        values: Values to sample from.
+        generator: Random generator on the device of the weights; the default one if None.
 
     Example:
         >>> random = torch.Generator().manual_seed(0)
         >>> weights, values = torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.tensor([[5.0], [7.0]])
-        >>> picked = hard_selection(weights, values, generator=random)
-        >>> picked.values.tolist(), picked.places.tolist(), picked.log_probabilities.tolist()
+        >>> sample = hard_attention(weights, values, generator=random)
+        >>> sample.values.tolist(), sample.indices.tolist(), sample.log_probabilities.tolist()
         ([[7.0], [0.0]], [1, -1], [0.0, 0.0])
 
     Source:
         Xu et al. 2015, arXiv:1502.03044, equations 8 to 11.
     """
-    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    total = wide.sum(-1, keepdim=True)
-    blind = total == 0
-    chances = torch.where(blind, 1.0, wide)
-    rows = chances.detach().flatten(0, -2)
-    places = rows.multinomial(1, generator=generator).view(weights.shape[:-1])
-    picked = (chances / torch.where(blind, 1.0, total)).gather(-1, places.unsqueeze(-1))
-    blind = blind.squeeze(-1)
-    everything = values.expand(*weights.shape[:-2], *values.shape[-2:])
-    seen = everything.gather(-2, places.unsqueeze(-1).expand(*places.shape, values.shape[-1]))
-    return Selection(
-        seen.masked_fill(blind.unsqueeze(-1), 0.0),
-        places.masked_fill(blind, -1),
-        picked.squeeze(-1).log().masked_fill(blind, 0.0),
+    float_weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    total = float_weights.sum(-1, keepdim=True)
+    empty = total == 0
+    proportions = torch.where(empty, 1.0, float_weights)
+    rows = proportions.detach().flatten(0, -2)
+    indices = rows.multinomial(1, generator=generator).view(weights.shape[:-1])
+    probabilities = proportions / torch.where(empty, 1.0, total)
+    probability = probabilities.gather(-1, indices.unsqueeze(-1)).squeeze(-1)
+    empty = empty.squeeze(-1)
+    expanded = values.expand(*weights.shape[:-2], *values.shape[-2:])
+    columns = indices.unsqueeze(-1).expand(*indices.shape, values.shape[-1])
+    output = expanded.gather(-2, columns)
+    return HardAttentionOutput(
+        output.masked_fill(empty.unsqueeze(-1), 0.0),
+        indices.masked_fill(empty, -1),
+        probability.log().masked_fill(empty, 0.0),
     )

@@ -1,7 +1,7 @@
-"""Which stretch of the keys a query looks at, and how its weights lie there.
+"""Local attention of Luong et al.: windows around monotonic or predicted centers.
 
-`masked_softmax` over all keys is Luong's global alignment. The local ones look at a window around
-a center. All scores are computed and those outside the window masked, so a window saves no work.
+`masked_softmax` over all keys is Luong's global attention. The local variants attend to a window
+around a center. All scores are computed and those outside the window are masked.
 """
 
 import torch
@@ -13,23 +13,23 @@ from visattn.functional.attention.softmax import masked_softmax
 
 
 def monotonic_centers(
-    queries: int, *, first: int = 0, device: torch.device | str | None = None
+    num_queries: int, *, start: int = 0, device: torch.device | str | None = None
 ) -> Float[Tensor, " queries"]:
-    """Return the centers of queries that go along the keys in step: query t looks at key t.
+    """Return monotonic window centers: query t attends around key t.
 
     Args:
-        queries: How many there are.
-        first: The place of the first of them; in a loop over steps, the number of the step.
-        device: Where the centers lie.
+        num_queries: Number of queries.
+        start: Center of the first query; in a decoding loop, the step number.
+        device: Device of the result.
 
     Example:
-        >>> monotonic_centers(3, first=5)
+        >>> monotonic_centers(3, start=5)
         tensor([5., 6., 7.])
 
     Source:
         Luong et al. 2015, arXiv:1508.04025, section 3.2, local-m.
     """
-    return torch.arange(first, first + queries, dtype=torch.float32, device=device)
+    return torch.arange(start, start + num_queries, dtype=torch.float32, device=device)
 
 
 def predicted_centers(
@@ -38,13 +38,13 @@ def predicted_centers(
     vector: Float[Tensor, " hidden"],
     lengths: Int[Tensor, "*#b"] | int,
 ) -> Float[Tensor, "*b n"]:
-    """Return where each query would look: a place, not a whole number, between 0 and the length.
+    """Return predicted window centers: real numbers between 0 and the number of keys.
 
     Args:
-        query: What decides where to look.
-        weight: Of the hidden layer.
-        vector: What the hidden layer is like when the place is far.
-        lengths: How many keys are real: one number for all, or one for each row of the batch.
+        query: Queries.
+        weight: Weight W_p of the hidden layer.
+        vector: Output vector v_p.
+        lengths: Number of valid keys, one number for all or one per row of the batch.
 
     Example:
         >>> predicted_centers(torch.ones(1, 2), torch.zeros(3, 2), torch.ones(3), 7)
@@ -53,17 +53,17 @@ def predicted_centers(
     Source:
         Luong et al. 2015, arXiv:1508.04025, equation 9.
     """
-    share = (linear(query, weight).tanh() @ vector).sigmoid()
-    return share * (lengths.unsqueeze(-1) if isinstance(lengths, Tensor) else lengths)
+    fraction = (linear(query, weight).tanh() @ vector).sigmoid()
+    return fraction * (lengths.unsqueeze(-1) if isinstance(lengths, Tensor) else lengths)
 
 
 def window_mask(
     centers: Float[Tensor, "*b n"], keys: int, *, radius: float
 ) -> Bool[Tensor, "*b n keys"]:
-    """Return the mask under which a query sees the keys at most `radius` places from its center.
+    """Return the mask in which a query attends to keys within `radius` of its center.
 
     Raises:
-        ValueError: If the radius is below 1: a center between two keys might then see neither.
+        ValueError: If the radius is below 1: a center between two keys might reach neither.
 
     Example:
         >>> window_mask(torch.tensor([0.0, 2.5]), 5, radius=1).int()
@@ -74,7 +74,7 @@ def window_mask(
         Luong et al. 2015, arXiv:1508.04025, section 3.2.
     """
     if radius < 1:
-        raise ValueError(f"the radius of a window must be at least 1 place, got {radius}")
+        raise ValueError(f"the radius of a window must be at least 1 key, got {radius}")
     return _distances(centers, keys).abs() <= radius
 
 
@@ -85,15 +85,15 @@ def local_alignment(
     radius: float,
     mask: Bool[Tensor, "*#b #n #m"] | None = None,
 ) -> Float[Tensor, "*b n m"]:
-    """Return weights that sum to 1 over the window around a center, and are 0 outside.
+    """Return softmax weights over the window around each center; 0 outside.
 
-    With `monotonic_centers` this is local-m. A window past the end of the keys gives zeros.
+    With `monotonic_centers` this is local-m. A window past the last key gives zeros.
 
     Args:
-        scores: How well each query fits each key.
-        centers: Where each query looks.
-        radius: How many places the window reaches to each side.
-        mask: True = may attend; joined with the window.
+        scores: Attention scores.
+        centers: Window center of each query.
+        radius: Keys to each side of the center.
+        mask: True = may attend; combined with the window.
 
     Raises:
         ValueError: If the radius is below 1.
@@ -117,16 +117,16 @@ def predictive_alignment(
     radius: float,
     mask: Bool[Tensor, "*#b #n #m"] | None = None,
 ) -> Float[Tensor, "*b n m"]:
-    """Return the weights of a window that fade away from its center, through which it learns.
+    """Return window weights times a Gaussian around each center, which makes centers trainable.
 
-    With `predicted_centers` this is local-p. As in the paper the weights are not made to sum to 1
-    again after the fading, so they sum to less.
+    With `predicted_centers` this is local-p. As in the paper the products are not normalized again,
+    so they sum to less than 1.
 
     Args:
-        scores: How well each query fits each key.
-        centers: Where each query looks.
-        radius: How many places the window reaches to each side: two standard deviations.
-        mask: True = may attend; joined with the window.
+        scores: Attention scores.
+        centers: Window center of each query.
+        radius: Keys to each side of the center: two standard deviations.
+        mask: True = may attend; combined with the window.
 
     Raises:
         ValueError: If the radius is below 1.
@@ -138,10 +138,10 @@ def predictive_alignment(
     Source:
         Luong et al. 2015, arXiv:1508.04025, equation 10; keys are counted from 0.
     """
-    nearness = torch.exp(-2 * (_distances(centers, scores.shape[-1]) / radius).square())
-    return local_alignment(scores, centers, radius=radius, mask=mask) * nearness.to(scores.dtype)
+    gaussian = torch.exp(-2 * (_distances(centers, scores.shape[-1]) / radius).square())
+    return local_alignment(scores, centers, radius=radius, mask=mask) * gaussian.to(scores.dtype)
 
 
 def _distances(centers: Float[Tensor, "*b n"], keys: int) -> Float[Tensor, "*b n keys"]:
-    wide = torch.promote_types(centers.dtype, torch.float32)  # half precision counts to 2048 only
-    return torch.arange(keys, dtype=wide, device=centers.device) - centers.unsqueeze(-1)
+    dtype = torch.promote_types(centers.dtype, torch.float32)  # float16 counts to 2048 only
+    return torch.arange(keys, dtype=dtype, device=centers.device) - centers.unsqueeze(-1)

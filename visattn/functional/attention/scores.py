@@ -1,6 +1,6 @@
-"""How well each query fits each key: the scores that a softmax turns into weights.
+"""Attention score functions: dot, scaled dot, general, additive, concat, location, content.
 
-A row of scores belongs to a query: they are as a softmax over their last axis takes them.
+Scores have one row per query, so that a softmax over the last axis gives attention weights.
 """
 
 import torch
@@ -27,12 +27,12 @@ def dot_scores(
 def scaled_dot_scores(
     query: Float[Tensor, "*b n d"], keys: Float[Tensor, "*#b m d"], *, scale: float | None = None
 ) -> Float[Tensor, "*b n m"]:
-    """Return dot products that stay of the same size whatever the width.
+    """Return scaled dot products of queries and keys.
 
     Args:
-        query: What is looked for.
-        keys: What it is compared with.
-        scale: What the products are multiplied by; 1 / sqrt(d) if not said.
+        query: Queries.
+        keys: Keys.
+        scale: Factor of the dot products; 1 / sqrt(d) if None.
 
     Example:
         >>> scaled_dot_scores(torch.ones(1, 4), torch.ones(2, 4))
@@ -47,9 +47,9 @@ def scaled_dot_scores(
 def general_scores(
     query: Float[Tensor, "*b n d"], keys: Float[Tensor, "*#b m e"], weight: Float[Tensor, "d e"]
 ) -> Float[Tensor, "*b n m"]:
-    """Return bilinear scores: how well each key fits what the weight makes of a query.
+    """Return bilinear ("general") scores: query · weight · key.
 
-    Queries and keys may be of different widths.
+    Queries and keys may have different dimensions.
 
     Example:
         >>> weight = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -67,14 +67,14 @@ def additive_scores(
     keys: Float[Tensor, "*#b m d"],
     vector: Float[Tensor, " d"],
 ) -> Float[Tensor, "*b n m"]:
-    """Return additive scores: any real number, and at most the sum of |vector|.
+    """Return additive (Bahdanau) scores: vector · tanh(query + key).
 
-    Both sides arrive projected, so that a loop over queries projects its keys once.
+    Queries and keys are already projected, so that a decoding loop projects the keys once.
 
     Args:
         query: Projected queries.
-        keys: Projected keys; leading axes of size one are shared by all queries.
-        vector: What a key that fits looks like after the tanh.
+        keys: Projected keys; leading axes of size one are broadcast.
+        vector: Score vector v.
 
     Example:
         >>> keys = torch.tensor([[0.0, 0.0], [9.0, 9.0]])
@@ -94,19 +94,19 @@ def concat_scores(
     weight: Float[Tensor, "hidden d_plus_e"],
     vector: Float[Tensor, " hidden"],
 ) -> Float[Tensor, "*b n m"]:
-    """Return what a layer makes of each query put before each key, along a vector.
+    """Return concat scores: vector · tanh(weight · [query; key]).
 
-    The layer is linear, so each side is projected once and no pair is ever put together: these are
-    additive scores, their weight in one piece.
+    Since the layer is linear, queries and keys are projected separately: these are additive scores
+    with both weights in one matrix.
 
     Args:
-        query: What is looked for.
-        keys: What it is compared with.
-        weight: Of the layer; its first columns are for the query.
-        vector: What a key that fits looks like after the tanh.
+        query: Queries.
+        keys: Keys.
+        weight: Weight of the layer; its first columns belong to the query.
+        vector: Score vector v.
 
     Raises:
-        ValueError: If the weight is not as wide as query and key together.
+        ValueError: If the weight does not have as many columns as query and key together.
 
     Example:
         >>> weight = torch.tensor([[1.0, -1.0]])
@@ -119,7 +119,7 @@ def concat_scores(
     width, other = query.shape[-1], keys.shape[-1]
     if weight.shape[-1] != width + other:
         raise ValueError(
-            f"the weight must be as wide as query and key together, {width} + {other}, "
+            f"the weight must have as many columns as query and key together, {width} + {other}, "
             f"got {weight.shape[-1]}"
         )
     from_query, from_key = weight[:, :width], weight[:, width:]
@@ -129,15 +129,15 @@ def concat_scores(
 def location_scores(
     query: Float[Tensor, "*b n d"], weight: Float[Tensor, "most d"], keys: int
 ) -> Float[Tensor, "*b n m"]:
-    """Return scores of places, which depend on the query alone and not on what the places hold.
+    """Return location-based scores, which depend on the query only and not on the keys.
 
     Args:
-        query: What decides where to look.
-        weight: A row for each place that there may ever be.
-        keys: How many places there are now: the first so many. Mask those that are padding.
+        query: Queries.
+        weight: One row per key position, up to the maximum number of keys.
+        keys: Number of keys. Padding must be masked afterwards.
 
     Raises:
-        ValueError: If there are more places than rows.
+        ValueError: If there are more keys than rows of the weight.
 
     Example:
         >>> location_scores(torch.ones(1, 2), torch.tensor([[1.0, 1.0], [2.0, 0.0], [9.0, 9.0]]), 2)
@@ -148,8 +148,8 @@ def location_scores(
     """
     if not 0 <= keys <= len(weight):
         raise ValueError(
-            f"the weight has rows for at most {len(weight)} places, got {keys}; "
-            "make it for the most that there may be"
+            f"the weight has rows for at most {len(weight)} keys, got {keys}; "
+            "create it for the maximum number of keys"
         )
     return linear(query, weight[:keys])
 
@@ -161,16 +161,15 @@ def content_scores(
     *,
     eps: float = 1e-6,
 ) -> Float[Tensor, "*b n m"]:
-    """Return the cosine of each query and key, times the sharpness of the query.
+    """Return content-based scores: cosine similarity times a sharpness per query.
 
-    Half precision is widened for the lengths.
+    Norms are computed in float32 at least.
 
     Args:
-        query: What is looked for.
-        keys: What it is compared with.
-        sharpness: Above 0: how far the weights are to gather at the best key. Where a network
-            tells it, take the softplus of what it says.
-        eps: What is shorter than this has no direction: it scores 0, and learns nothing here.
+        query: Queries.
+        keys: Keys.
+        sharpness: Positive factor (the paper's β); for the output of a network take its softplus.
+        eps: Vectors shorter than this score 0 and receive no gradient.
 
     Example:
         >>> keys = torch.tensor([[0.5, 0.0], [0.0, 9.0], [-3.0, 0.0]])
@@ -181,23 +180,24 @@ def content_scores(
         Graves et al. 2014, arXiv:1410.5401, equations 5 and 6, without the softmax; the cosine of
         a zero vector, which the paper leaves open, is 0.
     """
-    cosine = dot_scores(_directions(query, eps), _directions(keys, eps)).to(query.dtype)
+    cosine = dot_scores(_unit_vectors(query, eps), _unit_vectors(keys, eps)).to(query.dtype)
     return cosine * (sharpness.unsqueeze(-1) if isinstance(sharpness, Tensor) else sharpness)
 
 
-def attended(
+def context_vector(
     weights: Float[Tensor, "*b n"], values: Float[Tensor, "*b n d"]
 ) -> Float[Tensor, "*b d"]:
-    """Return the mean of the values under the weights, which sum to one over `n`.
+    """Return the context vector: the weighted sum of the values.
 
     Example:
-        >>> attended(torch.tensor([0.25, 0.75]), torch.tensor([[0.0, 4.0], [4.0, 0.0]]))
+        >>> context_vector(torch.tensor([0.25, 0.75]), torch.tensor([[0.0, 4.0], [4.0, 0.0]]))
         tensor([3., 1.])
     """
     return (weights.unsqueeze(-2) @ values).squeeze(-2)
 
 
-def _directions(vectors: Float[Tensor, "*b n d"], eps: float) -> Float[Tensor, "*b n d"]:
-    wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-    squares, least = wide.square().sum(-1, keepdim=True), eps**2
-    return (wide * squares.clamp(min=least).rsqrt()).masked_fill(squares < least, 0.0)
+def _unit_vectors(vectors: Float[Tensor, "*b n d"], eps: float) -> Float[Tensor, "*b n d"]:
+    float_vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    squares, minimum = float_vectors.square().sum(-1, keepdim=True), eps**2
+    unit = float_vectors * squares.clamp(min=minimum).rsqrt()
+    return unit.masked_fill(squares < minimum, 0.0)

@@ -1,24 +1,24 @@
-"""Attention: from scores to weights, and from weights to values."""
+"""Dot-product attention with optional weights, and the masked softmax."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from visattn.functional.attention.masks import Alignment, causal_mask
+from visattn.functional.attention.masks import CausalAlignment, causal_mask
 from visattn.functional.numerics import without_autocast
 
 
 def masked_softmax(
     scores: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*#b #n #m"] | None = None
 ) -> Float[Tensor, "*b n m"]:
-    """Return weights that sum to 1 over the keys that a query may attend to, and are 0 elsewhere.
+    """Return softmax weights over the keys that a query may attend to, and 0 elsewhere.
 
-    A query that may attend to nothing gets zeros, and no gradient flows through its row.
+    A query whose keys are all masked gets zeros, and no gradient flows through its row.
 
     Args:
-        scores: How well each query fits each key. Under the mask they may be anything, even NaN.
-        mask: True = may attend; all may attend to all if there is none.
+        scores: Attention scores; masked scores may have any value, even NaN.
+        mask: True = may attend; no mask if None.
 
     Raises:
         TypeError: If the mask is not boolean.
@@ -31,48 +31,48 @@ def masked_softmax(
     if mask is None:
         return scores.softmax(-1)
     _check_boolean(mask)
-    blind = _blind(mask)
-    # A row of minus infinity would be NaN, and so would its gradient: a blind row is all zeros.
-    masked = torch.zeros_like(blind, dtype=scores.dtype).masked_fill(~blind, -torch.inf)
-    return torch.where(mask, scores, masked).softmax(-1).masked_fill(blind, 0.0)
+    empty = _empty_rows(mask)
+    # A row of minus infinity would be NaN, and so would its gradient: such a row is set to zero.
+    fill = torch.zeros_like(empty, dtype=scores.dtype).masked_fill(~empty, -torch.inf)
+    return torch.where(mask, scores, fill).softmax(-1).masked_fill(empty, 0.0)
 
 
-def attention(
+def dot_product_attention(
     query: Float[Tensor, "*b n d"],
     keys: Float[Tensor, "*b m d"],
     values: Float[Tensor, "*b m e"],
     *,
     mask: Bool[Tensor, "*#b #n #m"] | None = None,
     bias: Float[Tensor, "*#b #n #m"] | None = None,
-    causal: Alignment | None = None,
+    causal: CausalAlignment | None = None,
     scale: float | None = None,
     need_weights: bool = False,
 ) -> tuple[Float[Tensor, "*b n e"], Float[Tensor, "*b n m"] | None]:
-    """Return the mean of the values for each query, weighted by how well it fits their keys.
+    """Return scaled dot-product attention: softmax(query · keysᵀ · scale + bias) · values.
 
-    Without weights a fused kernel computes the same values and never holds the weights. A query
-    that may attend to nothing gets zeros, on both ways, and passes no gradient on. In half
-    precision the weights are found in single precision.
+    Without weights the fused kernel `torch.nn.functional.scaled_dot_product_attention` computes
+    the same output. On both paths a query whose keys are all masked gets zeros and no gradient. In
+    half precision the weights are computed in float32.
 
     Args:
-        query: What is looked for.
-        keys: What it is compared with.
-        values: What is seen.
+        query: Queries.
+        keys: Keys.
+        values: Values.
         mask: True = may attend.
-        bias: Added to the scaled scores, as relative positions are.
-        causal: How queries and keys are aligned when no query may see what comes after it.
-        scale: What scores are multiplied by; 1 / sqrt(d) if not said.
-        need_weights: Whether to return the weights, which costs n × m numbers.
+        bias: Added to the scaled scores, such as a relative position bias.
+        causal: Alignment of a causal mask; no causal mask if None.
+        scale: Factor of the dot products; 1 / sqrt(d) if None.
+        need_weights: Whether to return the weights, which take n × m numbers.
 
     Raises:
         TypeError: If the mask is not boolean.
         ValueError: If the alignment is unknown.
 
     Example:
-        >>> seen, weights = attention(
+        >>> output, weights = dot_product_attention(
         ...     torch.zeros(1, 2), torch.ones(2, 2), torch.tensor([[0.0], [4.0]]), need_weights=True
         ... )
-        >>> seen, weights
+        >>> output, weights
         (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
 
     Source:
@@ -83,15 +83,17 @@ def attention(
     factor: float = query.shape[-1] ** -0.5 if scale is None else scale
     kernel_is_causal = causal == "upper_left" and not need_weights and mask is bias is None
     if causal is not None and not kernel_is_causal:
-        past = causal_mask(query.shape[-2], keys.shape[-2], alignment=causal, device=query.device)
-        mask = past if mask is None else past & mask
+        causal_part = causal_mask(
+            query.shape[-2], keys.shape[-2], alignment=causal, device=query.device
+        )
+        mask = causal_part if mask is None else causal_part & mask
     if not need_weights:
-        return _fused(query, keys, values, mask, bias, kernel_is_causal, factor), None
-    weights = attention_weights(query, keys, mask=mask, bias=bias, scale=factor)
+        return _fused_attention(query, keys, values, mask, bias, kernel_is_causal, factor), None
+    weights = dot_product_attention_weights(query, keys, mask=mask, bias=bias, scale=factor)
     return weights @ values, weights
 
 
-def attention_weights(
+def dot_product_attention_weights(
     query: Float[Tensor, "*b n d"],
     keys: Float[Tensor, "*b m d"],
     *,
@@ -99,31 +101,31 @@ def attention_weights(
     bias: Float[Tensor, "*#b #n #m"] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "*b n m"]:
-    """Return how much each query takes from each key, found in single precision at least.
+    """Return the weights of `dot_product_attention`, computed in float32 at least.
 
     Args:
-        query: What is looked for.
-        keys: What it is compared with.
+        query: Queries.
+        keys: Keys.
         mask: True = may attend.
         bias: Added to the scaled scores.
-        scale: What scores are multiplied by; 1 / sqrt(d) if not said.
+        scale: Factor of the dot products; 1 / sqrt(d) if None.
 
     Raises:
         TypeError: If the mask is not boolean.
 
     Example:
-        >>> attention_weights(torch.zeros(1, 2), torch.ones(2, 2))
+        >>> dot_product_attention_weights(torch.zeros(1, 2), torch.ones(2, 2))
         tensor([[0.5000, 0.5000]])
     """
     factor: float = query.shape[-1] ** -0.5 if scale is None else scale
-    wide = torch.promote_types(query.dtype, torch.float32)
+    dtype = torch.promote_types(query.dtype, torch.float32)
     with without_autocast(query.device):
-        scores = (query.to(wide) * factor) @ keys.to(wide).mT
+        scores = (query.to(dtype) * factor) @ keys.to(dtype).mT
     scores = scores if bias is None else scores + bias
     return masked_softmax(scores, mask).to(query.dtype)
 
 
-def _fused(
+def _fused_attention(
     query: Float[Tensor, "*b n d"],
     keys: Float[Tensor, "*b m d"],
     values: Float[Tensor, "*b m e"],
@@ -132,41 +134,41 @@ def _fused(
     causal: bool,
     scale: float,
 ) -> Float[Tensor, "*b n e"]:
-    blind = None if mask is None else _blind(mask)
-    given = None if bias is None else bias.to(query.dtype)
-    if mask is not None and blind is not None:
-        # Kernels differ in what they make of a blind row: it sees all, and is emptied afterwards.
-        allowed = mask | blind
-        given = allowed if given is None else torch.where(allowed, given, -torch.inf)
-    seen = scaled_dot_product_attention(
-        *(_in_four_axes(part) for part in (query, keys, values)),
-        attn_mask=None if given is None else _in_four_axes(_spread(given, query)),
+    empty = None if mask is None else _empty_rows(mask)
+    attn_mask = None if bias is None else bias.to(query.dtype)
+    if mask is not None and empty is not None:
+        # Kernels differ for fully masked rows: such a row attends to all keys and is zeroed below.
+        allowed = mask | empty
+        attn_mask = allowed if attn_mask is None else torch.where(allowed, attn_mask, -torch.inf)
+    output = scaled_dot_product_attention(
+        *(_to_four_dims(part) for part in (query, keys, values)),
+        attn_mask=None if attn_mask is None else _to_four_dims(_expand_mask(attn_mask, query)),
         is_causal=causal,
         scale=scale,
     ).view(*query.shape[:-1], values.shape[-1])
-    return seen if blind is None else seen.masked_fill(blind, 0.0)
+    return output if empty is None else output.masked_fill(empty, 0.0)
 
 
-def _in_four_axes(part: Float[Tensor, "..."] | Bool[Tensor, "..."]) -> Tensor:
-    """Return batch, head, row, column, as fused kernels want them; leading axes are joined."""
+def _to_four_dims(part: Float[Tensor, "..."] | Bool[Tensor, "..."]) -> Tensor:
+    """Return a tensor [batch, heads, rows, columns]; further leading dimensions are merged."""
     return part.flatten(0, -4) if part.ndim > 4 else part[(None,) * (4 - part.ndim)]
 
 
-def _spread(mask: Tensor, query: Float[Tensor, "*b n d"]) -> Tensor:
-    """Return a mask with all leading axes of the query where these are going to be joined."""
+def _expand_mask(mask: Tensor, query: Float[Tensor, "*b n d"]) -> Tensor:
+    """Expand a mask to the leading dimensions of the query if these will be merged."""
     if query.ndim <= 4 or mask.ndim <= 3:
         return mask
     return mask.expand(*query.shape[:-3], *mask.shape[-3:])
 
 
-def _blind(mask: Bool[Tensor, "*b n m"]) -> Bool[Tensor, "*b n 1"]:
-    """Return which queries may attend to nothing."""
+def _empty_rows(mask: Bool[Tensor, "*b n m"]) -> Bool[Tensor, "*b n 1"]:
+    """Return which queries have no key to attend to."""
     return ~mask.any(-1, keepdim=True)
 
 
 def _check_boolean(mask: Tensor) -> None:
     if mask.dtype != torch.bool:
         raise TypeError(
-            f"a mask must be boolean, True = may attend, got {mask.dtype}; numbers that are to be "
-            "added to the scores are a bias"
+            f"a mask must be boolean, True = may attend, got {mask.dtype}; pass numbers that are "
+            "added to the scores as bias"
         )

@@ -1,39 +1,19 @@
 from .cam import (
     grad_cam as grad_cam,
-)
-from .cam import (
     grad_cam_plus_plus as grad_cam_plus_plus,
-)
-from .cam import (
     layer_cam as layer_cam,
 )
 from .masks import (
     occlusion_windows as occlusion_windows,
-)
-from .masks import (
-    random_grids as random_grids,
-)
-from .masks import (
-    soft_masks as soft_masks,
-)
-from .masks import (
+    rise_grids as rise_grids,
+    rise_masks as rise_masks,
     window_masks as window_masks,
 )
 from .rollout import (
-    fused_heads as fused_heads,
-)
-from .rollout import (
-    relevance_rows as relevance_rows,
-)
-from .rollout import (
-    rising_means as rising_means,
-)
-from .rollout import (
-    rising_weights as rising_weights,
-)
-from .rollout import (
-    rollout_rows as rollout_rows,
-)
-from .rollout import (
-    without_weakest as without_weakest,
+    attention_rollout as attention_rollout,
+    discard_lowest as discard_lowest,
+    fuse_heads as fuse_heads,
+    gradient_rollout_weights as gradient_rollout_weights,
+    positive_grad_times_attention as positive_grad_times_attention,
+    propagate_relevance as propagate_relevance,
 )

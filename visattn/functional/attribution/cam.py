@@ -1,7 +1,7 @@
-"""Class activation maps: features of a layer, weighed by what a score makes of them.
+"""Class activation maps: Grad-CAM, Grad-CAM++ and LayerCAM.
 
 Each function takes the activations of one layer and the gradient of a score with respect to them,
-and gives a map that is nowhere negative, on the grid of that layer, at least in float32.
+and returns a non-negative map on the grid of that layer, in float32 at least.
 """
 
 import torch
@@ -14,11 +14,11 @@ from visattn.functional.numerics import at_least_float32
 def grad_cam(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
-    """Return the sum of the channels, each weighed by its mean gradient, where it is positive.
+    """Return the Grad-CAM map: ReLU of the channels weighted by their mean gradients.
 
     Args:
-        activations: Of a layer.
-        gradients: Of a score, with respect to these.
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
 
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
@@ -30,20 +30,19 @@ def grad_cam(
         Selvaraju et al. 2017, arXiv:1610.02391, equations 1 and 2.
     """
     activations, gradients = at_least_float32(activations), at_least_float32(gradients)
-    return _weighed(activations, gradients.mean((2, 3)))
+    return _weighted_sum(activations, gradients.mean((2, 3)))
 
 
 def grad_cam_plus_plus(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
-    """Return the channels weighed by rising gradients, each the less, the larger the channel is.
+    """Return the Grad-CAM++ map, in which small regions count as much as large ones.
 
-    With S the sum of a channel, a gradient g > 0 counts g / (2 + S g) in its weight: so small
-    spots count as much as large ones.
+    With S the sum of a channel, a gradient g > 0 contributes g / (2 + S g) to its weight.
 
     Args:
-        activations: Of a layer.
-        gradients: Of a score, with respect to these.
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
 
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
@@ -52,25 +51,25 @@ def grad_cam_plus_plus(
         tensor([[[1.1833, 0.5000]]])
 
     Source:
-        Chattopadhyay et al. 2018, arXiv:1710.11063, equations 5 and 19. Deviation: nothing is
-        added to the divisor; a channel whose sum is negative, as it cannot be behind a ReLU,
-        counts as one of sum 0, for which the divisor stays positive.
+        Chattopadhyay et al. 2018, arXiv:1710.11063, equations 5 and 19. Deviation: no
+        epsilon in the denominator; the sum of a channel is clamped to at least 0, which keeps the
+        denominator positive.
     """
     activations, gradients = at_least_float32(activations), at_least_float32(gradients)
-    sums, rising = activations.sum((2, 3), keepdim=True).relu(), gradients.relu()
-    return _weighed(activations, (rising / (2 + sums * rising)).sum((2, 3)))
+    sums, positive = activations.sum((2, 3), keepdim=True).relu(), gradients.relu()
+    return _weighted_sum(activations, (positive / (2 + sums * positive)).sum((2, 3)))
 
 
 def layer_cam(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
-    """Return the sum of the channels, each place weighed by its own gradient if that is positive.
+    """Return the LayerCAM map: activations weighted elementwise by their positive gradients.
 
-    As no mean is taken over places, it also says something on the fine grids of early layers.
+    Without a spatial mean the map is also useful on the fine grids of early layers.
 
     Args:
-        activations: Of a layer.
-        gradients: Of a score, with respect to these.
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
 
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
@@ -86,7 +85,7 @@ def layer_cam(
     return torch.einsum("bcyx,bcyx->byx", activations, gradients.relu()).relu()
 
 
-def _weighed(
+def _weighted_sum(
     activations: Float[Tensor, "b c y x"], weights: Float[Tensor, "b c"]
 ) -> Float[Tensor, "b y x"]:
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()

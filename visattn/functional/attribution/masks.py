@@ -1,4 +1,4 @@
-"""Parts of an image to be hidden, to see what a score makes of the rest."""
+"""Masks of perturbation methods: sliding occlusion windows and random RISE masks."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -7,37 +7,42 @@ from torch.nn.functional import interpolate
 
 
 def occlusion_windows(
-    size: tuple[int, int], *, window: tuple[int, int], stride: tuple[int, int]
+    image_size: tuple[int, int], *, window_size: tuple[int, int], stride: tuple[int, int]
 ) -> Int[Tensor, "m 4"]:
-    """Return windows that slide over an image: left, top, right and bottom, row by row.
+    """Return sliding windows over an image as boxes, row by row.
 
-    They begin at the top left corner and go on until all is covered; the last ones are cut off at
-    the border.
+    They start at the top left corner and cover the image; the last ones are clipped at the border.
 
     Args:
-        size: Height and width of the image.
-        window: Height and width of a window.
-        stride: By how much it moves down and to the right.
+        image_size: Height and width of the image.
+        window_size: Height and width of a window.
+        stride: Vertical and horizontal stride.
+
+    Returns:
+        Left, top, right and bottom of each window, in pixels.
 
     Raises:
         ValueError: If windows are empty or leave gaps.
 
     Example:
-        >>> occlusion_windows((2, 5), window=(2, 2), stride=(1, 2)).tolist()
+        >>> occlusion_windows((2, 5), window_size=(2, 2), stride=(1, 2)).tolist()
         [[0, 0, 2, 2], [2, 0, 4, 2], [4, 0, 5, 2]]
     """
-    fits = all(1 <= step <= side for step, side in zip(stride, window, strict=True))
-    if not fits or min(size) < 1:
+    fits = all(1 <= step <= side for step, side in zip(stride, window_size, strict=True))
+    if not fits or min(image_size) < 1:
         raise ValueError(
-            "the stride must be at least 1 and at most the window, so that all is covered; got "
-            f"stride {stride}, window {window}, image {size}"
+            "the stride must be at least 1 and at most the window, to cover the image; got "
+            f"stride {stride}, window {window_size}, image {image_size}"
         )
     tops, lefts = (
         torch.arange(-(-max(length - side, 0) // step) + 1) * step
-        for length, side, step in zip(size, window, stride, strict=True)
+        for length, side, step in zip(image_size, window_size, stride, strict=True)
     )
     top, left = (corner.flatten() for corner in torch.meshgrid(tops, lefts, indexing="ij"))
-    bottom, right = (top + window[0]).clamp(max=size[0]), (left + window[1]).clamp(max=size[1])
+    bottom, right = (
+        (top + window_size[0]).clamp(max=image_size[0]),
+        (left + window_size[1]).clamp(max=image_size[1]),
+    )
     return torch.stack((left, top, right, bottom), 1)
 
 
@@ -59,51 +64,54 @@ def window_masks(windows: Int[Tensor, "m 4"], size: tuple[int, int]) -> Bool[Ten
     return rows[:, :, None] & columns[:, None, :]
 
 
-def random_grids(
-    count: int, *, cells: int, kept: float, seed: int
+def rise_grids(
+    num_masks: int, *, num_cells: int, keep_probability: float, seed: int
 ) -> tuple[Float[Tensor, "m cells cells"], Float[Tensor, "m 2"]]:
-    """Return coarse grids of ones and zeros, and by which part of a cell each is to be moved.
+    """Return random binary grids and offsets for RISE masks.
 
-    The first grids of many are those of few.
+    A larger number of grids begins with the same grids.
 
     Args:
-        count: Of grids.
-        cells: Along a side of each.
-        kept: How likely a cell is 1.
-        seed: Of all that is drawn.
+        num_masks: Number of grids.
+        num_cells: Cells along a side of a grid.
+        keep_probability: Probability that a cell is 1.
+        seed: Random seed.
+
+    Returns:
+        Grids, and offsets in [0, 1) as fractions of a cell.
 
     Raises:
-        ValueError: If there are no grids or cells, or kept is not between 0 and 1.
+        ValueError: If there are no grids or cells, or the probability is not between 0 and 1.
 
     Example:
-        >>> grids, shifts = random_grids(1000, cells=7, kept=0.25, seed=0)
+        >>> grids, shifts = rise_grids(1000, num_cells=7, keep_probability=0.25, seed=0)
         >>> grids.shape, 0.24 < float(grids.mean()) < 0.26, shifts.shape
         (torch.Size([1000, 7, 7]), True, torch.Size([1000, 2]))
     """
-    if count < 1 or cells < 1 or not 0 < kept < 1:
+    if num_masks < 1 or num_cells < 1 or not 0 < keep_probability < 1:
         raise ValueError(
-            f"grids and cells must be at least 1 and kept between 0 and 1, got {count=}, {cells=}, "
-            f"{kept=}"
+            "num_masks and num_cells must be at least 1 and keep_probability between 0 and 1, "
+            f"got {num_masks=}, {num_cells=}, {keep_probability=}"
         )
-    drawn = torch.Generator().manual_seed(seed)
-    numbers = torch.rand(count, cells * cells + 2, generator=drawn)
-    grids = (numbers[:, :-2] < kept).float().view(count, cells, cells)
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.rand(num_masks, num_cells * num_cells + 2, generator=generator)
+    grids = (numbers[:, :-2] < keep_probability).float().view(num_masks, num_cells, num_cells)
     return grids, numbers[:, -2:]
 
 
-def soft_masks(
+def rise_masks(
     grids: Float[Tensor, "m cells cells"], shifts: Float[Tensor, "m 2"], size: tuple[int, int]
 ) -> Float[Tensor, "m y x"]:
-    """Return coarse grids, enlarged smoothly beyond an image and cut to it, each moved.
+    """Return RISE masks: binary grids, upsampled bilinearly, shifted and cropped to the image.
 
     Args:
-        grids: Ones and zeros.
-        shifts: Down and to the right, as parts of a cell, in [0, 1).
+        grids: Binary grids.
+        shifts: Shifts down and to the right as fractions of a cell, in [0, 1).
         size: Height and width of the image.
 
     Example:
-        >>> grid, still = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), torch.zeros(1, 2)
-        >>> soft_masks(grid, still, (2, 4))[0, 0].round(decimals=2)
+        >>> grid, shift = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), torch.zeros(1, 2)
+        >>> rise_masks(grid, shift, (2, 4))[0, 0].round(decimals=2)
         tensor([0.0000, 0.0000, 0.3300, 0.6700])
 
     Source:

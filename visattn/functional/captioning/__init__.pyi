@@ -1,39 +1,19 @@
 from .beam_search import (
+    BeamHistory as BeamHistory,
     BeamSearchOutput as BeamSearchOutput,
-)
-from .beam_search import (
+    BeamSearchState as BeamSearchState,
     DecodingConstraints as DecodingConstraints,
-)
-from .beam_search import (
-    Ended as Ended,
-)
-from .beam_search import (
-    History as History,
-)
-from .beam_search import (
-    Searchable as Searchable,
-)
-from .beam_search import (
+    FinishedHypotheses as FinishedHypotheses,
     beam_search as beam_search,
 )
 from .losses import (
-    attention_supervision as attention_supervision,
-)
-from .losses import (
+    attention_supervision_loss as attention_supervision_loss,
     caption_loss as caption_loss,
-)
-from .losses import (
     doubly_stochastic_penalty as doubly_stochastic_penalty,
-)
-from .losses import (
-    packed_rows as packed_rows,
-)
-from .losses import (
-    packed_targets as packed_targets,
+    pack_targets as pack_targets,
+    packed_indices as packed_indices,
 )
 from .sampling import (
-    Samples as Samples,
-)
-from .sampling import (
-    draw_samples as draw_samples,
+    SampledCaptions as SampledCaptions,
+    sample_captions as sample_captions,
 )

@@ -1,4 +1,4 @@
-"""What a beam search writes down as it goes, and how a caption is read back from it."""
+"""Beam search for captioners, with back-pointers, length penalty and early stopping."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,85 +8,87 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-LookT = TypeVar("LookT", bound=tuple[Tensor, ...])
+StepOutputT = TypeVar("StepOutputT", bound=tuple[Tensor, ...])
 
 
-class History(Generic[LookT]):
-    """Back-pointers: at each step, each live hypothesis's word, its parent and the parent's look.
+class BeamHistory(Generic[StepOutputT]):
+    """Back-pointers of a beam search: token, parent and attention tensors of each hypothesis.
 
-    Nothing is copied when hypotheses change places; a caption is recovered once, from its end.
+    Nothing is copied when hypotheses are reordered; captions are read back once, from their end.
 
     Args:
-        images: How many images.
-        beam: Live hypotheses per image.
-        steps: Most steps.
-        look: A look of the first step; tells kinds and sizes.
+        num_images: Number of images.
+        beam_size: Live hypotheses per image.
+        max_steps: Maximum number of steps.
+        output: Attention tensors of the first step, which define shapes and dtypes.
     """
 
-    def __init__(self, images: int, beam: int, steps: int, look: LookT) -> None:
-        device = look[0].device
-        shape = (steps, images, beam)
+    def __init__(
+        self, num_images: int, beam_size: int, max_steps: int, output: StepOutputT
+    ) -> None:
+        device = output[0].device
+        shape = (max_steps, num_images, beam_size)
         self.parents = torch.zeros(shape, dtype=torch.long, device=device)
         self.tokens = torch.zeros_like(self.parents)
-        self.spoken = torch.zeros(shape, device=device)
-        self.looks = tuple(part.new_zeros(*shape, *part.shape[2:]) for part in look)
-        self.kind = type(look)
+        self.log_probs = torch.zeros(shape, device=device)
+        self.outputs = tuple(part.new_zeros(*shape, *part.shape[2:]) for part in output)
+        self.output_type = type(output)
 
-    def look(self, step: int, active: Int[Tensor, " a"], look: LookT) -> None:
-        """Write down where the live hypotheses of these images look at this step."""
-        for kept, part in zip(self.looks, look, strict=True):
-            kept[step, active, : part.shape[1]] = part
+    def record_output(self, step: int, active: Int[Tensor, " a"], output: StepOutputT) -> None:
+        """Store the attention tensors of the live hypotheses of the active images."""
+        for stored, part in zip(self.outputs, output, strict=True):
+            stored[step, active, : part.shape[1]] = part
 
-    def move(
+    def record_tokens(
         self,
         step: int,
         active: Int[Tensor, " a"],
         parents: Int[Tensor, "a k"],
         tokens: Int[Tensor, "a k"],
-        spoken: Float[Tensor, "a k"],
+        log_probs: Float[Tensor, "a k"],
     ) -> None:
-        """Write down which parent each new hypothesis continues, with which word, how likely."""
+        """Store parent, token and token log-probability of each new hypothesis."""
         live = parents.shape[1]
         self.parents[step, active, :live] = parents
         self.tokens[step, active, :live] = tokens
-        self.spoken[step, active, :live] = spoken
+        self.log_probs[step, active, :live] = log_probs
 
     def read(
-        self, lengths: Int[Tensor, "b k"], columns: Int[Tensor, "b k"], filler: int
-    ) -> tuple[Int[Tensor, "b k t"], Float[Tensor, "b k t"], LookT]:
-        """Follow captions of these lengths back from the columns in which they ended."""
+        self, lengths: Int[Tensor, "b k"], columns: Int[Tensor, "b k"], pad_token: int
+    ) -> tuple[Int[Tensor, "b k t"], Float[Tensor, "b k t"], StepOutputT]:
+        """Read captions of the given lengths back from the columns in which they ended."""
         longest = int(lengths.max())
         shape = (*lengths.shape, longest)
-        tokens = lengths.new_full(shape, filler)
-        spoken = self.spoken.new_zeros(shape)
-        looks = tuple(part.new_zeros(*shape, *part.shape[3:]) for part in self.looks)
+        tokens = lengths.new_full(shape, pad_token)
+        log_probs = self.log_probs.new_zeros(shape)
+        outputs = tuple(part.new_zeros(*shape, *part.shape[3:]) for part in self.outputs)
         image = torch.arange(len(lengths), device=lengths.device)[:, None].expand_as(columns)
         for step in reversed(range(longest)):
             inside = lengths > step
-            at = (step, image[inside], columns[inside])
-            parents = self.parents[at]
-            tokens[inside, step] = self.tokens[at]
-            spoken[inside, step] = self.spoken[at]
-            for out, kept in zip(looks, self.looks, strict=True):
-                out[inside, step] = kept[step, image[inside], parents]
+            index = (step, image[inside], columns[inside])
+            parents = self.parents[index]
+            tokens[inside, step] = self.tokens[index]
+            log_probs[inside, step] = self.log_probs[index]
+            for output, stored in zip(outputs, self.outputs, strict=True):
+                output[inside, step] = stored[step, image[inside], parents]
             columns = columns.masked_scatter(inside, parents)
-        return tokens, spoken, self.kind(*looks)
+        return tokens, log_probs, self.output_type(*outputs)
 
 
-class Ended:
-    """The best captions that have come to an end, per image, best first.
+class FinishedHypotheses:
+    """The best finished hypotheses of each image, best first.
 
     Args:
-        images: How many images.
-        room: How many are kept per image.
-        device: Where the search runs.
+        num_images: Number of images.
+        capacity: Number of hypotheses that are kept per image.
+        device: Device of the search.
     """
 
-    def __init__(self, images: int, room: int, device: torch.device) -> None:
-        self.scores = torch.full((images, room), -torch.inf, device=device)
-        self.lengths = torch.zeros(images, room, dtype=torch.long, device=device)
+    def __init__(self, num_images: int, capacity: int, device: torch.device) -> None:
+        self.scores = torch.full((num_images, capacity), -torch.inf, device=device)
+        self.lengths = torch.zeros(num_images, capacity, dtype=torch.long, device=device)
         self.columns = torch.zeros_like(self.lengths)
-        self.whole = torch.zeros(images, room, dtype=torch.bool, device=device)
+        self.complete = torch.zeros(num_images, capacity, dtype=torch.bool, device=device)
 
     def add(
         self,
@@ -95,29 +97,29 @@ class Ended:
         columns: Int[Tensor, "a k"],
         length: int,
     ) -> None:
-        """Take in captions that stop now; a score of minus infinity is none. Ties keep the old."""
-        room = self.scores.shape[1]
+        """Add hypotheses that end now; a score of minus infinity means none. Ties keep the old."""
+        capacity = self.scores.shape[1]
         pooled = torch.cat((self.scores[active], scores), 1)
-        kept, order = pooled.sort(dim=1, descending=True, stable=True)
-        order = order[:, :room]
+        ordered, order = pooled.sort(dim=1, descending=True, stable=True)
+        order = order[:, :capacity]
         for field, new in (
             (self.lengths, torch.full_like(columns, length)),
             (self.columns, columns),
-            (self.whole, scores > -torch.inf),
+            (self.complete, scores > -torch.inf),
         ):
             field[active] = torch.cat((field[active], new), 1).gather(1, order)
-        self.scores[active] = kept[:, :room]
+        self.scores[active] = ordered[:, :capacity]
 
-    def fill(
+    def add_truncated(
         self,
         active: Int[Tensor, " a"],
         scores: Float[Tensor, "a k"],
         length: int,
     ) -> None:
-        """Put captions cut at the maximum length into the places that are still free."""
+        """Fill free slots with hypotheses that are truncated at the maximum length."""
         scores, order = scores.sort(dim=1, descending=True, stable=True)
-        taken = self.whole[active].sum(1, keepdim=True)
-        rank = torch.arange(self.scores.shape[1], device=scores.device) - taken
+        used = self.complete[active].sum(1, keepdim=True)
+        rank = torch.arange(self.scores.shape[1], device=scores.device) - used
         free = (rank >= 0) & (rank < scores.shape[1])
         rank = rank.clamp(0, scores.shape[1] - 1)
         columns = order.gather(1, rank)
@@ -125,230 +127,244 @@ class Ended:
         self.columns[active] = columns.where(free, self.columns[active])
         self.lengths[active] = self.lengths[active].masked_fill(free, length)
 
-    def settled(
-        self, active: Int[Tensor, " a"], best: int, bound: Float[Tensor, " a"]
+    def is_final(
+        self, active: Int[Tensor, " a"], num_captions: int, bound: Float[Tensor, " a"]
     ) -> Bool[Tensor, " a"]:
-        """Whether nothing that scores at most `bound` can still change the `best` captions."""
-        return self.scores[active, best - 1] >= bound
+        """Return whether no hypothesis with a score up to `bound` can change the result."""
+        return self.scores[active, num_captions - 1] >= bound
 
 
-LookTSearch = TypeVar("LookT", bound=tuple[Tensor, ...])
-_WORTH_SHRINKING = 0.75  # done images leave the batch when this share or less is still going
+_SHRINK_THRESHOLD = 0.75  # finished images leave the batch when fewer than this are active
 
 
 @runtime_checkable
-class Searchable(Protocol):
-    """A state that can follow its hypotheses; they lie side by side on the beam axis."""
+class BeamSearchState(Protocol):
+    """Decoder state of a beam search; hypotheses lie along the beam axis."""
 
-    def of_beams(self, parents: Int[Tensor, "b k"]) -> Self:
+    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
         ...
 
-    def of_images(self, kept: Tensor) -> Self:
-        """Return the state of these images, by number or by mark."""
+    def select_images(self, index: Tensor) -> Self:
+        """Return the state of the given images, by index or boolean mask."""
         ...
 
 
-StateT = TypeVar("StateT", bound=Searchable)
-Step = Callable[[StateT, Int[Tensor, "b k"]], tuple[Float[Tensor, "b k v"], StateT, LookTSearch]]
+StateT = TypeVar("StateT", bound=BeamSearchState)
+DecoderStep = Callable[
+    [StateT, Int[Tensor, "b k"]], tuple[Float[Tensor, "b k v"], StateT, StepOutputT]
+]
 
 
 @dataclass(frozen=True, eq=False)
-class BeamSearchOutput(Generic[LookTSearch]):
-    """The best captions of each image, best first; `k` counts them, `t` their longest."""
+class BeamSearchOutput(Generic[StepOutputT]):
+    """The k best captions of each image, best first; t is the length of the longest."""
 
     tokens: Int[Tensor, "b k t"]
-    """Words without start and stop; past a caption's length the stop word."""
+    """Tokens without start and end token; padded with the end token."""
     lengths: Int[Tensor, "b k"]
-    """Words per caption."""
+    """Number of words per caption."""
     scores: Float[Tensor, "b k"]
-    """Log-probability over length penalty; minus infinity where fewer captions exist."""
-    log_probabilities: Float[Tensor, "b k t"]
-    """Of each word, in nats; 0 past the end."""
+    """Log-probability divided by the length penalty; minus infinity if there is no caption."""
+    log_probs: Float[Tensor, "b k t"]
+    """Log-probability of each word, in nats; 0 for padding."""
     finished: Bool[Tensor, "b k"]
-    """Whether the caption came to its stop word; the others were cut at the maximum length."""
-    looks: LookTSearch
-    """What the model returned for each word, followed through the beam: `b k t ...`."""
+    """Whether the caption reached the end token; the others are truncated."""
+    attention_steps: StepOutputT
+    """Attention tensors of each word, reordered with the beam: `b k t ...`."""
 
 
 class DecodingConstraints(NamedTuple):
-    """What a search may say.
+    """Constraints of beam search.
 
     Args:
-        stop: The word that ends a caption.
-        max_length: Most words of a caption, the stop word not counted.
-        min_length: Fewest words of a caption.
-        length_penalty: Exponent alpha; a caption of n words, stop word counted, scores its
-            log-probability over ((5 + n) / 6)^alpha. 0 compares log-probabilities.
-        banned: Words never said.
+        end_token: Token that ends a caption.
+        max_length: Maximum number of words, without the end token.
+        min_length: Minimum number of words.
+        length_penalty: Exponent alpha; the score of n words, including the end token, is the
+            log-probability divided by ((5 + n) / 6)^alpha. 0 compares log-probabilities.
+        banned_tokens: Tokens that are never generated.
     """
 
-    stop: int
+    end_token: int
     max_length: int
     min_length: int
     length_penalty: float
-    banned: tuple[int, ...]
+    banned_tokens: tuple[int, ...]
 
-    def check(self, beam: int, best: int) -> None:
-        """Raise ValueError where the rules, the beam or the number of results make no sense."""
+    def check(self, beam_size: int, num_captions: int) -> None:
+        """Raise ValueError if constraints, beam size and number of captions contradict."""
         if not 0 <= self.min_length <= self.max_length or self.max_length < 1:
             raise ValueError(
                 f"lengths must be 0 <= min_length <= max_length and max_length >= 1, "
                 f"got {self.min_length} and {self.max_length}"
             )
-        if not 1 <= best <= beam:
-            raise ValueError(f"best must lie between 1 and beam, got best={best}, beam={beam}")
-        if self.length_penalty < 0 or self.stop in self.banned:
+        if not 1 <= num_captions <= beam_size:
             raise ValueError(
-                f"length_penalty must be >= 0 and the stop word {self.stop} not banned, "
-                f"got {self.length_penalty} and banned={self.banned}"
+                "num_captions must be at least 1 and at most beam_size, "
+                f"got num_captions={num_captions}, beam_size={beam_size}"
+            )
+        if self.length_penalty < 0 or self.end_token in self.banned_tokens:
+            raise ValueError(
+                f"length_penalty must be >= 0 and the end token {self.end_token} not banned, "
+                f"got {self.length_penalty} and banned_tokens={self.banned_tokens}"
             )
 
-    def allowed(self, logits: Float[Tensor, "b k v"], said: int) -> Float[Tensor, "b k v"]:
-        """Return log-probabilities with minus infinity where a word may not follow `said` words."""
-        spoken = logits.log_softmax(-1, dtype=torch.float32)
-        if self.banned:
-            spoken[..., list(self.banned)] = -torch.inf
-        if said < self.min_length:
-            spoken[..., self.stop] = -torch.inf
-        return spoken
+    def constrained_log_probs(
+        self, logits: Float[Tensor, "b k v"], num_words: int
+    ) -> Float[Tensor, "b k v"]:
+        """Return log-probabilities; minus infinity for tokens not allowed after `num_words`."""
+        log_probs = logits.log_softmax(-1, dtype=torch.float32)
+        if self.banned_tokens:
+            log_probs[..., list(self.banned_tokens)] = -torch.inf
+        if num_words < self.min_length:
+            log_probs[..., self.end_token] = -torch.inf
+        return log_probs
 
-    def penalty(self, words: int) -> float:
-        """Return what the log-probability of so many words, stop word counted, is divided by."""
-        return ((5 + words) / 6) ** self.length_penalty
+    def penalty(self, num_words: int) -> float:
+        """Return the length penalty of a number of words, including the end token."""
+        return ((5 + num_words) / 6) ** self.length_penalty
 
 
 @torch.no_grad()
 def beam_search(
-    step: Step[StateT, LookTSearch],
+    step: DecoderStep[StateT, StepOutputT],
     state: StateT,
     *,
-    images: int,
-    start: int,
-    rules: DecodingConstraints,
-    beam: int = 5,
-    best: int = 1,
+    num_images: int,
+    start_token: int,
+    constraints: DecodingConstraints,
+    beam_size: int = 5,
+    num_captions: int = 1,
     device: torch.device | str = "cpu",
-) -> BeamSearchOutput[LookTSearch]:
-    """Return the `best` captions of each image found with `beam` live hypotheses.
+) -> BeamSearchOutput[StepOutputT]:
+    """Return the best captions of each image by beam search.
 
-    A hypothesis ends when the stop word is among the `beam` best continuations; the live ones are
-    filled up again, so the beam never shrinks. An image is done, exactly, when no live
-    hypothesis can still beat its `best` ended ones. The result for an image does not depend on
-    the others in the batch. With `beam=1` and no length penalty it is the greedy caption.
-    Log-probabilities are in single precision whatever the model computes in; nothing is kept for
-    gradients.
+    A hypothesis ends when the end token is among the `beam_size` best continuations; the beam is
+    refilled, so it never shrinks. The search of an image stops exactly when no live hypothesis can
+    still beat the finished ones. The result of an image does not depend on the rest of the batch.
+    With `beam_size=1` and no length penalty it is the greedy caption. Log-probabilities are in
+    float32 whatever the dtype of the model, and no gradients are recorded.
 
     Args:
-        step: From a state and the last words to the logits of the next, the new state, and a
-            named tuple of tensors `b k ...` to be kept per word (attention weights, gates).
-        state: The state before the first word, one hypothesis per image.
-        images: How many images.
-        start: The word that is read first.
-        rules: What may be said.
-        beam: Live hypotheses per image.
-        best: Captions returned per image.
-        device: Where the model computes.
+        step: Maps a state and the previous words to the logits of the next words, the new state
+            and a named tuple of tensors `b k ...` to keep per word (attention weights, gates).
+        state: State before the first word, one hypothesis per image.
+        num_images: Number of images.
+        start_token: First input token.
+        constraints: Lengths, length penalty, end token and banned tokens.
+        beam_size: Live hypotheses per image.
+        num_captions: Captions returned per image.
+        device: Device of the model.
 
     Raises:
-        ValueError: If the rules contradict each other, `best` exceeds `beam`, or the model's
-            scores are NaN.
+        ValueError: If the constraints contradict each other, `num_captions` exceeds `beam_size`,
+            or the logits of the model are NaN.
 
     Example:
         >>> from collections import namedtuple
         >>> AttentionStep = namedtuple("AttentionStep", "weights")
         >>> logits = torch.tensor([0.0, 2.0, 1.0])
-        >>> class Still:  # says word 1 or stops (2), whatever was said before
-        ...     of_beams = of_images = lambda self, index: self
+        >>> class Stateless:  # generates word 1 or the end token 2 at every step
+        ...     reorder_beams = select_images = lambda self, index: self
         >>> def step(state, token):
-        ...     return logits.expand(*token.shape, 3), state,
-        AttentionStep(torch.ones(*token.shape, 1))
-        >>> rules = DecodingConstraints(
-        ...     stop=2, max_length=3, min_length=1, length_penalty=0.0, banned=(0,)
+        ...     output = AttentionStep(torch.ones(*token.shape, 1))
+        ...     return logits.expand(*token.shape, 3), state, output
+        >>> constraints = DecodingConstraints(
+        ...     end_token=2, max_length=3, min_length=1, length_penalty=0.0, banned_tokens=(0,)
         ... )
-        >>> found = beam_search(step, Still(), images=1, start=0, rules=rules)
-        >>> found.tokens, found.finished
+        >>> output = beam_search(
+        ...     step, Stateless(), num_images=1, start_token=0, constraints=constraints
+        ... )
+        >>> output.tokens, output.finished
         (tensor([[[1]]]), tensor([[True]]))
 
     Source:
         Length penalty: Wu et al. 2016, arXiv:1609.08144, equation 14.
     """
-    rules.check(beam, best)
-    token = torch.full((images, 1), start, device=device)
-    total = torch.zeros(images, 1, device=device)
-    active = torch.arange(images, device=device)
-    ended = Ended(images, beam, active.device)
-    history: History[LookTSearch] | None = None
-    for said in range(rules.max_length + 1):
-        logits, state, look = step(state, token)
-        history = history or History(images, beam, rules.max_length + 1, look)
-        history.look(said, active, look)
-        moves = _best_moves(total, rules.allowed(logits, said), 2 * beam)
-        stops = moves.stopping(rules.stop, beam)
-        ended.add(active, stops.totals / rules.penalty(said + 1), stops.parents, said)
-        if said == rules.max_length:
-            ended.fill(active, _cut(total, stops) / rules.penalty(said), said)
+    constraints.check(beam_size, num_captions)
+    token = torch.full((num_images, 1), start_token, device=device)
+    total = torch.zeros(num_images, 1, device=device)
+    active = torch.arange(num_images, device=device)
+    finished = FinishedHypotheses(num_images, beam_size, active.device)
+    history: BeamHistory[StepOutputT] | None = None
+    for length in range(constraints.max_length + 1):
+        logits, state, output = step(state, token)
+        history = history or BeamHistory(num_images, beam_size, constraints.max_length + 1, output)
+        history.record_output(length, active, output)
+        log_probs = constraints.constrained_log_probs(logits, length)
+        candidates = _best_candidates(total, log_probs, 2 * beam_size)
+        ends = candidates.ending(constraints.end_token, beam_size)
+        finished.add(active, ends.totals / constraints.penalty(length + 1), ends.parents, length)
+        if length == constraints.max_length:
+            truncated = _truncated_scores(total, ends) / constraints.penalty(length)
+            finished.add_truncated(active, truncated, length)
             break
-        moves = moves.going_on(rules.stop, beam)
-        history.move(said, active, moves.parents, moves.tokens, moves.spoken)
-        bound = moves.totals.amax(1) / rules.penalty(rules.max_length + 1)
-        going = ~ended.settled(active, best, bound)
-        if not going.any():
+        candidates = candidates.continuing(constraints.end_token, beam_size)
+        history.record_tokens(
+            length, active, candidates.parents, candidates.tokens, candidates.log_probs
+        )
+        bound = candidates.totals.amax(1) / constraints.penalty(constraints.max_length + 1)
+        unfinished = ~finished.is_final(active, num_captions, bound)
+        if not unfinished.any():
             break
-        state, token, total = state.of_beams(moves.parents), moves.tokens, moves.totals
-        if going.sum() < _WORTH_SHRINKING * len(going):
-            state, token, total, active = (
-                state.of_images(going),
-                token[going],
-                total[going],
-                active[going],
-            )
+        state = state.reorder_beams(candidates.parents)
+        token, total = candidates.tokens, candidates.totals
+        if unfinished.sum() < _SHRINK_THRESHOLD * len(unfinished):
+            state, active = state.select_images(unfinished), active[unfinished]
+            token, total = token[unfinished], total[unfinished]
     if history is None:
         raise RuntimeError("a search takes at least one step")
-    return _read(history, ended, best, rules.stop)
+    return _read_output(history, finished, num_captions, constraints.end_token)
 
 
-class _Moves(NamedTuple):
-    """Continuations of live hypotheses, best first: whose, with which word, how likely."""
+class _Candidates(NamedTuple):
+    """Continuations of live hypotheses, best first; `totals` includes the parent."""
 
     parents: Int[Tensor, "a m"]
     tokens: Int[Tensor, "a m"]
     totals: Float[Tensor, "a m"]
-    spoken: Float[Tensor, "a m"]
+    log_probs: Float[Tensor, "a m"]
 
-    def stopping(self, stop: int, beam: int) -> "_Moves":
-        """Return the first `beam` moves, those that do not stop at minus infinity."""
-        first = _Moves(*(part[:, :beam] for part in self))
-        return first._replace(totals=first.totals.masked_fill(first.tokens != stop, -torch.inf))
+    def ending(self, end_token: int, beam_size: int) -> "_Candidates":
+        """Return the first `beam_size` candidates, with minus infinity for those that continue."""
+        first = _Candidates(*(part[:, :beam_size] for part in self))
+        return first._replace(
+            totals=first.totals.masked_fill(first.tokens != end_token, -torch.inf)
+        )
 
-    def going_on(self, stop: int, beam: int) -> "_Moves":
-        """Return the best `beam` moves that do not stop."""
-        stops = self.tokens == stop
-        order = stops.long().argsort(dim=1, stable=True)[:, :beam]
-        kept = self._replace(totals=self.totals.masked_fill(stops, -torch.inf))
-        return _Moves(*(part.gather(1, order) for part in kept))
-
-
-def _best_moves(total: Float[Tensor, "a k"], spoken: Float[Tensor, "a k v"], count: int) -> _Moves:
-    words = spoken.shape[-1]
-    every = (total.unsqueeze(-1) + spoken).flatten(1)
-    totals, flat = every.topk(min(count, every.shape[1]), dim=1)
-    return _Moves(flat // words, flat % words, totals, spoken.flatten(1).gather(1, flat))
+    def continuing(self, end_token: int, beam_size: int) -> "_Candidates":
+        """Return the best `beam_size` candidates that do not end."""
+        ends = self.tokens == end_token
+        order = ends.long().argsort(dim=1, stable=True)[:, :beam_size]
+        candidates = self._replace(totals=self.totals.masked_fill(ends, -torch.inf))
+        return _Candidates(*(part.gather(1, order) for part in candidates))
 
 
-def _cut(total: Float[Tensor, "a k"], stops: _Moves) -> Float[Tensor, "a k"]:
-    """Return log-probabilities of live hypotheses; minus infinity for those that just stopped."""
-    ended = (stops.totals > -torch.inf).long()
-    stopped = torch.zeros_like(total, dtype=torch.long).scatter_add(1, stops.parents, ended)
-    return total.masked_fill(stopped > 0, -torch.inf)
+def _best_candidates(
+    total: Float[Tensor, "a k"], log_probs: Float[Tensor, "a k v"], count: int
+) -> _Candidates:
+    vocab_size = log_probs.shape[-1]
+    sums = (total.unsqueeze(-1) + log_probs).flatten(1)
+    totals, index = sums.topk(min(count, sums.shape[1]), dim=1)
+    own = log_probs.flatten(1).gather(1, index)
+    return _Candidates(index // vocab_size, index % vocab_size, totals, own)
 
 
-def _read(
-    history: History[LookTSearch], ended: Ended, best: int, filler: int
-) -> BeamSearchOutput[LookTSearch]:
-    scores, columns = ended.scores[:, :best], ended.columns[:, :best]
+def _truncated_scores(total: Float[Tensor, "a k"], ends: _Candidates) -> Float[Tensor, "a k"]:
+    """Return log-probabilities of live hypotheses; minus infinity for those that just ended."""
+    is_end = (ends.totals > -torch.inf).long()
+    num_ends = torch.zeros_like(total, dtype=torch.long).scatter_add(1, ends.parents, is_end)
+    return total.masked_fill(num_ends > 0, -torch.inf)
+
+
+def _read_output(
+    history: BeamHistory[StepOutputT], finished: FinishedHypotheses, count: int, pad_token: int
+) -> BeamSearchOutput[StepOutputT]:
+    scores, columns = finished.scores[:, :count], finished.columns[:, :count]
     if scores.isnan().any():
-        raise ValueError("the model scores words with NaN: its weights or its input are broken")
-    lengths = ended.lengths[:, :best].masked_fill(scores == -torch.inf, 0)
-    tokens, spoken, looks = history.read(lengths, columns, filler)
-    return BeamSearchOutput(tokens, lengths, scores, spoken, ended.whole[:, :best], looks)
+        raise ValueError("the logits of the model are NaN: its weights or its input are damaged")
+    lengths = finished.lengths[:, :count].masked_fill(scores == -torch.inf, 0)
+    tokens, log_probs, outputs = history.read(lengths, columns, pad_token)
+    complete = finished.complete[:, :count]
+    return BeamSearchOutput(tokens, lengths, scores, log_probs, complete, outputs)

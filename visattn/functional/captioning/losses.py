@@ -1,4 +1,4 @@
-"""What a captioner is trained to lower: surprise per word, and attention that lies elsewhere."""
+"""Captioning losses: token cross-entropy, doubly stochastic penalty, attention supervision."""
 
 from typing import Literal
 
@@ -9,25 +9,25 @@ from torch.nn.functional import cross_entropy
 
 Reduction = Literal["paper", "arctic", "mean"]
 
-_FLOOR = 1e-12  # beside any weight that counts it is nothing, and one over it is still a number
+_EPS = 1e-12  # negligible beside attention weights, and its inverse is finite in float32
 
 
 def doubly_stochastic_penalty(
     weights: Float[Tensor, "p n"],
     rows: Int[Tensor, " p"],
-    count: int,
+    num_captions: int,
     *,
     reduction: Reduction = "paper",
 ) -> Float[Tensor, ""]:
-    """Return how far the attention of a caption is from looking at every place once, >= 0.
+    """Return the doubly stochastic penalty: squared deviation of summed attention from 1.
 
     Args:
-        weights: Attention over n places, one row per word of the batch, captions mixed.
-        rows: Which caption each word belongs to, 0 to `count - 1`.
-        count: Captions in the batch.
-        reduction: `paper` sums over places and takes the mean over captions (for a loss summed
-            over time); `arctic`, the authors' code, sums over captions and takes the mean over
-            places; `mean` takes both means (for a loss averaged over words).
+        weights: Attention over n locations, one row per word of the batch (packed).
+        rows: Caption of each word, 0 to `num_captions - 1`.
+        num_captions: Number of captions in the batch.
+        reduction: `paper` sums over locations and averages over captions (for a loss summed over
+            time); `arctic`, the authors' code, sums over captions and averages over locations;
+            `mean` averages over both (for a loss averaged over words).
 
     Example:
         >>> once = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -39,112 +39,112 @@ def doubly_stochastic_penalty(
     Source:
         Xu et al. 2015, arXiv:1502.03044, section 4.2.1.
     """
-    looked = weights.new_zeros(count, weights.shape[-1]).index_add(0, rows, weights)
-    missed = (1 - looked).square()
+    total = weights.new_zeros(num_captions, weights.shape[-1]).index_add(0, rows, weights)
+    penalty = (1 - total).square()
     if reduction == "paper":
-        return missed.sum(-1).mean()
-    return missed.mean(-1).sum() if reduction == "arctic" else missed.mean()
+        return penalty.sum(-1).mean()
+    return penalty.mean(-1).sum() if reduction == "arctic" else penalty.mean()
 
 
 def caption_loss(
     logits: Float[Tensor, "p v"],
     targets: Int[Tensor, " p"],
-    count: int,
+    num_captions: int,
     *,
     reduction: Reduction = "paper",
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return the surprise at the right words, in nats.
+    """Return the token cross-entropy, in nats.
 
     Args:
-        logits: Scores over the vocabulary, one row per word of the batch.
-        targets: The right words.
-        count: Captions in the batch.
-        reduction: `mean` is nats per word; `paper` and `arctic` are nats per caption.
-        smoothing: Share of the probability spread over the whole vocabulary.
+        logits: Logits over the vocabulary, one row per word of the batch (packed).
+        targets: Target words.
+        num_captions: Number of captions in the batch.
+        reduction: `mean` gives nats per word; `paper` and `arctic` give nats per caption.
+        label_smoothing: Probability mass spread over the whole vocabulary.
 
     Example:
         >>> caption_loss(torch.zeros(3, 4), torch.tensor([0, 1, 2]), 1, reduction="mean")
         tensor(1.3863)
     """
-    total = cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
-    return total / (len(targets) if reduction == "mean" else count)
+    total = cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
+    return total / (len(targets) if reduction == "mean" else num_captions)
 
 
-def attention_supervision(
-    weights: Float[Tensor, "p n"], targets: Float[Tensor, "p n"], shown: Bool[Tensor, " p"]
+def attention_supervision_loss(
+    weights: Float[Tensor, "p n"], targets: Float[Tensor, "p n"], supervised: Bool[Tensor, " p"]
 ) -> Float[Tensor, ""]:
-    """Return how much surprise attention leaves at where it ought to lie, in nats per shown word.
+    """Return the cross-entropy of attention against target maps, in nats per supervised word.
 
-    It is least where weights and targets are equal: there it is the entropy of the targets. A
-    weight of 0 where there should be some costs 27.6 nats, and gradients stay finite. Without any
-    shown word it is 0, and so is its gradient.
+    Its minimum, at equal weights and targets, is the entropy of the targets. A weight of 0 at a
+    target location costs at most 27.6 nats, and gradients stay finite. Without any supervised word
+    the loss and its gradient are 0.
 
     Args:
-        weights: Attention over n places, one row per word of the batch, each summing to 1.
-        targets: Where it ought to lie; of a shown word they sum to 1. `packed_targets` lays them.
-        shown: Which words say something whose place is known.
+        weights: Attention over n locations, one row per word of the batch; rows sum to 1.
+        targets: Target attention; rows of supervised words sum to 1. See `pack_targets`.
+        supervised: Words with a target.
 
     Example:
         >>> weights = torch.tensor([[0.5, 0.5], [0.1, 0.9]])
         >>> targets = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-        >>> attention_supervision(weights, targets, torch.tensor([True, False]))
+        >>> attention_supervision_loss(weights, targets, torch.tensor([True, False]))
         tensor(0.6931)
 
     Source:
         Liu et al. 2017, arXiv:1605.09553; there the sum over words.
     """
-    single = weights if weights.dtype == torch.float64 else weights.float()
-    each = -(targets * (single + _FLOOR).log()).sum(-1)
-    return (each * shown).sum() / shown.sum().clamp(min=1)
+    float_weights = weights if weights.dtype == torch.float64 else weights.float()
+    losses = -(targets * (float_weights + _EPS).log()).sum(-1)
+    return (losses * supervised).sum() / supervised.sum().clamp(min=1)
 
 
-def packed_targets(
+def pack_targets(
     rows: Int[Tensor, " s"],
     steps: Int[Tensor, " s"],
     targets: Float[Tensor, "s n"],
     lengths: Int[Tensor, " b"],
 ) -> tuple[Float[Tensor, "p n"], Bool[Tensor, " p"]]:
-    """Return targets laid where `packed_rows` has their words, and which words have one.
+    """Return targets in the packed order of `packed_indices`, and which words have one.
 
     Args:
-        rows: Which caption each target belongs to.
-        steps: Which of its words; beyond the length of the caption a target is left out.
-        targets: Where the attention ought to lie.
-        lengths: Words per caption, in falling order.
+        rows: Caption of each target.
+        steps: Word of each target; targets beyond the length of the caption are dropped.
+        targets: Target attention.
+        lengths: Words per caption, in decreasing order.
 
     Example:
-        >>> ring = torch.tensor([[0.0, 1.0]])
+        >>> target = torch.tensor([[0.0, 1.0]])
         >>> row, step = torch.tensor([0]), torch.tensor([1])
-        >>> targets, shown = packed_targets(row, step, ring, torch.tensor([2, 1]))
-        >>> shown
+        >>> targets, supervised = pack_targets(row, step, target, torch.tensor([2, 1]))
+        >>> supervised
         tensor([False, False,  True])
     """
-    row, step = packed_rows(lengths)
-    place = torch.full((len(lengths), int(lengths[0])), -1, device=lengths.device)
-    place[row, step] = torch.arange(len(row), device=lengths.device)
+    row, step = packed_indices(lengths)
+    positions = torch.full((len(lengths), int(lengths[0])), -1, device=lengths.device)
+    positions[row, step] = torch.arange(len(row), device=lengths.device)
     kept = steps < lengths[rows]
-    places = place[rows[kept], steps[kept]]
-    shown = torch.zeros(len(row), dtype=torch.bool, device=lengths.device)
-    shown[places] = True
-    laid = targets.new_zeros(len(row), targets.shape[-1]).index_copy(0, places, targets[kept])
-    return laid, shown
+    indices = positions[rows[kept], steps[kept]]
+    supervised = torch.zeros(len(row), dtype=torch.bool, device=lengths.device)
+    supervised[indices] = True
+    packed = targets.new_zeros(len(row), targets.shape[-1]).index_copy(0, indices, targets[kept])
+    return packed, supervised
 
 
-def packed_rows(lengths: Int[Tensor, " b"]) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-    """Return row and step of each word when captions are read step by step, longest first.
+def packed_indices(lengths: Int[Tensor, " b"]) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+    """Return row and step of each word in packed order: step by step, longest caption first.
 
     Args:
-        lengths: Words per caption, in falling order.
+        lengths: Words per caption, in decreasing order.
 
     Raises:
-        ValueError: If the lengths are not in falling order, or one is below 1.
+        ValueError: If the lengths are not in decreasing order, or one is below 1.
 
     Example:
-        >>> packed_rows(torch.tensor([3, 1]))
+        >>> packed_indices(torch.tensor([3, 1]))
         (tensor([0, 1, 0, 0]), tensor([0, 0, 1, 2]))
     """
     if (lengths.diff() > 0).any() or (lengths < 1).any():
-        raise ValueError(f"lengths must fall and be at least 1, got {lengths}")
+        raise ValueError(f"lengths must be in decreasing order and at least 1, got {lengths}")
     steps, rows = (torch.arange(int(lengths[0]))[:, None] < lengths.cpu()).nonzero(as_tuple=True)
     return rows.to(lengths.device), steps.to(lengths.device)

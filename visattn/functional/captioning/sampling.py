@@ -1,4 +1,4 @@
-"""Captions drawn at random, each as often as the model finds it likely."""
+"""Sampling of captions from the distribution of the model."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,78 +7,82 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from visattn.functional.captioning.beam_search import LookT, StateT, Step
+from visattn.functional.captioning.beam_search import DecoderStep, StateT, StepOutputT
 
 
-class Samples(NamedTuple):
-    """Captions drawn for each image."""
+class SampledCaptions(NamedTuple):
+    """Captions sampled for each image."""
 
     tokens: Int[Tensor, "b k t"]
-    """Words with the stop word; after it, the stop word again."""
+    """Words including the end token; padded with the end token."""
     lengths: Int[Tensor, "b k"]
-    """Words per caption, the stop word counted; a caption that was cut has none."""
+    """Words per caption, including the end token; a truncated caption has none."""
 
 
 @torch.no_grad()
-def draw_samples(
-    step: Step[StateT, LookT],
+def sample_captions(
+    step: DecoderStep[StateT, StepOutputT],
     state: StateT,
     *,
-    images: int,
-    count: int,
-    start: int,
-    stop: int,
+    num_images: int,
+    num_samples: int,
+    start_token: int,
+    end_token: int,
     max_length: int = 20,
-    banned: tuple[int, ...] = (),
+    banned_tokens: tuple[int, ...] = (),
     device: torch.device | str = "cpu",
     uniforms: Callable[[], Float[Tensor, "b k"]] | None = None,
-) -> Samples:
-    """Return `count` captions for each image, drawn word by word from what the model gives.
+) -> SampledCaptions:
+    """Return `num_samples` captions per image, sampled word by word from the model.
 
     Args:
-        step: From a state and the last words to the logits of the next, the new state and a look.
-        state: The state before the first word, one hypothesis per image.
-        images: How many images.
-        count: How many captions for each.
-        start: The word that is read first.
-        stop: The word that ends a caption.
-        max_length: Most words, the stop word counted.
-        banned: Words never said.
-        device: Where the model computes.
-        uniforms: Gives, word by word, a number even in [0, 1) for each caption, which decides the
-            word; drawn if left out.
+        step: Maps a state and the previous words to the logits of the next words, the new state
+            and attention tensors.
+        state: State before the first word, one hypothesis per image.
+        num_images: Number of images.
+        num_samples: Captions per image.
+        start_token: First input token.
+        end_token: Token that ends a caption.
+        max_length: Maximum number of words, including the end token.
+        banned_tokens: Tokens that are never generated.
+        device: Device of the model.
+        uniforms: Returns a uniform number in [0, 1) per caption for each step, from which words
+            are sampled; `torch.rand` if None.
 
     Example:
-        >>> class Still:  # says word 1 or stops (2), whatever was said before
-        ...     of_beams = of_images = lambda self, index: self
+        >>> class Stateless:  # generates word 1 or the end token 2 at every step
+        ...     reorder_beams = select_images = lambda self, index: self
         >>> def step(state, token):
         ...     return torch.tensor([9.0, 0.0, 0.0]).expand(*token.shape, 3), state, ()
-        >>> drawn = draw_samples(
-        ...     step, Still(), images=2, count=5, start=0, stop=2, max_length=7, banned=(0,)
+        >>> samples = sample_captions(
+        ...     step, Stateless(), num_images=2, num_samples=5, start_token=0, end_token=2,
+        ...     max_length=7, banned_tokens=(0,),
         ... )
-        >>> drawn.lengths.shape, bool((drawn.tokens > 0).all())
+        >>> samples.lengths.shape, bool((samples.tokens > 0).all())
         (torch.Size([2, 5]), True)
     """
-    token = torch.full((images, count), start, device=device)
-    state = state.of_beams(torch.zeros_like(token))
+    token = torch.full((num_images, num_samples), start_token, device=device)
+    state = state.reorder_beams(torch.zeros_like(token))
     lengths = torch.zeros_like(token)
-    going = torch.ones_like(token, dtype=torch.bool)
-    said: list[Tensor] = []
-    while going.any() and len(said) < max_length:
+    active = torch.ones_like(token, dtype=torch.bool)
+    words: list[Tensor] = []
+    while active.any() and len(words) < max_length:
         logits, state, _ = step(state, token)
-        logits = logits.index_fill(-1, torch.tensor(banned, device=device).long(), -torch.inf)
-        luck = torch.rand(token.shape, device=device) if uniforms is None else uniforms()
-        token = _word_at(logits.softmax(-1), luck).where(going, stop)
-        said.append(token)
-        lengths += going
-        going = going & (token != stop)
-    return Samples(torch.stack(said, -1), lengths)
+        logits = logits.index_fill(
+            -1, torch.tensor(banned_tokens, device=device).long(), -torch.inf
+        )
+        numbers = torch.rand(token.shape, device=device) if uniforms is None else uniforms()
+        token = _sample_words(logits.softmax(-1), numbers).where(active, end_token)
+        words.append(token)
+        lengths += active
+        active = active & (token != end_token)
+    return SampledCaptions(torch.stack(words, -1), lengths)
 
 
-def _word_at(
-    probabilities: Float[Tensor, "b k v"], luck: Float[Tensor, "b k"]
+def _sample_words(
+    probabilities: Float[Tensor, "b k v"], numbers: Float[Tensor, "b k"]
 ) -> Int[Tensor, "b k"]:
-    """Return the word in whose share of [0, 1) a number lies, the shares laid side by side."""
-    ends = probabilities.double().cumsum(-1)  # in double, a number below 1 stays below the end
-    sought = luck.double().unsqueeze(-1) * ends[..., -1:]
-    return torch.searchsorted(ends, sought, right=True).squeeze(-1)
+    """Sample words by inverting the cumulative distribution at uniform numbers."""
+    ends = probabilities.double().cumsum(-1)  # in float64 a number below 1 stays below the end
+    targets = numbers.double().unsqueeze(-1) * ends[..., -1:]
+    return torch.searchsorted(ends, targets, right=True).squeeze(-1)

@@ -1,29 +1,15 @@
 from .faithfulness import (
-    curve_area as curve_area,
-)
-from .faithfulness import (
-    first_removed as first_removed,
-)
-from .faithfulness import (
-    mean_ranks as mean_ranks,
-)
-from .faithfulness import (
-    rank_correlation as rank_correlation,
-)
-from .faithfulness import (
+    area_under_curve as area_under_curve,
+    average_ranks as average_ranks,
+    removal_mask as removal_mask,
     removal_ranks as removal_ranks,
+    spearman_correlation as spearman_correlation,
 )
 from .localization import (
-    energy_inside as energy_inside,
-)
-from .localization import (
-    outline_overlap as outline_overlap,
-)
-from .localization import (
-    peaks as peaks,
-)
-from .localization import (
-    point_hits as point_hits,
+    energy_pointing_game as energy_pointing_game,
+    peak_locations as peak_locations,
+    pointing_game_hits as pointing_game_hits,
+    threshold_iou as threshold_iou,
 )
 from .road import (
     linear_imputation as linear_imputation,

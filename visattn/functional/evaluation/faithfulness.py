@@ -1,4 +1,4 @@
-"""Pixels taken away, or put back, in the order of a map."""
+"""Perturbation curves and rank correlation for faithfulness metrics."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -6,99 +6,101 @@ from torch import Tensor
 
 
 def removal_ranks(values: Float[Tensor, "b n"], ties: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Return when each pixel's turn comes, counted from 0: that of the largest value is first.
+    """Return the rank of each pixel in descending order, counted from 0.
 
     Args:
-        values: Of each pixel.
-        ties: For each image a permutation of its pixels, in which those of equal value follow
-            each other. Without it the upper part of an image would go first wherever a map is 0.
+        values: Map values.
+        ties: Permutation of the pixels of each image that orders ties. Row-major order would
+            remove the upper part of an image first wherever a map is 0.
 
     Example:
         >>> removal_ranks(torch.tensor([[0.5, 0.9, 0.5]]), torch.tensor([[2, 0, 1]]))
         tensor([[2, 0, 1]])
     """
     order = ties.gather(1, values.gather(1, ties).argsort(dim=1, descending=True, stable=True))
-    turns = torch.arange(values.shape[1], device=values.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, turns)
+    ranks = torch.arange(values.shape[1], device=values.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, ranks)
 
 
-def first_removed(
-    ranks: Int[Tensor, "b n"], share: float, size: tuple[int, int]
+def removal_mask(
+    ranks: Int[Tensor, "b n"], fraction: float, image_size: tuple[int, int]
 ) -> Bool[Tensor, "b y x"]:
-    """Return which pixels belong to the first share of those that are taken away.
+    """Return the mask of the first fraction of removed pixels.
 
     Args:
-        ranks: Turn of each pixel, row by row.
-        share: Of all pixels, 0 to 1; rounded to whole pixels.
-        size: Height and width of the image.
+        ranks: Rank of each pixel, row by row.
+        fraction: Fraction of the pixels, 0 to 1; rounded to whole pixels.
+        image_size: Height and width of the image.
 
     Raises:
-        ValueError: If the share lies outside, or the size does not hold the pixels.
+        ValueError: If the fraction lies outside [0, 1], or the size does not match the ranks.
 
     Example:
-        >>> first_removed(torch.tensor([[3, 0, 2, 1]]), 0.5, (2, 2))
+        >>> removal_mask(torch.tensor([[3, 0, 2, 1]]), 0.5, (2, 2))
         tensor([[[False,  True],
                  [False,  True]]])
     """
-    if not 0 <= share <= 1:
-        raise ValueError(f"a share must be 0 to 1, got {share}")
-    if size[0] * size[1] != ranks.shape[1]:
-        raise ValueError(f"{size[0]} x {size[1]} pixels are not {ranks.shape[1]}")
-    return (ranks < round(share * ranks.shape[1])).view(len(ranks), *size)
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must be 0 to 1, got {fraction}")
+    if image_size[0] * image_size[1] != ranks.shape[1]:
+        raise ValueError(f"{image_size[0]} x {image_size[1]} pixels are not {ranks.shape[1]}")
+    return (ranks < round(fraction * ranks.shape[1])).view(len(ranks), *image_size)
 
 
-def curve_area(scores: Float[Tensor, "*b s"], shares: Float[Tensor, " s"]) -> Float[Tensor, "*b"]:
-    """Return the area under scores over shares of pixels, by the trapezoid rule.
+def area_under_curve(
+    scores: Float[Tensor, "*b s"], fractions: Float[Tensor, " s"]
+) -> Float[Tensor, "*b"]:
+    """Return the area under a perturbation curve by the trapezoid rule.
 
     Args:
-        scores: At each share.
-        shares: Ascending, from 0 to 1, both included.
+        scores: Score at each fraction.
+        fractions: Fractions of the pixels, increasing from 0 to 1, both included.
 
     Raises:
-        ValueError: If the shares do not run from 0 to 1.
+        ValueError: If the fractions do not increase from 0 to 1.
 
     Example:
-        >>> curve_area(torch.tensor([1.0, 0.5, 0.0]), torch.tensor([0.0, 0.5, 1.0]))
+        >>> area_under_curve(torch.tensor([1.0, 0.5, 0.0]), torch.tensor([0.0, 0.5, 1.0]))
         tensor(0.5000)
 
     Source:
         Petsiuk et al. 2018, arXiv:1806.07421, section 4.2.
     """
-    ends = len(shares) > 1 and float(shares[0]) == 0 and float(shares[-1]) == 1
-    if not ends or not bool((shares.diff() > 0).all()):
-        given = [float(share) for share in shares]
-        raise ValueError(f"shares must ascend from 0 to 1, both included, got {given}")
-    return torch.trapezoid(scores, shares.to(scores), dim=-1)
+    ends = len(fractions) > 1 and float(fractions[0]) == 0 and float(fractions[-1]) == 1
+    if not ends or not bool((fractions.diff() > 0).all()):
+        numbers = [float(share) for share in fractions]
+        raise ValueError(f"fractions must increase from 0 to 1, both included, got {numbers}")
+    return torch.trapezoid(scores, fractions.to(scores), dim=-1)
 
 
-def mean_ranks(values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-    """Return the rank of each value, from 0; equal values share the mean of their ranks.
+def average_ranks(values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    """Return the rank of each value, from 0; ties get their average rank.
 
     Example:
-        >>> mean_ranks(torch.tensor([[0.5, 0.1, 0.5]]))
+        >>> average_ranks(torch.tensor([[0.5, 0.1, 0.5]]))
         tensor([[1.5000, 0.0000, 1.5000]])
     """
-    held = values.contiguous()
-    ordered = held.sort(1).values
-    below = torch.searchsorted(ordered, held)
-    up_to = torch.searchsorted(ordered, held, right=True)
+    contiguous = values.contiguous()
+    ordered = contiguous.sort(1).values
+    below = torch.searchsorted(ordered, contiguous)
+    up_to = torch.searchsorted(ordered, contiguous, right=True)
     return ((below + up_to - 1) / 2).to(values)
 
 
-def rank_correlation(
+def spearman_correlation(
     values: Float[Tensor, "b n"], others: Float[Tensor, "b n"]
 ) -> Float[Tensor, " b"]:
-    """Return Spearman's correlation, -1 to 1; 0 if one of the two is the same everywhere.
+    """Return Spearman's rank correlation, -1 to 1; 0 if one of the two is constant.
 
     Example:
         >>> rising = torch.tensor([[1.0, 2.0, 3.0]])
-        >>> rank_correlation(rising, rising.exp()), rank_correlation(rising, -rising)
+        >>> spearman_correlation(rising, rising.exp()), spearman_correlation(rising, -rising)
         (tensor([1.]), tensor([-1.]))
 
     Source:
-        Adebayo et al. 2018, arXiv:1810.03292, section 2, as a measure of likeness of maps.
+        Adebayo et al. 2018, arXiv:1810.03292, section 2, as a similarity of maps.
     """
-    a, b = (mean_ranks(one.double()) for one in (values, others))
+    a, b = (average_ranks(part.double()) for part in (values, others))
     a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
     spread = (a.square().sum(1) * b.square().sum(1)).sqrt()
     return ((a * b).sum(1) / spread.where(spread > 0, 1.0)).to(values)

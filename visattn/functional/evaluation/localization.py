@@ -1,29 +1,29 @@
-"""How well a map points at a region: its peak, its mass, its outline."""
+"""Localization metrics: pointing game, energy-based pointing game, IoU of thresholded maps."""
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-def peaks(values: Float[Tensor, "b y x"]) -> Int[Tensor, "b 2"]:
-    """Return row and column of the largest value of each map.
+def peak_locations(values: Float[Tensor, "b y x"]) -> Int[Tensor, "b 2"]:
+    """Return row and column of the maximum of each map.
 
-    Among equals the one nearest to their middle counts, so that a cell that was enlarged is met in
-    its middle and not at its corner.
+    Among ties the one nearest to their centroid is returned, so that the maximum of an upsampled
+    cell is its center and not its corner.
 
     Args:
-        values: NaN where nothing was seen; that never counts.
+        values: Maps; NaN outside the network's view is ignored.
 
     Raises:
-        ValueError: If a map is NaN all over.
+        ValueError: If a map is entirely NaN.
 
     Example:
-        >>> peaks(torch.tensor([[[0.1, 0.7, 0.7, 0.7], [0.0, 0.2, torch.nan, 0.0]]]))
+        >>> peak_locations(torch.tensor([[[0.1, 0.7, 0.7, 0.7], [0.0, 0.2, torch.nan, 0.0]]]))
         tensor([[0, 2]])
     """
     unseen = values.isnan()
     if bool(unseen.all(2).all(1).any()):
-        raise ValueError("a map must have a value somewhere to have a peak; one is NaN all over")
+        raise ValueError("a map must have a finite value to have a maximum, got a map of NaN only")
     known = values.masked_fill(unseen, -torch.inf)
     largest = (known == known.amax((1, 2), keepdim=True)) & ~unseen
     rows = torch.arange(values.shape[1], device=values.device)[:, None].double()
@@ -36,19 +36,20 @@ def peaks(values: Float[Tensor, "b y x"]) -> Int[Tensor, "b 2"]:
     return torch.stack((place // values.shape[2], place % values.shape[2]), 1)
 
 
-def point_hits(
+def pointing_game_hits(
     points: Int[Tensor, "b 2"], masks: Bool[Tensor, "b y x"], tolerance: float = 0.0
 ) -> Bool[Tensor, " b"]:
-    """Return whether each point lies in its region, or at most so many pixels beside it.
+    """Return the pointing game: whether each point lies in its region, within a tolerance.
 
     Args:
         points: Row and column of a pixel.
-        masks: True inside.
-        tolerance: From the middle of the point to the middle of the nearest pixel of the region.
+        masks: True inside the region.
+        tolerance: Maximum distance to the nearest pixel of the region.
 
     Example:
         >>> mask = torch.tensor([[[True, False, False, False]]])
-        >>> point_hits(torch.tensor([[0, 2]]), mask), point_hits(torch.tensor([[0, 2]]), mask, 2.0)
+        >>> point = torch.tensor([[0, 2]])
+        >>> pointing_game_hits(point, mask), pointing_game_hits(point, mask, 2.0)
         (tensor([False]), tensor([True]))
 
     Source:
@@ -61,18 +62,18 @@ def point_hits(
     return apart.amin((1, 2)) <= tolerance**2
 
 
-def energy_inside(
+def energy_pointing_game(
     values: Float[Tensor, "b y x"], masks: Bool[Tensor, "b y x"]
 ) -> Float[Tensor, " b"]:
-    """Return the share of each map's mass that lies in its region; 0 for a map without mass.
+    """Return the fraction of each map's mass inside its region; 0 for a map without mass.
 
     Args:
-        values: What is below 0, or NaN since it was not seen, has no mass.
-        masks: True inside.
+        values: Maps; negative values and NaN have no mass.
+        masks: True inside the region.
 
     Example:
         >>> mask = torch.tensor([[[True, False, False]]])
-        >>> energy_inside(torch.tensor([[[3.0, 1.0, -2.0]]]), mask)
+        >>> energy_pointing_game(torch.tensor([[[3.0, 1.0, -2.0]]]), mask)
         tensor([0.7500])
 
     Source:
@@ -83,35 +84,34 @@ def energy_inside(
     return (mass * masks).sum((1, 2)) / total.where(total > 0, 1.0)
 
 
-def outline_overlap(
+def threshold_iou(
     values: Float[Tensor, "b y x"], masks: Bool[Tensor, "b y x"], threshold: float | None = None
 ) -> Float[Tensor, " b"]:
-    """Return intersection over union of the region and of where the map is high; 0 if both miss.
+    """Return the intersection over union of the region and the thresholded map.
 
     Args:
-        values: NaN where nothing was seen, which is left out of everything.
-        masks: True inside.
-        threshold: High is what lies above this share of the way from the lowest value to the
-            highest; None for what lies above the mean.
+        values: Maps; NaN outside the network's view is ignored.
+        masks: True inside the region.
+        threshold: Threshold as a fraction of the range of the map; its mean if None.
 
     Example:
         >>> mask = torch.tensor([[[True, True, False, False]]])
         >>> values = torch.tensor([[[0.0, 1.0, 0.6, 0.0]]])
-        >>> outline_overlap(values, mask), outline_overlap(values, mask, threshold=0.75)
+        >>> threshold_iou(values, mask), threshold_iou(values, mask, threshold=0.75)
         (tensor([0.3333]), tensor([0.5000]))
 
     Source:
         Chefer et al. 2021, arXiv:2012.09838, section 4.1, whose code takes the mean as threshold.
     """
-    seen = ~values.isnan()
+    visible = ~values.isnan()
     known = values.nan_to_num(0.0)
     if threshold is None:
-        level = known.sum((1, 2)) / seen.sum((1, 2)).clamp(min=1)
+        level = known.sum((1, 2)) / visible.sum((1, 2)).clamp(min=1)
     else:
-        low = values.masked_fill(~seen, torch.inf).amin((1, 2))
-        high = values.masked_fill(~seen, -torch.inf).amax((1, 2))
+        low = values.masked_fill(~visible, torch.inf).amin((1, 2))
+        high = values.masked_fill(~visible, -torch.inf).amax((1, 2))
         level = low + threshold * (high - low)
-    high_parts = (known > level[:, None, None]) & seen
-    inside = masks & seen
+    high_parts = (known > level[:, None, None]) & visible
+    inside = masks & visible
     union = (high_parts | inside).sum((1, 2))
     return (high_parts & inside).sum((1, 2)).to(values) / union.clamp(min=1)

@@ -1,72 +1,32 @@
 from .branch import (
-    branch_shares as branch_shares,
-)
-from .branch import (
-    merged as merged,
-)
-from .branch import (
-    radix_weights as radix_weights,
+    branch_softmax as branch_softmax,
+    merge_branches as merge_branches,
+    radix_softmax as radix_softmax,
 )
 from .channel import (
-    channel_styles as channel_styles,
-)
-from .channel import (
-    context_shift as context_shift,
-)
-from .channel import (
-    effective_gate as effective_gate,
-)
-from .channel import (
-    efficient_gate as efficient_gate,
-)
-from .channel import (
-    efficient_kernel as efficient_kernel,
-)
-from .channel import (
-    global_context as global_context,
-)
-from .channel import (
+    eca_gate as eca_gate,
+    eca_kernel_size as eca_kernel_size,
+    effective_se_gate as effective_se_gate,
+    gct_gate as gct_gate,
+    global_context_pool as global_context_pool,
+    global_context_transform as global_context_transform,
     squeeze_excitation_gate as squeeze_excitation_gate,
-)
-from .channel import (
+    style_pool as style_pool,
     style_scores as style_scores,
 )
-from .channel import (
-    transformation_gate as transformation_gate,
-)
 from .combined import (
-    axis_pools as axis_pools,
-)
-from .combined import (
+    bam_gate as bam_gate,
+    cbam_channel_gate as cbam_channel_gate,
     coordinate_gate as coordinate_gate,
-)
-from .combined import (
-    energy_gate as energy_gate,
-)
-from .combined import (
-    joint_gate as joint_gate,
-)
-from .combined import (
-    mean_max_gate as mean_max_gate,
-)
-from .combined import (
-    strip_means as strip_means,
-)
-from .combined import (
+    simam_gate as simam_gate,
+    strip_pools as strip_pools,
     triplet_gate as triplet_gate,
+    z_pool as z_pool,
 )
 from .spatial import (
     additive_gate as additive_gate,
-)
-from .spatial import (
-    channel_pools as channel_pools,
-)
-from .spatial import (
-    pooled_gate as pooled_gate,
-)
-from .spatial import (
-    projected_gate as projected_gate,
-)
-from .spatial import (
-    resampled as resampled,
+    cbam_spatial_gate as cbam_spatial_gate,
+    channel_pool as channel_pool,
+    resize_bilinear as resize_bilinear,
+    spatial_squeeze_gate as spatial_squeeze_gate,
 )

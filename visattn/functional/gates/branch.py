@@ -1,4 +1,4 @@
-"""Weights of branches: how much of each convolution is heard, per channel."""
+"""Branch attention: softmax over branches (SKNet) and splits (ResNeSt)."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def branch_shares(scores: Float[Tensor, "b m c"]) -> Float[Tensor, "b m c"]:
-    """Return the share of each of the m branches; per channel they sum to one.
+def branch_softmax(scores: Float[Tensor, "b m c"]) -> Float[Tensor, "b m c"]:
+    """Return softmax weights of the m branches; per channel they sum to 1.
 
     Example:
-        >>> branch_shares(torch.zeros(1, 2, 3))
+        >>> branch_softmax(torch.zeros(1, 2, 3))
         tensor([[[0.5000, 0.5000, 0.5000],
                  [0.5000, 0.5000, 0.5000]]])
 
@@ -21,20 +21,20 @@ def branch_shares(scores: Float[Tensor, "b m c"]) -> Float[Tensor, "b m c"]:
     return scores.softmax(1)
 
 
-def radix_weights(
+def radix_softmax(
     scores: Float[Tensor, "b mc"], *, radix: int, groups: int = 1
 ) -> Float[Tensor, "b m c"]:
-    """Return the weight of each of the m = `radix` splits, per channel.
+    """Return the radix softmax: weights of the m = `radix` splits, per channel.
 
-    Several splits share one; a single split has a gate in (0, 1).
+    A single split has a sigmoid gate instead.
 
     Args:
-        scores: By group, within it by split, within it by channel.
+        scores: Logits ordered by group, split and channel.
         radix: Number of splits.
         groups: Number of groups of channels.
 
     Example:
-        >>> radix_weights(torch.zeros(1, 4), radix=2)
+        >>> radix_softmax(torch.zeros(1, 4), radix=2)
         tensor([[[0.5000, 0.5000],
                  [0.5000, 0.5000]]])
 
@@ -44,20 +44,20 @@ def radix_weights(
     if radix == 1:
         return scores.sigmoid().unsqueeze(1)
     by_group = scores.reshape(scores.shape[0], groups, radix, -1)
-    return branch_shares(by_group.transpose(1, 2).flatten(2))
+    return branch_softmax(by_group.transpose(1, 2).flatten(2))
 
 
-def merged(
+def merge_branches(
     branches: Sequence[Float[Tensor, "b c y x"]], weights: Float[Tensor, "b m c"]
 ) -> Float[Tensor, "b c y x"]:
-    """Return the sum of the branches, each channel of each under its weight.
+    """Return the sum of the branches, weighted per channel.
 
     Raises:
         ValueError: If there are not as many weights as branches.
 
     Example:
         >>> ones = torch.ones(1, 1, 1, 2)
-        >>> merged((ones, 3 * ones), torch.tensor([[[0.5], [0.5]]]))
+        >>> merge_branches((ones, 3 * ones), torch.tensor([[[0.5], [0.5]]]))
         tensor([[[[2., 2.]]]])
 
     Source:

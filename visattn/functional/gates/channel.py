@@ -1,4 +1,4 @@
-"""Gates per channel: how loud each channel is to be, from what all of its places hold."""
+"""Channel-attention gates: squeeze-and-excitation, ECA, SRM, GCT, global context."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import conv1d, hardsigmoid, layer_norm, linear
 
 from visattn.functional.numerics import at_least_float32
-from visattn.functional.pooling import channel_deviations, channel_means
+from visattn.functional.pooling import channel_means, channel_stds
 
 
 def squeeze_excitation_gate(
@@ -18,7 +18,7 @@ def squeeze_excitation_gate(
     squeeze_bias: Float[Tensor, " r"] | None = None,
     excite_bias: Float[Tensor, " c"] | None = None,
 ) -> Float[Tensor, "b c"]:
-    """Return the gate of each channel, in (0, 1), by a bottleneck of two linear maps.
+    """Return the squeeze-and-excitation gate of each channel, in (0, 1).
 
     Example:
         >>> import torch
@@ -32,16 +32,16 @@ def squeeze_excitation_gate(
     return linear(hidden, excite, excite_bias).sigmoid()
 
 
-def effective_gate(
+def effective_se_gate(
     pooled: Float[Tensor, "b c"],
     weight: Float[Tensor, "c c"],
     bias: Float[Tensor, " c"] | None = None,
 ) -> Float[Tensor, "b c"]:
-    """Return the gate of each channel, in [0, 1], by one linear map and a hard sigmoid.
+    """Return the effective SE gate of each channel, in [0, 1]: one linear map and a hard sigmoid.
 
     Example:
         >>> import torch
-        >>> effective_gate(torch.tensor([[-9.0, 0.0, 9.0]]), torch.eye(3))
+        >>> effective_se_gate(torch.tensor([[-9.0, 0.0, 9.0]]), torch.eye(3))
         tensor([[0.0000, 0.5000, 1.0000]])
 
     Source:
@@ -50,14 +50,14 @@ def effective_gate(
     return hardsigmoid(linear(pooled, weight, bias))
 
 
-def efficient_kernel(channels: int) -> int:
-    """Return over how many neighboring channels an efficient gate looks; it is odd.
+def eca_kernel_size(channels: int) -> int:
+    """Return the odd kernel size of ECA for a number of channels.
 
     Raises:
         ValueError: If channels are below 1.
 
     Example:
-        >>> [efficient_kernel(channels) for channels in (64, 256, 2048)]
+        >>> [eca_kernel_size(channels) for channels in (64, 256, 2048)]
         [3, 5, 7]
 
     Source:
@@ -69,19 +69,17 @@ def efficient_kernel(channels: int) -> int:
     return kernel if kernel % 2 else kernel + 1
 
 
-def efficient_gate(
-    pooled: Float[Tensor, "b c"], weight: Float[Tensor, " k"]
-) -> Float[Tensor, "b c"]:
-    """Return the gate of each channel, in (0, 1), from the channels beside it.
+def eca_gate(pooled: Float[Tensor, "b c"], weight: Float[Tensor, " k"]) -> Float[Tensor, "b c"]:
+    """Return the ECA gate of each channel, in (0, 1): a 1D convolution over channels.
 
-    Beyond the first and the last channel there are zeros.
+    Channels are zero-padded.
 
     Raises:
-        ValueError: If the width of the window is even, so that it has no middle.
+        ValueError: If the kernel size is even.
 
     Example:
         >>> import torch
-        >>> efficient_gate(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0.0, 0.0, 1.0]))
+        >>> eca_gate(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0.0, 0.0, 1.0]))
         tensor([[0.5000, 0.5000, 0.5000]])
 
     Source:
@@ -89,30 +87,30 @@ def efficient_gate(
     """
     kernel = weight.shape[0]
     if kernel % 2 == 0:
-        raise ValueError(f"the window over the channels must be odd, got {kernel}")
+        raise ValueError(f"the kernel size must be odd, got {kernel}")
     mixed = conv1d(pooled.unsqueeze(1), weight[None, None], padding=kernel // 2)
     return mixed.squeeze(1).sigmoid()
 
 
-def channel_styles(x: Float[Tensor, "b c y x"], *, epsilon: float = 1e-5) -> Float[Tensor, "b c 2"]:
-    """Return the mean and the standard deviation of each channel, over its places.
+def style_pool(x: Float[Tensor, "b c y x"], *, eps: float = 1e-5) -> Float[Tensor, "b c 2"]:
+    """Return the style pooling of SRM: mean and standard deviation of each channel.
 
     Example:
         >>> import torch
-        >>> channel_styles(torch.tensor([[[[1.0, 3.0]]]]))
+        >>> style_pool(torch.tensor([[[[1.0, 3.0]]]]))
         tensor([[[2.0000, 1.0000]]])
 
     Source:
         Lee et al. 2019, arXiv:1903.10829, equations 1 to 3.
     """
-    deviations = channel_deviations(x, epsilon=epsilon).to(x.dtype)
+    deviations = channel_stds(x, eps=eps).to(x.dtype)
     return torch.stack((channel_means(x), deviations), dim=2)
 
 
 def style_scores(
     styles: Float[Tensor, "b c s"], weight: Float[Tensor, "c s"]
 ) -> Float[Tensor, "b c"]:
-    """Return one number per channel from its own style; over a batch and in a sigmoid, its gate.
+    """Return the style integration of SRM, to be followed by batch norm and a sigmoid.
 
     Example:
         >>> import torch
@@ -125,59 +123,57 @@ def style_scores(
     return (styles * weight).sum(2)
 
 
-def transformation_gate(
+def gct_gate(
     norms: Float[Tensor, "b c"],
     alpha: Float[Tensor, " c"],
     gamma: Float[Tensor, " c"],
     beta: Float[Tensor, " c"],
     *,
-    epsilon: float = 1e-5,
+    eps: float = 1e-5,
 ) -> Float[Tensor, "b c"]:
-    """Return the gate of each channel, in (0, 2), by how it stands among the channels.
+    """Return the gated channel transformation (GCT) gate of each channel, in (0, 2).
 
-    Where gamma and beta are 0, so that no channel competes, every gate is exactly 1.
+    With gamma and beta 0 every gate is exactly 1.
 
     Args:
-        norms: Euclidean norm of each channel.
-        alpha: How much the norm of a channel counts.
-        gamma: Above 0, a channel that stands out is held back by none and the others by it; below
-            0, the other way round.
-        beta: Gate of the channel on its own, before the tanh.
-        epsilon: Added to squares whose root is taken.
+        norms: L2 norm of each channel.
+        alpha: Weight of the norm in the embedding.
+        gamma: Gating weight: positive for competition between channels, negative for cooperation.
+        beta: Gating bias.
+        eps: Added before square roots.
 
     Example:
         >>> import torch
-        >>> none, one = torch.zeros(2), torch.ones(2)
-        >>> transformation_gate(torch.tensor([[3.0, 4.0]]), one, none, none)
+        >>> zeros, ones = torch.zeros(2), torch.ones(2)
+        >>> gct_gate(torch.tensor([[3.0, 4.0]]), ones, zeros, zeros)
         tensor([[1., 1.]])
 
     Source:
         Yang et al. 2020, arXiv:1909.11519, equations 2 to 4.
     """
-    embedded = alpha * (norms.square() + epsilon).sqrt()
-    across = embedded.square().mean(1, keepdim=True) + epsilon
+    embedded = alpha * (norms.square() + eps).sqrt()
+    across = embedded.square().mean(1, keepdim=True) + eps
     return 1 + torch.tanh(gamma * embedded * across.rsqrt() + beta)
 
 
-def global_context(
+def global_context_pool(
     x: Float[Tensor, "b c y x"],
     key: Float[Tensor, " c"],
     bias: Float[Tensor, " 1"] | None = None,
 ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b 1 n"]]:
-    """Return the mean feature of the places that fit the key, and their weights, row by row.
+    """Return the global context vector and the attention weights over positions.
 
-    The softmax is taken in float32 at least.
+    The softmax runs in float32 at least.
 
     Args:
         x: Features.
-        key: What a place that counts looks like.
-        bias: Added to the score of every place, so that the weights do not depend on it; released
-            weights have one.
+        key: Weight of the 1x1 convolution that scores positions.
+        bias: Bias of the scores, which does not change the weights; released checkpoints have it.
 
     Example:
         >>> import torch
         >>> x = torch.tensor([[[[0.0, 200.0]], [[1.0, 7.0]]]])
-        >>> context, weights = global_context(x, torch.tensor([1.0, 0.0]))
+        >>> context, weights = global_context_pool(x, torch.tensor([1.0, 0.0]))
         >>> context, weights
         (tensor([[200.,   7.]]), tensor([[[0., 1.]]]))
 
@@ -185,14 +181,14 @@ def global_context(
         Cao et al. 2019, arXiv:1904.11492, equation 4.
     """
     places = x.flatten(2)
-    # Of a vector and a batch of matrices, matmul would make one long matrix, and copy x for it.
+    # For a vector and a batch of matrices matmul would fold the batch and copy x.
     scores = key.expand(x.shape[0], 1, -1) @ places
     scores = at_least_float32(scores if bias is None else scores + bias)
     weights = scores.softmax(-1).to(x.dtype)
     return (weights @ places.transpose(1, 2)).squeeze(1), weights
 
 
-def context_shift(
+def global_context_transform(
     context: Float[Tensor, "b c"],
     squeeze: Float[Tensor, "r c"],
     excite: Float[Tensor, "c r"],
@@ -201,17 +197,17 @@ def context_shift(
     squeeze_bias: Float[Tensor, " r"] | None = None,
     excite_bias: Float[Tensor, " c"] | None = None,
     *,
-    epsilon: float = 1e-5,
+    eps: float = 1e-5,
 ) -> Float[Tensor, "b c"]:
-    """Return what is added to each channel at every place; any real number.
+    """Return the global context transform, which is added to every position.
 
-    One number that is normalized is always 0, and of two only their order is left. A bottleneck
-    that narrow is therefore scaled and shifted only.
+    Layer norm over fewer than three channels keeps no magnitude. Such a narrow bottleneck is scaled
+    and shifted without normalization.
 
     Example:
         >>> import torch
-        >>> one = torch.ones(1)
-        >>> context_shift(torch.tensor([[2.0]]), one[None], one[None], one, one)
+        >>> ones = torch.ones(1)
+        >>> global_context_transform(torch.tensor([[2.0]]), ones[None], ones[None], ones, ones)
         tensor([[3.]])
 
     Source:
@@ -221,5 +217,5 @@ def context_shift(
     if scale.shape[0] < 3:
         hidden = hidden * scale + shift
     else:
-        hidden = layer_norm(hidden, scale.shape, scale, shift, epsilon)
+        hidden = layer_norm(hidden, scale.shape, scale, shift, eps)
     return linear(hidden.relu(), excite, excite_bias)

@@ -1,4 +1,4 @@
-"""Gates per place: how much each place is to be seen, the same for all of its channels."""
+"""Spatial-attention gates: CBAM, spatial squeeze (sSE) and additive attention gates."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -8,36 +8,36 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate
 
-from visattn.functional.pooling import maxima, means
+from visattn.functional.pooling import fast_amax, fast_mean
 
 PoolOrder = Literal["max_mean", "mean_max"]
 
 
-def channel_pools(
+def channel_pool(
     x: Float[Tensor, "b c y x"], *, order: PoolOrder = "max_mean"
 ) -> Float[Tensor, "b 2 y x"]:
-    """Return the largest and the mean channel of each place.
+    """Return maximum and mean over channels, stacked.
 
     Args:
         x: Features.
         order: Which comes first.
 
     Example:
-        >>> channel_pools(torch.tensor([[[[1.0]], [[3.0]]]])).flatten()
+        >>> channel_pool(torch.tensor([[[[1.0]], [[3.0]]]])).flatten()
         tensor([3., 2.])
     """
-    pools = maxima(x, 1), means(x, (1,))
+    pools = fast_amax(x, 1), fast_mean(x, (1,))
     return torch.stack(pools if order == "max_mean" else pools[::-1], 1)
 
 
-def pooled_gate(
+def cbam_spatial_gate(
     x: Float[Tensor, "b c y x"],
     weight: Float[Tensor, "1 2 k k"],
     *,
     order: PoolOrder = "max_mean",
     norm: Callable[[Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "b y x"]:
-    """Return the gate of each place, in (0, 1), from the largest and mean channels around it.
+    """Return the spatial gate of CBAM, in (0, 1): a convolution of max and mean over channels.
 
     Args:
         x: Features.
@@ -46,26 +46,26 @@ def pooled_gate(
         norm: What the score passes before the sigmoid, as a batch normalization; nothing if None.
 
     Example:
-        >>> pooled_gate(torch.ones(1, 3, 2, 2), torch.zeros(1, 2, 7, 7))
+        >>> cbam_spatial_gate(torch.ones(1, 3, 2, 2), torch.zeros(1, 2, 7, 7))
         tensor([[[0.5000, 0.5000],
                  [0.5000, 0.5000]]])
 
     Source:
         Woo et al. 2018, arXiv:1807.06521, equation 3.
     """
-    score = conv2d(channel_pools(x, order=order), weight, padding=weight.shape[-1] // 2)
+    score = conv2d(channel_pool(x, order=order), weight, padding=weight.shape[-1] // 2)
     return (score if norm is None else norm(score)).sigmoid().squeeze(1)
 
 
-def projected_gate(
+def spatial_squeeze_gate(
     x: Float[Tensor, "b c y x"],
     weight: Float[Tensor, " c"],
     bias: Float[Tensor, " 1"] | None = None,
 ) -> Float[Tensor, "b y x"]:
-    """Return the gate of each place, in (0, 1), from a linear map of its channels.
+    """Return the sSE gate of each position, in (0, 1): a 1x1 convolution of its channels.
 
     Example:
-        >>> projected_gate(torch.zeros(1, 3, 1, 2), torch.ones(3))
+        >>> spatial_squeeze_gate(torch.zeros(1, 3, 1, 2), torch.ones(3))
         tensor([[[0.5000, 0.5000]]])
 
     Source:
@@ -80,9 +80,9 @@ def additive_gate(
     weight: Float[Tensor, " h"],
     bias: Float[Tensor, " 1"] | None = None,
 ) -> Float[Tensor, "b y x"]:
-    """Return the gate of each place, in (0, 1): how well its features fit the signal.
+    """Return the additive attention gate of each position, in (0, 1), from features and signal.
 
-    Both sides arrive projected to one width, the signal with its bias.
+    Both are already projected to the same number of channels, the signal with its bias.
 
     Args:
         features: What is gated, projected.
@@ -97,16 +97,16 @@ def additive_gate(
     Source:
         Oktay et al. 2018, arXiv:1804.03999, equations 1 and 2.
     """
-    return projected_gate((features + signal).relu(), weight, bias)
+    return spatial_squeeze_gate((features + signal).relu(), weight, bias)
 
 
-def resampled(
+def resize_bilinear(
     x: Float[Tensor, "b c _y _x"], size: tuple[int, int]
 ) -> Float[Tensor, "b c _height _width"]:
-    """Return maps on a grid of another size, bilinear between the centers of the old one.
+    """Resize features bilinearly (`align_corners=False`).
 
     Example:
-        >>> resampled(torch.tensor([[[[0.0, 4.0]]]]), (1, 4))
+        >>> resize_bilinear(torch.tensor([[[[0.0, 4.0]]]]), (1, 4))
         tensor([[[[0., 1., 3., 4.]]]])
     """
     return interpolate(x, size, mode="bilinear", align_corners=False)

@@ -1,13 +1,13 @@
-"""The retina: a sharp small window and wider, coarser ones around it, anywhere on an image.
+"""Glimpse extraction: a multi-scale retina of concentric windows with decreasing resolution.
 
-A place is (x, y) in [-1, 1]: (-1, -1) is the corner where the image's top and left edges meet,
-(0, 0) its middle; x goes with the width, y with the height. A glimpse of g x g cells has a window
+A location is (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image, (0, 0) its center; x
+goes along the width, y along the height. A glimpse of g x g cells has a window
 for each scale: the first is g pixels wide, each next one twice as wide, all of them averaged down
-to g x g cells. In pixels from the edge, the window of scale i begins at the whole number
+to g x g cells. In pixels from the edge, the window of scale i begins at
 
-    floor((place + 1) / 2 * side - g * 2^i / 2 + 1/2)
+    floor((location + 1) / 2 * side - g * 2^i / 2 + 1/2)
 
-What lies outside the image is a background.
+Outside the image pixels have the value `pad_value`.
 
 Source:
     Mnih et al. 2014, arXiv:1406.6247, section 3.1. The paper does not say how a window is placed
@@ -26,14 +26,14 @@ Size = tuple[int, int]
 
 
 class GlimpsePyramid(NamedTuple):
-    """Images ready to be looked at.
+    """Box-filtered images from which glimpses are extracted.
 
     Args:
-        levels: For scale i, the means of boxes of `2^i` pixels: the first begins as far before the
-            image as the widest box is wide, the last where the image ends or later.
-        middle: x and y of the middle of the images, in pixels.
-        last: The last column and the last row that all levels have.
-        margin: How many pixels before the images the levels begin.
+        levels: Level i holds the means of boxes of `2^i` pixels at every pixel, from one widest box
+            before the image to its end.
+        middle: x and y of the image center, in pixels.
+        last: Last column and last row that all levels have.
+        margin: Number of padding pixels before the image.
     """
 
     levels: tuple[Float[Tensor, "b c _ _"], ...]
@@ -43,24 +43,26 @@ class GlimpsePyramid(NamedTuple):
 
 
 def glimpse_boxes(
-    places: Float[Tensor, "*n 2"], size: Size, *, glimpse: int, scales: int
+    locations: Float[Tensor, "*n 2"], image_size: Size, *, glimpse_size: int, num_scales: int
 ) -> Float[Tensor, "*n s 4"]:
-    """Return where the windows of glimpses lie: left, top, right and bottom, in pixels.
+    """Return the windows of glimpses as boxes: left, top, right and bottom, in pixels.
 
     Args:
-        places: x and y of each glimpse, in [-1, 1].
-        size: Height and width of the image.
-        glimpse: Cells along a side, g.
-        scales: How many windows, each twice as wide as the one before.
+        locations: x and y of each glimpse, in [-1, 1].
+        image_size: Height and width of the image.
+        glimpse_size: Cells along a side, g.
+        num_scales: Number of windows, each twice as wide as the one before.
 
     Example:
-        >>> glimpse_boxes(torch.zeros(2), (28, 60), glimpse=8, scales=2)
+        >>> glimpse_boxes(torch.zeros(2), (28, 60), glimpse_size=8, num_scales=2)
         tensor([[26., 10., 34., 18.],
                 [22.,  6., 38., 22.]])
     """
-    wide = [glimpse * 2**scale for scale in range(scales)]
-    middles = _middles(places, places.new_tensor([size[1] / 2, size[0] / 2]))
-    starts = [_corners(middles, side) for side in wide]
+    wide = [glimpse_size * 2**scale for scale in range(num_scales)]
+    middles = _pixel_centers(
+        locations, locations.new_tensor([image_size[1] / 2, image_size[0] / 2])
+    )
+    starts = [_top_left(middles, side) for side in wide]
     ends = [start + side for start, side in zip(starts, wide, strict=True)]
     return torch.stack([torch.cat(box, -1) for box in zip(starts, ends, strict=True)], -2)
 
@@ -68,38 +70,37 @@ def glimpse_boxes(
 def glimpse_pyramid(
     images: Float[Tensor, "b c y x"],
     *,
-    scales: int,
-    background: float | Float[Tensor, " c"] = 0.0,
+    num_scales: int,
+    pad_value: float | Float[Tensor, " c"] = 0.0,
 ) -> GlimpsePyramid:
-    """Return images ready to be looked at: for each scale, the mean of the box at every pixel.
+    """Return box-filtered images for glimpse extraction, computed once for all glimpses.
 
-    Made once for images, it serves all their glimpses. The mean over a box is the mean of the
-    four boxes of half its side, so that a scale costs four additions a pixel. The outermost boxes
-    hold nothing but background, and stand for all that lie farther out.
+    The mean of a box is the mean of four boxes of half its side, so that a scale costs four
+    additions per pixel. The outermost boxes contain only padding and stand for all beyond.
 
     Args:
-        images: In any units.
-        scales: How many.
-        background: What lies around the images, in their units, one number or one per channel.
+        images: Images.
+        num_scales: Number of scales.
+        pad_value: Value outside the images, one number or one per channel.
 
     Raises:
         ValueError: If there are no scales, or no pixels.
 
     Example:
-        >>> pixels, boxes = glimpse_pyramid(torch.ones(1, 1, 3, 5), scales=2).levels
+        >>> pixels, boxes = glimpse_pyramid(torch.ones(1, 1, 3, 5), num_scales=2).levels
         >>> pixels.shape, boxes.shape
         (torch.Size([1, 1, 7, 9]), torch.Size([1, 1, 6, 8]))
         >>> pixels.sum(), boxes[0, 0, 0].sum(), boxes.amax()
         (tensor(15.), tensor(0.), tensor(1.))
     """
-    if scales < 1 or 0 in images.shape[1:]:
+    if num_scales < 1 or 0 in images.shape[1:]:
         raise ValueError(
             "a pyramid needs at least 1 scale, and images with pixels; got "
-            f"scales={scales} and images {list(images.shape)}"
+            f"num_scales={num_scales} and images {list(images.shape)}"
         )
-    margin = 2 ** (scales - 1)
-    levels = [_framed(images, background, margin)]
-    for scale in range(scales - 1):
+    margin = 2 ** (num_scales - 1)
+    levels = [_pad_images(images, pad_value, margin)]
+    for scale in range(num_scales - 1):
         half, level = 2**scale, levels[-1]
         wide = level[..., :-half] + level[..., half:]
         levels.append((wide[..., :-half, :] + wide[..., half:, :]) / 4)
@@ -108,89 +109,93 @@ def glimpse_pyramid(
     return GlimpsePyramid(tuple(levels), width_height / 2, last, margin)
 
 
-def cropped_glimpses(
+def crop_glimpses(
     pyramid: GlimpsePyramid,
-    places: Float[Tensor, "r 2"],
+    locations: Float[Tensor, "r 2"],
     *,
-    glimpse: int,
-    which: Int[Tensor, " r"] | None = None,
+    glimpse_size: int,
+    image_indices: Int[Tensor, " r"] | None = None,
 ) -> Float[Tensor, "r s c g g"]:
-    """Return what is seen at places, windows snapped to whole pixels.
+    """Extract glimpses with windows rounded to whole pixels.
 
     Args:
-        pyramid: Of the images, as `glimpse_pyramid` gives it.
-        places: x and y of each glimpse, in [-1, 1]; no gradient flows into them.
-        glimpse: Cells along a side.
-        which: The image of each glimpse; the n-th looks at the n-th image if left out.
+        pyramid: Pyramid of the images, from `glimpse_pyramid`.
+        locations: x and y of each glimpse, in [-1, 1]; no gradient flows into them.
+        glimpse_size: Cells along a side.
+        image_indices: Image of each glimpse; glimpse n belongs to image n if None.
 
     Raises:
-        ValueError: If a glimpse has no cells, or places and images do not fit together.
+        ValueError: If a glimpse has no cells, or locations and images do not match.
 
     Example:
         >>> image = torch.arange(12.0).view(1, 1, 3, 4)
-        >>> pyramid = glimpse_pyramid(image, scales=1)
-        >>> cropped_glimpses(pyramid, torch.zeros(1, 2), glimpse=2)[0, 0, 0]
+        >>> pyramid = glimpse_pyramid(image, num_scales=1)
+        >>> crop_glimpses(pyramid, torch.zeros(1, 2), glimpse_size=2)[0, 0, 0]
         tensor([[ 5.,  6.],
                 [ 9., 10.]])
     """
-    which = _images_of(pyramid, places, which, glimpse)
-    middles = _middles(places, pyramid.middle)
-    seen: list[Tensor] = []
+    image_indices = _check_image_indices(pyramid, locations, image_indices, glimpse_size)
+    middles = _pixel_centers(locations, pyramid.middle)
+    glimpses: list[Tensor] = []
     for scale, level in enumerate(pyramid.levels):
-        first = _corners(middles, glimpse * 2**scale).long()
-        seen.append(_taken(level, which, *_cells(pyramid, first, glimpse, 2**scale)))
-    return torch.stack(seen, 1) if len(seen) > 1 else seen[0].unsqueeze(1)
+        first = _top_left(middles, glimpse_size * 2**scale).long()
+        glimpses.append(
+            _gather_cells(
+                level, image_indices, *_cell_indices(pyramid, first, glimpse_size, 2**scale)
+            )
+        )
+    return torch.stack(glimpses, 1) if len(glimpses) > 1 else glimpses[0].unsqueeze(1)
 
 
-def sampled_glimpses(
+def sample_glimpses(
     pyramid: GlimpsePyramid,
-    places: Float[Tensor, "r 2"],
+    locations: Float[Tensor, "r 2"],
     *,
-    glimpse: int,
-    which: Int[Tensor, " r"] | None = None,
+    glimpse_size: int,
+    image_indices: Int[Tensor, " r"] | None = None,
 ) -> Float[Tensor, "r s c g g"]:
-    """Return what is seen at places, windows anywhere between pixels.
+    """Extract glimpses with bilinear interpolation between pixels.
 
-    Bilinear between the four nearest windows of `cropped_glimpses`: the same where a window begins
-    at a whole pixel, and gradients flow into the places.
+    The result interpolates the four nearest windows of `crop_glimpses`, equals it where a window
+    begins at a whole pixel, and passes gradients to the locations.
 
     Args:
-        pyramid: Of the images, as `glimpse_pyramid` gives it.
-        places: x and y of each glimpse, in [-1, 1].
-        glimpse: Cells along a side.
-        which: The image of each glimpse; the n-th looks at the n-th image if left out.
+        pyramid: Pyramid of the images, from `glimpse_pyramid`.
+        locations: x and y of each glimpse, in [-1, 1].
+        glimpse_size: Cells along a side.
+        image_indices: Image of each glimpse; glimpse n belongs to image n if None.
 
     Raises:
-        ValueError: If a glimpse has no cells, or places and images do not fit together.
+        ValueError: If a glimpse has no cells, or locations and images do not match.
 
     Example:
         >>> image = torch.arange(12.0).view(1, 1, 3, 4)
-        >>> pyramid = glimpse_pyramid(image, scales=1)
-        >>> sampled_glimpses(pyramid, torch.zeros(1, 2), glimpse=2)[0, 0, 0]
+        >>> pyramid = glimpse_pyramid(image, num_scales=1)
+        >>> sample_glimpses(pyramid, torch.zeros(1, 2), glimpse_size=2)[0, 0, 0]
         tensor([[3., 4.],
                 [7., 8.]])
     """
-    which = _images_of(pyramid, places, which, glimpse)
-    middles = _middles(places, pyramid.middle)
-    seen: list[Tensor] = []
+    image_indices = _check_image_indices(pyramid, locations, image_indices, glimpse_size)
+    middles = _pixel_centers(locations, pyramid.middle)
+    glimpses: list[Tensor] = []
     for scale, level in enumerate(pyramid.levels):
-        start = middles - glimpse * 2**scale / 2
+        start = middles - glimpse_size * 2**scale / 2
         whole = start.detach().floor()
         first = whole.long()
-        columns, rows = _cells(pyramid, first, glimpse, 2**scale)
-        right, below = _cells(pyramid, first + 1, glimpse, 2**scale)
-        see = partial(_taken, level, which)
+        columns, rows = _cell_indices(pyramid, first, glimpse_size, 2**scale)
+        right, below = _cell_indices(pyramid, first + 1, glimpse_size, 2**scale)
+        see = partial(_gather_cells, level, image_indices)
         across, down = (start - whole).view(-1, 2, 1, 1, 1).unbind(1)
         upper = torch.lerp(see(columns, rows), see(right, rows), across)
         lower = torch.lerp(see(columns, below), see(right, below), across)
-        seen.append(torch.lerp(upper, lower, down))
-    return torch.stack(seen, 1)
+        glimpses.append(torch.lerp(upper, lower, down))
+    return torch.stack(glimpses, 1)
 
 
-def _framed(
+def _pad_images(
     images: Float[Tensor, "b c y x"], background: float | Tensor, margin: int
 ) -> Float[Tensor, "b c v u"]:
-    """Return images with background around them."""
+    """Pad images on all sides."""
     if not isinstance(background, Tensor):
         return pad(images, (margin,) * 4, value=background)
     height, width = images.shape[2:]
@@ -200,20 +205,22 @@ def _framed(
     return framed
 
 
-def _middles(places: Float[Tensor, "*n 2"], middle: Float[Tensor, "2"]) -> Float[Tensor, "*n 2"]:
-    """Return x and y of places in pixels."""
+def _pixel_centers(
+    places: Float[Tensor, "*n 2"], middle: Float[Tensor, "2"]
+) -> Float[Tensor, "*n 2"]:
+    """Return locations in pixels."""
     return (places + 1) * middle
 
 
-def _corners(middles: Float[Tensor, "*n 2"], wide: int) -> Float[Tensor, "*n 2"]:
-    """Return the left and the top of windows, whole numbers of pixels."""
+def _top_left(middles: Float[Tensor, "*n 2"], wide: int) -> Float[Tensor, "*n 2"]:
+    """Return left and top of windows, rounded to whole pixels."""
     return (middles + (0.5 - wide / 2)).floor()
 
 
-def _cells(
+def _cell_indices(
     pyramid: GlimpsePyramid, first: Int[Tensor, "r 2"], glimpse: int, step: int
 ) -> tuple[Int[Tensor, "r g"], Int[Tensor, "r g"]]:
-    """Return the columns and the rows of a level that the cells of windows are."""
+    """Return column and row indices of the cells of windows in a level."""
     begin = pyramid.margin
     offsets = torch.arange(begin, begin + glimpse * step, step, device=first.device)
     cells = (first.unsqueeze(2) + offsets).clamp_(min=0).minimum(pyramid.last)
@@ -221,24 +228,24 @@ def _cells(
     return columns, rows
 
 
-def _taken(
+def _gather_cells(
     level: Float[Tensor, "b c y x"],
     which: Int[Tensor, " r"],
     columns: Int[Tensor, "r g"],
     rows: Int[Tensor, "r g"],
 ) -> Float[Tensor, "r c g g"]:
-    """Return the cells of a level by their numbers; indexing by all four takes much longer."""
+    """Gather cells by flat indices, which is much faster than indexing by four tensors."""
     _, channels, height, width = level.shape
     lines = torch.add((which * (channels * height * width)).unsqueeze(1), rows, alpha=width)
     numbers = columns.unsqueeze(1) + lines.unsqueeze(2)
     if channels > 1:
         planes = torch.arange(channels, device=level.device) * (height * width)
         numbers = numbers.unsqueeze(1) + planes.view(-1, 1, 1)
-    seen = level.flatten().index_select(0, numbers.flatten())
-    return seen.view(-1, channels, *numbers.shape[-2:])
+    cells = level.flatten().index_select(0, numbers.flatten())
+    return cells.view(-1, channels, *numbers.shape[-2:])
 
 
-def _images_of(
+def _check_image_indices(
     pyramid: GlimpsePyramid, places: Tensor, which: Tensor | None, glimpse: int
 ) -> Int[Tensor, " r"]:
     if glimpse < 1:
@@ -247,7 +254,7 @@ def _images_of(
         which = torch.arange(pyramid.levels[0].shape[0], device=places.device)
     if which.shape != places.shape[:1]:
         raise ValueError(
-            "each place needs its image: say `which`, or one place for each image; got "
-            f"{len(places)} places for {len(which)} images"
+            "each location needs an image: pass image_indices, or one location per image; got "
+            f"{len(places)} locations for {len(which)} images"
         )
     return which

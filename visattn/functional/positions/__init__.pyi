@@ -1,24 +1,14 @@
 from .relative import (
-    relative_biases as relative_biases,
-)
-from .relative import (
-    relative_offsets as relative_offsets,
-)
-from .relative import (
+    relative_position_bias as relative_position_bias,
+    relative_position_index as relative_position_index,
     relative_position_scores as relative_position_scores,
 )
 from .rotary import (
-    grid_rotations as grid_rotations,
-)
-from .rotary import (
-    rotated as rotated,
+    apply_rotary as apply_rotary,
+    rotary_cos_sin as rotary_cos_sin,
 )
 from .sincos import (
-    falling_frequencies as falling_frequencies,
-)
-from .sincos import (
-    resampled_positions as resampled_positions,
-)
-from .sincos import (
-    sine_positions as sine_positions,
+    inverse_frequencies as inverse_frequencies,
+    resample_pos_embed as resample_pos_embed,
+    sincos_pos_embed as sincos_pos_embed,
 )

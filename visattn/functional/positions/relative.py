@@ -1,39 +1,39 @@
-"""Scores of where a key lies as seen from its query, on a grid of any size."""
+"""Relative positions: index tables, position scores (BoTNet) and position bias (Swin)."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def relative_offsets(
-    size: int, reach: int, *, device: torch.device | None = None
+def relative_position_index(
+    size: int, max_offset: int, *, device: torch.device | None = None
 ) -> Int[Tensor, "size size"]:
-    """Return which row of a table of offsets a query (first axis) reads for a key (second).
+    """Return the index of each query (dim 0) and key (dim 1) into a table of relative positions.
 
-    Row `reach` of the table is the query's own place, the row after it the place one further on.
-    Offsets beyond the reach read the first or the last row, so that a table fits every size.
+    Index `max_offset` is offset 0. Larger offsets are clipped, so that a table fits every size.
 
     Args:
-        size: Number of places in a line.
-        reach: Farthest offset that has a row of its own; the table has 2 · reach + 1 of them.
-        device: Where the numbers are needed.
+        size: Number of positions along the axis.
+        max_offset: Largest offset; the table has 2 · max_offset + 1 rows.
+        device: Device of the result.
 
     Raises:
-        ValueError: If size is below 1, or reach below 0.
+        ValueError: If size is below 1, or max_offset below 0.
 
     Example:
-        >>> relative_offsets(4, 2)
+        >>> relative_position_index(4, 2)
         tensor([[2, 3, 4, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0, 0, 1, 2]])
 
     Source:
         Shaw et al. 2018, arXiv:1803.02155, section 3.2.
     """
-    if size < 1 or reach < 0:
+    if size < 1 or max_offset < 0:
         raise ValueError(
-            f"size must be at least 1 and reach at least 0, got size={size}, reach={reach}"
+            "size must be at least 1 and max_offset at least 0, "
+            f"got size={size}, max_offset={max_offset}"
         )
     places = torch.arange(size, device=device)
-    return (places - places[:, None]).clamp(-reach, reach) + reach
+    return (places - places[:, None]).clamp(-max_offset, max_offset) + max_offset
 
 
 def relative_position_scores(
@@ -41,29 +41,28 @@ def relative_position_scores(
     rows: Float[Tensor, "r d"],
     columns: Float[Tensor, "s d"],
 ) -> Float[Tensor, "*b y*x y*x"]:
-    """Return what each query says of each key's place: the products with its two offsets, summed.
+    """Return relative position scores: query · (row offset embedding + column offset embedding).
 
-    The scores are not scaled; queries that are scaled give scores that are. One line of the grid
-    is multiplied with each table, not each pair of places: n (y + x) d multiplications, and n²
-    numbers in the result.
+    The scores are not scaled. They take n (y + x) d multiplications for n = y x positions, and n²
+    numbers.
 
     Args:
-        queries: On their grid, row by row.
-        rows: A vector for each vertical offset, upwards first; an odd number of them.
-        columns: A vector for each horizontal offset, leftwards first; an odd number of them.
+        queries: Queries on their grid.
+        rows: Embeddings of vertical offsets, upwards first; an odd number.
+        columns: Embeddings of horizontal offsets, leftwards first; an odd number.
 
     Raises:
-        ValueError: If a table has an even number of rows, and so no middle.
+        ValueError: If a table has an even number of rows.
 
     Example:
-        >>> one = torch.ones(2, 1, 1)  # a column of two places
-        >>> relative_position_scores(one, torch.tensor([[-1.0], [0], [5]]), torch.zeros(1, 1))
+        >>> queries = torch.ones(2, 1, 1)  # a grid of two rows and one column
+        >>> relative_position_scores(queries, torch.tensor([[-1.0], [0], [5]]), torch.zeros(1, 1))
         tensor([[ 0.,  5.],
                 [-1.,  0.]])
 
     Source:
         Srinivas et al. 2021, arXiv:2101.11605, figure 4; Ramachandran et al. 2019,
-        arXiv:1906.05909, equation 3. Deviation: offsets beyond a table share its last row.
+        arXiv:1906.05909, equation 3. Deviation: larger offsets are clipped.
     """
     across, down = (
         _offset_vectors(queries.shape[-2], columns),
@@ -75,31 +74,31 @@ def relative_position_scores(
     return scores.flatten(-2).flatten(-3, -2)
 
 
-def relative_biases(
+def relative_position_bias(
     table: Float[Tensor, "h r s"],
-    asking: Int[Tensor, "*w q"],
-    offered: Int[Tensor, "*w m"],
-    width: int,
+    query_tokens: Int[Tensor, "*w q"],
+    key_tokens: Int[Tensor, "*w m"],
+    grid_width: int,
     *,
-    before: int = 0,
+    num_prefix_tokens: int = 0,
 ) -> Float[Tensor, "h *w q m"]:
-    """Return the number that a table holds for the offset of each key from its query.
+    """Return the relative position bias of each pair of query and key tokens.
 
     Args:
-        table: A number for each vertical offset (rows, upwards first) and each horizontal one; an
-            odd number of both. Offsets beyond it read its edge.
-        asking: Tokens that ask; those of the grid are counted row by row.
-        offered: Tokens that they look at.
-        width: Cells in a row of the grid.
-        before: Tokens before the grid, which have no place: their biases are zero, and so are those
-            of tokens below zero.
+        table: Bias of each head, vertical offset (upwards first) and horizontal offset; odd sizes.
+            Larger offsets are clipped.
+        query_tokens: Query tokens; tokens of the grid are row-major.
+        key_tokens: Key tokens.
+        grid_width: Width of the grid.
+        num_prefix_tokens: Tokens before the grid. They have no position: their bias is zero, and so
+            is that of negative tokens (padding).
 
     Raises:
-        ValueError: If the table has no middle.
+        ValueError: If a side of the table is even.
 
     Example:
         >>> table, tokens = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.arange(2)
-        >>> relative_biases(table, tokens, tokens, 2)
+        >>> relative_position_bias(table, tokens, tokens, 2)
         tensor([[[2., 3.], [1., 2.]]])
 
     Source:
@@ -108,19 +107,23 @@ def relative_biases(
     height, across = table.shape[1:]
     if height % 2 == 0 or across % 2 == 0:
         raise ValueError(
-            f"a table of offsets must have odd sides and so a middle, got {height} x {across}"
+            f"a table of relative positions must have odd sides, got {height} x {across}"
         )
-    query, key = (asking - before).unsqueeze(-1), (offered - before).unsqueeze(-2)
-    down = (key // width - query // width).clamp(-(height // 2), height // 2) + height // 2
-    right = (key % width - query % width).clamp(-(across // 2), across // 2) + across // 2
-    found = table.flatten(1).index_select(1, (down * across + right).flatten())
-    return found.reshape(-1, *down.shape) * ((query >= 0) & (key >= 0))
+    query, key = (
+        (query_tokens - num_prefix_tokens).unsqueeze(-1),
+        (key_tokens - num_prefix_tokens).unsqueeze(-2),
+    )
+    down = (key // grid_width - query // grid_width).clamp(
+        -(height // 2), height // 2
+    ) + height // 2
+    right = (key % grid_width - query % grid_width).clamp(-(across // 2), across // 2) + across // 2
+    bias = table.flatten(1).index_select(1, (down * across + right).flatten())
+    return bias.reshape(-1, *down.shape) * ((query >= 0) & (key >= 0))
 
 
 def _offset_vectors(size: int, table: Float[Tensor, "r d"]) -> Float[Tensor, "size size d"]:
     if table.shape[0] % 2 == 0:
         raise ValueError(
-            "a table of offsets must have 2 · reach + 1 rows, the middle one for the query's own "
-            f"place, got {table.shape[0]}"
+            f"a table of relative positions must have an odd number of rows, got {table.shape[0]}"
         )
-    return table[relative_offsets(size, table.shape[0] // 2, device=table.device)]
+    return table[relative_position_index(size, table.shape[0] // 2, device=table.device)]

@@ -1,32 +1,16 @@
 from .filters import (
     center_surround as center_surround,
-)
-from .filters import (
-    gabor_pairs as gabor_pairs,
-)
-from .filters import (
+    gabor_energy as gabor_energy,
+    gabor_filters as gabor_filters,
     gaussian_pyramid as gaussian_pyramid,
-)
-from .filters import (
-    orientation_energies as orientation_energies,
-)
-from .filters import (
-    resized as resized,
+    resize_antialiased as resize_antialiased,
 )
 from .itti_koch import (
+    color_opponency as color_opponency,
     conspicuity_maps as conspicuity_maps,
-)
-from .itti_koch import (
-    opponents as opponents,
-)
-from .itti_koch import (
-    saliency as saliency,
-)
-from .itti_koch import (
-    salient_paths as salient_paths,
-)
-from .itti_koch import (
-    singled_out as singled_out,
+    itti_koch_saliency as itti_koch_saliency,
+    normalize_peaks as normalize_peaks,
+    saliency_scanpaths as saliency_scanpaths,
 )
 from .spectral_residual import (
     spectral_residual as spectral_residual,

@@ -1,4 +1,4 @@
-"""What stands out in an image: by brightness, by color, by the direction of its stripes."""
+"""Saliency model of Itti, Koch and Niebur: intensity, color and orientation contrast."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -8,37 +8,38 @@ from torch.nn.functional import max_pool2d, pad
 from visattn.functional.numerics import at_least_float32, without_autocast
 from visattn.functional.saliency.filters import (
     center_surround,
+    gabor_energy,
     gaussian_pyramid,
-    orientation_energies,
-    resized,
+    resize_antialiased,
 )
 
-_FAINT = 1e-4  # a map below this everywhere holds rounding errors, which must not be blown up
-_ALIKE = 1e-4  # of the largest value: what differs by less is equal but for rounding
-_PEAK = 0.1  # of the largest value: what is lower is no rival
+_MIN_MAXIMUM = 1e-4  # a map below this everywhere holds rounding errors only
+_TIE_TOLERANCE = 1e-4  # relative to the maximum: smaller differences are rounding errors
+_PEAK_THRESHOLD = 0.1  # relative to the maximum: lower local maxima are ignored
 
 
-def singled_out(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-    """Return each map scaled to 0 to 1, and held down the more, the more of it is equally strong.
+def normalize_peaks(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """Apply the normalization operator N(·): promote maps with few strong peaks.
 
-    It is multiplied with (1 - m)², m being the mean of its local maxima other than the largest:
-    a single peak stays, many alike vanish. Maxima are looked for among eight neighbors; those
-    below a tenth of the largest do not count, and a flat top counts once.
+    Each map is scaled to [0, 1] and multiplied by (1 - m)², where m is the mean of its local maxima
+    other than the global one: a single peak stays, many equal peaks vanish. Local maxima are
+    compared with eight neighbors; those below a tenth of the maximum are ignored, and a plateau
+    counts once.
 
     Args:
-        maps: Numbers from 0; a map that stays below 0.0001 gives 0.
+        maps: Non-negative maps; a map below 0.0001 everywhere gives 0.
 
     Example:
-        >>> singled_out(torch.tensor([[[[4.0, 0.0, 2.0, 0.0, 0.0]]]]))
+        >>> normalize_peaks(torch.tensor([[[[4.0, 0.0, 2.0, 0.0, 0.0]]]]))
         tensor([[[[0.2500, 0.0000, 0.1250, 0.0000, 0.0000]]]])
 
     Source:
         Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
-        Analysis", section 2.2, the operator N. Deviation: the paper does not say what a local
-        maximum is, nor that low ones are left out.
+        Analysis", section 2.2, the operator N. Deviation: the paper defines neither local
+        maxima nor a threshold for them.
     """
     largest = maps.amax((2, 3), keepdim=True)
-    scaled = torch.where(largest > _FAINT, maps / largest.clamp_min(_FAINT), 0.0)
+    scaled = torch.where(largest > _MIN_MAXIMUM, maps / largest.clamp_min(_MIN_MAXIMUM), 0.0)
     shares = _peaks(scaled)
     rivals = shares.sum((2, 3), keepdim=True) - 1
     total = (shares * scaled).sum((2, 3), keepdim=True) - 1
@@ -47,52 +48,51 @@ def singled_out(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
 
 
 def _peaks(scaled: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-    """Return 1 where a local maximum is; of a flat one each corner has its share, one in all."""
+    """Return 1 at local maxima; the corners of a plateau share a total of 1."""
     highest = max_pool2d(scaled, 3, stride=1, padding=1)
-    tops = ((scaled >= highest - _ALIKE) & (scaled > _PEAK)).to(scaled.dtype)
+    tops = ((scaled >= highest - _TIE_TOLERANCE) & (scaled > _PEAK_THRESHOLD)).to(scaled.dtype)
     around = pad(tops, (1, 1, 1, 1))
     rows = max_pool2d(around, (1, 3), stride=1)
-    # A top that goes on both upwards and downwards, or to both sides, is no corner.
+    # A plateau pixel with neighbors above and below, or to both sides, is no corner.
     vertical = 2 - rows[:, :, :-2] - rows[:, :, 2:]
     sideways = 2 - around[:, :, 1:-1, :-2] - around[:, :, 1:-1, 2:]
     return tops * vertical * sideways / 4
 
 
-def opponents(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
-    """Return brightness, how much redder than green a place is, and how much bluer than yellow.
+def color_opponency(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
+    """Return intensity, red-green opponency and blue-yellow opponency.
 
-    Colors are relative to the brightness, and 0 where that is at most a tenth of the image's
-    largest: there the eye sees no hue.
+    Colors are divided by the intensity, and 0 where it is at most a tenth of the image maximum,
+    since hue is not perceived there.
 
     Args:
         images: Red, green and blue, 0 to 1.
 
     Example:
-        >>> opponents(torch.tensor([0.6, 0.0, 0.0]).view(1, 3, 1, 1)).flatten()
+        >>> color_opponency(torch.tensor([0.6, 0.0, 0.0]).view(1, 3, 1, 1)).flatten()
         tensor([0.2000, 3.0000, 0.0000])
 
     Source:
         Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
         Analysis", section 2.1.
     """
-    bright = images.mean(1, keepdim=True)
-    seen = bright > 0.1 * bright.amax((2, 3), keepdim=True)
+    intensity = images.mean(1, keepdim=True)
+    visible = intensity > 0.1 * intensity.amax((2, 3), keepdim=True)
     tiny = torch.finfo(images.dtype).tiny
-    hues = torch.where(seen, images / bright.clamp_min(tiny), 0.0)
+    hues = torch.where(visible, images / intensity.clamp_min(tiny), 0.0)
     r, g, b = hues.unbind(1)
     red = (r - (g + b) / 2).clamp_min(0)
     green = (g - (r + b) / 2).clamp_min(0)
     blue = (b - (r + g) / 2).clamp_min(0)
     yellow = ((r + g) / 2 - (r - g).abs() / 2 - b).clamp_min(0)
-    return torch.stack((bright[:, 0], red - green, blue - yellow), 1)
+    return torch.stack((intensity[:, 0], red - green, blue - yellow), 1)
 
 
 def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w"]:
-    """Return how far each place stands out by its brightness, its color and its stripes, 0 to 1.
+    """Return the conspicuity maps of intensity, color and orientation, 0 to 1.
 
-    Each map is on a coarse grid: a sixteenth of the image's sides, and down to a quarter for
-    images with less than 256 pixels on the shorter one, for which all levels move up by as many.
-    Levels that such an image has not are left out.
+    The maps have a sixteenth of the image size, and up to a quarter for images with a shorter side
+    below 256 pixels, for which all pyramid levels are finer. Levels that do not exist are skipped.
 
     Args:
         images: Red, green and blue, 0 to 1.
@@ -101,7 +101,7 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
         >>> dot = torch.zeros(1, 3, 64, 48)
         >>> dot[:, 0, 40, 8] = 1.0
         >>> maps = conspicuity_maps(dot)
-        >>> maps.shape, [divmod(int(of.argmax()), 12) for of in maps[0, :2]]
+        >>> maps.shape, [divmod(int(part.argmax()), 12) for part in maps[0, :2]]
         (torch.Size([1, 3, 16, 12]), [(10, 2), (10, 2)])
 
     Source:
@@ -111,24 +111,24 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
     """
     height, width = images.shape[2:]
     finest, pairs = _scales(height, width)
-    levels = gaussian_pyramid(opponents(images), max(finest + 2, *sum(pairs, (0, 0))) + 1)
+    levels = gaussian_pyramid(color_opponency(images), max(finest + 2, *sum(pairs, (0, 0))) + 1)
     grid = (levels[finest + 2].shape[2], levels[finest + 2].shape[3])
     features = {
-        level: torch.cat((levels[level], orientation_energies(levels[level][:, 0])), 1)
+        level: torch.cat((levels[level], gabor_energy(levels[level][:, 0])), 1)
         for level in {level for pair in pairs for level in pair}
     }
     total = images.new_zeros(len(images), 7, *grid)
     for center, surround in pairs:
-        differing = center_surround(features[center], features[surround])
-        total = total + resized(singled_out(differing), grid)
-    stripes = singled_out(total[:, 3:]).sum(1)
-    return singled_out(torch.stack((total[:, 0], total[:, 1] + total[:, 2], stripes), 1))
+        contrast = center_surround(features[center], features[surround])
+        total = total + resize_antialiased(normalize_peaks(contrast), grid)
+    orientation = normalize_peaks(total[:, 3:]).sum(1)
+    return normalize_peaks(torch.stack((total[:, 0], total[:, 1] + total[:, 2], orientation), 1))
 
 
 def _scales(height: int, width: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return the finest level of a center, and which levels are compared: center and surround."""
+    """Return the finest center level and the pairs of center and surround levels."""
     finest = min(2, max(0, min(height, width).bit_length() - 7))
-    last = (max(height, width) - 1).bit_length()  # from here on there is one place
+    last = (max(height, width) - 1).bit_length()  # from this level on there is one pixel
     pairs = {
         (center, min(center + apart, last))
         for center in range(finest, min(finest + 3, last))
@@ -137,14 +137,13 @@ def _scales(height: int, width: int) -> tuple[int, list[tuple[int, int]]]:
     return finest, sorted(pairs)
 
 
-def saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
-    """Return how far each place stands out from the image, 0 to 1, at least in float32.
+def itti_koch_saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """Return the saliency map of Itti, Koch and Niebur, 0 to 1, in float32 at least.
 
-    It is the mean of what stands out by brightness, by color (red against green, blue against
-    yellow) and by the direction of stripes, each compared with its surroundings at six pairs of
-    scales, and each held down where many places stand out alike. Nothing is learned. An image does
-    not depend on the others of its batch; a constant one gives 0; a mirrored one gives the map
-    mirrored. Any size will do, yet below some 16 pixels a side there is little to compare.
+    The map is the mean of the conspicuity maps of intensity, color opponency and orientation,
+    computed from center-surround differences at six pairs of scales. Nothing is learned. A constant
+    image gives 0, and a flipped image the flipped map. Any size works, but below about 16 pixels
+    there is little to compare.
 
     Args:
         images: Red, green and blue, or one channel for gray images; 0 to 1.
@@ -155,73 +154,72 @@ def saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     Example:
         >>> dot = torch.zeros(1, 1, 64, 64)
         >>> dot[:, :, 40, 21] = 1.0
-        >>> places = saliency(dot)
-        >>> places.shape, divmod(int(places.argmax()), 64)
+        >>> saliency = itti_koch_saliency(dot)
+        >>> saliency.shape, divmod(int(saliency.argmax()), 64)
         (torch.Size([1, 64, 64]), (41, 21))
 
     Source:
         Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
-        Analysis", equation 8; the deviations are noted at `conspicuity_maps`, `singled_out`,
-        `orientation_energies` and `gaussian_pyramid`.
+        Analysis", equation 8; the deviations are noted at `conspicuity_maps`, `normalize_peaks`,
+        `gabor_energy` and `gaussian_pyramid`.
     """
     if images.shape[1] not in (1, 3):
         raise ValueError(f"images must have 1 channel or 3, got {images.shape[1]}")
     if not bool(((images >= 0) & (images <= 1)).all()):
         raise ValueError(
-            "images must hold numbers from 0 to 1, and some lie outside or are not numbers; "
-            "hand over pixels / 255, before they are normalized"
+            "images must hold numbers from 0 to 1, got numbers outside or NaN; "
+            "pass pixels / 255 without normalization"
         )
     height, width = images.shape[2:]
     colors = at_least_float32(images).expand(-1, 3, -1, -1)
     with without_autocast(images.device):
         mean = conspicuity_maps(colors).mean(1, keepdim=True)
-        return resized(mean, (height, width))[:, 0]
+        return resize_antialiased(mean, (height, width))[:, 0]
 
 
-def salient_paths(
-    saliency: Float[Tensor, "b y x"], glimpses: int, radius: float | None = None
+def saliency_scanpaths(
+    saliency: Float[Tensor, "b y x"], num_glimpses: int, radius: float | None = None
 ) -> Float[Tensor, "b t 2"]:
-    """Return the path of an eye that goes to the strongest place, then to the next, and so on.
+    """Return scanpaths that visit the most salient locations, with inhibition of return.
 
-    A place is (x, y), from (-1, -1) at the top left corner of the image to (1, 1) at its bottom
-    right one, and lies in the middle of a pixel. Once seen, a disc around it draws the eye no more,
-    until all of the image was seen and it begins anew. Of equal places the one nearest to the
-    middle is first, so that without any saliency the eye begins there.
+    A location is (x, y) at a pixel center, from (-1, -1) at the top left corner of the image to
+    (1, 1) at the bottom right corner. A disc around each visited location is inhibited until the
+    whole image was visited. Ties are broken towards the image center.
 
     Args:
-        saliency: How far each place stands out.
-        glimpses: Places in a path.
-        radius: Of the disc, in pixels; a sixth of the shorter side if None.
+        saliency: Saliency maps.
+        num_glimpses: Locations per scanpath.
+        radius: Radius of inhibition in pixels; a sixth of the shorter side if None.
 
     Raises:
-        ValueError: If glimpses are below 1, radius below 0, or the saliency is not finite.
+        ValueError: If `num_glimpses` is below 1, `radius` below 0, or the saliency not finite.
 
     Example:
-        >>> salient_paths(torch.tensor([[[0.0, 0.2, 0.0, 0.9, 0.8]]]), 2, radius=1.0)
+        >>> saliency_scanpaths(torch.tensor([[[0.0, 0.2, 0.0, 0.9, 0.8]]]), 2, radius=1.0)
         tensor([[[ 0.4000,  0.0000],
                  [-0.4000,  0.0000]]])
 
     Source:
         Koch and Ullman 1985, "Shifts in selective visual attention"; Itti, Koch and Niebur 1998,
-        section 2.2, for the disc. Deviation: the strongest place is taken at once instead of
-        through neurons that race for it, and near places are not preferred.
+        section 2.2, for the disc. Deviation: the maximum is computed directly instead of by a
+        winner-take-all network, and nearby locations are not preferred.
     """
     height, width = saliency.shape[1:]
     reach = min(height, width) / 6 if radius is None else radius
-    if glimpses < 1 or not reach >= 0:
+    if num_glimpses < 1 or not reach >= 0:
         raise ValueError(
-            f"glimpses must be at least 1, radius at least 0; got {glimpses=}, {radius=}"
+            f"num_glimpses must be at least 1, radius at least 0; got {num_glimpses=}, {radius=}"
         )
     if not bool(saliency.isfinite().all()):
-        raise ValueError("saliency must be finite, and some of it is not; was the image?")
+        raise ValueError("saliency must be finite, got NaN or infinity; check the image")
     across = torch.arange(width, device=saliency.device)
     down = torch.arange(height, device=saliency.device)[:, None]
-    aside = ((2 * across + 1 - width).square() + (2 * down + 1 - height).square()).flatten()
+    eccentricity = ((2 * across + 1 - width).square() + (2 * down + 1 - height).square()).flatten()
     free = torch.ones_like(saliency, dtype=torch.bool)
     path: list[Tensor] = []
-    for _ in range(glimpses):
+    for _ in range(num_glimpses):
         free = free | ~free.any(2, keepdim=True).any(1, keepdim=True)
-        place = _strongest(saliency, free, aside)
+        place = _argmax(saliency, free, eccentricity)
         y, x = place // width, place % width
         path.append(torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), -1))
         apart = (across - x[:, None, None]).square() + (down - y[:, None, None]).square()
@@ -229,10 +227,10 @@ def salient_paths(
     return torch.stack(path, 1).to(saliency.dtype)
 
 
-def _strongest(
-    saliency: Float[Tensor, "b y x"], free: Bool[Tensor, "b y x"], aside: Tensor
+def _argmax(
+    saliency: Float[Tensor, "b y x"], free: Bool[Tensor, "b y x"], eccentricity: Tensor
 ) -> Tensor:
-    """Return the index of the strongest free place of each image, the least aside of equals."""
-    left = torch.where(free, saliency, -torch.inf).flatten(1)
-    strongest = left == left.amax(1, keepdim=True)
-    return torch.where(strongest, aside, aside.max() + 1).argmin(1)
+    """Return the index of the free maximum of each image; ties go to the lowest eccentricity."""
+    candidates = torch.where(free, saliency, -torch.inf).flatten(1)
+    maximal = candidates == candidates.amax(1, keepdim=True)
+    return torch.where(maximal, eccentricity, eccentricity.max() + 1).argmin(1)

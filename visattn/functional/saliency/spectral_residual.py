@@ -1,4 +1,4 @@
-"""What is unexpected in an image's spectrum, and where in the image it lies."""
+"""Spectral residual saliency (Hou and Zhang 2007)."""
 
 from typing import cast
 
@@ -8,55 +8,55 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from visattn.functional.numerics import at_least_float32, gaussian_blur, without_autocast
-from visattn.functional.saliency.filters import resized
+from visattn.functional.saliency.filters import resize_antialiased
 
-_FAINT = 1e-5  # of the largest amplitude: what is below holds rounding errors
+_MIN_AMPLITUDE = 1e-5  # relative to the maximum: lower amplitudes are rounding errors
 
 
 def spectral_residual(
-    images: Float[Tensor, "b c y x"], *, side: int = 64, blur: float = 2.5
+    images: Float[Tensor, "b c y x"], *, grid_size: int = 64, sigma: float = 2.5
 ) -> Float[Tensor, "b h w"]:
-    """Return how unexpected each place of an image is, on a coarse grid, at least in float32.
+    """Return the spectral residual saliency map on a coarse grid, in float32 at least.
 
-    Spectra of natural images fall off smoothly. What stands out from the smoothed logarithm of
-    the amplitudes is kept with its phases, and carried back. An image does not depend on the
-    others of its batch, a mirrored one gives the map mirrored, a brighter one the same map.
+    The residual of the log amplitude spectrum against its local mean is transformed back with the
+    original phases. A flipped image gives the flipped map, a brighter one the same map.
 
     Args:
-        images: Of any channels, which are averaged.
-        side: Rows or columns, whichever are fewer, of the grid; of an image that has fewer, its
-            own.
-        blur: Standard deviation in places by which the map is smoothed at the end.
+        images: Images; channels are averaged.
+        grid_size: Shorter side of the grid; at most the shorter side of the image.
+        sigma: Standard deviation of the final Gaussian blur, in grid cells.
 
     Raises:
-        ValueError: If side is below 1, or blur not above 0.
+        ValueError: If `grid_size` is below 1 or `sigma` not above 0.
 
     Example:
         >>> image = torch.zeros(1, 1, 64, 96)
         >>> image[:, :, 40:43, 20:23] = 1.0
-        >>> found = spectral_residual(image)
-        >>> found.shape, divmod(int(found.argmax()), 96)
+        >>> saliency = spectral_residual(image)
+        >>> saliency.shape, divmod(int(saliency.argmax()), 96)
         (torch.Size([1, 64, 96]), (41, 21))
 
     Source:
         Hou and Zhang 2007, "Saliency Detection: A Spectral Residual Approach", equations 3 to 6;
-        side and blur as in the authors' code. Deviation: the mean of the log amplitudes goes
-        around the border of the spectrum, which has none.
+        grid size and sigma as in the authors' code. Deviation: the local mean of the log amplitudes
+        wraps around, since the spectrum is periodic.
     """
-    if side < 1 or not blur > 0:
-        raise ValueError(f"side must be at least 1 and blur above 0, got {side=}, {blur=}")
+    if grid_size < 1 or not sigma > 0:
+        raise ValueError(
+            f"grid_size must be at least 1 and sigma above 0, got {grid_size=}, {sigma=}"
+        )
     height, width = images.shape[2:]
-    step = max(1.0, min(height, width) / side)
+    step = max(1.0, min(height, width) / grid_size)
     gray = at_least_float32(images).mean(1, keepdim=True)
     with without_autocast(images.device):
-        small = resized(gray, (round(height / step), round(width / step)))
+        small = resize_antialiased(gray, (round(height / step), round(width / step)))
         spectra = cast("Tensor", torch.fft.fft2(small))  # pyright: ignore[reportUnknownMemberType]
         amplitudes = spectra.abs()
-        faint = _FAINT * amplitudes.amax((2, 3), keepdim=True)
-        faint = faint.clamp_min(torch.finfo(faint.dtype).tiny)
-        logs = torch.maximum(amplitudes, faint).log()
+        floor = _MIN_AMPLITUDE * amplitudes.amax((2, 3), keepdim=True)
+        floor = floor.clamp_min(torch.finfo(floor.dtype).tiny)
+        logs = torch.maximum(amplitudes, floor).log()
         expected = avg_pool2d(pad(logs, (1, 1, 1, 1), mode="circular"), 3, stride=1)
-        # exp(log a - expected) with the old phase is the old number times exp(-expected)
+        # exp(log a - expected) with the same phase is the spectrum times exp(-expected)
         whitened = spectra * (-expected).exp()
         back = cast("Tensor", torch.fft.ifft2(whitened))  # pyright: ignore[reportUnknownMemberType]
-        return gaussian_blur(back.abs().square(), blur)[:, 0]
+        return gaussian_blur(back.abs().square(), sigma)[:, 0]

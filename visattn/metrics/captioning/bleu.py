@@ -5,16 +5,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-ORDER = 4  # the longest run
+MAX_ORDER = 4  # the longest run
 
-Gram = tuple[str, ...]
+Ngram = tuple[str, ...]
 
 
 class NgramCounts(NamedTuple):
     """A caption as BLEU and CIDEr-D see it."""
 
     length: int  # in words
-    counts: tuple[Counter[Gram], ...]  # of runs of 1, 2, 3 and 4 words
+    counts: tuple[Counter[Ngram], ...]  # of runs of 1, 2, 3 and 4 words
 
 
 def ngram_counts(words: Sequence[str]) -> NgramCounts:
@@ -24,7 +24,9 @@ def ngram_counts(words: Sequence[str]) -> NgramCounts:
         >>> ngram_counts(["a", "dog", "a", "dog"]).counts[1]
         Counter({('a', 'dog'): 2, ('dog', 'a'): 1})
     """
-    runs = (zip(*(words[first:] for first in range(n)), strict=False) for n in range(1, ORDER + 1))
+    runs = (
+        zip(*(words[first:] for first in range(n)), strict=False) for n in range(1, MAX_ORDER + 1)
+    )
     return NgramCounts(len(words), tuple(Counter(run) for run in runs))
 
 
@@ -67,9 +69,9 @@ def _counted(caption: NgramCounts, references: Sequence[NgramCounts]) -> list[in
             min(count, max(reference.counts[n][gram] for reference in references))
             for gram, count in caption.counts[n].items()
         )
-        for n in range(ORDER)
+        for n in range(MAX_ORDER)
     ]
-    runs = [max(0, caption.length - n) for n in range(ORDER)]
+    runs = [max(0, caption.length - n) for n in range(MAX_ORDER)]
     return [caption.length, closest, *matches, *runs]
 
 
@@ -79,7 +81,9 @@ def _scores(row: Sequence[int]) -> list[float]:
     brevity = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
     scores: list[float] = []
     product = 1.0
-    for n, (matches, runs) in enumerate(zip(row[2 : 2 + ORDER], row[2 + ORDER :], strict=True), 1):
+    for n, (matches, runs) in enumerate(
+        zip(row[2 : 2 + MAX_ORDER], row[2 + MAX_ORDER :], strict=True), 1
+    ):
         product *= (matches + _TINY) / (runs + _SMALL)
         scores.append(product ** (1 / n) * brevity)
     return scores

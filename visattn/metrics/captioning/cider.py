@@ -1,38 +1,38 @@
-"""CIDEr-D: how much a caption says what the references agree on, rare words counting more."""
+"""CIDEr-D: cosine similarity of TF-IDF weighted n-grams of captions and references."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from visattn.metrics.captioning.bleu import ORDER, Gram, NgramCounts
+from visattn.metrics.captioning.bleu import MAX_ORDER, Ngram, NgramCounts
 
 SIGMA = 6.0  # of the bell curve over the difference of lengths
 
 
 class IdfTable(NamedTuple):
-    """How much each run of words counts: the logarithm of how few images are told with it."""
+    """Inverse document frequency of each n-gram."""
 
-    weights: dict[Gram, float]
-    unseen: float
-    """What a run counts that no image is told with."""
+    weights: dict[Ngram, float]
+    unseen_weight: float
+    """Weight of an n-gram that occurs in no reference."""
 
 
 class _Weighed(NamedTuple):
     """Runs of each order with their weights, the norms of these, and the length in words."""
 
-    weights: list[dict[Gram, float]]
+    weights: list[dict[Ngram, float]]
     norms: list[float]
     length: int
 
 
-def cider_scores(
+def cider_d(
     captions: Sequence[NgramCounts], references: Sequence[Sequence[NgramCounts]]
 ) -> list[float]:
-    """Return CIDEr-D of each caption, 0 to 10; the score of all is the mean.
+    """Return CIDEr-D of each caption, 0 to 10; the corpus score is their mean.
 
-    How rare a run of words is, is counted over the references given here: the same caption scores
-    otherwise in another set. Over one image every score is 0. Words are not stemmed.
+    Inverse document frequencies are computed over these references, so that scores depend on the
+    set of images. With a single image every score is 0. Words are not stemmed.
 
     Args:
         captions: One per image.
@@ -42,63 +42,69 @@ def cider_scores(
         >>> from visattn.metrics.captioning.bleu import ngram_counts
         >>> texts = ["a dog runs over the grass", "two red cars stand there"]
         >>> captions = [ngram_counts(text.split()) for text in texts]
-        >>> [round(score, 4) for score in cider_scores(captions, [[told] for told in captions])]
+        >>> references = [[caption] for caption in captions]
+        >>> [round(score, 4) for score in cider_d(captions, references)]
         [10.0, 10.0]
-        >>> cider_scores(captions[:1], [captions[:1]])
+        >>> cider_d(captions[:1], [captions[:1]])
         [0.0]
 
     Source:
         Vedantam et al. 2015, arXiv:1411.5726, section 6, as in the evaluation code of COCO.
     """
-    rarity = rarity_of(references)
+    idf = idf_table(references)
     return [
-        cider_score(caption, told, rarity)
-        for caption, told in zip(captions, references, strict=True)
+        cider_d_score(caption, image_references, idf)
+        for caption, image_references in zip(captions, references, strict=True)
     ]
 
 
-def rarity_of(references: Sequence[Sequence[NgramCounts]]) -> IdfTable:
-    """Return how rare each run of words is among the references of images.
+def idf_table(references: Sequence[Sequence[NgramCounts]]) -> IdfTable:
+    """Return the inverse document frequency of each n-gram among the references.
 
     Args:
-        references: Of each image, one or more; a run counts once for an image.
+        references: References of each image; an n-gram counts once per image.
 
     Example:
         >>> from visattn.metrics.captioning.bleu import ngram_counts
-        >>> told = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
-        >>> rarity_of(told).weights[("a",)], round(rarity_of(told).weights[("dog",)], 4)
+        >>> references = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
+        >>> idf_table(references).weights[("a",)], round(idf_table(references).weights[("dog",)], 4)
         (0.0, 0.6931)
     """
-    images: Counter[Gram] = Counter()
-    for told in references:
-        images.update({gram for grams in told for counts in grams.counts for gram in counts})
+    images: Counter[Ngram] = Counter()
+    for image_references in references:
+        images.update(
+            {gram for grams in image_references for counts in grams.counts for gram in counts}
+        )
     everything = math.log(len(references)) if references else 0.0
     weights = {gram: everything - math.log(count) for gram, count in images.items()}
     return IdfTable(weights, everything)
 
 
-def cider_score(caption: NgramCounts, references: Sequence[NgramCounts], rarity: IdfTable) -> float:
-    """Return CIDEr-D of one caption, 0 to 10, with words as rare as they are elsewhere.
+def cider_d_score(caption: NgramCounts, references: Sequence[NgramCounts], idf: IdfTable) -> float:
+    """Return CIDEr-D of one caption, 0 to 10, with given inverse document frequencies.
 
     Args:
-        caption: What is scored.
-        references: What it is held against, at least one.
-        rarity: As `rarity_of` returns it.
+        caption: N-gram counts of the caption.
+        references: N-gram counts of the references, at least one.
+        idf: Inverse document frequencies from `idf_table`.
 
     Example:
         >>> from visattn.metrics.captioning.bleu import ngram_counts
-        >>> told = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
-        >>> round(cider_score(told[0][0], told[0], rarity_of(told)), 4)
+        >>> references = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
+        >>> round(cider_d_score(references[0][0], references[0], idf_table(references)), 4)
         5.0
     """
-    weighed = _weighed(caption, rarity)
-    total = sum(_likeness(weighed, _weighed(other, rarity)) for other in references)
-    return 10 * total / ORDER / len(references)
+    weighed = _weighed(caption, idf)
+    total = sum(_likeness(weighed, _weighed(other, idf)) for other in references)
+    return 10 * total / MAX_ORDER / len(references)
 
 
 def _weighed(grams: NgramCounts, rarity: IdfTable) -> _Weighed:
     weights = [
-        {gram: count * rarity.weights.get(gram, rarity.unseen) for gram, count in counts.items()}
+        {
+            gram: count * rarity.weights.get(gram, rarity.unseen_weight)
+            for gram, count in counts.items()
+        }
         for counts in grams.counts
     ]
     norms = [math.sqrt(sum(weight * weight for weight in row.values())) for row in weights]

@@ -78,11 +78,11 @@ def _outline(letter: str) -> str:
 _TABLE = _Outlines()
 
 
-def outline(text: str) -> str:
+def simplify_characters(text: str) -> str:
     """Return a text of the same length, in the small alphabet.
 
     Example:
-        >>> outline("Ça, 5 € “là” 🙂 ™")
+        >>> simplify_characters("Ça, 5 € “là” 🙂 ™")
         'éa, 5 $ “lé”   §'
     """
     return text.translate(_TABLE)
@@ -196,12 +196,12 @@ _BY_KIND = {
 }
 
 
-def spans(shape: str) -> Iterator[tuple[int, int]]:
+def token_spans(shape: str) -> Iterator[tuple[int, int]]:
     """Yield where each token of an outline begins and ends.
 
     Example:
         >>> text = "a dog can't."
-        >>> [text[first:last] for first, last in spans(text)]
+        >>> [text[first:last] for first, last in token_spans(text)]
         ['a', 'dog', 'ca', "n't", '.']
     """
     place = 0
@@ -248,7 +248,7 @@ _CLITIC_TOKENS = re.compile("['’](?:[msd]|re|ve|ll)|n['’`\u2018\u201b]t")
 _LOOKS_ACROSS = re.compile(r"[0-9<]|\. \.|\b[A-Za-z]\. +[A-Z]")
 
 
-def ptb_tokens(caption: str) -> list[str]:
+def ptb_tokenize(caption: str) -> list[str]:
     """Return the tokens of a caption that count in scores: lower case, without punctuation.
 
     They are those of the official tokenizer (Stanford's PTBTokenizer 3.4.1) with the official list
@@ -261,7 +261,7 @@ def ptb_tokens(caption: str) -> list[str]:
         caption: As it was written. Line breaks count as blanks; emoji count as nothing.
 
     Example:
-        >>> ptb_tokens("The man's dog can't jump over 3/4 of the logs (wet).")
+        >>> ptb_tokenize("The man's dog can't jump over 3/4 of the logs (wet).")
         ['the', 'man', "'s", 'dog', 'ca', "n't", 'jump', 'over', '3/4', 'of', 'the', 'logs',
          '-lrb-', 'wet', '-rrb-']
 
@@ -269,7 +269,7 @@ def ptb_tokens(caption: str) -> list[str]:
         Chen et al. 2015, arXiv:1504.00325, section 3.1.
     """
     text = caption.replace("\xad", "")  # a soft hyphen is none
-    shape = text if text.isascii() and text.isprintable() else outline(text)
+    shape = text if text.isascii() and text.isprintable() else simplify_characters(text)
     if shape is text and not _LOOKS_ACROSS.search(text):
         return [token for chunk in text.split() for token in _of_chunk(chunk)]
     return _kept(text, shape)
@@ -282,7 +282,7 @@ def _of_chunk(chunk: str) -> tuple[str, ...]:
 
 
 def _kept(text: str, shape: str) -> list[str]:
-    tokens = (_named(text[first:last], shape[first:last]) for first, last in spans(shape))
+    tokens = (_named(text[first:last], shape[first:last]) for first, last in token_spans(shape))
     return [token for token in tokens if token and token not in REMOVED]
 
 

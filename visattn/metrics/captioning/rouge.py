@@ -5,7 +5,7 @@ from collections.abc import Sequence
 BETA = 1.2  # how much more recall counts than precision
 
 
-def rouge_score(caption: str, references: Sequence[str]) -> float:
+def rouge_l(caption: str, references: Sequence[str]) -> float:
     """Return ROUGE-L of one caption, 0 to 1.
 
     The best precision and the best recall are taken over the references, each by itself. An empty
@@ -16,7 +16,7 @@ def rouge_score(caption: str, references: Sequence[str]) -> float:
         references: The same, at least one.
 
     Example:
-        >>> round(rouge_score("a dog runs", ["a big dog runs fast"]), 4)
+        >>> round(rouge_l("a dog runs", ["a big dog runs fast"]), 4)
         0.7176
 
     Source:
@@ -26,7 +26,7 @@ def rouge_score(caption: str, references: Sequence[str]) -> float:
     precision = recall = 0.0
     for reference in references:
         other = reference.split(" ")
-        shared = shared_length(words, other)
+        shared = lcs_length(words, other)
         precision = max(precision, shared / len(words))
         recall = max(recall, shared / len(other))
     if precision == 0 or recall == 0:
@@ -34,11 +34,11 @@ def rouge_score(caption: str, references: Sequence[str]) -> float:
     return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
 
 
-def shared_length(words: Sequence[str], other: Sequence[str]) -> int:
+def lcs_length(words: Sequence[str], other: Sequence[str]) -> int:
     """Return the length of the longest sequence that both hold, gaps allowed.
 
     Example:
-        >>> shared_length("a b c d".split(), "x b y d a".split())
+        >>> lcs_length("a b c d".split(), "x b y d a".split())
         2
 
     Source:

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from visattn.metrics.captioning.bleu import ORDER, bleu_scores, ngram_counts
-from visattn.metrics.captioning.cider import cider_scores
+from visattn.metrics.captioning.bleu import MAX_ORDER, bleu_scores, ngram_counts
+from visattn.metrics.captioning.cider import cider_d
 from visattn.metrics.captioning.java import VERSIONS, JavaScore, java_score
-from visattn.metrics.captioning.ptb_tokenizer import ptb_tokens
-from visattn.metrics.captioning.rouge import BETA, rouge_score
+from visattn.metrics.captioning.ptb_tokenizer import ptb_tokenize
+from visattn.metrics.captioning.rouge import BETA, rouge_l
 
 
 def score_signature(images: int, references: Iterable[int], *, java: Iterable[str] = ()) -> str:
@@ -32,7 +32,7 @@ def score_signature(images: int, references: Iterable[int], *, java: Iterable[st
     return "|".join(parts)
 
 
-BLEUS = tuple(f"BLEU-{n}" for n in range(1, ORDER + 1))
+BLEUS = tuple(f"BLEU-{n}" for n in range(1, MAX_ORDER + 1))
 FEW = 100  # images, below which CIDEr-D says little
 
 
@@ -93,9 +93,9 @@ def caption_scores(
         Chen et al. 2015, arXiv:1504.00325, section 3.
     """
     _check(captions, references)
-    ours = {image: " ".join(ptb_tokens(caption)) for image, caption in captions.items()}
+    ours = {image: " ".join(ptb_tokenize(caption)) for image, caption in captions.items()}
     theirs = {
-        image: [" ".join(ptb_tokens(told)) for told in references[image]] for image in captions
+        image: [" ".join(ptb_tokenize(told)) for told in references[image]] for image in captions
     }
     corpus, columns = _plain_scores(list(ours.values()), list(theirs.values()))
     not_computed: dict[str, str] = {}
@@ -125,15 +125,15 @@ def caption_scores(
 def _check(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
     if not captions:
         raise ValueError("there must be at least one caption to score, got none")
-    if untold := [image for image in captions if not references.get(image)]:
+    if without_references := [image for image in captions if not references.get(image)]:
         raise ValueError(
-            f"every caption must have a reference, but {listed(untold)} have none; leave them out "
-            "or give their references"
+            f"every caption must have a reference, but {format_ids(without_references)} have none; "
+            "leave them out or add their references"
         )
-    if unsaid := [image for image in references if image not in captions]:
+    if without_captions := [image for image in references if image not in captions]:
         raise ValueError(
-            f"every image must have a caption, but {listed(unsaid)} have none; leave their "
-            "references out to score the others alone"
+            f"every image must have a caption, but {format_ids(without_captions)} have none; "
+            "leave their references out to score only the others"
         )
 
 
@@ -148,9 +148,9 @@ def _plain_scores(
         name: list(column) for name, column in zip(BLEUS, zip(*rows, strict=True), strict=True)
     }
     columns["ROUGE-L"] = [
-        rouge_score(caption, told) for caption, told in zip(captions, references, strict=True)
+        rouge_l(caption, told) for caption, told in zip(captions, references, strict=True)
     ]
-    columns["CIDEr-D"] = cider_scores(ours, theirs)
+    columns["CIDEr-D"] = cider_d(ours, theirs)
     means = {name: math.fsum(column) / len(column) for name, column in columns.items()}
     return {**means, **dict(zip(BLEUS, together, strict=True))}, columns
 
@@ -167,16 +167,16 @@ def _warnings(
             f"among them. From {FEW} images on it begins to settle."
         )
     if empty := [image for image, caption in captions.items() if not caption]:
-        yield f"Without a word that counts: the captions of {listed(empty)}."
+        yield f"Without a word that counts: the captions of {format_ids(empty)}."
     if blank := [image for image, told in references.items() if not all(told)]:
-        yield f"Without a word that counts: a reference of {listed(blank)}."
+        yield f"Without a word that counts: a reference of {format_ids(blank)}."
 
 
-def listed(ids: Sequence[str]) -> str:
+def format_ids(ids: Sequence[str]) -> str:
     """Return the first of several ids, and how many there are more.
 
     Example:
-        >>> listed(["a", "b", "c", "d", "e", "f"])
+        >>> format_ids(["a", "b", "c", "d", "e", "f"])
         'a, b, c and 3 more'
     """
     shown = ", ".join(ids[:3])

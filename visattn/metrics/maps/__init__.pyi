@@ -1,69 +1,33 @@
 from .attention_stats import (
     LayerDiagnostics as LayerDiagnostics,
-)
-from .attention_stats import (
-    diagnosed_layers as diagnosed_layers,
-)
-from .attention_stats import (
+    diagnose_layers as diagnose_layers,
     layer_diagnostics as layer_diagnostics,
 )
 from .faithfulness import (
     PerturbationSchedule as PerturbationSchedule,
-)
-from .faithfulness import (
-    exchange_curve as exchange_curve,
-)
-from .faithfulness import (
     insertion_deletion as insertion_deletion,
-)
-from .faithfulness import (
+    perturbation_curve as perturbation_curve,
     pixel_ranks as pixel_ranks,
-)
-from .faithfulness import (
     road_scores as road_scores,
 )
 from .grounding import (
     attention_correctness as attention_correctness,
-)
-from .grounding import (
+    box_coverage as box_coverage,
     box_target as box_target,
-)
-from .grounding import (
-    boxes_coverage as boxes_coverage,
-)
-from .grounding import (
-    cell_coverage as cell_coverage,
-)
-from .grounding import (
+    mask_coverage as mask_coverage,
     paper_correctness as paper_correctness,
-)
-from .grounding import (
     pointing_hit as pointing_hit,
-)
-from .grounding import (
     uniform_baseline as uniform_baseline,
 )
 from .localization import (
-    LocationRule as LocationRule,
-)
-from .localization import (
-    LocationScores as LocationScores,
-)
-from .localization import (
-    is_flat as is_flat,
-)
-from .localization import (
-    scores_on_region as scores_on_region,
+    LocalizationRule as LocalizationRule,
+    LocalizationScores as LocalizationScores,
+    is_constant_map as is_constant_map,
+    localization_scores as localization_scores,
 )
 from .sanity_checks import (
-    map_likeness as map_likeness,
-)
-from .sanity_checks import (
-    parts_from_the_top as parts_from_the_top,
-)
-from .sanity_checks import (
-    randomized_likeness as randomized_likeness,
-)
-from .sanity_checks import (
-    shuffled_weights as shuffled_weights,
+    cascading_module_groups as cascading_module_groups,
+    cascading_randomization as cascading_randomization,
+    map_similarity as map_similarity,
+    shuffle_weights as shuffle_weights,
 )

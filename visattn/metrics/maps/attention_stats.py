@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.functional.attention.statistics import (
-    attended_distance,
+    attention_entropy,
     head_diversity,
-    received_share,
-    row_entropy,
-    saturated_share,
+    mean_attention_distance,
+    received_attention,
+    saturated_fraction,
 )
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import AttentionLayer, ExplainedModel
@@ -59,7 +59,7 @@ class LayerDiagnostics:
         return told | {f"to {role}": share for role, share in self.before.items()}
 
 
-def diagnosed_layers(
+def diagnose_layers(
     subject: ExplainedModel, batches: Iterable[Float[Tensor, "_ c y x"]]
 ) -> tuple[LayerDiagnostics, ...]:
     """Return what the attention of each layer is like, in the order of the model.
@@ -85,15 +85,15 @@ def diagnosed_layers(
         for one, weights in zip(seen.maps, seen.weights, strict=True):
             if one.kind != "tokens" or weights.ndim != 4:
                 continue
-            layer = _layer(subject.card.layers, one.site)
+            layer = _layer(subject.info.attention_layers, one.site)
             found = layer_diagnostics(one, weights, size, layer)
-            key = f"{one.site}:{one.made.get('call', 0)}"
+            key = f"{one.site}:{one.metadata.get('call', 0)}"
             before = total.get(key)
             weighted = _scaled(found, float(len(images)))
             total[key] = weighted if before is None else _added(before, weighted)
     if not total:
         raise ValueError(
-            f"{subject.card.name} showed no attention among tokens over {count} images; "
+            f"{subject.info.name} showed no attention among tokens over {count} images; "
             "diagnostics need a transformer, and an image"
         )
     return tuple(_scaled(one, 1 / count) for one in total.values())
@@ -114,7 +114,7 @@ def layer_diagnostics(
         layer: What the model's card says of it: windows, and the grid of the queries if it is
             another than that of the keys.
     """
-    roles = tuple(one.made.get("before") or ())
+    roles = tuple(one.metadata.get("prefix_tokens") or ())
     keys = (one.values.shape[-2], one.values.shape[-1])
     queries = layer.grid if layer is not None else keys
     heads = weights.shape[1]
@@ -124,16 +124,16 @@ def layer_diagnostics(
     first = own.shape[2] - queries[0] * queries[1]
     if first in (0, len(roles)):  # rows of patches only, or of all tokens
         distance, pixels = (
-            attended_distance(own[:, :, first:], *_places(queries, keys, unit)).nanmean(0)
+            mean_attention_distance(own[:, :, first:], *_places(queries, keys, unit)).nanmean(0)
             for unit in (queries, input_size)
         )
-    received = received_share(weights)
-    window = layer.window if layer is not None else None
+    received = received_attention(weights)
+    window = layer.window_size if layer is not None else None
     reached = None if window is None else len(roles) + window[0] * window[1]
     return LayerDiagnostics(
         one.site,
-        row_entropy(weights, reached).mean((0, 2)),
-        saturated_share(weights).mean(0),
+        attention_entropy(weights, reached).mean((0, 2)),
+        saturated_fraction(weights).mean(0),
         distance,
         pixels,
         head_diversity(weights),

@@ -1,4 +1,4 @@
-"""What becomes of an answer when the pixels that a map points at go, or come."""
+"""Faithfulness of maps by perturbation: insertion, deletion and ROAD."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,64 +8,67 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.functional.evaluation.faithfulness import curve_area, first_removed, removal_ranks
+from visattn.functional.evaluation.faithfulness import area_under_curve, removal_mask, removal_ranks
 from visattn.functional.evaluation.road import linear_imputation
 from visattn.functional.numerics import gaussian_blur
 
-_EXACT = 1e-4  # of what is made up: half of the noise that is added, where it is worst
+_TOLERANCE = 1e-4  # of the imputation, far below the added noise
 
-Answers = Callable[[Float[Tensor, "b c y x"]], Float[Tensor, " b"]]
-"""From normalized images to the number that is watched, such as the probability of a class."""
+ScoreFunction = Callable[[Float[Tensor, "b c y x"]], Float[Tensor, " b"]]
+"""Maps normalized images to one score each, such as the probability of a class."""
 
 
 @dataclass(frozen=True)
 class PerturbationSchedule:
-    """How pixels are taken away; each choice changes the scores.
+    """Parameters of insertion, deletion and ROAD; each of them changes the scores.
 
     Args:
-        steps: Of insertion and deletion, the pixels as they are not counted.
-        sigma: Spread of the blur that insertion begins with, as a share of the shorter side.
-        shares: Of the pixels, taken away and made up again for ROAD.
-        noise: Spread of what is added to pixels that were made up, in the unit of the input.
+        steps: Steps of insertion and deletion, not counting the original image.
+        blur_sigma: Standard deviation of the blur from which insertion starts, relative to the
+            shorter side.
+        road_fractions: Fractions of the pixels that ROAD removes and imputes.
+        noise_std: Standard deviation of the noise added to imputed pixels, in input units.
 
     Raises:
-        ValueError: If there are no steps or shares, or a number is out of range.
+        ValueError: If there are no steps or fractions, or a number is out of range.
 
     Example:
-        >>> PerturbationSchedule(steps=2).curve_shares
+        >>> PerturbationSchedule(steps=2).curve_fractions
         tensor([0.0000, 0.5000, 1.0000], dtype=torch.float64)
     """
 
     steps: int = 16
-    sigma: float = 0.05
-    shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8)
-    noise: float = 0.01
+    blur_sigma: float = 0.05
+    road_fractions: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8)
+    noise_std: float = 0.01
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.steps < 1 or not self.sigma > 0 or self.noise < 0:
-            raise ValueError(f"steps and sigma must be above 0, noise at least 0, got {self}")
-        if not self.shares or not all(0 < share < 1 for share in self.shares):
-            raise ValueError(f"shares must lie between 0 and 1, got {self.shares}")
+        if self.steps < 1 or not self.blur_sigma > 0 or self.noise_std < 0:
+            raise ValueError(
+                f"steps and blur_sigma must be above 0, noise_std at least 0, got {self}"
+            )
+        if not self.road_fractions or not all(0 < share < 1 for share in self.road_fractions):
+            raise ValueError(f"road_fractions must lie between 0 and 1, got {self.road_fractions}")
 
     @property
-    def curve_shares(self) -> Float[Tensor, " s"]:
-        """Shares of the pixels from 0 to 1 at which insertion and deletion ask the model."""
+    def curve_fractions(self) -> Float[Tensor, " s"]:
+        """Fractions of the pixels, from 0 to 1, at which insertion and deletion run the model."""
         return torch.arange(self.steps + 1, dtype=torch.float64) / self.steps
 
 
 def pixel_ranks(
     values: Float[Tensor, "b gy gx"], size: tuple[int, int], seeds: Sequence[int]
 ) -> Int[Tensor, "b n"]:
-    """Return when each pixel of the network's input has its turn, the highest first.
+    """Return the rank of each pixel of the network's input, highest map value first.
 
     Args:
-        values: Maps that cover the input from edge to edge; they are enlarged smoothly.
+        values: Maps that cover the input; they are upsampled bilinearly.
         size: Height and width of the input.
-        seeds: One for each image, of the order among equals.
+        seeds: One seed per image for the order of ties.
 
     Raises:
-        ValueError: If a value is not a number: such a map has no order.
+        ValueError: If a value is not finite.
 
     Example:
         >>> pixel_ranks(torch.tensor([[[0.2, 0.8, 0.5]]]), (1, 3), [0])
@@ -75,57 +78,57 @@ def pixel_ranks(
         raise ValueError("maps must be finite to put pixels into an order, and some are not")
     fine = interpolate(values[:, None], size, mode="bilinear", align_corners=False)[:, 0]
     generators = (torch.Generator().manual_seed(seed) for seed in seeds)
-    ties = [torch.randperm(size[0] * size[1], generator=one) for one in generators]
+    ties = [torch.randperm(size[0] * size[1], generator=generator) for generator in generators]
     return removal_ranks(fine.flatten(1), torch.stack(ties).to(values.device))
 
 
-def exchange_curve(
-    answers: Answers,
+def perturbation_curve(
+    score_function: ScoreFunction,
     start: Float[Tensor, "b c y x"],
     end: Float[Tensor, "b c y x"],
     ranks: Int[Tensor, "b n"],
     shares: Float[Tensor, " s"],
 ) -> Float[Tensor, "b s"]:
-    """Return the answers while the pixels of some images become those of others.
+    """Return the scores while pixels of the start images are replaced by the end images.
 
     Args:
-        answers: What is watched; the rows of a batch stay in their places.
-        start: Images before the first turn.
-        end: Images after the last.
-        ranks: Turn of each pixel.
-        shares: Of the pixels whose turn has come.
+        score_function: Score of each image of a batch.
+        start: Images at fraction 0.
+        end: Images at fraction 1.
+        ranks: Rank of each pixel.
+        shares: Fractions of the pixels that are replaced.
 
     Example:
         >>> ranks = torch.tensor([[1, 0]])
         >>> start, end = torch.tensor([[[[2.0, 3.0]]]]), torch.zeros(1, 1, 1, 2)
         >>> shares = torch.tensor([0.0, 0.5, 1.0])
-        >>> exchange_curve(lambda x: x.sum((1, 2, 3)), start, end, ranks, shares)
+        >>> perturbation_curve(lambda x: x.sum((1, 2, 3)), start, end, ranks, shares)
         tensor([[5., 2., 0.]])
     """
     size = (start.shape[2], start.shape[3])
     points: list[Tensor] = []
     with torch.no_grad():
         for share in shares.tolist():
-            gone = first_removed(ranks, share, size)[:, None]
-            points.append(answers(torch.where(gone, end, start)))
+            replaced = removal_mask(ranks, share, size)[:, None]
+            points.append(score_function(torch.where(replaced, end, start)))
     return torch.stack(points, 1)
 
 
 def insertion_deletion(
-    answers: Answers,
+    score_function: ScoreFunction,
     images: Float[Tensor, "b c y x"],
     ranks: Int[Tensor, "b n"],
-    plan: PerturbationSchedule,
+    schedule: PerturbationSchedule,
 ) -> dict[str, Float[Tensor, " b"]]:
-    """Return areas under the answers: insertion into a blur (high is good), deletion (low is).
+    """Return insertion (into a blurred image, higher is better) and deletion (lower is better).
 
-    Deleted pixels become 0, which is the mean of the images a network was trained on.
+    Both are areas under the score curve. Deleted pixels become 0, the mean of normalized images.
 
     Args:
-        answers: What is watched, such as the probability of a class.
-        images: Normalized.
-        ranks: Turn of each pixel, as `pixel_ranks` returns them.
-        plan: Steps and blur.
+        score_function: Score of each image, such as the probability of a class.
+        images: Normalized images.
+        ranks: Rank of each pixel, from `pixel_ranks`.
+        schedule: Steps and blur.
 
     Example:
         >>> ranks = torch.tensor([[0, 1]])
@@ -135,39 +138,42 @@ def insertion_deletion(
         tensor([0.2500])
 
     Source:
-        Petsiuk et al. 2018, arXiv:1806.07421, section 4.2. Deviation: equal pixels go in a drawn
-        order, not row by row.
+        Petsiuk et al. 2018, arXiv:1806.07421, section 4.2. Deviation: ties are ordered
+        randomly, not row by row.
     """
-    sigma = plan.sigma * min(images.shape[2:])
-    blurred, shares = gaussian_blur(images, sigma), plan.curve_shares
-    inserted = exchange_curve(answers, blurred, images, ranks, shares)
-    deleted = exchange_curve(answers, images, torch.zeros_like(images), ranks, shares)
-    return {"insertion": curve_area(inserted, shares), "deletion": curve_area(deleted, shares)}
+    sigma = schedule.blur_sigma * min(images.shape[2:])
+    blurred, shares = gaussian_blur(images, sigma), schedule.curve_fractions
+    inserted = perturbation_curve(score_function, blurred, images, ranks, shares)
+    deleted = perturbation_curve(score_function, images, torch.zeros_like(images), ranks, shares)
+    return {
+        "insertion": area_under_curve(inserted, shares),
+        "deletion": area_under_curve(deleted, shares),
+    }
 
 
 def road_scores(
-    answers: Answers,
+    score_function: ScoreFunction,
     images: Float[Tensor, "b c y x"],
     ranks: Int[Tensor, "b n"],
-    plan: PerturbationSchedule,
+    schedule: PerturbationSchedule,
     seeds: Sequence[int],
 ) -> dict[str, Float[Tensor, " b"]]:
-    """Return answers after pixels were removed and made up, the lowest first and highest first.
+    """Return ROAD scores: mean scores after removing and imputing the lowest and highest pixels.
 
-    `road` is the difference of the two, and high is good. What is made up continues what is
-    around, so that the model is not asked about holes that it never saw.
+    `road` is the difference of the two; higher is better. Imputation keeps the images close to the
+    training distribution.
 
     Args:
-        answers: What is watched, such as the probability of a class.
-        images: Normalized.
-        ranks: Turn of each pixel, as `pixel_ranks` returns them.
-        plan: Shares and noise.
-        seeds: One for each image, of its noise.
+        score_function: Score of each image, such as the probability of a class.
+        images: Normalized images.
+        ranks: Rank of each pixel, from `pixel_ranks`.
+        schedule: Fractions and noise.
+        seeds: One seed per image for its noise.
 
     Example:
         >>> ranks = torch.tensor([[0, 1, 2]])
         >>> image = torch.tensor([[[[0.0, 1.0, 1.0]]]])
-        >>> plan = PerturbationSchedule(shares=(0.4,), noise=0.0)
+        >>> plan = PerturbationSchedule(road_fractions=(0.4,), noise_std=0.0)
         >>> road_scores(lambda x: x[:, 0, 0, 0], image, ranks, plan, [0])["road"]
         tensor([-1.])
 
@@ -176,17 +182,17 @@ def road_scores(
         each image, and `road` is not halved as in code that combines both orders.
     """
     generators = (torch.Generator().manual_seed(seed) for seed in seeds)
-    drawn = [torch.randn(images.shape[1:], generator=one) for one in generators]
-    noise = plan.noise * torch.stack(drawn).to(images)
+    drawn = [torch.randn(images.shape[1:], generator=generator) for generator in generators]
+    noise = schedule.noise_std * torch.stack(drawn).to(images)
     size = (images.shape[2], images.shape[3])
     means: dict[str, Tensor] = {}
     last_first = ranks.shape[1] - 1 - ranks
     with torch.no_grad():
         for name, order in (("road_lowest", last_first), ("road_highest", ranks)):
             left: list[Tensor] = []
-            for share in plan.shares:
-                gone = first_removed(order, share, size)
-                made_up = linear_imputation(images, ~gone, tolerance=_EXACT) + noise
-                left.append(answers(torch.where(gone[:, None], made_up, images)))
+            for share in schedule.road_fractions:
+                removed = removal_mask(order, share, size)
+                imputed = linear_imputation(images, ~removed, tolerance=_TOLERANCE) + noise
+                left.append(score_function(torch.where(removed[:, None], imputed, images)))
             means[name] = torch.stack(left).mean(0)
     return {"road": means["road_lowest"] - means["road_highest"], **means}

@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 PAPER_SIZE = 224  # pixels a side of the images on which attention correctness was defined
 
 
-def cell_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[Tensor, "*b gy gx"]:
+def mask_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[Tensor, "*b gy gx"]:
     """Return the share of each cell's area that lies inside a mask, exact also between pixels.
 
     Args:
@@ -18,7 +18,7 @@ def cell_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[
         grid: Number of rows and columns of cells that divide the same area.
 
     Example:
-        >>> cell_coverage(torch.tensor([[True, False, False]]), (1, 2))
+        >>> mask_coverage(torch.tensor([[True, False, False]]), (1, 2))
         tensor([[0.6667, 0.0000]])
     """
     height, width = mask.shape[-2:]
@@ -27,7 +27,7 @@ def cell_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[
     return shares.to(torch.get_default_dtype())
 
 
-def boxes_coverage(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Tensor, "gy gx"]:
+def box_coverage(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Tensor, "gy gx"]:
     """Return the share of each cell's area that lies inside at least one of the boxes, exactly.
 
     Args:
@@ -37,7 +37,7 @@ def boxes_coverage(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[
 
     Example:
         >>> twice = torch.tensor([[0.0, 0.0, 0.25, 1.0], [0.0, 0.0, 0.25, 1.0]])
-        >>> boxes_coverage(twice, (1, 2))
+        >>> box_coverage(twice, (1, 2))
         tensor([[0.5000, 0.0000]])
     """
     rows, columns = grid
@@ -69,7 +69,7 @@ def box_target(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Tens
     Source:
         Liu et al. 2017, arXiv:1605.09553, strong supervision.
     """
-    covered = boxes_coverage(boxes, grid)
+    covered = box_coverage(boxes, grid)
     total = covered.sum()
     if total <= 0:
         raise ValueError(f"at least one box must reach into the image, got {boxes.tolist()}")

@@ -1,4 +1,4 @@
-"""How well a map on an image lies on the objects that it is about."""
+"""Localization scores of maps: pointing game, energy pointing game and IoU."""
 
 from dataclasses import asdict, dataclass
 
@@ -6,29 +6,28 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from visattn.functional.evaluation.localization import (
-    energy_inside,
-    outline_overlap,
-    peaks,
-    point_hits,
+    energy_pointing_game,
+    peak_locations,
+    pointing_game_hits,
+    threshold_iou,
 )
 
 
 @dataclass(frozen=True)
-class LocationRule:
-    """What counts as a hit, and what as the outline of a map.
+class LocalizationRule:
+    """Tolerance of the pointing game and threshold of the IoU.
 
     Args:
-        tolerance: Pixels of the image that a peak may lie beside an object.
-        threshold: Share of the way from the lowest value to the highest, above which a map is
-            high; None for what lies above its mean.
+        tolerance: Maximum distance of a hit from the object, in pixels of the image.
+        threshold: Threshold as a fraction of the range of the map; its mean if None.
 
     Raises:
         ValueError: If a number is out of range.
 
     Example:
-        >>> LocationRule().told
+        >>> LocalizationRule().description
         'peak exact, outline above the mean'
-        >>> LocationRule(15, 0.5).told
+        >>> LocalizationRule(15, 0.5).description
         'peak within 15 px, outline above 0.5 of the range'
     """
 
@@ -43,25 +42,25 @@ class LocationRule:
             )
 
     @property
-    def told(self) -> str:
-        """The rule in words."""
+    def description(self) -> str:
+        """Description of the rule for reports."""
         peak = f"peak within {self.tolerance:g} px" if self.tolerance else "peak exact"
         high = "the mean" if self.threshold is None else f"{self.threshold:g} of the range"
         return f"{peak}, outline above {high}"
 
 
 @dataclass(frozen=True)
-class LocationScores:
-    """How well one map lies on one region.
+class LocalizationScores:
+    """Localization scores of one map for one region.
 
     Args:
-        point: 1 if the peak lies on the region, else 0.
-        point_box: The same for the boxes around it.
-        energy: Share of the map's mass on the region.
-        energy_box: The same for the boxes.
-        iou: Intersection over union of the region and where the map is high.
-        area: Share of the region in what the network saw: what `energy` is by chance.
-        area_box: The same for the boxes.
+        point: 1 if the maximum of the map lies in the region, else 0.
+        point_box: The same for the bounding boxes.
+        energy: Fraction of the map's mass inside the region.
+        energy_box: The same for the bounding boxes.
+        iou: Intersection over union of the region and the thresholded map.
+        area: Fraction of the visible image that the region covers: `energy` of a uniform map.
+        area_box: The same for the bounding boxes.
     """
 
     point: float
@@ -73,22 +72,22 @@ class LocationScores:
     area_box: float
 
     def to_dict(self) -> dict[str, float]:
-        """Return the numbers by their names."""
+        """Return the scores by name."""
         return asdict(self)
 
 
-def scores_on_region(
+def localization_scores(
     values: Float[Tensor, "y x"],
     mask: Bool[Tensor, "y x"],
     boxes: Bool[Tensor, "y x"],
-    rule: LocationRule,
-) -> LocationScores:
+    rule: LocalizationRule,
+) -> LocalizationScores:
     """Return how well a map lies on a region; what the network did not see is left out.
 
     A map that is the same everywhere points nowhere: it has no peak and no outline.
 
     Args:
-        values: On the pixels of the image, as `AttentionMap.on_image` returns them.
+        values: On the pixels of the image, as `AttentionMap.resize_to_image` returns them.
         mask: True on the region.
         boxes: True in the boxes around its parts.
         rule: What counts as a hit.
@@ -99,41 +98,41 @@ def scores_on_region(
     Example:
         >>> mask = torch.tensor([[False, True, True, False]])
         >>> values = torch.tensor([[0.0, 3.0, 1.0, 0.0]])
-        >>> scores = scores_on_region(values, mask, mask, LocationRule())
+        >>> scores = localization_scores(values, mask, mask, LocalizationRule())
         >>> scores.point, scores.energy, scores.iou, scores.area
         (1.0, 1.0, 0.5, 0.5)
     """
-    seen = ~values.isnan()
-    inside, in_boxes = mask & seen, boxes & seen
+    visible = ~values.isnan()
+    inside, in_boxes = mask & visible, boxes & visible
     if not bool(inside.any()):
-        raise ValueError("the network saw nothing of the region, so no map of it can be scored")
-    one = values[None]
-    flat = is_flat(values)
-    place = peaks(one)
+        raise ValueError("no part of the region is visible to the network, so its map has no score")
+    batch = values[None]
+    constant = is_constant_map(values)
+    peak = peak_locations(batch)
 
     def hit(region: Bool[Tensor, "y x"]) -> float:
-        return 0.0 if flat else float(point_hits(place, region[None], rule.tolerance))
+        return 0.0 if constant else float(pointing_game_hits(peak, region[None], rule.tolerance))
 
-    count = float(seen.sum())
-    return LocationScores(
+    count = float(visible.sum())
+    return LocalizationScores(
         point=hit(inside),
         point_box=hit(in_boxes),
-        energy=float(energy_inside(one, inside[None])),
-        energy_box=float(energy_inside(one, in_boxes[None])),
-        iou=0.0 if flat else float(outline_overlap(one, inside[None], rule.threshold)),
+        energy=float(energy_pointing_game(batch, inside[None])),
+        energy_box=float(energy_pointing_game(batch, in_boxes[None])),
+        iou=0.0 if constant else float(threshold_iou(batch, inside[None], rule.threshold)),
         area=float(inside.sum()) / count,
         area_box=float(in_boxes.sum()) / count,
     )
 
 
-def is_flat(values: Float[Tensor, "*axes"]) -> bool:
-    """Return whether a map is the same everywhere, or holds what is not a number where it was seen.
+def is_constant_map(values: Float[Tensor, "*axes"]) -> bool:
+    """Return whether a map is constant or infinite somewhere within the network's view.
 
     Args:
-        values: NaN where nothing was seen; infinite values are no numbers either.
+        values: Map; NaN outside the network's view.
 
     Example:
-        >>> is_flat(torch.zeros(2, 2)), is_flat(torch.tensor([0.0, torch.nan, 1.0]))
+        >>> is_constant_map(torch.zeros(2, 2)), is_constant_map(torch.tensor([0.0, torch.nan, 1.0]))
         (True, False)
     """
     known = values[~values.isnan()]

@@ -1,4 +1,4 @@
-"""Does a map depend on what the model learned? It is made again with ever more of it destroyed."""
+"""Sanity checks of maps by cascading randomization of the model's weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,22 +9,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from visattn.functional.evaluation.faithfulness import rank_correlation
+from visattn.functional.evaluation.faithfulness import spearman_correlation
 
 
-def parts_from_the_top(model: nn.Module, steps: int) -> list[tuple[str, ...]]:
-    """Return the modules that hold weights, from the scores down, in so many parts of like size.
+def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str, ...]]:
+    """Return the modules with weights in groups of equal size, from the logits to the input.
 
     Args:
-        model: Its modules are taken to be listed from the image to the scores.
-        steps: Parts; fewer if there are fewer modules.
+        model: Model whose modules are registered from the input to the logits.
+        num_groups: Number of groups; fewer if there are fewer modules.
 
     Raises:
-        ValueError: If steps are below 1, or the model has no weights.
+        ValueError: If `num_groups` is below 1 or the model has no weights.
 
     Example:
         >>> layers = [nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 2)]
-        >>> parts_from_the_top(nn.Sequential(*layers), 2)
+        >>> cascading_module_groups(nn.Sequential(*layers), 2)
         [('3', '2'), ('0',)]
     """
     sites = [
@@ -32,15 +32,15 @@ def parts_from_the_top(model: nn.Module, steps: int) -> list[tuple[str, ...]]:
         for site, module in model.named_modules()
         if next(module.parameters(recurse=False), None) is not None
     ][::-1]
-    if steps < 1 or not sites:
-        raise ValueError(f"steps must be at least 1, and the model have weights; got {steps=}")
-    count = min(steps, len(sites))
+    if num_groups < 1 or not sites:
+        raise ValueError(f"steps must be at least 1, and the model have weights; got {num_groups=}")
+    count = min(num_groups, len(sites))
     ends = [-(-len(sites) * part // count) for part in range(count + 1)]
     return [tuple(sites[a:b]) for a, b in pairwise(ends)]
 
 
 @contextmanager
-def shuffled_weights(model: nn.Module, sites: Sequence[str], seed: int = 0) -> Iterator[None]:
+def shuffle_weights(model: nn.Module, sites: Sequence[str], seed: int = 0) -> Iterator[None]:
     """Shuffle the weights of some modules inside the `with` block; after it they are as before.
 
     Args:
@@ -51,45 +51,47 @@ def shuffled_weights(model: nn.Module, sites: Sequence[str], seed: int = 0) -> I
     Example:
         >>> model = nn.Linear(3, 1)
         >>> before = model.weight.tolist()
-        >>> with shuffled_weights(model, [""]):
+        >>> with shuffle_weights(model, [""]):
         ...     sorted(model.weight.tolist()[0]) == sorted(before[0])
         True
         >>> model.weight.tolist() == before
         True
     """
-    weights = [one for site in sites for one in model.get_submodule(site).parameters(recurse=False)]
-    kept = [one.detach().clone() for one in weights]
+    weights = [
+        weight for site in sites for weight in model.get_submodule(site).parameters(recurse=False)
+    ]
+    originals = [weight.detach().clone() for weight in weights]
     generator = torch.Generator().manual_seed(seed)
     try:
         with torch.no_grad():
-            for one in weights:
-                order = torch.randperm(one.numel(), generator=generator).to(one.device)
-                one.copy_(one.flatten()[order].view_as(one))
+            for weight in weights:
+                order = torch.randperm(weight.numel(), generator=generator).to(weight.device)
+                weight.copy_(weight.flatten()[order].view_as(weight))
         yield
     finally:
         with torch.no_grad():
-            for one, before in zip(weights, kept, strict=True):
-                one.copy_(before)
+            for weight, original in zip(weights, originals, strict=True):
+                weight.copy_(original)
 
 
-def randomized_likeness(
+def cascading_randomization(
     model: nn.Module,
     maps: Callable[[], Float[Tensor, "b y x"]],
     *,
-    steps: int = 6,
+    num_steps: int = 6,
     seed: int = 0,
 ) -> Float[Tensor, "b s"]:
-    """Return how much maps are still like themselves while the model loses what it learned.
+    """Return the similarity of maps to their originals under cascading randomization.
 
-    Its weights are shuffled from the scores down to the image, each step adding to those
-    before. A method that explains the model forgets with it: what stays near 1 to the end shows
-    the image, not the model.
+    Weights are shuffled from the logits towards the input, cumulatively. The maps of a method that
+    explains the model change with it; a similarity near 1 to the end means that the maps depend on
+    the image only.
 
     Args:
-        model: Whose weights are shuffled, and restored.
-        maps: Makes the maps with the weights as they are, of the same classes at each call.
-        steps: How many times more is shuffled.
-        seed: Of the order.
+        model: Model whose weights are shuffled and restored.
+        maps: Computes the maps with the current weights, for the same classes at each call.
+        num_steps: Number of randomization steps.
+        seed: Random seed.
 
     Returns:
         Rank correlation with the maps of the intact model after each step.
@@ -97,7 +99,7 @@ def randomized_likeness(
     Example:
         >>> model = nn.Conv2d(1, 1, 2)
         >>> image = torch.arange(16.0).view(1, 1, 4, 4)
-        >>> randomized_likeness(model, lambda: image[0], steps=1)
+        >>> cascading_randomization(model, lambda: image[0], num_steps=1)
         tensor([[1.]])
 
     Source:
@@ -108,14 +110,14 @@ def randomized_likeness(
     intact = maps()
     likeness: list[Tensor] = []
     done: tuple[str, ...] = ()
-    for part in parts_from_the_top(model, steps):
+    for part in cascading_module_groups(model, num_steps):
         done += part
-        with shuffled_weights(model, done, seed):
-            likeness.append(map_likeness(intact, maps()))
+        with shuffle_weights(model, done, seed):
+            likeness.append(map_similarity(intact, maps()))
     return torch.stack(likeness, 1)
 
 
-def map_likeness(
+def map_similarity(
     maps: Float[Tensor, "b y x"], others: Float[Tensor, "b gy gx"]
 ) -> Float[Tensor, " b"]:
     """Return the rank correlation of maps, the second ones brought to the grid of the first.
@@ -124,11 +126,11 @@ def map_likeness(
 
     Example:
         >>> rising = torch.tensor([[[0.0, 1.0, 2.0]]])
-        >>> map_likeness(rising, rising.exp()), map_likeness(rising, torch.zeros(1, 1, 3))
+        >>> map_similarity(rising, rising.exp()), map_similarity(rising, torch.zeros(1, 1, 3))
         (tensor([1.]), tensor([0.]))
     """
     size = (maps.shape[1], maps.shape[2])
     if others.shape[1:] != maps.shape[1:]:
         others = interpolate(others[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-    a, b = (one.nan_to_num(0.0, 0.0, 0.0).flatten(1) for one in (maps, others))
-    return rank_correlation(a, b)
+    a, b = (part.nan_to_num(0.0, 0.0, 0.0).flatten(1) for part in (maps, others))
+    return spearman_correlation(a, b)

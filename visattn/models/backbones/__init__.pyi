@@ -1,22 +1,12 @@
 from .huggingface import (
-    preprocessing as preprocessing,
-)
-from .huggingface import (
-    transformers_model as transformers_model,
+    huggingface_transform as huggingface_transform,
+    load_huggingface_model as load_huggingface_model,
 )
 from .pretrained import (
-    NamedModel as NamedModel,
-)
-from .pretrained import (
+    LoadedModel as LoadedModel,
     close_matches as close_matches,
-)
-from .pretrained import (
-    timm_model as timm_model,
-)
-from .pretrained import (
-    torchvision_model as torchvision_model,
-)
-from .pretrained import (
+    load_timm_model as load_timm_model,
+    load_torchvision_model as load_torchvision_model,
     unique_names as unique_names,
 )
 from .timm_classifier import (
@@ -24,28 +14,16 @@ from .timm_classifier import (
 )
 from .timm_encoder import (
     TimmEncoder as TimmEncoder,
-)
-from .timm_encoder import (
-    output_of as output_of,
-)
-from .timm_encoder import (
-    tail_after as tail_after,
+    intermediate_output as intermediate_output,
+    network_after as network_after,
 )
 from .timm_weights import (
+    create_timm_backbone as create_timm_backbone,
     load_timm_weights as load_timm_weights,
-)
-from .timm_weights import (
     load_weights as load_weights,
 )
-from .timm_weights import (
-    timm_backbone as timm_backbone,
-)
 from .user_code import (
-    code_file as code_file,
-)
-from .user_code import (
-    names_user_code as names_user_code,
-)
-from .user_code import (
-    user_model as user_model,
+    is_user_code as is_user_code,
+    load_user_model as load_user_model,
+    user_code_file as user_code_file,
 )

@@ -1,4 +1,4 @@
-"""Any backbone of timm as a classifier, with attention put into it."""
+"""timm models as classifiers with inserted attention blocks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,126 +10,125 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from visattn.insertion.insertion import insert
-from visattn.models.backbones.timm_weights import load_timm_weights, timm_backbone
-from visattn.models.classifier import ImageClassifier, block_name
+from visattn.models.backbones.timm_weights import create_timm_backbone, load_timm_weights
+from visattn.models.classifier import ImageClassifier, parse_block_name
 
 Init = Literal["identity", "paper"]
 
 
 class TimmClassifier(ImageClassifier):
-    """A network by its timm name with a new head, and an attention block at each of its sites.
+    """timm model with a new head and attention blocks inserted at chosen positions.
 
     Args:
-        classes: Names of the classes, in the order of the scores.
-        name: A name that `timm.list_models()` knows.
-        block: Name of the attention block in the catalog; None or `none` for the network as it
-            is.
-        at: Where blocks are put: `residual`, before the addition of each residual unit;
-            `stage_end`; or a pattern of module names, as `visattn.insert` takes it.
-        stages: The stages that get blocks, the first of them 1; None for all.
-        init: `identity` leaves what the network computes as it is at the start; `paper` begins with
-            the block as published.
-        options: What each block takes besides its width, such as `reduction`.
-        size: Height and width, in pixels, of the images it is made for.
-        pretrained: Whether to start from timm's own weights, which are downloaded.
-        weights: Or a file or folder of weights to start from, as `read_state_dict` takes it.
-        fixed_norms: Whether batch norms of the network keep the means and variances that they came
-            with, also in training. Those of the blocks do not.
-        arguments: More arguments of `timm.create_model`.
-        mean: Mean of each color channel, in [0, 1]; None for the network's own.
-        std: Spread of each color channel, in [0, 1]; None for the network's own.
+        class_names: Names of the classes, in the order of the logits.
+        name: Name of the timm model.
+        block: Registered name of the attention block; None or `none` for none.
+        position: Position of the blocks: `residual`, before the addition of each residual unit;
+            `stage_end`; or a pattern of module names, as in `visattn.insert`.
+        stages: Stages that get blocks, counted from 1; None for all.
+        init: `identity` initializes blocks so that the network's output is unchanged; `paper` uses
+            the published initialization.
+        block_kwargs: Further arguments of the blocks, such as `reduction`.
+        img_size: Height and width of the input images, in pixels.
+        pretrained: Whether to download timm's pretrained weights.
+        weights: File or folder with pretrained weights instead, as in `read_state_dict`.
+        freeze_bn: Whether batch norms of the backbone keep their running statistics during
+            training. Those of the blocks are not frozen.
+        timm_kwargs: Further arguments of `timm.create_model`.
+        mean: Mean of each color channel, in [0, 1]; None for the model's own.
+        std: Standard deviation of each color channel, in [0, 1]; None for the model's own.
 
     Raises:
-        ValueError: If the name, the block, a site or an argument is unknown, if weights are asked
-            for twice, if the file does not fit the network, or if its batch norms were folded into
-            its convolutions and are not fixed.
-        FileNotFoundError: If there is no such file.
+        ValueError: If the name, the block, a position or an argument is unknown, both `pretrained`
+            and `weights` are given, the file does not fit the model, or its batch norms were folded
+            into the convolutions and `freeze_bn` is off.
+        FileNotFoundError: If the file does not exist.
 
     Example:
-        >>> model = TimmClassifier(("cat", "dog"), "test_resnet", block="se", size=(96, 64))
+        >>> model = TimmClassifier(("cat", "dog"), "test_resnet", block="se", img_size=(96, 64))
         >>> model(torch.zeros(1, 3, 96, 64, dtype=torch.uint8)).shape
         torch.Size([1, 2])
     """
 
     def __init__(
         self,
-        classes: Sequence[str],
+        class_names: Sequence[str],
         name: str,
         *,
         block: str | None = None,
-        at: str = "residual",
+        position: str = "residual",
         stages: Sequence[int] | None = None,
         init: Init = "identity",
-        options: Mapping[str, Any] | None = None,
-        size: tuple[int, int] = (224, 224),
+        block_kwargs: Mapping[str, Any] | None = None,
+        img_size: tuple[int, int] = (224, 224),
         pretrained: bool = False,
         weights: str | None = None,
-        fixed_norms: bool = False,
-        arguments: Mapping[str, Any] | None = None,
+        freeze_bn: bool = False,
+        timm_kwargs: Mapping[str, Any] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
         if pretrained and weights:
-            raise ValueError("weights come from timm or from a file, not both: drop one of them")
-        model = timm_backbone(name, dict(arguments or {}), pretrained=pretrained)
+            raise ValueError("set either pretrained or weights, not both")
+        model = create_timm_backbone(name, dict(timm_kwargs or {}), pretrained=pretrained)
         config = cast("dict[str, Any]", model.pretrained_cfg)
-        super().__init__(classes, size, mean or config["mean"], std or config["std"])
+        super().__init__(class_names, img_size, mean or config["mean"], std or config["std"])
         if weights:
-            load_timm_weights(model, name, Path(weights), dict(arguments or {}))
-            if not fixed_norms and _norms(model):
-                _check_norms(model, weights)
-        cast("Any", model).reset_classifier(len(self.classes))
-        self.name, self.block, self.at = name, block_name(block), at
+            load_timm_weights(model, name, Path(weights), dict(timm_kwargs or {}))
+            if not freeze_bn and _batch_norms(model):
+                _check_not_folded(model, weights)
+        cast("Any", model).reset_classifier(len(self.class_names))
+        self.name, self.block, self.position = name, parse_block_name(block), position
         self.stages = None if stages is None else tuple(stages)
         self.init: Init = init
-        self.options, self.arguments = dict(options or {}), dict(arguments or {})
-        # A model that is built again from its description gets its weights from its own file.
+        self.block_kwargs, self.timm_kwargs = dict(block_kwargs or {}), dict(timm_kwargs or {})
+        # A model rebuilt from its config gets its weights from its own file.
         self.pretrained, self.weights = False, None
-        self.fixed_norms = fixed_norms
-        self._norms = tuple(_norms(model))  # before blocks bring their own
+        self.freeze_bn = freeze_bn
+        self._backbone_norms = tuple(_batch_norms(model))  # before blocks add their own
         if self.block:
-            example = torch.zeros(1, 3, *self.size)
+            example = torch.zeros(1, 3, *self.img_size)
             insert(
                 model,
                 self.block,
-                at=at,
+                position=position,
                 stages=self.stages,
                 example=example,
                 init=init,
-                **self.options,
+                **self.block_kwargs,
             )
         self.backbone = model
-        self.train()  # trainers take modes as they find them
+        self.train()  # trainers keep the mode that they find
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training mode, all but norms that are fixed."""
+        """Switch to training mode, except frozen batch norms."""
         super().train(mode)
-        for norm in self._norms if self.fixed_norms else ():
-            norm.training = False  # train() would reach the blocks that hang on it
+        for norm in self._backbone_norms if self.freeze_bn else ():
+            norm.training = False  # train() would also reach blocks inserted into it
         return self
 
     @property
     def head(self) -> nn.Module:
-        """The last layer, the one that knows the classes."""
+        """The final classification layer."""
         return cast("Any", self.backbone).get_classifier()
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        """Return the score of each class, before softmax, for normalized images."""
+        """Return the logits of normalized images."""
         return self.backbone(images)
 
 
-def _norms(model: nn.Module) -> list[_BatchNorm]:
+def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def _check_norms(model: nn.Module, file: str) -> None:
-    """Refuse to train norms that were folded into the convolutions before them."""
-    for norm in _norms(model):
+def _check_not_folded(model: nn.Module, file: str) -> None:
+    """Refuse to train batch norms that were folded into the convolutions."""
+    for norm in _batch_norms(model):
         mean, variance = norm.running_mean, norm.running_var
         if mean is None or variance is None or (mean != 0).any() or (variance != 1).any():
             return
     raise ValueError(
-        f"the batch norms in {file} have means of 0 and variances of 1 throughout: they were "
-        "folded into the convolutions, and with the means of a batch in their place the network "
-        "forgets all that it knows; say fixed_norms=True"
+        f"all batch norms in {file} have mean 0 and variance 1: they were folded into the "
+        "convolutions, and training with batch statistics would destroy the pretrained features; "
+        "set freeze_bn=True"
     )

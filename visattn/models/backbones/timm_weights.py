@@ -1,4 +1,4 @@
-"""Backbones of timm: by name, with weights of their own or from a file."""
+"""timm backbones by name, and loading of weight files into them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ from typing import Any, cast
 import timm
 from torch import nn
 
-from visattn.models.serialization.state_dicts import State, read_state_dict, without_prefix
-from visattn.models.serialization.weight_files import Shapes, check_finite
+from visattn.models.serialization.state_dicts import TensorDict, read_state_dict, strip_prefix
+from visattn.models.serialization.weight_files import Shapes, check_loaded_weights
 
 _FEW = 4  # tensors that one argument changes
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
-# What timm would load by itself, or give in another form than one grid.
-_NOT_ARGUMENTS = (
+# These arguments make timm load files by itself or return other outputs than one grid.
+_RESERVED_ARGUMENTS = (
     "cache_dir",
     "checkpoint_path",
     "features_only",
@@ -26,20 +26,20 @@ _NOT_ARGUMENTS = (
 )
 
 
-def timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.Module:
-    """Return a backbone by its timm name, without its classifier.
+def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.Module:
+    """Create a timm model without its classifier.
 
     Raises:
-        ValueError: If timm knows no such name, or the backbone does not take an argument.
+        ValueError: If the name is unknown, or the model does not take an argument.
     """
     if not timm.is_model(name):
         close = get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise ValueError(f"timm knows no model {name!r}{hint}")
-    if wrong := sorted(set(arguments) & set(_NOT_ARGUMENTS)):
+        raise ValueError(f"unknown timm model {name!r}{hint}")
+    if reserved := sorted(set(arguments) & set(_RESERVED_ARGUMENTS)):
         raise ValueError(
-            f"arguments may not hold {', '.join(wrong)}: weights come by pretrained=True or "
-            "weights=FILE, a stage by stage=NUMBER"
+            f"timm_kwargs may not contain {', '.join(reserved)}: set pretrained=True or weights=FILE "
+            "for weights, and stage=NUMBER for a stage"
         )
     try:
         return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
@@ -50,130 +50,133 @@ def timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> 
 def load_timm_weights(
     model: nn.Module, name: str, file: Path, arguments: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Load weights into a model of timm, also under the names of the repository they come from.
+    """Load weights into a timm model, converting keys of the original repository if needed.
 
-    Where the model has no classifier, that of the weights is left out.
+    If the model has no classifier, that of the file is ignored.
 
     Args:
-        model: Without weights.
-        name: Of the model.
-        file: As `read_state_dict` takes it.
-        arguments: With which the model was created.
+        model: Model to load the weights into.
+        name: Name of the timm model.
+        file: File or folder, as in `read_state_dict`.
+        arguments: Arguments with which the model was created.
 
     Returns:
-        What was removed around the weights or converted, in sentences.
+        What was removed or converted, in sentences.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it holds no weights, or they do not fit.
     """
-    without = () if getattr(model, "num_classes", 1) else _classifier(model)
-    convert = partial(_converted, name, arguments)
-    return load_weights(model, file, without=without, convert=convert)
+    ignored_prefixes = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
+    convert = partial(_convert_with_timm, name, arguments)
+    return load_weights(model, file, ignored_prefixes=ignored_prefixes, convert=convert)
 
 
 def load_weights(
     model: nn.Module,
     file: Path,
     *,
-    without: tuple[str, ...] = (),
-    convert: Callable[[State], State] | None = None,
+    ignored_prefixes: tuple[str, ...] = (),
+    convert: Callable[[TensorDict], TensorDict] | None = None,
 ) -> tuple[str, ...]:
-    """Load the weights of a network from a file or folder that `read_state_dict` reads.
+    """Load weights from a file or folder into a model.
 
     Args:
-        model: What is filled.
-        file: Weights by name; counters of batches may be left out.
-        without: Beginnings of names in the file that are passed over.
-        convert: Brings weights that do not fit to the names and shapes of the model.
+        model: Model to load the weights into.
+        file: File or folder, as in `read_state_dict`; batch counters may be missing.
+        ignored_prefixes: Prefixes of keys that are ignored.
+        convert: Converts a state dict that does not fit to the keys and shapes of the model.
 
     Returns:
-        What was removed around the weights or converted, in sentences.
+        What was removed or converted, in sentences.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds no weights, they do not fit or are NaN, or it lies on another
-            machine.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it holds no weights, they do not fit or hold NaN, or the path is remote.
     """
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    held = without_prefix(read_state_dict(file), wanted)
-    tensors, notes = held.tensors, held.notes
-    if convert and _mismatch(wanted, _shapes(tensors, without)):
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = strip_prefix(read_state_dict(file), expected)
+    tensors, notes = state.tensors, state.notes
+    if convert and _mismatch(expected, _shapes(tensors, ignored_prefixes)):
         try:
             tensors = convert(dict(tensors))
-        except Exception:  # noqa: BLE001 - whatever a conversion makes of weights of another model
-            tensors = held.tensors
+        except Exception:  # noqa: BLE001 - a conversion may fail in any way on foreign weights
+            tensors = state.tensors
         else:
-            notes = (*notes, "the weights are converted by timm from their original names")
-    if _mismatch(wanted, _shapes(tensors, without)):
-        raise ValueError(_explained(model, wanted, _shapes(tensors, without), file))
-    weights = {name: tensors[name] for name in _shapes(tensors, without)}
+            notes = (*notes, "timm converted the weights from their original keys")
+    shapes = _shapes(tensors, ignored_prefixes)
+    if _mismatch(expected, shapes):
+        raise ValueError(_mismatch_message(model, expected, shapes, file))
+    weights = {name: tensors[name] for name in shapes}
     model.load_state_dict(weights, strict=False)
-    check_finite(model, file)
+    check_loaded_weights(model, file)
     return notes
 
 
-def _classifier(model: nn.Module) -> tuple[str, ...]:
-    """Return how the names of a timm model's classifier begin."""
+def _classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
+    """Return the key prefixes of a timm model's classifier."""
     config = cast("dict[str, Any]", model.pretrained_cfg)
-    named = config.get("classifier") or "classifier"
-    return tuple(f"{head}." for head in ((named,) if isinstance(named, str) else named))
+    names = config.get("classifier") or "classifier"
+    return tuple(f"{name}." for name in ((names,) if isinstance(names, str) else names))
 
 
-def _converted(name: str, arguments: Mapping[str, Any], state: State) -> State:
-    """Return weights as timm converts them when it loads its own pretrained models."""
+def _convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDict) -> TensorDict:
+    """Convert a state dict as timm does when it loads its own pretrained models."""
     heads = [weight for key, weight in state.items() if _HEAD.search(key) and weight.ndim == 2]
     classes = len(heads[-1]) if heads else 0
     # With as many classes as the weights have, timm loads all of them or raises.
     overlay = {"state_dict": state, "num_classes": classes, "label_offset": 0}
-    made = timm.create_model(
+    model = timm.create_model(
         name,
         pretrained=True,
         pretrained_cfg_overlay=overlay,
         **{**arguments, "num_classes": classes},
     )
-    return made.state_dict()
+    return model.state_dict()
 
 
-def _shapes(tensors: State, without: tuple[str, ...]) -> Shapes:
+def _shapes(tensors: TensorDict, ignored_prefixes: tuple[str, ...]) -> Shapes:
     return {
         name: tuple(tensor.shape)
         for name, tensor in tensors.items()
-        if not name.startswith(without)
+        if not name.startswith(ignored_prefixes)
     }
 
 
-def _mismatch(wanted: Shapes, shapes: Shapes) -> tuple[list[str], list[str], list[str]] | None:
-    """Return the names that are missing, left over and of another shape; None if all fit."""
-    counters = {key for key in wanted if key.endswith("num_batches_tracked")}  # often left out
-    missing = sorted(set(wanted) - set(shapes) - counters)
-    spare = sorted(set(shapes) - set(wanted))
-    other = [key for key in wanted if key in shapes and wanted[key] != shapes[key]]
-    return (missing, spare, other) if missing or spare or other else None
+def _mismatch(expected: Shapes, shapes: Shapes) -> tuple[list[str], list[str], list[str]] | None:
+    """Return the keys that are missing, unexpected and of another shape; None if all fit."""
+    counters = {key for key in expected if key.endswith("num_batches_tracked")}  # often missing
+    missing = sorted(set(expected) - set(shapes) - counters)
+    unexpected = sorted(set(shapes) - set(expected))
+    reshaped = [key for key in expected if key in shapes and expected[key] != shapes[key]]
+    return (missing, unexpected, reshaped) if missing or unexpected or reshaped else None
 
 
-def _explained(model: nn.Module, wanted: Shapes, shapes: Shapes, file: Path) -> str:
-    """Return which weights do not fit, and the likely reason."""
-    missing, spare, other = _mismatch(wanted, shapes) or ([], [], [])
+def _mismatch_message(model: nn.Module, expected: Shapes, shapes: Shapes, file: Path) -> str:
+    """Describe which weights do not fit, and the likely reason."""
+    missing, unexpected, reshaped = _mismatch(expected, shapes) or ([], [], [])
     config = cast("dict[str, Any]", getattr(model, "pretrained_cfg", {}))
-    shown = [f"{name} {list(shapes[name])} for {list(wanted[name])}" for name in other[:2]]
+    examples = [
+        f"{name} {list(shapes[name])} instead of {list(expected[name])}" for name in reshaped[:2]
+    ]
     return (
         f"{file} does not fit {config.get('architecture', type(model).__name__)}: "
-        f"{len(missing)} tensors missing {missing[:2]}, {len(spare)} left over {spare[:2]}, "
-        f"{len(other)} of another shape {shown}; {_reason(wanted, shapes, other)}"
+        f"{len(missing)} missing keys {missing[:2]}, {len(unexpected)} unexpected keys "
+        f"{unexpected[:2]}, {len(reshaped)} of another shape {examples}; "
+        f"{_likely_reason(expected, shapes, reshaped)}"
     )
 
 
-def _reason(wanted: Shapes, shapes: Shapes, other: list[str]) -> str:
-    """Return why weights probably do not fit, and what to do."""
-    if not set(wanted) & set(shapes):
-        return "no name is the same: they are of another architecture, or of another library"
-    for name in other if len(other) <= _FEW else ():
-        found, right = shapes[name], wanted[name]
-        if len(found) == len(right) == 2 and found[1:] == right[1:]:
-            return f"they are for {found[0]} classes: say num_classes={found[0]}"
-        if len(found) == len(right) == 4 and found[0] == right[0] and found[2:] == right[2:]:
-            return f"they are for images of {found[1]} channels: say in_chans={found[1]}"
+def _likely_reason(expected: Shapes, shapes: Shapes, reshaped: list[str]) -> str:
+    """Return why the weights probably do not fit, and what to do."""
+    if not set(expected) & set(shapes):
+        return "no key matches: the weights are of another architecture or another library"
+    for name in reshaped if len(reshaped) <= _FEW else ():
+        shape, target = shapes[name], expected[name]
+        if len(shape) == len(target) == 2 and shape[1:] == target[1:]:
+            return f"the weights are for {shape[0]} classes: set num_classes={shape[0]}"
+        if len(shape) == len(target) == 4 and shape[0] == target[0] and shape[2:] == target[2:]:
+            return f"the weights are for images with {shape[1]} channels: set in_chans={shape[1]}"
         if "pos" in name:
-            return "they are for images of another size: say img_size="
+            return "the weights are for another image size: set img_size"
     return "check the name and the arguments of the model"

@@ -1,6 +1,6 @@
-"""A model built by somebody's own code: `FILE.py:NAME` or `package.module:NAME`.
+"""Loading of models from user code: `FILE.py:NAME` or `package.module:NAME`.
 
-That code is run. Its errors are reported with its own file and line.
+The code is executed. Its errors are reported with their file and line.
 """
 
 import importlib
@@ -16,22 +16,22 @@ from typing import Any
 
 from torch import nn
 
-from visattn.models.backbones.pretrained import NamedModel
+from visattn.io.messages import user_code_location
+from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.backbones.timm_weights import load_weights
-from visattn.recording.user_errors import raised_at
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _RESERVED = ("timm", "torchvision", "hf", "run")
 
 
-def names_user_code(spec: str) -> bool:
-    """Whether a name of a model is that of somebody's own code.
+def is_user_code(spec: str) -> bool:
+    """Return whether a model spec names user code.
 
     Args:
-        spec: As somebody wrote it.
+        spec: Model spec, such as `net.py:Net` or `timm:resnet18`.
 
     Example:
-        >>> [names_user_code(spec) for spec in ("net.py:Net", "torch.nn:Identity", "timm:resnet18")]
+        >>> [is_user_code(spec) for spec in ("net.py:Net", "torch.nn:Identity", "timm:resnet18")]
         [True, True, False]
     """
     where, colon, name = spec.rpartition(":")
@@ -41,60 +41,60 @@ def names_user_code(spec: str) -> bool:
         return True
     if not _MODULE.fullmatch(where) or not all(map(str.isidentifier, name.split("."))):
         return False
-    with _importable(""):  # a word that no module is called is a slip of the pen
+    with _importable(""):  # a name that no module has is probably a typing error
         return importlib.util.find_spec(where.split(".")[0]) is not None
 
 
-def code_file(spec: str) -> Path | None:
-    """Return the file of the code that a model is named by; None if it is named by no code.
+def user_code_file(spec: str) -> Path | None:
+    """Return the source file of a model spec; None if the spec does not name user code.
 
     Args:
-        spec: As somebody wrote it.
+        spec: Model spec, such as `net.py:Net` or `timm:resnet18`.
 
     Example:
-        >>> code_file("torch.nn:Identity").parts[-3:], code_file("timm:resnet18")
+        >>> user_code_file("torch.nn:Identity").parts[-3:], user_code_file("timm:resnet18")
         (('torch', 'nn', '__init__.py'), None)
     """
-    if not names_user_code(spec):
+    if not is_user_code(spec):
         return None
     where = spec.rpartition(":")[0]
     if _is_file(where):
         return Path(where).expanduser()
     with _importable(""):
-        found = importlib.util.find_spec(where)
-    return Path(found.origin) if found and found.origin and found.has_location else None
+        module = importlib.util.find_spec(where)
+    return Path(module.origin) if module and module.origin and module.has_location else None
 
 
-def user_model(
-    spec: str, *, weights: Path | None = None, arguments: Mapping[str, Any] | None = None
-) -> NamedModel:
-    """Return the model that somebody's own code builds; the code is run.
+def load_user_model(
+    spec: str, *, weights: Path | None = None, model_kwargs: Mapping[str, Any] | None = None
+) -> LoadedModel:
+    """Load a model from user code; the code is executed.
 
     Args:
-        spec: `FILE.py:NAME` or `package.module:NAME`, with the name of a class of `nn.Module`, of
-            a function that returns a model, or of a model.
-        weights: A file or folder to fill it with, as `read_state_dict` takes it.
-        arguments: Of the class or the function.
+        spec: `FILE.py:NAME` or `package.module:NAME`, where NAME is a subclass of `nn.Module`, a
+            function that returns a model, or a model.
+        weights: File or folder with its weights, as in `read_state_dict`.
+        model_kwargs: Arguments of the class or function.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If there is no such module or name, the code raises an error, what it builds is
-            no model, or the weights do not fit.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the module or name does not exist, the code raises an error, the result is
+            not an `nn.Module`, or the weights do not fit.
 
     Example:
         >>> file = getfixture("tmp_path") / "net.py"
         >>> _ = file.write_text("from torch.nn import Conv2d; make = lambda n=2: Conv2d(3, n, 1)")
-        >>> user_model(f"{file}:make", arguments={"n": 5}).model
+        >>> load_user_model(f"{file}:make", model_kwargs={"n": 5}).model
         Conv2d(3, 5, kernel_size=(1, 1), stride=(1, 1))
     """
     where, _, name = spec.rpartition(":")
     with _importable(str(Path(where).expanduser().resolve().parent) if _is_file(where) else ""):
-        made = _built(_named(_imported(where), where, name), spec, dict(arguments or {}))
-    if not isinstance(made, nn.Module):
-        raise ValueError(f"{spec} must build an nn.Module, got {type(made).__name__}")  # noqa: TRY004 (of the user's code)
-    notes = load_weights(made, weights) if weights else ()
+        model = _build(_lookup(_import(where), where, name), spec, dict(model_kwargs or {}))
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{spec} must build an nn.Module, got {type(model).__name__}")  # noqa: TRY004 (of the user's code)
+    notes = load_weights(model, weights) if weights else ()
     origin = str(weights) if weights else spec
-    return NamedModel(made.eval(), None, _classes(made), origin, notes)
+    return LoadedModel(model.eval(), None, _class_names(model), origin, notes)
 
 
 def _is_file(where: str) -> bool:
@@ -103,7 +103,7 @@ def _is_file(where: str) -> bool:
 
 @contextmanager
 def _importable(folder: str) -> Iterator[None]:
-    """Let modules be found in a folder, as beside a script; "" is the working folder."""
+    """Add a folder to the import path, as for a script; "" is the working directory."""
     sys.path.insert(0, folder)
     importlib.invalidate_caches()
     try:
@@ -112,78 +112,78 @@ def _importable(folder: str) -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def _imported(where: str) -> ModuleType:
-    """Return the module that a file or a dotted name means."""
+def _import(where: str) -> ModuleType:
+    """Import a module from a file or by its dotted name."""
     if not _is_file(where):
-        with _reported(where):
+        with _user_errors(where):
             return importlib.import_module(where)
     file = Path(where).expanduser().resolve()
-    found = importlib.util.spec_from_file_location(file.stem, file)
-    if not file.is_file() or found is None or found.loader is None:
-        raise FileNotFoundError(f"{where} does not exist; a model's own code is named FILE.py:NAME")
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(file.stem, file)
+    if not file.is_file() or module_spec is None or module_spec.loader is None:
+        raise FileNotFoundError(f"{where} does not exist; user code is named as FILE.py:NAME")
+    module = importlib.util.module_from_spec(module_spec)
     before = sys.modules.get(file.stem)
-    sys.modules[file.stem] = module  # its classes, such as dataclasses, look for their module
+    sys.modules[file.stem] = module  # dataclasses look up their module
     try:
-        with _reported(where):
-            found.loader.exec_module(module)
+        with _user_errors(where):
+            module_spec.loader.exec_module(module)
     finally:
         if before is not None:
             sys.modules[file.stem] = before
     return module
 
 
-def _named(module: ModuleType, where: str, name: str) -> Any:
-    """Return what a name in a module means; a dot leads into a class or a submodule."""
-    found: Any = module
+def _lookup(module: ModuleType, where: str, name: str) -> Any:
+    """Return an object of a module by its dotted name."""
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"{where} has no {name!r}{_alike(part, found)}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(value, part):
+            raise ValueError(f"{where} has no {name!r}{_hint(part, value)}")
+        value = getattr(value, part)
+    return value
 
 
-def _built(made: Any, spec: str, arguments: dict[str, Any]) -> Any:
-    """Return a model, called if it is a class or a function."""
-    if isinstance(made, nn.Module):
-        if arguments:
-            raise ValueError(f"{spec} is a model already, so it takes no arguments")
-        return made
-    if not callable(made):
+def _build(factory: Any, spec: str, model_kwargs: dict[str, Any]) -> Any:
+    """Call a class or function; return a model as it is."""
+    if isinstance(factory, nn.Module):
+        if model_kwargs:
+            raise ValueError(f"{spec} is already a model, so it takes no arguments")
+        return factory
+    if not callable(factory):
         raise ValueError(  # noqa: TRY004 (of the user's code)
-            f"{spec} must be a class, a function or a model, got {type(made).__name__}"
+            f"{spec} must be a class, a function or a model, got {type(factory).__name__}"
         )
-    with _reported(spec):
-        return made(**arguments)
+    with _user_errors(spec):
+        return factory(**model_kwargs)
 
 
 @contextmanager
-def _reported(spec: str) -> Iterator[None]:
-    """Turn any error of somebody's code into one line that names its file and line.
+def _user_errors(spec: str) -> Iterator[None]:
+    """Turn any error of user code into a one-line message with its file and line.
 
     Raises:
-        ValueError: With the line.
+        ValueError: With the message.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, as of a script without a main guard
-        told = str(error) or "no message"
-        place = raised_at(error)
+        message = str(error) or "no message"
+        place = user_code_location(error)
         raise ValueError(
-            f"{spec} failed{f' in {place}' if place else ''}: {type(error).__name__}: {told}"
+            f"{spec} failed{f' in {place}' if place else ''}: {type(error).__name__}: {message}"
         ) from error
 
 
-def _alike(name: str, held: Any) -> str:
-    names = [known for known in vars(held) if not known.startswith("_")] if held else []
+def _hint(name: str, namespace: Any) -> str:
+    names = [key for key in vars(namespace) if not key.startswith("_")] if namespace else []
     close = get_close_matches(name, names, n=3)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
-def _classes(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of the classes, if the model keeps them as timm's and ours do."""
-    names = getattr(model, "classes", None) or ()
-    known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    return tuple(names) if known and len(set(names)) == len(names) else ()
+def _class_names(model: nn.Module) -> tuple[str, ...]:
+    """Return the attribute `class_names` or `classes` of a model, if it holds unique names."""
+    names = getattr(model, "class_names", None) or getattr(model, "classes", None) or ()
+    valid = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return tuple(names) if valid and len(set(names)) == len(names) else ()

@@ -3,11 +3,7 @@ from .location_policy import (
 )
 from .networks import (
     GlimpseNet as GlimpseNet,
-)
-from .networks import (
     GlimpseRNN as GlimpseRNN,
-)
-from .networks import (
     Retina as Retina,
 )
 from .ram import (
@@ -15,10 +11,6 @@ from .ram import (
 )
 from .rollout import (
     Glimpse as Glimpse,
-)
-from .rollout import (
     GlimpseRollout as GlimpseRollout,
-)
-from .rollout import (
-    gathered as gathered,
+    stack_glimpses as stack_glimpses,
 )

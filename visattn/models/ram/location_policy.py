@@ -1,4 +1,4 @@
-"""What decides where to look: a Gaussian around a place read off from what is remembered."""
+"""Location policy: an isotropic Gaussian over the next glimpse location."""
 
 import math
 from typing import Literal
@@ -7,81 +7,84 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Start = Literal["random", "center", "learned"]
+InitLocation = Literal["random", "center", "learned"]
 Action = tuple[Tensor, Tensor]
-"""Mean and sample of a choice, neither of them cut off at the image's edge."""
+"""Mean and sample of the Gaussian policy, before clamping to the image."""
 
 
 class LocationPolicy(nn.Module):
-    """Choose places on the image.
+    """Gaussian policy over locations on the image.
 
-    The mean is a linear reading with nothing that flattens it: at any mean there is a gradient. A
-    sample beyond the edge leads to the edge; that is the world's doing and not the policy's.
+    The mean is a linear function of the hidden state without a squashing nonlinearity, so that its
+    gradient never vanishes. A sample beyond the edge of the image is clamped; the clamping belongs
+    to the environment, not to the policy.
 
     Args:
-        width: Numbers that are remembered.
-        start: Where the first glimpse lies: anywhere (`random`), in the `center`, or at a place
-            that is `learned`, the same for all images.
-        spread: Standard deviation; 2 is a side of the image.
-        learn_spread: Let training change the spread.
+        hidden_size: Hidden size of the recurrent core.
+        init_location: First location: uniformly `random`, the `center`, or one `learned` location
+            for all images.
+        std: Standard deviation; the side of the image has length 2.
+        learn_std: Whether the standard deviation is trained.
 
     Example:
-        >>> policy = LocationPolicy(5, "center", 0.1, learn_spread=False)
-        >>> place, (mean, sample) = policy(torch.zeros(3, 5), torch.full((3, 2), 99.0))
-        >>> place.max(), bool((sample - mean).min() > 9)
+        >>> policy = LocationPolicy(5, "center", 0.1, learn_std=False)
+        >>> location, (mean, sample) = policy(torch.zeros(3, 5), torch.full((3, 2), 99.0))
+        >>> location.max(), bool((sample - mean).min() > 9)
         (tensor(1.), True)
 
     Source:
         Mnih et al. 2014, arXiv:1406.6247, section 4.
     """
 
-    def __init__(self, width: int, start: Start, spread: float, *, learn_spread: bool) -> None:
+    def __init__(
+        self, hidden_size: int, init_location: InitLocation, std: float, *, learn_std: bool
+    ) -> None:
         super().__init__()
-        self.start: Start = start
-        self.mean = nn.Linear(width, 2)
-        self.first = nn.Parameter(torch.zeros(2), requires_grad=start == "learned")
-        self.log_spread = nn.Parameter(torch.tensor(math.log(spread)), requires_grad=learn_spread)
+        self.init_location: InitLocation = init_location
+        self.mean = nn.Linear(hidden_size, 2)
+        self.init_mean = nn.Parameter(torch.zeros(2), requires_grad=init_location == "learned")
+        self.log_std = nn.Parameter(torch.tensor(math.log(std)), requires_grad=learn_std)
 
     @property
-    def spread(self) -> Float[Tensor, ""]:
-        """Standard deviation, in units of which a side of the image has 2."""
-        return self.log_spread.exp()
+    def std(self) -> Float[Tensor, ""]:
+        """Standard deviation; the side of the image has length 2."""
+        return self.log_std.exp()
 
-    def begin(self, noise: Float[Tensor, "r 2"]) -> tuple[Tensor, Action | None]:
-        """Return the first places and, if they are chosen, the choice.
+    def initial_locations(self, noise: Float[Tensor, "r 2"]) -> tuple[Tensor, Action | None]:
+        """Return the first locations, and the action if they are sampled from the policy.
 
         Args:
-            noise: How far samples are off their means, in spreads; it counts only where the first
-                place is learned.
+            noise: Standard normal noise; used only if the first location is learned.
 
         Raises:
-            ValueError: If the learned place is no number.
+            ValueError: If the learned location is not finite.
         """
-        if self.start == "learned":
-            return self._chosen(self.first.expand_as(noise), noise)
-        if self.start == "center":
+        if self.init_location == "learned":
+            return self._sample(self.init_mean.expand_as(noise), noise)
+        if self.init_location == "center":
             return torch.zeros_like(noise), None
         return torch.rand_like(noise) * 2 - 1, None
 
     def forward(
-        self, state: Float[Tensor, "r d"], noise: Float[Tensor, "r 2"]
+        self, hidden_state: Float[Tensor, "r d"], noise: Float[Tensor, "r 2"]
     ) -> tuple[Tensor, Action]:
-        """Return the next places, and the choice of them.
+        """Return the next locations and the action.
 
         Args:
-            state: What is remembered.
-            noise: How far samples are off their means, in spreads.
+            hidden_state: Hidden state of the recurrent core.
+            noise: Standard normal noise; zeros give the mean of the policy.
 
         Raises:
-            ValueError: If a mean is no number.
+            ValueError: If a mean is not finite.
         """
-        return self._chosen(self.mean(state), noise)
+        return self._sample(self.mean(hidden_state), noise)
 
-    def _chosen(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Action]:
+    def _sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Action]:
         if not torch.compiler.is_compiling() and not mean.isfinite().all():
             raise ValueError(
-                "the policy gives places that are no numbers: the weights hold NaN or infinity; "
-                "go back to an earlier checkpoint, and train with a lower rate or clipped gradients"
+                "the location policy returns NaN or infinity, because the weights hold NaN or "
+                "infinity: go back to an earlier checkpoint, and train with a lower learning rate "
+                "or with gradient clipping"
             )
-        sample = (mean + self.spread * noise).detach()
+        sample = (mean + self.std * noise).detach()
         return sample.clamp(-1, 1), (mean, sample)

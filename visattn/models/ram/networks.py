@@ -1,4 +1,4 @@
-"""A retina for images of any size: it is shown images once, then looks at places of them."""
+"""Networks of the recurrent attention model: retina, glimpse network and recurrent core."""
 
 from typing import Literal
 
@@ -8,87 +8,86 @@ from torch import Tensor, nn
 
 from visattn.functional.glimpses.retina import (
     GlimpsePyramid,
-    cropped_glimpses,
+    crop_glimpses,
     glimpse_pyramid,
-    sampled_glimpses,
+    sample_glimpses,
 )
 
 Backend = Literal["crop", "bilinear"]
+RNNType = Literal["rnn", "lstm", "gru"]
+GlimpseEncoderType = Literal["linear", "conv"]
+RNNState = tuple[Tensor, ...]
 
 
 class Retina(nn.Module):
-    """Look at places of images, sharp in the middle and coarser around.
+    """Extracts multi-resolution glimpses: sharp in the center and coarser around it.
 
     Args:
-        glimpse: Cells along a side of a glimpse.
-        scales: Windows of a glimpse, each twice as wide as the one before.
-        background: What lies around an image, one number for each channel, in the units of the
-            images.
-        backend: `crop` snaps windows to pixels; `bilinear` looks between them, and lets gradients
-            into the places.
+        glimpse_size: Side of a glimpse, in cells.
+        num_scales: Number of windows per glimpse, each twice as wide as the one before.
+        pad_value: Value outside the image, one per channel, in the units of the images.
+        backend: `crop` snaps windows to pixels; `bilinear` interpolates, and is differentiable in
+            the locations.
 
     Example:
         >>> retina = Retina(8, 2, torch.zeros(1))
-        >>> shown = retina.show(torch.rand(3, 1, 28, 60))
-        >>> retina(shown, torch.zeros(3, 2)).shape
+        >>> pyramid = retina.build_pyramid(torch.rand(3, 1, 28, 60))
+        >>> retina(pyramid, torch.zeros(3, 2)).shape
         torch.Size([3, 2, 1, 8, 8])
     """
 
-    background: Tensor
+    pad_value: Tensor
 
     def __init__(
         self,
-        glimpse: int,
-        scales: int,
-        background: Float[Tensor, " c"],
+        glimpse_size: int,
+        num_scales: int,
+        pad_value: Float[Tensor, " c"],
         backend: Backend = "crop",
     ) -> None:
         super().__init__()
-        self.glimpse, self.scales = glimpse, scales
+        self.glimpse_size, self.num_scales = glimpse_size, num_scales
         self.backend: Backend = backend
-        self.register_buffer("background", background, persistent=False)
+        self.register_buffer("pad_value", pad_value, persistent=False)
 
-    def show(self, images: Float[Tensor, "b c y x"]) -> GlimpsePyramid:
-        """Return images ready to be looked at; it serves all their glimpses."""
-        return glimpse_pyramid(images, scales=self.scales, background=self.background)
+    def build_pyramid(self, images: Float[Tensor, "b c y x"]) -> GlimpsePyramid:
+        """Return the image pyramid from which all glimpses of the images are taken."""
+        return glimpse_pyramid(images, num_scales=self.num_scales, pad_value=self.pad_value)
 
     def forward(
         self,
-        shown: GlimpsePyramid,
-        places: Float[Tensor, "r 2"],
-        which: Int[Tensor, " r"] | None = None,
+        pyramid: GlimpsePyramid,
+        locations: Float[Tensor, "r 2"],
+        image_indices: Int[Tensor, " r"] | None = None,
     ) -> Float[Tensor, "r s c g g"]:
-        """Return what is seen at places.
+        """Return the glimpses at some locations.
 
         Args:
-            shown: The images.
-            places: x and y of each glimpse, in [-1, 1].
-            which: The image of each glimpse; the n-th looks at the n-th image if left out.
+            pyramid: Image pyramid.
+            locations: x and y of each glimpse, in [-1, 1].
+            image_indices: Index of the image of each glimpse; by default glimpse n is of image n.
         """
-        see = cropped_glimpses if self.backend == "crop" else sampled_glimpses
-        return see(shown, places, glimpse=self.glimpse, which=which)
-
-
-Core = Literal["rnn", "lstm", "gru"]
-Sight = Literal["linear", "conv"]
-Memory = tuple[Tensor, ...]
+        extract = crop_glimpses if self.backend == "crop" else sample_glimpses
+        return extract(
+            pyramid, locations, glimpse_size=self.glimpse_size, image_indices=image_indices
+        )
 
 
 class GlimpseNet(nn.Module):
-    """What was seen and where, as one vector.
+    """Glimpse network: combines the content of a glimpse and its location into one vector.
 
     Args:
-        planes: Channels of the images times windows of a glimpse.
-        glimpse: Cells along a side of a glimpse.
-        sight: How a glimpse is read: by a `linear` layer, as the paper does, or by two
-            convolutions with all scales as channels.
-        what: Numbers for what was seen.
-        where: Numbers for the place.
-        width: Numbers for both together.
-        dropout: Share of the numbers for what was seen that training leaves out.
+        in_channels: Number of image channels times number of scales.
+        glimpse_size: Side of a glimpse, in cells.
+        encoder_type: Encoder of the content: a `linear` layer, as in the paper, or a `conv` network
+            of two convolutions with all scales as channels.
+        what_dim: Dimension of the encoded content.
+        where_dim: Dimension of the encoded location.
+        out_dim: Dimension of the output.
+        dropout: Dropout rate on the encoded content.
 
     Example:
-        >>> net = GlimpseNet(3, 8, width=7)
+        >>> net = GlimpseNet(3, 8, out_dim=7)
         >>> net(torch.zeros(5, 1, 3, 8, 8), torch.zeros(5, 2)).shape
         torch.Size([5, 7])
 
@@ -98,93 +97,97 @@ class GlimpseNet(nn.Module):
 
     def __init__(
         self,
-        planes: int,
-        glimpse: int,
+        in_channels: int,
+        glimpse_size: int,
         *,
-        sight: Sight = "linear",
-        what: int = 128,
-        where: int = 128,
-        width: int = 256,
+        encoder_type: GlimpseEncoderType = "linear",
+        what_dim: int = 128,
+        where_dim: int = 128,
+        out_dim: int = 256,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.sight = (
-            nn.Sequential(nn.Flatten(), nn.Linear(planes * glimpse**2, what))
-            if sight == "linear"
-            else _convolutions(planes, glimpse, what)
+        self.glimpse_encoder = (
+            nn.Sequential(nn.Flatten(), nn.Linear(in_channels * glimpse_size**2, what_dim))
+            if encoder_type == "linear"
+            else _conv_encoder(in_channels, glimpse_size, what_dim)
         )
-        self.place = nn.Linear(2, where)
-        self.from_sight = nn.Linear(what, width)
-        self.from_place = nn.Linear(where, width)
+        self.location_encoder = nn.Linear(2, where_dim)
+        self.what_proj = nn.Linear(what_dim, out_dim)
+        self.where_proj = nn.Linear(where_dim, out_dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, glimpses: Float[Tensor, "r s c g g"], places: Float[Tensor, "r 2"]
+        self, glimpses: Float[Tensor, "r s c g g"], locations: Float[Tensor, "r 2"]
     ) -> Float[Tensor, "r d"]:
-        """Return a vector for each glimpse; places are constants to it."""
-        what = self.dropout(self.sight(glimpses.flatten(1, 2)).relu())
-        where = self.place(places.detach()).relu()
-        return (self.from_sight(what) + self.from_place(where)).relu()
+        """Return one vector per glimpse; no gradient flows into the locations."""
+        what = self.dropout(self.glimpse_encoder(glimpses.flatten(1, 2)).relu())
+        where = self.location_encoder(locations.detach()).relu()
+        return (self.what_proj(what) + self.where_proj(where)).relu()
 
 
 class GlimpseRNN(nn.Module):
-    """What is remembered from glimpse to glimpse: a recurrent cell under one signature.
+    """Recurrent core: an RNN, LSTM or GRU cell with one interface.
 
     Args:
-        core: `rnn` with a ReLU, as the paper has it, `lstm`, or `gru`.
-        inputs: Numbers that tell a glimpse.
-        width: Numbers of the state.
+        rnn_type: `rnn` with ReLU, as in the paper, `lstm` or `gru`.
+        input_size: Dimension of the glimpse vector.
+        hidden_size: Hidden size.
 
     Example:
-        >>> memory = GlimpseRNN("lstm", 5, 7)
-        >>> nothing = memory.start(3, torch.zeros(3, 5))
-        >>> state, cell = memory(torch.ones(3, 5), nothing)
-        >>> state.shape
+        >>> rnn = GlimpseRNN("lstm", 5, 7)
+        >>> hidden, cell = rnn(torch.ones(3, 5), rnn.initial_state(3, torch.zeros(3, 5)))
+        >>> hidden.shape
         torch.Size([3, 7])
     """
 
-    def __init__(self, core: Core, inputs: int, width: int) -> None:
+    def __init__(self, rnn_type: RNNType, input_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.width = width
+        self.hidden_size = hidden_size
         cells = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
-        self.cell = cells[core](inputs, width) if core in cells else _plain_cell(inputs, width)
+        self.cell = (
+            cells[rnn_type](input_size, hidden_size)
+            if rnn_type in cells
+            else _relu_rnn_cell(input_size, hidden_size)
+        )
 
-    def start(self, rows: int, like: Tensor) -> Memory:
-        """Return the memory of nothing.
+    def initial_state(self, batch_size: int, like: Tensor) -> RNNState:
+        """Return the zero state.
 
         Args:
-            rows: Of how many glimpses at once.
-            like: A tensor of the kind and in the place that the memory is to have.
+            batch_size: Number of sequences.
+            like: Tensor with the dtype and device of the state.
         """
-        state = like.new_zeros(rows, self.width)
-        return (state, state) if isinstance(self.cell, nn.LSTMCell) else (state,)
+        hidden = like.new_zeros(batch_size, self.hidden_size)
+        return (hidden, hidden) if isinstance(self.cell, nn.LSTMCell) else (hidden,)
 
-    def forward(self, seen: Float[Tensor, "r d"], memory: Memory) -> Memory:
-        """Return the memory after a glimpse; its first part is the state that is read."""
+    def forward(self, glimpse: Float[Tensor, "r d"], state: RNNState) -> RNNState:
+        """Return the next state; its first entry is the hidden state."""
         if isinstance(self.cell, nn.LSTMCell):
-            return self.cell(seen, (memory[0], memory[1]))
-        return (self.cell(seen, memory[0]),)
+            return self.cell(glimpse, (state[0], state[1]))
+        return (self.cell(glimpse, state[0]),)
 
 
-def _plain_cell(inputs: int, width: int) -> nn.RNNCell:
-    """Return the paper's core, which starts by keeping what it has.
+def _relu_rnn_cell(input_size: int, hidden_size: int) -> nn.RNNCell:
+    """Return the paper's core, whose recurrent weights are initialized close to the identity.
 
-    The paper does not say how it starts; from noise, a ReLU core forgets or blows up.
+    The paper does not specify the initialization; with random weights a ReLU core forgets or
+    diverges.
     """
-    cell = nn.RNNCell(inputs, width, nonlinearity="relu")
+    cell = nn.RNNCell(input_size, hidden_size, nonlinearity="relu")
     nn.init.eye_(cell.weight_hh)
     with torch.no_grad():
         cell.weight_hh *= 0.9
     return cell
 
 
-def _convolutions(planes: int, glimpse: int, what: int) -> nn.Sequential:
-    side = (glimpse + 1) // 2
+def _conv_encoder(in_channels: int, glimpse_size: int, what_dim: int) -> nn.Sequential:
+    side = (glimpse_size + 1) // 2
     return nn.Sequential(
-        nn.Conv2d(planes, 16, 3, padding=1),
+        nn.Conv2d(in_channels, 16, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2, padding=1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * side**2, what),
+        nn.Linear(32 * side**2, what_dim),
     )

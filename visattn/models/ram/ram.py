@@ -1,4 +1,4 @@
-"""A network that looks at images piece by piece, and decides where to look next."""
+"""Recurrent attention model (RAM): classifies an image from a sequence of glimpses."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -7,259 +7,282 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from visattn.blocks.base import check_choice
 from visattn.functional.glimpses.retina import glimpse_boxes
 from visattn.models.classifier import ImageClassifier
 from visattn.models.normalization import MAX_PIXELS
-from visattn.models.ram.location_policy import LocationPolicy, Start
-from visattn.models.ram.networks import Backend, Core, GlimpseNet, GlimpseRNN, Retina, Sight
-from visattn.models.ram.rollout import Glimpse, GlimpseRollout, gathered
+from visattn.models.ram.location_policy import InitLocation, LocationPolicy
+from visattn.models.ram.networks import (
+    Backend,
+    GlimpseEncoderType,
+    GlimpseNet,
+    GlimpseRNN,
+    Retina,
+    RNNType,
+)
+from visattn.models.ram.rollout import Glimpse, GlimpseRollout, stack_glimpses
 
-_MAX_GLIMPSES = 4096  # each is kept with its state and its patches
+_MAX_GLIMPSES = 4096  # the state and the patches of each glimpse stay in memory
 
 
 class RecurrentAttentionModel(ImageClassifier):
-    """A recurrent model of visual attention.
+    """Recurrent model of visual attention.
 
-    At each step a retina takes a glimpse of the image, a core remembers, and a policy says where
-    to look next: at a sample from a Gaussian around its mean while it learns, at the mean itself
-    when it is used. `model(images)` gives the scores after the last glimpse; `look` tells all.
+    At each step the retina extracts a glimpse, the recurrent core updates its hidden state, and the
+    location policy chooses the next location: a sample from a Gaussian during training, its mean
+    (greedy) at test time. `model(images)` returns the logits after the last glimpse; `scanpath`
+    returns the whole rollout.
 
     Args:
-        classes: Names of the classes, in the order of the scores.
-        size: Height and width, in pixels, of the images.
+        class_names: Names of the classes, in the order of the logits.
+        img_size: Height and width of the input images, in pixels.
         mean: Mean of each color channel, in [0, 1]; one channel for gray images, else three.
-        std: Spread of each color channel, in [0, 1].
-        glimpse: Cells along a side of a glimpse.
-        scales: Windows of a glimpse, each twice as wide as the one before.
-        glimpses: How many glimpses an image gets.
-        core: What remembers: the paper's `rnn`, an `lstm` or a `gru`.
-        width: Numbers that are remembered.
-        sight: How a glimpse is read: by a `linear` layer, as the paper does, or by a small `conv`.
-        what: Numbers for what a glimpse shows.
-        where: Numbers for its place.
-        start: Where the first glimpse lies: anywhere (`random`), in the `center`, or at a place
-            that is `learned`, the same for all images.
-        spread: Standard deviation of the policy; 2 is a side of the image.
-        learn_spread: Let training change the spread.
-        background: What lies around the image, in [0, 1].
-        backend: `crop` snaps windows to pixels; `bilinear` looks between them.
-        dropout: Share of what a glimpse shows that training leaves out.
+        std: Standard deviation of each color channel, in [0, 1].
+        glimpse_size: Side of a glimpse, in cells.
+        num_scales: Number of windows per glimpse, each twice as wide as the one before.
+        num_glimpses: Number of glimpses per image.
+        rnn_type: Recurrent core: the paper's `rnn`, an `lstm` or a `gru`.
+        hidden_size: Hidden size of the core.
+        glimpse_encoder: Encoder of a glimpse: a `linear` layer, as in the paper, or a small `conv`
+            network.
+        what_dim: Dimension of the encoded content of a glimpse.
+        where_dim: Dimension of the encoded location of a glimpse.
+        init_location: First location: uniformly `random`, the `center`, or one `learned` location
+            for all images.
+        policy_std: Standard deviation of the location policy; the side of the image has length 2.
+        learn_std: Whether the standard deviation is trained.
+        pad_value: Value outside the image, in [0, 1].
+        backend: `crop` snaps windows to pixels; `bilinear` interpolates.
+        dropout: Dropout rate on the encoded content of a glimpse.
 
     Raises:
-        ValueError: If a number makes no sense, or a word is not one of those above.
+        ValueError: If an argument is out of range or an option is unknown.
 
     Example:
         >>> digits = "0 1 2".split()
-        >>> model = RecurrentAttentionModel(digits, (28, 40), [0.1], [0.3], glimpses=4).eval()
-        >>> looks = model.look(torch.zeros(5, 1, 28, 40, dtype=torch.uint8))
-        >>> looks.places.shape, looks.scores.shape
+        >>> model = RecurrentAttentionModel(digits, (28, 40), [0.1], [0.3], num_glimpses=4).eval()
+        >>> rollout = model.scanpath(torch.zeros(5, 1, 28, 40, dtype=torch.uint8))
+        >>> rollout.locations.shape, rollout.logits.shape
         (torch.Size([5, 1, 4, 2]), torch.Size([5, 1, 4, 3]))
 
     Source:
-        Mnih et al. 2014, arXiv:1406.6247. Deviation: the `rnn` starts near the identity.
+        Mnih et al. 2014, arXiv:1406.6247. Deviation: the `rnn` is initialized near the identity.
     """
 
     def __init__(
         self,
-        classes: Sequence[str],
-        size: tuple[int, int],
+        class_names: Sequence[str],
+        img_size: tuple[int, int],
         mean: Sequence[float],
         std: Sequence[float],
         *,
-        glimpse: int = 8,
-        scales: int = 1,
-        glimpses: int = 6,
-        core: Core = "rnn",
-        width: int = 256,
-        sight: Sight = "linear",
-        what: int = 128,
-        where: int = 128,
-        start: Start = "random",
-        spread: float = 0.1,
-        learn_spread: bool = False,
-        background: float = 0.0,
+        glimpse_size: int = 8,
+        num_scales: int = 1,
+        num_glimpses: int = 6,
+        rnn_type: RNNType = "rnn",
+        hidden_size: int = 256,
+        glimpse_encoder: GlimpseEncoderType = "linear",
+        what_dim: int = 128,
+        where_dim: int = 128,
+        init_location: InitLocation = "random",
+        policy_std: float = 0.1,
+        learn_std: bool = False,
+        pad_value: float = 0.0,
         backend: Backend = "crop",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(classes, size, mean, std)
-        counts = (glimpse, scales, glimpses, width, what, where)
-        if min(counts) < 1 or not spread > 0 or not 0 <= dropout < 1:
+        super().__init__(class_names, img_size, mean, std)
+        counts = (glimpse_size, num_scales, num_glimpses, hidden_size, what_dim, where_dim)
+        if min(counts) < 1 or not policy_std > 0 or not 0 <= dropout < 1:
             raise ValueError(
-                "glimpse, scales, glimpses, width, what and where must be at least 1, spread above "
-                f"0 and dropout in [0, 1); got {counts}, {spread} and {dropout}"
+                "glimpse_size, num_scales, num_glimpses, hidden_size, what_dim and where_dim must "
+                f"be at least 1, policy_std above 0 and dropout in [0, 1); got {counts}, "
+                f"{policy_std} and {dropout}"
             )
-        _check_extent(size, scales, glimpses)
-        _check_words(core=core, sight=sight, start=start, backend=backend)
-        self.glimpse, self.scales, self.glimpses = glimpse, scales, glimpses
-        self.core: Core = core
-        self.sight: Sight = sight
-        self.start: Start = start
-        self.width, self.what, self.where = width, what, where
-        self.spread, self.learn_spread = spread, learn_spread
-        self.background, self.dropout = background, dropout
+        _check_memory_bounds(img_size, num_scales, num_glimpses)
+        check_choice("rnn_type", rnn_type, get_args(RNNType))
+        check_choice("glimpse_encoder", glimpse_encoder, get_args(GlimpseEncoderType))
+        check_choice("init_location", init_location, get_args(InitLocation))
+        check_choice("backend", backend, get_args(Backend))
+        self.glimpse_size, self.num_scales = glimpse_size, num_scales
+        self.num_glimpses, self.hidden_size = num_glimpses, hidden_size
+        self.rnn_type: RNNType = rnn_type
+        self.glimpse_encoder: GlimpseEncoderType = glimpse_encoder
+        self.init_location: InitLocation = init_location
+        self.what_dim, self.where_dim = what_dim, where_dim
+        self.policy_std, self.learn_std = policy_std, learn_std
+        self.pad_value, self.dropout = pad_value, dropout
         self.backend: Backend = backend
-        around = (background - torch.tensor(self.mean)) / torch.tensor(self.std)
-        self.retina = Retina(glimpse, scales, around, backend)
+        padding = (pad_value - torch.tensor(self.mean)) / torch.tensor(self.std)
+        self.retina = Retina(glimpse_size, num_scales, padding, backend)
         self.glimpse_net = GlimpseNet(
-            len(self.mean) * scales,
-            glimpse,
-            sight=sight,
-            what=what,
-            where=where,
-            width=width,
+            len(self.mean) * num_scales,
+            glimpse_size,
+            encoder_type=glimpse_encoder,
+            what_dim=what_dim,
+            where_dim=where_dim,
+            out_dim=hidden_size,
             dropout=dropout,
         )
-        self.memory = GlimpseRNN(core, width, width)
-        self.classifier = nn.Linear(width, len(self.classes))
-        self.policy = LocationPolicy(width, start, spread, learn_spread=learn_spread)
+        self.rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
+        self.classifier = nn.Linear(hidden_size, len(self.class_names))
+        self.policy = LocationPolicy(hidden_size, init_location, policy_std, learn_std=learn_std)
 
     @property
     def head(self) -> nn.Module:
-        """The layer that knows the classes."""
+        """The final classification layer."""
         return self.classifier
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        """Return the scores after the last glimpse; the eye goes where the policy means it to."""
-        return self.roll_out(images).scores[:, 0, -1]
+        """Return the logits after the last glimpse of the greedy policy."""
+        return self.rollout(images).logits[:, 0, -1]
 
-    def look(
+    def scanpath(
         self,
         images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
         *,
-        rollouts: int = 1,
-        sampled: bool = False,
-        start: Float[Tensor, "b 2"] | None = None,
-        path: Float[Tensor, "b t 2"] | None = None,
+        num_rollouts: int = 1,
+        sample: bool = False,
+        init_locations: Float[Tensor, "b 2"] | None = None,
+        locations: Float[Tensor, "b t 2"] | None = None,
     ) -> GlimpseRollout:
-        """Return where the model looks on images, and what it thinks after each glimpse.
+        """Return the glimpse locations and the logits after each glimpse.
 
         Args:
-            images: uint8, or floats that are normalized.
-            rollouts: How often each image is looked at anew.
-            sampled: Look at samples of the policy instead of its means.
-            start: The first place of each image; as the model starts if left out.
-            path: All places of each image; the policy is not asked.
+            images: uint8, or normalized floats.
+            num_rollouts: Number of rollouts per image.
+            sample: Whether to sample from the policy instead of using its mean.
+            init_locations: First location of each image; by default as `init_location` says.
+            locations: All locations of each image; the policy is not used.
 
         Raises:
             TypeError: If the images are neither uint8 nor floats.
-            ValueError: If images, start or path are not what the model takes, or the policy gives
-                a place that is no number.
+            ValueError: If images or locations are invalid, or the policy returns a location that is
+                not finite.
         """
-        _check_looks(images, rollouts, start, path)
-        return self.roll_out(
-            self.normalized(images), rollouts=rollouts, sampled=sampled, start=start, path=path
+        _check_rollout_inputs(images, num_rollouts, init_locations, locations)
+        return self.rollout(
+            self.normalize(images),
+            num_rollouts=num_rollouts,
+            sample=sample,
+            init_locations=init_locations,
+            locations=locations,
         )
 
-    def roll_out(
+    def rollout(
         self,
         images: Float[Tensor, "b c y x"],
         *,
-        rollouts: int = 1,
-        sampled: bool = False,
-        reaching: bool = False,
-        start: Float[Tensor, "b 2"] | Float[Tensor, "b m 2"] | None = None,
-        path: Float[Tensor, "b t 2"] | None = None,
+        num_rollouts: int = 1,
+        sample: bool = False,
+        backprop_policy_to_core: bool = False,
+        init_locations: Float[Tensor, "b 2"] | Float[Tensor, "b m 2"] | None = None,
+        locations: Float[Tensor, "b t 2"] | None = None,
         noise: Float[Tensor, "b m t 2"] | None = None,
     ) -> GlimpseRollout:
-        """Do as `look` does, for normalized images and for learning.
+        """Run the model on normalized images, for training; `scanpath` also checks its inputs.
 
         Args:
-            images: Normalized.
-            rollouts: How often each image is looked at anew.
-            sampled: Look at samples of the policy instead of its means.
-            reaching: Let the gradient of the policy reach the core.
-            start: The first place of each image, or of each of its rollouts; as the model starts
-                if left out.
-            path: All places of each image; the policy is not asked.
-            noise: How far the sample that leads to each glimpse is off its mean, in spreads; drawn
-                if left out. The first counts only where the start is learned.
+            images: Normalized images.
+            num_rollouts: Number of rollouts per image.
+            sample: Whether to sample from the policy instead of using its mean.
+            backprop_policy_to_core: Whether the gradient of the policy flows into the core.
+            init_locations: First location of each image or of each rollout; by default as
+                `init_location` says.
+            locations: All locations of each image; the policy is not used.
+            noise: Standard normal noise of the action that leads to each glimpse; by default
+                sampled. The first entry is used only if the first location is learned.
 
         Raises:
-            ValueError: If the policy gives a place that is no number.
+            ValueError: If the policy returns a location that is not finite.
         """
-        shown = self.retina.show(images)
-        which = torch.arange(len(images), device=images.device).repeat_interleave(rollouts)
-        steps = self.glimpses if path is None else path.shape[1]
-        drawn = self._noise(images, rollouts, steps, sampled) if noise is None else noise
-        off = drawn.flatten(0, 1).unbind(1)
-        memory = self.memory.start(len(which), images)
-        seen: list[Glimpse] = []
-        for step in range(steps):
-            if path is not None:
-                place, action = path[which, step], None
+        pyramid = self.retina.build_pyramid(images)
+        indices = torch.arange(len(images), device=images.device).repeat_interleave(num_rollouts)
+        num_steps = self.num_glimpses if locations is None else locations.shape[1]
+        if noise is None:
+            noise = self._noise(images, num_rollouts, num_steps, sample=sample)
+        step_noise = noise.flatten(0, 1).unbind(1)
+        state = self.rnn.initial_state(len(indices), images)
+        glimpses: list[Glimpse] = []
+        for step in range(num_steps):
+            if locations is not None:
+                location, action = locations[indices, step], None
             elif step:
-                read = memory[0] if reaching else memory[0].detach()
-                place, action = self.policy(read, off[step])
-            elif start is not None:
-                place = start[which] if start.ndim == 2 else start.flatten(0, 1)
+                hidden_state = state[0] if backprop_policy_to_core else state[0].detach()
+                location, action = self.policy(hidden_state, step_noise[step])
+            elif init_locations is not None:
+                per_image = init_locations.ndim == 2
+                location = init_locations[indices] if per_image else init_locations.flatten(0, 1)
                 action = None
             else:
-                place, action = self.policy.begin(off[0])
-            memory = self.memory(self.glimpse_net(self.retina(shown, place, which), place), memory)
-            seen.append(Glimpse(place, memory[0], action))
-        scores = self.classifier(torch.stack([one.state for one in seen], 1))
-        return gathered(seen, scores, rollouts)
+                location, action = self.policy.initial_locations(step_noise[0])
+            patches = self.retina(pyramid, location, indices)
+            state = self.rnn(self.glimpse_net(patches, location), state)
+            glimpses.append(Glimpse(location, state[0], action))
+        logits = self.classifier(torch.stack([glimpse.hidden_state for glimpse in glimpses], 1))
+        return stack_glimpses(glimpses, logits, num_rollouts)
 
     def patches(
         self,
         images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
-        places: Float[Tensor, "b t 2"],
+        locations: Float[Tensor, "b t 2"],
     ) -> UInt8[Tensor, "b t s c g g"]:
-        """Return what the network sees at places, as bytes.
+        """Return the glimpses at some locations as uint8 images.
 
         Args:
-            images: uint8, or floats that are normalized.
-            places: x and y of each glimpse of each image, in [-1, 1].
+            images: uint8, or normalized floats.
+            locations: x and y of each glimpse of each image, in [-1, 1].
 
         Raises:
             TypeError: If the images are neither uint8 nor floats.
-            ValueError: If images or places are not what the model takes.
+            ValueError: If images or locations are invalid.
         """
-        _check_looks(images, 1, None, places)
-        shown = self.retina.show(self.normalized(images))
-        which = torch.arange(len(images), device=images.device)
-        seen = self.retina(shown, places.flatten(0, 1), which.repeat_interleave(places.shape[1]))
-        pixels = (seen * self.scale + self.shift).round().clamp(0, 255).to(torch.uint8)
-        return pixels.unflatten(0, tuple(places.shape[:2]))
+        _check_rollout_inputs(images, 1, None, locations)
+        pyramid = self.retina.build_pyramid(self.normalize(images))
+        indices = torch.arange(len(images), device=images.device)
+        indices = indices.repeat_interleave(locations.shape[1])
+        patches = self.retina(pyramid, locations.flatten(0, 1), indices)
+        pixels = (patches * self.scale + self.shift).round().clamp(0, 255).to(torch.uint8)
+        return pixels.unflatten(0, tuple(locations.shape[:2]))
 
-    def boxes(self, places: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n s 4"]:
-        """Return the windows at places: left, top, right, bottom, in pixels of `size`."""
-        return glimpse_boxes(places, self.size, glimpse=self.glimpse, scales=self.scales)
+    def boxes(self, locations: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n s 4"]:
+        """Return left, top, right and bottom of the windows, in pixels of `img_size`."""
+        return glimpse_boxes(
+            locations, self.img_size, glimpse_size=self.glimpse_size, num_scales=self.num_scales
+        )
 
     @staticmethod
-    def _noise(images: Tensor, rollouts: int, steps: int, sampled: bool) -> Tensor:
-        shape = (len(images), rollouts, steps, 2)
-        return torch.randn(shape, device=images.device) if sampled else images.new_zeros(shape)
+    def _noise(images: Tensor, num_rollouts: int, num_steps: int, *, sample: bool) -> Tensor:
+        shape = (len(images), num_rollouts, num_steps, 2)
+        return torch.randn(shape, device=images.device) if sample else images.new_zeros(shape)
 
 
-def _check_extent(size: tuple[int, int], scales: int, glimpses: int) -> None:
-    """Refuse numbers whose product takes memory that no weight shows."""
-    margin = 2 ** min(scales, 64)  # of the pyramid, on both sides together
-    if (size[0] + margin) * (size[1] + margin) > MAX_PIXELS:
+def _check_memory_bounds(img_size: tuple[int, int], num_scales: int, num_glimpses: int) -> None:
+    """Refuse arguments that need much memory though the weights are small."""
+    margin = 2 ** min(num_scales, 64)  # of the pyramid, on both sides together
+    if (img_size[0] + margin) * (img_size[1] + margin) > MAX_PIXELS:
         raise ValueError(
-            f"the widest window of {scales} scales reaches 2^{scales} pixels, too far beyond "
-            f"images of {size[0]} x {size[1]}: both may hold at most {MAX_PIXELS:,} pixels"
+            f"num_scales={num_scales} extends the widest window to 2^{num_scales} pixels, too far "
+            f"beyond images of {img_size[0]} x {img_size[1]}: together they may hold at most "
+            f"{MAX_PIXELS:,} pixels"
         )
-    if glimpses > _MAX_GLIMPSES:
-        raise ValueError(f"glimpses must be at most {_MAX_GLIMPSES:,}, got {glimpses:,}")
+    if num_glimpses > _MAX_GLIMPSES:
+        raise ValueError(f"num_glimpses must be at most {_MAX_GLIMPSES:,}, got {num_glimpses:,}")
 
 
-def _check_words(**given: str) -> None:
-    known = {"core": Core, "sight": Sight, "start": Start, "backend": Backend}
-    for name, word in given.items():
-        if word not in get_args(known[name]):
-            raise ValueError(f"{name} must be one of {get_args(known[name])}, got {word!r}")
-
-
-def _check_looks(images: Tensor, rollouts: int, start: Tensor | None, path: Tensor | None) -> None:
-    """Refuse what would be looked at in silence and mean nothing."""
-    if rollouts < 1:
-        raise ValueError(f"rollouts must be at least 1, got {rollouts}")
-    for given in (start, path):
-        fits = given is None or (len(given) == len(images) and 0 not in given.shape)
-        if given is not None and not (fits and bool((given.abs() <= 1).all())):
+def _check_rollout_inputs(
+    images: Tensor, num_rollouts: int, init_locations: Tensor | None, locations: Tensor | None
+) -> None:
+    """Check the number of rollouts, and that all locations lie on the image."""
+    if num_rollouts < 1:
+        raise ValueError(f"num_rollouts must be at least 1, got {num_rollouts}")
+    for values in (init_locations, locations):
+        if values is None:
+            continue
+        has_all_images = len(values) == len(images) and 0 not in values.shape
+        if not (has_all_images and bool((values.abs() <= 1).all())):
             raise ValueError(
-                "places must be x and y in [-1, 1], for each image at least one; got "
-                f"{list(given.shape)} for {len(images)} images, the farthest at "
-                f"{float(given.abs().max()) if given.numel() else None}"
+                "locations must be x and y in [-1, 1], with at least one location per image; got "
+                f"shape {list(values.shape)} for {len(images)} images, with a largest absolute "
+                f"value of {float(values.abs().max()) if values.numel() else None}"
             )

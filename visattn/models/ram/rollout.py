@@ -1,4 +1,4 @@
-"""What is known of looking at images piece by piece."""
+"""Rollouts of the recurrent attention model: locations, logits, states and actions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,64 +10,64 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class GlimpseRollout:
-    """Where a model looked and what it thought: b images, m rollouts of t glimpses each.
+    """Results of m rollouts of t glimpses on each of b images.
 
-    An action is the choice of a place. It leads to the next glimpse, so that the last glimpse has
-    none; where the first place is chosen too, there are as many actions as glimpses.
+    An action is the choice of the next location, so the last glimpse has none; if the first
+    location is chosen by the policy too, there are as many actions as glimpses.
 
     Args:
-        places: x and y of each glimpse, in [-1, 1], the first one included.
-        scores: Of the classes after each glimpse, before softmax.
-        states: What was remembered after each glimpse.
-        means: Where the policy meant each action to lead; nothing is cut off.
-        samples: Where it was decided to lead, before that was cut off at the image's edge.
+        locations: x and y of each glimpse, in [-1, 1], the first one included.
+        logits: Class logits after each glimpse.
+        hidden_states: Hidden state after each glimpse.
+        policy_means: Mean of the policy for each action, not clamped.
+        policy_samples: Sample of the policy for each action, before clamping to the image.
     """
 
-    places: Float[Tensor, "b m t 2"]
-    scores: Float[Tensor, "b m t k"]
-    states: Float[Tensor, "b m t d"]
-    means: Float[Tensor, "b m a 2"]
-    samples: Float[Tensor, "b m a 2"]
+    locations: Float[Tensor, "b m t 2"]
+    logits: Float[Tensor, "b m t k"]
+    hidden_states: Float[Tensor, "b m t d"]
+    policy_means: Float[Tensor, "b m a 2"]
+    policy_samples: Float[Tensor, "b m a 2"]
 
 
 @dataclass(frozen=True, eq=False)
 class Glimpse:
-    """A place, what was remembered after it, and the action that led there, if one did.
+    """One glimpse of all rollouts.
 
     Args:
-        place: x and y, in [-1, 1].
-        state: What was remembered.
-        action: Mean and sample of the choice of this place.
+        location: x and y, in [-1, 1].
+        hidden_state: Hidden state after the glimpse.
+        action: Mean and sample of the policy that chose the location; None if it was not chosen.
     """
 
-    place: Float[Tensor, "r 2"]
-    state: Float[Tensor, "r d"]
+    location: Float[Tensor, "r 2"]
+    hidden_state: Float[Tensor, "r d"]
     action: tuple[Tensor, Tensor] | None
 
 
-def gathered(
-    seen: Sequence[Glimpse], scores: Float[Tensor, "r t k"], rollouts: int
+def stack_glimpses(
+    glimpses: Sequence[Glimpse], logits: Float[Tensor, "r t k"], num_rollouts: int
 ) -> GlimpseRollout:
-    """Return glimpses, one after the other, as tensors with an axis for the rollouts.
+    """Stack successive glimpses into tensors with an axis for the rollouts.
 
     Args:
-        seen: The glimpses of all rollouts; those of one image stand side by side.
-        scores: Of the classes after each glimpse.
-        rollouts: How many each image has.
+        glimpses: Glimpses of all rollouts; rollouts of the same image are adjacent rows.
+        logits: Class logits after each glimpse.
+        num_rollouts: Number of rollouts per image.
 
     Example:
-        >>> nowhere = Glimpse(torch.zeros(6, 2), torch.zeros(6, 5), None)
-        >>> looks = gathered([nowhere, nowhere], torch.zeros(6, 2, 3), rollouts=2)
-        >>> looks.scores.shape, looks.means.shape
+        >>> glimpse = Glimpse(torch.zeros(6, 2), torch.zeros(6, 5), None)
+        >>> rollout = stack_glimpses([glimpse, glimpse], torch.zeros(6, 2, 3), num_rollouts=2)
+        >>> rollout.logits.shape, rollout.policy_means.shape
         (torch.Size([3, 2, 2, 3]), torch.Size([3, 2, 0, 2]))
     """
-    actions = [one.action for one in seen if one.action is not None]
-    nowhere = seen[0].place.new_zeros(len(scores), 0, 2)
-    found = (
-        torch.stack([one.place for one in seen], 1),
-        scores,
-        torch.stack([one.state for one in seen], 1),
-        torch.stack([mean for mean, _ in actions], 1) if actions else nowhere,
-        torch.stack([sample for _, sample in actions], 1) if actions else nowhere,
+    actions = [glimpse.action for glimpse in glimpses if glimpse.action is not None]
+    no_actions = glimpses[0].location.new_zeros(len(logits), 0, 2)
+    tensors = (
+        torch.stack([glimpse.location for glimpse in glimpses], 1),
+        logits,
+        torch.stack([glimpse.hidden_state for glimpse in glimpses], 1),
+        torch.stack([mean for mean, _ in actions], 1) if actions else no_actions,
+        torch.stack([sample for _, sample in actions], 1) if actions else no_actions,
     )
-    return GlimpseRollout(*(some.unflatten(0, (-1, rollouts)) for some in found))
+    return GlimpseRollout(*(tensor.unflatten(0, (-1, num_rollouts)) for tensor in tensors))

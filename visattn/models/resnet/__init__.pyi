@@ -1,21 +1,11 @@
 from .attention_resnet import (
     AttentionResNet as AttentionResNet,
-)
-from .attention_resnet import (
-    Layout as Layout,
-)
-from .attention_resnet import (
-    layout_of as layout_of,
+    ResNetLayout as ResNetLayout,
+    resnet_layout as resnet_layout,
 )
 from .units import (
     BasicUnit as BasicUnit,
-)
-from .units import (
     BottleneckUnit as BottleneckUnit,
-)
-from .units import (
-    ZeroPadding as ZeroPadding,
-)
-from .units import (
-    convolution as convolution,
+    ZeroPadShortcut as ZeroPadShortcut,
+    create_conv as create_conv,
 )

@@ -1,90 +1,55 @@
-from .config import (
-    build as build,
+from .checkpoint import (
+    Progress as Progress,
+    read_checkpoint as read_checkpoint,
+    read_model as read_model,
+    read_progress as read_progress,
+    read_recorded_score as read_recorded_score,
 )
 from .config import (
-    check_fit as check_fit,
-)
-from .config import (
-    describe as describe,
-)
-from .config import (
-    restore as restore,
+    build_model as build_model,
+    build_with_weights as build_with_weights,
+    check_config_fits as check_config_fits,
+    model_config as model_config,
+    restore_model as restore_model,
 )
 from .finite_weights import (
     all_finite as all_finite,
-)
-from .finite_weights import (
-    check_weights as check_weights,
-)
-from .finite_weights import (
-    list_names as list_names,
-)
-from .finite_weights import (
+    check_weights_before_saving as check_weights_before_saving,
+    format_names as format_names,
     nonfinite_weights as nonfinite_weights,
 )
 from .meta_shapes import (
-    check_forward as check_forward,
-)
-from .meta_shapes import (
-    outline as outline,
+    check_forward_memory as check_forward_memory,
+    weight_shapes as weight_shapes,
 )
 from .safetensors_file import (
-    read_model as read_model,
-)
-from .safetensors_file import (
-    write_model as write_model,
+    read_safetensors as read_safetensors,
+    write_safetensors as write_safetensors,
 )
 from .state_dict_mapping import (
-    check_options as check_options,
-)
-from .state_dict_mapping import (
-    head_names as head_names,
-)
-from .state_dict_mapping import (
-    renamed as renamed,
-)
-from .state_dict_mapping import (
-    renamed_key as renamed_key,
-)
-from .state_dict_mapping import (
-    timm_network as timm_network,
-)
-from .state_dict_mapping import (
-    weights_of as weights_of,
+    build_converted as build_converted,
+    check_supported_options as check_supported_options,
+    copy_state_dict as copy_state_dict,
+    match_head as match_head,
+    rename_key as rename_key,
+    rename_keys as rename_keys,
+    resolve_timm_model as resolve_timm_model,
 )
 from .state_dicts import (
     StateDict as StateDict,
-)
-from .state_dicts import (
     read_state_dict as read_state_dict,
-)
-from .state_dicts import (
-    without_prefix as without_prefix,
+    strip_prefix as strip_prefix,
 )
 from .torch_archives import (
     check_archive as check_archive,
-)
-from .torch_archives import (
     check_tensors as check_tensors,
-)
-from .torch_archives import (
     read_archive as read_archive,
 )
 from .weight_files import (
-    check_finite as check_finite,
-)
-from .weight_files import (
-    check_room as check_room,
-)
-from .weight_files import (
-    local_file as local_file,
-)
-from .weight_files import (
-    opened_weights as opened_weights,
-)
-from .weight_files import (
-    shapes_in as shapes_in,
-)
-from .weight_files import (
-    some_shapes as some_shapes,
+    check_loaded_weights as check_loaded_weights,
+    check_memory as check_memory,
+    open_safetensors as open_safetensors,
+    require_local_file as require_local_file,
+    summarize_shapes as summarize_shapes,
+    tensor_shapes as tensor_shapes,
 )

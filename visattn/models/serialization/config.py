@@ -1,7 +1,7 @@
-"""A model as plain values: what to build and with which arguments, and back again.
+"""Model configs: the class and constructor arguments of a model as plain values, and back.
 
-A model remembers what it was built with under the names of its constructor's arguments. That is
-all a description needs; it holds no code, and building one can only make the classes below.
+A model keeps its constructor arguments as attributes of the same names. A config contains no code,
+and only the classes below can be built from one.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.registry import is_known
+from visattn.blocks.registry import is_registered
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import Captioner
@@ -21,18 +21,18 @@ from visattn.models.classifier import ImageClassifier
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.serialization.meta_shapes import check_forward, outline
+from visattn.models.serialization.meta_shapes import check_forward_memory, weight_shapes
 from visattn.models.serialization.weight_files import Shapes
-from visattn.models.swin.hierarchical import HierarchicalTransformer
+from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 
-Description = dict[str, Any]
+ModelConfig = dict[str, Any]
 
-LARGEST_NUMBER = 2**20  # of anything a model is built with: no width, depth or size needs more
+MAX_NUMBER = 2**20  # of any argument: no dimension, depth or size needs more
 
-CLASSES: dict[str, type[nn.Module]] = {
-    kind.__name__: kind
-    for kind in (
+MODEL_CLASSES: dict[str, type[nn.Module]] = {
+    model_class.__name__: model_class
+    for model_class in (
         SmallEncoder,
         TimmEncoder,
         ShowAttendTell,
@@ -40,198 +40,205 @@ CLASSES: dict[str, type[nn.Module]] = {
         TimmClassifier,
         RecurrentAttentionModel,
         VisionTransformer,
-        HierarchicalTransformer,
+        SwinTransformer,
     )
 }
 
 
-# What constructors raise when they get arguments of the wrong kind.
-_MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
+# Errors of constructors that get arguments of a wrong type.
+_ARGUMENT_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+)  # fmt: skip
 
 
-def describe(model: nn.Module) -> Description:
-    """Return the class and the arguments of a model, as numbers, words, lists and dicts.
+def model_config(model: nn.Module) -> ModelConfig:
+    """Return the class name and the constructor arguments of a model as plain values.
 
     Raises:
-        ValueError: If the model is not one of `CLASSES`.
+        ValueError: If the class of the model is not one of `MODEL_CLASSES`.
 
     Example:
-        >>> describe(SmallEncoder((24, 24), channels=8))["arguments"]["channels"]
+        >>> model_config(SmallEncoder((24, 24), channels=8))["arguments"]["channels"]
         8
     """
-    kind = type(model)
-    if CLASSES.get(kind.__name__) is not kind:
-        raise ValueError(f"only {', '.join(CLASSES)} can be described, got {kind.__name__}")
-    names = list(inspect.signature(kind.__init__).parameters)[1:]
+    model_class = type(model)
+    if MODEL_CLASSES.get(model_class.__name__) is not model_class:
+        raise ValueError(
+            f"the model must be one of {', '.join(MODEL_CLASSES)}, got {model_class.__name__}"
+        )
+    names = list(inspect.signature(model_class.__init__).parameters)[1:]
     return {
-        "class": kind.__name__,
-        "arguments": {name: _plain(getattr(model, name)) for name in names},
+        "class": model_class.__name__,
+        "arguments": {name: _to_plain(getattr(model, name)) for name in names},
     }
 
 
-def build(description: Mapping[str, Any]) -> nn.Module:
-    """Return a model built as described, with fresh weights; nothing is downloaded.
+def build_model(config: Mapping[str, Any]) -> nn.Module:
+    """Build a model from its config, with random weights; nothing is downloaded.
 
     Raises:
-        ValueError: If the description is not one of ours.
+        ValueError: If the config is invalid.
 
     Example:
-        >>> build(describe(SmallEncoder((24, 24), channels=8))).size
+        >>> build_model(model_config(SmallEncoder((24, 24), channels=8))).img_size
         (24, 24)
     """
-    name, arguments = description.get("class"), description.get("arguments")
-    if not isinstance(name, str) or name not in CLASSES or not isinstance(arguments, Mapping):
+    name, arguments = config.get("class"), config.get("arguments")
+    if not isinstance(name, str) or name not in MODEL_CLASSES or not isinstance(arguments, Mapping):
         raise ValueError(
-            f"a description names one of {', '.join(CLASSES)} and its arguments, got {name!r}"
+            f"a config names one of {', '.join(MODEL_CLASSES)} and its arguments, got {name!r}"
         )
-    kind = CLASSES[name]
-    known = set(list(inspect.signature(kind.__init__).parameters)[1:])
+    model_class = MODEL_CLASSES[name]
+    known = set(list(inspect.signature(model_class.__init__).parameters)[1:])
     if unknown := sorted(set(map(str, arguments)) - known):
-        raise ValueError(f"{name} has no argument {', '.join(unknown)}; it takes {sorted(known)}")
+        raise ValueError(f"{name} has no argument {', '.join(unknown)}; it has {sorted(known)}")
     if arguments.get("pretrained") or arguments.get("weights"):
-        raise ValueError("a description brings its own weights; it may not ask for others")
+        raise ValueError(
+            "a config may not set pretrained or weights: its weights are stored beside it"
+        )
     _check_blocks(name, arguments)
-    built = {key: _built(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
+    built = {key: _from_plain(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
     try:
-        return kind(**built)
-    except _MISFITS as error:
+        return model_class(**built)
+    except _ARGUMENT_ERRORS as error:
         raise ValueError(f"{name} cannot be built with these arguments: {error}") from error
 
 
-def check_fit(description: Mapping[str, Any], shapes: Shapes, *, source: object) -> None:
-    """Let a description pass whose model has weights of these shapes; nothing takes memory here.
+def check_config_fits(config: Mapping[str, Any], shapes: Shapes, *, source: object) -> None:
+    """Check that a config fits weights of these shapes, without allocating memory.
 
     Args:
-        description: What `describe` said of a model.
-        shapes: Of all of its weights and buffers, by name.
-        source: Where both come from; errors name it.
+        config: The config.
+        shapes: Shapes of all weights and buffers, by name.
+        source: Name of the file, for messages.
 
     Raises:
-        ValueError: If the description is not one of ours, if what it describes is larger than
-            the weights say, if they do not fit it, or if one image would take more memory than
-            a model may need.
+        ValueError: If the config is invalid, does not fit the weights, or needs more memory for
+            construction or for one image than allowed.
 
     Example:
-        >>> hidden = {"class": "SmallEncoder", "arguments": {"channels": 10**12}}
-        >>> check_fit(hidden, {}, source="m.safetensors")
+        >>> config = {"class": "SmallEncoder", "arguments": {"channels": 10**12}}
+        >>> check_config_fits(config, {}, source="m.safetensors")
         Traceback (most recent call last):
-        ValueError: m.safetensors: no number that a model is built with may be above 1,048,576...
+        ValueError: m.safetensors: numbers in a config must be at most 1,048,576...
     """
     try:
-        _check_numbers(description)
-        make = partial(build, description)
-        wanted = outline(make, weights=len(shapes), same=True)
-        if wanted != shapes and outline(make, weights=len(shapes), same=False) == shapes:
-            wanted = shapes
-        if wanted == shapes:
-            check_forward(make, _one_pass)
+        _check_numbers(config)
+        build = partial(build_model, config)
+        expected = weight_shapes(build, num_weights=len(shapes), same=True)
+        if (
+            expected != shapes
+            and weight_shapes(build, num_weights=len(shapes), same=False) == shapes
+        ):
+            expected = shapes
+        if expected == shapes:
+            check_forward_memory(build, _forward_one_image)
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
-    if wanted != shapes:
-        names = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
+    if expected != shapes:
+        names = [name for name in {**expected, **shapes} if expected.get(name) != shapes.get(name)]
         raise ValueError(
-            f"{source} is damaged: its weights do not fit the model it describes; {names[0]} is "
-            f"{shapes.get(names[0], 'missing')} and should be {wanted.get(names[0], 'missing')}"
+            f"{source} is damaged: its weights do not fit its model config; {names[0]} is "
+            f"{shapes.get(names[0], 'missing')} but must be {expected.get(names[0], 'missing')}"
         )
 
 
-def restore(
-    description: Mapping[str, Any], weights: Mapping[str, Tensor], *, source: object
+def restore_model(
+    config: Mapping[str, Any], weights: Mapping[str, Tensor], *, source: object
 ) -> nn.Module:
-    """Return the described model with these weights, in evaluation mode.
+    """Build a model from its config and load its weights, in evaluation mode.
 
     Args:
-        description: What `describe` said of it.
-        weights: All of its weights and buffers, by name.
-        source: Where both come from; errors name it.
+        config: The config.
+        weights: All weights and buffers, by name.
+        source: Name of the file, for messages.
 
     Raises:
-        ValueError: If the description is not one of ours, or the weights do not fit it.
+        ValueError: If the config is invalid, or the weights do not fit.
 
     Example:
         >>> encoder = SmallEncoder((24, 24), channels=8)
-        >>> restore(describe(encoder), encoder.state_dict(), source="memory").training
+        >>> restore_model(model_config(encoder), encoder.state_dict(), source="memory").training
         False
     """
-    check_fit(description, {k: tuple(v.shape) for k, v in weights.items()}, source=source)
-    return filled(description, weights)
+    check_config_fits(config, {k: tuple(v.shape) for k, v in weights.items()}, source=source)
+    return build_with_weights(config, weights)
 
 
-def filled(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return the described model with weights that `check_fit` let pass, in evaluation mode.
+def build_with_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
+    """Build a model and load weights that passed `check_config_fits`, in evaluation mode.
 
     Raises:
-        ValueError: If they do not fit after all.
+        ValueError: If they do not fit.
 
     Example:
         >>> encoder = SmallEncoder((24, 24), channels=8)
-        >>> filled(describe(encoder), encoder.state_dict()).grid
+        >>> build_with_weights(model_config(encoder), encoder.state_dict()).grid_size
         (3, 3)
     """
-    model = build(description)
+    model = build_model(config)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise ValueError(f"the weights do not fit the model that is described: {error}") from error
+        raise ValueError(f"the weights do not fit the model config: {error}") from error
     return model.eval()
 
 
 def _check_blocks(name: str, arguments: Mapping[Any, Any]) -> None:
-    """Refuse blocks that this process does not know yet: a description imports nothing."""
-    for block in (arguments.get("block"), arguments.get("first")):
-        if isinstance(block, str) and not is_known(block):
+    """Refuse blocks that are not registered: loading a config imports nothing."""
+    for block in (arguments.get("block"), arguments.get("stem_block")):
+        if isinstance(block, str) and not is_registered(block):
             raise ValueError(
-                f"the {name} was built with the block {block!r}, which is not in the catalog: "
-                "import its class and call va.register(Class), under that name, before loading"
+                f"the {name} uses the block {block!r}, which is not registered: import its class "
+                "and call va.register_block(Class) with that name before loading"
             )
 
 
-def _one_pass(model: nn.Module) -> None:
-    """Run a model on one image of the size that it is made for.
+def _forward_one_image(model: nn.Module) -> None:
+    """Run a model on one image.
 
-    Where a glimpse model looks depends on numbers; its constructor bounds what it takes.
+    Recurrent attention models depend on tensor values; their constructor limits their memory.
     """
     if isinstance(model, RecurrentAttentionModel):
         return
     if isinstance(model, Captioner):
-        size = model.encoder.size
+        size = model.encoder.img_size
         state = model.start(model.encoder(torch.zeros(1, 3, *size)))
         model.step(state, torch.zeros(1, 1, dtype=torch.long))
     elif isinstance(model, ImageClassifier):
-        model.classify(torch.zeros(1, len(model.mean), *model.size))
+        model.classify(torch.zeros(1, len(model.mean), *model.img_size))
     elif isinstance(model, ImageEncoder):
-        model(torch.zeros(1, 3, *model.size))
+        model(torch.zeros(1, 3, *model.img_size))
 
 
 def _check_numbers(value: Any) -> None:
-    """Refuse numbers that nothing is built with, at any depth."""
+    """Refuse huge numbers at any depth of a config."""
     if isinstance(value, Mapping):
         for part in cast("Mapping[str, Any]", value).values():
             _check_numbers(part)
     elif isinstance(value, list | tuple):
         for part in cast("list[Any]", value):
             _check_numbers(part)
-    elif isinstance(value, int | float) and not abs(value) <= LARGEST_NUMBER:
-        raise ValueError(
-            f"no number that a model is built with may be above {LARGEST_NUMBER:,}, got "
-            f"{value!s:.20}"
-        )
+    elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise ValueError(f"numbers in a config must be at most {MAX_NUMBER:,}, got {value!s:.20}")
 
 
-def _plain(value: object) -> Any:
+def _to_plain(value: object) -> Any:
     if isinstance(value, nn.Module):
-        return describe(value)
+        return model_config(value)
     if isinstance(value, tuple | list):
-        return [_plain(part) for part in cast("list[object]", value)]
+        return [_to_plain(part) for part in cast("list[object]", value)]
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in cast("Mapping[str, object]", value).items()}
+        return {
+            str(key): _to_plain(part) for key, part in cast("Mapping[str, object]", value).items()
+        }
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"a description holds plain values only, got {type(value).__name__}")
+    raise TypeError(f"a config may hold plain values only, got {type(value).__name__}")
 
 
-def _built(value: Any) -> Any:
-    """Undo `_plain`: a description becomes its model, a list the tuple that it was."""
+def _from_plain(value: Any) -> Any:
+    """Invert `_to_plain`: build nested models, and convert lists to tuples."""
     if isinstance(value, list):
-        return tuple(map(_built, cast("list[Any]", value)))
-    return build(value) if isinstance(value, Mapping) and "class" in value else value
+        return tuple(map(_from_plain, cast("list[Any]", value)))
+    return build_model(value) if isinstance(value, Mapping) and "class" in value else value

@@ -1,15 +1,15 @@
-"""Weights must be finite before they are saved, exported, or trained further."""
+"""Checks that weights are finite before they are saved, exported or trained further."""
 
 from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
-_NAMED = 5  # tensors that a message names
+_NAMED = 5  # number of names in a message
 
 
 def all_finite(tensors: list[Tensor]) -> bool:
-    """Return whether there is neither NaN nor infinity in tensors.
+    """Return whether all tensors are free of NaN and infinity.
 
     Example:
         >>> all_finite([torch.ones(3), torch.tensor([1e38, -1e38])])
@@ -25,12 +25,12 @@ def all_finite(tensors: list[Tensor]) -> bool:
 
 
 def nonfinite_weights(state: Mapping[str, Tensor], parameters: Collection[str] = ()) -> list[str]:
-    """Return the names of tensors that hold NaN, or infinity where there can be none.
+    """Return the names of tensors that hold NaN, or infinity where it is not allowed.
 
     Args:
         state: Weights and buffers by name.
-        parameters: Names of those that are trained. Others, such as attention masks, may be
-            infinite, except for running statistics.
+        parameters: Names of the parameters. Buffers, such as attention masks, may be infinite,
+            except for running statistics.
 
     Example:
         >>> mask = torch.tensor([0.0, -torch.inf])
@@ -45,33 +45,33 @@ def nonfinite_weights(state: Mapping[str, Tensor], parameters: Collection[str] =
     ]
 
 
-def list_names(names: list[str]) -> str:
-    """Return the first names of a list, and how many more there are.
+def format_names(names: list[str]) -> str:
+    """Return the first names of a list and the number of the others.
 
     Example:
-        >>> list_names(list("abcdefg"))
+        >>> format_names(list("abcdefg"))
         'a, b, c, d, e and 2 more'
     """
     rest = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def check_weights(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
+def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
     """Refuse to save weights that are not finite.
 
     Args:
-        state: What would be saved, by name.
-        parameters: Names of those that are trained; others, such as masks, may be infinite.
+        state: Weights and buffers by name.
+        parameters: Names of the parameters; buffers, such as masks, may be infinite.
 
     Raises:
-        FloatingPointError: If one is NaN, or a trained one infinite.
+        FloatingPointError: If a tensor holds NaN, or a parameter infinity.
 
     Example:
-        >>> check_weights({"mask": torch.tensor([-torch.inf])}, {})
+        >>> check_weights_before_saving({"mask": torch.tensor([-torch.inf])}, {})
     """
     if names := nonfinite_weights(state, parameters):
         raise FloatingPointError(
-            f"{list_names(names)} {'is' if len(names) == 1 else 'are'} not finite, so nothing is "
-            "saved: what was saved before stays. Lower the learning rate, or clip gradients "
+            f"{format_names(names)} {'is' if len(names) == 1 else 'are'} not finite, so nothing is "
+            "saved, and earlier checkpoints are kept. Lower the learning rate, or clip gradients "
             "(--trainer.gradient_clip_val)"
         )

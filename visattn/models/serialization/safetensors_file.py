@@ -1,7 +1,7 @@
-"""A trained model as one safetensors file: weights, how to build it, how to feed it.
+"""Trained models as single safetensors files: weights and model description, with a checksum.
 
-The file executes nothing when it is read. It is written whole or not at all, carries a checksum
-of its weights, and is refused when it is damaged or somebody else's.
+Reading a file executes no code. Files are written atomically; damaged files and files of other
+libraries are refused.
 """
 
 import hashlib
@@ -15,91 +15,96 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from visattn.io.atomic import write_whole
-from visattn.models.serialization.weight_files import Shapes, local_file, opened_weights, shapes_in
+from visattn.io.atomic import atomic_write
+from visattn.models.serialization.weight_files import (
+    Shapes,
+    open_safetensors,
+    require_local_file,
+    tensor_shapes,
+)
 
 FORMAT = "visattn-1"
 
 
-def write_model(
+def write_safetensors(
     path: str | os.PathLike[str], weights: Mapping[str, Tensor], description: Mapping[str, Any]
 ) -> None:
-    """Write weights and a description of plain values as one file.
+    """Write weights and a description of plain values to one file.
 
     Raises:
         ValueError: If the name does not end in .safetensors.
-        OSError: If the folder cannot be written.
+        OSError: If the folder is not writable.
 
     Example:
         >>> folder = getfixture("tmp_path")
-        >>> write_model(folder / "m.safetensors", {"w": torch.ones(2)}, {"class": "SceneObject"})
-        >>> read_model(folder / "m.safetensors")
-        ({'w': tensor([1., 1.])}, {'class': 'Thing'})
+        >>> write_safetensors(folder / "m.safetensors", {"w": torch.ones(2)}, {"class": "Net"})
+        >>> read_safetensors(folder / "m.safetensors")
+        ({'w': tensor([1., 1.])}, {'class': 'Net'})
     """
     target = Path(path)
     if target.suffix != ".safetensors":
-        raise ValueError(f"a model is saved as NAME.safetensors, got {target.name}")
-    whole = {  # tied tensors are written each
+        raise ValueError(f"the file name of a model must end in .safetensors, got {target.name}")
+    tensors = {  # tied tensors are written separately
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in weights.items()
     }
     described = json.dumps(description, allow_nan=False)
-    header = {"format": FORMAT, "checksum": _checksum(whole, described), "description": described}
-    # One entry: safetensors writes several in an order that changes from call to call.
-    write_whole(target, save(whole, metadata={"visattn": json.dumps(header)}))
+    header = {"format": FORMAT, "checksum": _checksum(tensors, described), "description": described}
+    # A single entry: safetensors writes several entries in random order.
+    atomic_write(target, save(tensors, metadata={"visattn": json.dumps(header)}))
 
 
-def read_model(
+def read_safetensors(
     path: str | os.PathLike[str], *, check: Callable[[dict[str, Any], Shapes], object] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights and the description that a file holds.
+    """Return the weights and the description in a file.
 
     Args:
         path: The file.
-        check: Is shown the description and the shapes of the weights before any of them is read,
-            and raises if they do not fit together.
+        check: Called with the description and the shapes of the weights before any of them is
+            read; raises if they do not fit together.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, was not written by `write_model`, holds more than the
-            memory of this machine, or lies on another one.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is damaged, was not written by `write_safetensors`, is larger than
+            the memory of this machine, or the path is remote.
     """
-    source = local_file(path, missing=f"no model at {path}; `visattn export` writes one")
-    with opened_weights(source) as file:
+    source = require_local_file(path, missing=f"no model at {path}; `visattn export` writes one")
+    with open_safetensors(source) as file:
         header = _header(source, (file.metadata() or {}).get("visattn", ""))
         described = _mapping(header["description"])
         if described is None:
-            raise ValueError(f"{source} describes no model: its description is no mapping")
+            raise ValueError(f"{source} is damaged: its model description is not a mapping")
         if check is not None:
-            check(described, shapes_in(file))
+            check(described, tensor_shapes(file))
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header["checksum"] != _checksum(weights, header["description"]):
         raise ValueError(
-            f"{source} is damaged: its checksum does not match; fetch or export it anew"
+            f"{source} is damaged: its checksum does not match; download or export it again"
         )
     return weights, described
 
 
 def _header(source: Path, text: str) -> dict[str, str]:
-    """Return what `write_model` noted beside the weights, checked for its form."""
+    """Return the header written by `write_safetensors`, after checking its format."""
     header = _mapping(text)
-    wanted = {"format", "checksum", "description"}
-    if header is None or set(header) != wanted or header["format"] != FORMAT:
+    keys = {"format", "checksum", "description"}
+    if header is None or set(header) != keys or header["format"] != FORMAT:
         raise ValueError(
-            f"{source} is a safetensors file, but none of visattn's in the format {FORMAT}, which "
-            "`visattn export` writes; weights of another model go to that model: "
-            "--model timm:NAME --weights FILE, or --model FILE.py:NAME --weights FILE"
+            f"{source} is a safetensors file, but not an exported visattn model (format {FORMAT}, "
+            "written by `visattn export`); load weights of another model with "
+            "--model timm:NAME --weights FILE or --model FILE.py:NAME --weights FILE"
         )
     return {name: str(value) for name, value in header.items()}
 
 
 def _mapping(text: str) -> dict[str, Any] | None:
-    """Return what JSON holds, or None if that is no mapping."""
+    """Return the mapping in a JSON string, or None if it is not valid."""
     try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):  # no JSON, too many digits, lists within lists within ...
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # not JSON, too many digits, nested too deeply
         return None
-    return told if isinstance(told, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _checksum(weights: Mapping[str, Tensor], description: str) -> str:

@@ -1,4 +1,4 @@
-"""Weights that go from one library's model to another's, and what says that they cannot."""
+"""Helpers for converting models between libraries: key renaming, heads, option checks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,31 +7,33 @@ from typing import Any, TypeVar
 import timm
 from torch import Tensor, nn
 
-State = dict[str, Tensor]
-Parts = tuple[dict[str, Any], State]
-"""The arguments of a model, and its weights."""
-Made = TypeVar("Made", bound=nn.Module)
+TensorDict = dict[str, Tensor]
+ConvertedModel = tuple[dict[str, Any], TensorDict]
+"""The constructor arguments of a model, and its state dict."""
+ModelT = TypeVar("Made", bound=nn.Module)
 
 
-def filled(kind: type[Made], arguments: Mapping[str, Any], state: Mapping[str, Tensor]) -> Made:
-    """Return a model with weights, of which only those of the heads may be missing.
+def build_converted(
+    model_class: type[ModelT], arguments: Mapping[str, Any], state: Mapping[str, Tensor]
+) -> ModelT:
+    """Build a model and load a state dict; only the weights of its heads may be missing.
 
     Raises:
-        ValueError: If the weights do not fit.
+        ValueError: If the state dict does not fit.
     """
-    model = kind(**arguments)
-    found = model.load_state_dict(state, strict=False)
-    missing = [key for key in found.missing_keys if not key.startswith("head")]
-    if missing or found.unexpected_keys:
+    model = model_class(**arguments)
+    result = model.load_state_dict(state, strict=False)
+    missing = [key for key in result.missing_keys if not key.startswith("head")]
+    if missing or result.unexpected_keys:
         raise ValueError(
-            f"the weights do not fit {kind.__name__}: missing are {missing[:3]}, left over "
-            f"{found.unexpected_keys[:3]}"
+            f"the state dict does not fit {model_class.__name__}: missing keys {missing[:3]}, "
+            f"unexpected keys {result.unexpected_keys[:3]}"
         )
     return model
 
 
-def timm_network(model: nn.Module | str, *, pretrained: bool) -> nn.Module:
-    """Return a model of timm, built if it is named.
+def resolve_timm_model(model: nn.Module | str, *, pretrained: bool) -> nn.Module:
+    """Return a timm model; a name is built.
 
     Raises:
         ValueError: If the name is unknown.
@@ -39,68 +41,73 @@ def timm_network(model: nn.Module | str, *, pretrained: bool) -> nn.Module:
     if not isinstance(model, str):
         return model
     if not timm.is_model(model):
-        raise ValueError(f"timm knows no model {model!r}")
+        raise ValueError(f"unknown timm model {model!r}")
     return timm.create_model(model, pretrained=pretrained)
 
 
-def weights_of(model: nn.Module) -> State:
-    """Return copies of all weights, by name."""
+def copy_state_dict(model: nn.Module) -> TensorDict:
+    """Return a copy of the state dict."""
     return {key: value.detach().clone() for key, value in model.state_dict().items()}
 
 
-def head_names(
-    state: State, classes: Sequence[str] | None, count: int
-) -> tuple[tuple[str, ...], State]:
-    """Return the names of the classes, and the weights without a head that has not as many.
+def match_head(
+    state: TensorDict, class_names: Sequence[str] | None, num_classes: int
+) -> tuple[tuple[str, ...], TensorDict]:
+    """Return the class names, and the state dict without a head of another number of classes.
 
     Args:
-        state: Weights.
-        classes: Their names; None for the numbers of those that the head tells.
-        count: How many the head tells.
+        state: TensorDict dict.
+        class_names: Names of the classes; None for the class indices of the head.
+        num_classes: Number of classes of the head.
 
     Raises:
-        ValueError: If there is no head, and no classes are said.
+        ValueError: If there is neither a head nor class names.
     """
-    if classes is None:
-        if count < 2:
-            raise ValueError("the model has no head: say classes=, those that a new one is to tell")
-        return tuple(map(str, range(count))), state
-    if len(classes) == count:
-        return tuple(classes), state
-    return tuple(classes), {key: v for key, v in state.items() if not key.startswith("head")}
+    if class_names is None:
+        if num_classes < 2:
+            raise ValueError("the model has no head: set class_names for a new one")
+        return tuple(map(str, range(num_classes))), state
+    if len(class_names) == num_classes:
+        return tuple(class_names), state
+    return tuple(class_names), {key: v for key, v in state.items() if not key.startswith("head")}
 
 
-def check_options(model: nn.Module, other: str, **allowed: tuple[object, ...]) -> None:
-    """Let a model pass whose options another one has too.
+def check_supported_options(model: nn.Module, other: str, **allowed: tuple[object, ...]) -> None:
+    """Check that another library supports the options of a model.
+
+    Args:
+        model: The model to convert.
+        other: Name of the other library's class, for the message.
+        **allowed: Values that the other class supports, by attribute of the model.
 
     Raises:
-        ValueError: If it has others: all of them are named.
+        ValueError: If it does not; all unsupported options are listed.
     """
-    wrong = [
+    unsupported = [
         f"{name}={getattr(model, name)!r}"
         for name, values in allowed.items()
         if getattr(model, name) not in values
     ]
-    if wrong:
+    if unsupported:
         raise ValueError(
-            f"{other} has no such thing as {', '.join(wrong)}, so this {type(model).__name__} "
-            "cannot go over"
+            f"{other} does not support {', '.join(unsupported)}, so this {type(model).__name__} "
+            "cannot be converted"
         )
 
 
-def renamed(state: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
-    """Return weights under other names; `names` holds patterns and what to put in their place."""
-    return {renamed_key(key, names): value for key, value in state.items()}
+def rename_keys(state: Mapping[str, Tensor], names: Mapping[str, str]) -> TensorDict:
+    """Return a state dict with renamed keys; `names` maps patterns to replacements."""
+    return {rename_key(key, names): value for key, value in state.items()}
 
 
-def renamed_key(key: str, names: Mapping[str, str]) -> str:
-    r"""Return the other name of a weight, its own if no pattern fits.
+def rename_key(key: str, names: Mapping[str, str]) -> str:
+    r"""Return the new name of a key; the key itself if no pattern matches.
 
     Example:
-        >>> renamed_key("encoder.ln.bias", {r"encoder\.ln\.(\w+)": r"norm.\1"})
+        >>> rename_key("encoder.ln.bias", {r"encoder\.ln\.(\w+)": r"norm.\1"})
         'norm.bias'
     """
-    for pattern, other in names.items():
+    for pattern, replacement in names.items():
         if re.fullmatch(pattern, key):
-            return re.sub(pattern, other, key)
+            return re.sub(pattern, replacement, key)
     return key

@@ -11,9 +11,13 @@ from typing import Any, cast
 from torch import Tensor
 
 from visattn.models.serialization.torch_archives import read_archive
-from visattn.models.serialization.weight_files import check_room, local_file, opened_weights
+from visattn.models.serialization.weight_files import (
+    check_memory,
+    open_safetensors,
+    require_local_file,
+)
 
-State = dict[str, Tensor]
+TensorDict = dict[str, Tensor]
 
 # Where training scripts keep the weights, averaged ones before those of the last step.
 _WRAPPERS = (
@@ -41,7 +45,7 @@ class StateDict:
         notes: What was removed around them, in sentences.
     """
 
-    tensors: State
+    tensors: TensorDict
     source: Path
     notes: tuple[str, ...] = ()
 
@@ -67,14 +71,14 @@ def read_state_dict(path: Path) -> StateDict:
         ({'model.bias': tensor([1., 1.])}, ('the weights are those in state_dict',))
     """
     source = _in_folder(path) if path.is_dir() else path
-    source = local_file(source, missing=f"weights {path} do not exist")
+    source = require_local_file(source, missing=f"weights {path} do not exist")
     if source.suffix == ".json":
         return StateDict(_sharded(source), source)
     tensors, notes = _unwrapped(_held(source), source)
     return StateDict(tensors, source, notes)
 
 
-def without_prefix(held: StateDict, names: Collection[str]) -> StateDict:
+def strip_prefix(held: StateDict, names: Collection[str]) -> StateDict:
     """Return weights under the names that a model has, without a prefix such as `module.`.
 
     The prefix is the one behind which most of the model's names stand; other tensors are left out.
@@ -88,7 +92,7 @@ def without_prefix(held: StateDict, names: Collection[str]) -> StateDict:
         >>> import torch
         >>> one = torch.ones(1)
         >>> held = StateDict({"net.fc.bias": one, "loss.scale": one}, Path("a.ckpt"))
-        >>> fitted = without_prefix(held, ["fc.bias"])
+        >>> fitted = strip_prefix(held, ["fc.bias"])
         >>> fitted.tensors, fitted.notes[0][:26]
         ({'fc.bias': tensor([1.])}, 'the prefix net. is removed')
     """
@@ -109,7 +113,7 @@ def without_prefix(held: StateDict, names: Collection[str]) -> StateDict:
     return StateDict(tensors, held.source, tuple(notes))
 
 
-def _prefix(tensors: State, names: set[str]) -> str:
+def _prefix(tensors: TensorDict, names: set[str]) -> str:
     """Return what stands before the names of a model."""
     counts = Counter[str]()
     for name in tensors:
@@ -137,11 +141,11 @@ def _held(source: Path) -> Any:
         raise ValueError(f"{source} is a pointer of Git LFS, not the weights: run git lfs pull")
     if begun.lstrip()[:1] == b"<":
         raise ValueError(f"{source} is a page of the web, not weights: download the file itself")
-    with opened_weights(source) as opened:
+    with open_safetensors(source) as opened:
         return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
 
 
-def _unwrapped(held: Any, source: Path) -> tuple[State, tuple[str, ...]]:
+def _unwrapped(held: Any, source: Path) -> tuple[TensorDict, tuple[str, ...]]:
     """Return the tensors with names in what a file holds, and which way led to them."""
     way: list[str] = []
     while isinstance(held, Mapping) and len(way) < _DEEPEST:
@@ -178,7 +182,7 @@ def _has_tensors(value: Any) -> bool:
     return False
 
 
-def _sharded(index: Path) -> State:
+def _sharded(index: Path) -> TensorDict:
     """Return the weights that an index of shards names, each from the file that it names."""
     if index.stat().st_size > _LONGEST_INDEX:
         raise ValueError(f"{index} is longer than {_LONGEST_INDEX:,} bytes, which no index is")
@@ -193,10 +197,12 @@ def _sharded(index: Path) -> State:
     if wrong := [name for name in files if Path(name).name != name]:
         raise ValueError(f"{index} names {wrong[0]!r}; a shard must lie beside its index")
     shards = {
-        name: local_file(index.parent / name, missing=f"{index} names {name}, which is missing")
+        name: require_local_file(
+            index.parent / name, missing=f"{index} names {name}, which is missing"
+        )
         for name in files
     }
-    check_room(sum(file.stat().st_size for file in shards.values()), index.parent)
+    check_memory(sum(file.stat().st_size for file in shards.values()), index.parent)
     held = {name: _unwrapped(_held(file), file)[0] for name, file in shards.items()}
     if missing := [name for name, file in places.items() if name not in held[str(file)]]:
         raise ValueError(f"{index.parent / str(places[missing[0]])} lacks {missing[0]}")

@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from visattn.models.serialization.weight_files import check_room
+from visattn.models.serialization.weight_files import check_memory
 
 _LONGEST = 2**26  # bytes of the part that says what the weights belong to
 _GREEDY = ("bytearray", "torch Tensor")  # these take as much memory as a number says
@@ -95,7 +95,7 @@ def _check_kind(source: Path) -> None:
 
 def _check_legacy(source: Path) -> None:
     """Refuse a file of before torch 1.6 whose index makes memory."""
-    check_room(source.stat().st_size, "it")
+    check_memory(source.stat().st_size, "it")
     with source.open("rb") as opened:
         if opened.read(len(_LEGACY_START)) != _LEGACY_START:
             raise UnpicklingError("a pickle, but not of torch.save")
@@ -114,7 +114,7 @@ def check_archive(source: Path) -> None:
         ValueError: With the reason.
     """
     length = source.stat().st_size
-    check_room(length, "it")
+    check_memory(length, "it")
     with zipfile.ZipFile(source) as archive:
         parts = archive.infolist()
         if sum(part.file_size for part in parts) > length:

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from visattn.models.serialization.finite_weights import list_names, nonfinite_weights
+from visattn.models.serialization.finite_weights import format_names, nonfinite_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -20,7 +20,7 @@ _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _ADDRESS = re.compile(r"\w[\w+.-]+:/")
 
 
-def local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
+def require_local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
     """Return a path after checking that a file of this machine lies there.
 
     Args:
@@ -32,7 +32,7 @@ def local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
         ValueError: If it is the address of another machine.
 
     Example:
-        >>> local_file("https://example.org/m.safetensors", missing="")
+        >>> require_local_file("https://example.org/m.safetensors", missing="")
         Traceback (most recent call last):
         ValueError: https://example.org/m.safetensors lies on another machine, and nothing is...
     """
@@ -54,7 +54,7 @@ def local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
 
 
 @contextmanager
-def opened_weights(file: Path) -> Iterator[Any]:
+def open_safetensors(file: Path) -> Iterator[Any]:
     """Open a safetensors file whose header is short and promises no more than there is room for.
 
     Raises:
@@ -75,13 +75,13 @@ def opened_weights(file: Path) -> Iterator[Any]:
         )
     try:
         with safe_open(file, framework="pt") as opened:
-            check_room(file.stat().st_size, file)
+            check_memory(file.stat().st_size, file)
             yield opened
     except SafetensorError as error:
         raise ValueError(f"{file} is damaged or no safetensors file: {error}") from error
 
 
-def shapes_in(opened: Any) -> Shapes:
+def tensor_shapes(opened: Any) -> Shapes:
     """Return the shapes of the tensors in a safetensors file, none of which is read.
 
     Args:
@@ -90,7 +90,7 @@ def shapes_in(opened: Any) -> Shapes:
     return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
-def check_room(count: int, source: object) -> None:
+def check_memory(count: int, source: object) -> None:
     """Let weights pass that the memory of this machine can hold.
 
     Args:
@@ -101,7 +101,7 @@ def check_room(count: int, source: object) -> None:
         ValueError: If there are more than that.
 
     Example:
-        >>> check_room(10**15, "model.ckpt")
+        >>> check_memory(10**15, "model.ckpt")
         Traceback (most recent call last):
         ValueError: model.ckpt holds 1,000,000.0 GB, but this machine has a memory of ... GB
     """
@@ -113,7 +113,7 @@ def check_room(count: int, source: object) -> None:
         )
 
 
-def check_finite(model: nn.Module, source: object) -> None:
+def check_loaded_weights(model: nn.Module, source: object) -> None:
     """Let a model pass whose weights are numbers.
 
     Parameters must be finite; buffers may hold infinity, as masks do, but no NaN.
@@ -128,22 +128,22 @@ def check_finite(model: nn.Module, source: object) -> None:
     Example:
         >>> model = nn.Linear(1, 1)
         >>> _ = nn.init.constant_(model.bias, float("nan"))
-        >>> check_finite(model, "m.safetensors")
+        >>> check_loaded_weights(model, "m.safetensors")
         Traceback (most recent call last):
         ValueError: m.safetensors holds NaN or infinity in bias: ...
     """
     if names := nonfinite_weights(model.state_dict(), dict(model.named_parameters())):
         raise ValueError(
-            f"{source} holds NaN or infinity in {list_names(names)}: training diverged or the file "
+            f"{source} holds NaN or infinity in {format_names(names)}: training diverged or the file "
             "is damaged; take an earlier checkpoint"
         )
 
 
-def some_shapes(shapes: Shapes) -> str:
+def summarize_shapes(shapes: Shapes) -> str:
     """Return in words how many tensors there are, and the largest of them.
 
     Example:
-        >>> some_shapes({"a": (3, 5), "b": (2,)})
+        >>> summarize_shapes({"a": (3, 5), "b": (2,)})
         '2 tensors, the largest a (3, 5)'
     """
     largest = max(shapes, key=lambda name: prod(shapes[name]), default=None)

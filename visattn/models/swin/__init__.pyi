@@ -1,15 +1,9 @@
 from .conversion import (
-    timm_swin_model as timm_swin_model,
+    swin_from_timm as swin_from_timm,
+    swin_from_torchvision as swin_from_torchvision,
+    swin_to_timm as swin_to_timm,
 )
-from .conversion import (
-    timm_swin_parts as timm_swin_parts,
-)
-from .conversion import (
-    torchvision_swin_parts as torchvision_swin_parts,
-)
-from .hierarchical import (
-    HierarchicalTransformer as HierarchicalTransformer,
-)
-from .hierarchical import (
-    swin as swin,
+from .swin_transformer import (
+    SwinTransformer as SwinTransformer,
+    create_swin as create_swin,
 )

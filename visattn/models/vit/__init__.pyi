@@ -1,53 +1,28 @@
-from .exchange import (
-    ExchangeableClassifier as ExchangeableClassifier,
-)
 from .from_dinov2 import (
-    dinov2_parts as dinov2_parts,
+    vit_from_dinov2 as vit_from_dinov2,
 )
 from .from_timm import (
-    timm_model as timm_model,
-)
-from .from_timm import (
-    timm_parts as timm_parts,
+    vit_from_timm as vit_from_timm,
+    vit_to_timm as vit_to_timm,
 )
 from .from_torchvision import (
-    torchvision_model as torchvision_model,
-)
-from .from_torchvision import (
-    torchvision_parts as torchvision_parts,
+    vit_from_torchvision as vit_from_torchvision,
+    vit_to_torchvision as vit_to_torchvision,
 )
 from .parts import (
-    attention_kinds as attention_kinds,
-)
-from .parts import (
-    both as both,
-)
-from .parts import (
-    check_positions as check_positions,
-)
-from .parts import (
-    encoder_layers as encoder_layers,
-)
-from .parts import (
-    learned_places as learned_places,
-)
-from .parts import (
-    pool_layer as pool_layer,
-)
-from .parts import (
-    prefix_roles as prefix_roles,
-)
-from .parts import (
-    stem_layer as stem_layer,
-)
-from .parts import (
-    token_rotations as token_rotations,
-)
-from .parts import (
-    whole_size as whole_size,
+    check_pos_embed_type as check_pos_embed_type,
+    create_layers as create_layers,
+    create_pool as create_pool,
+    create_stem as create_stem,
+    interpolate_pos_embed as interpolate_pos_embed,
+    layer_attn_types as layer_attn_types,
+    padded_size as padded_size,
+    prefix_token_roles as prefix_token_roles,
+    rotary_embeddings as rotary_embeddings,
+    to_2tuple as to_2tuple,
 )
 from .presets import (
-    vit as vit,
+    create_vit as create_vit,
 )
 from .vision_transformer import (
     VisionTransformer as VisionTransformer,

@@ -1,4 +1,4 @@
-"""Vision Transformers of timm as ours and back: the same weights, and what cannot go over."""
+"""Conversion of Vision Transformers between timm and visattn."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,116 +16,118 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import nn
 
 from visattn.models.serialization.state_dict_mapping import (
-    Parts,
-    check_options,
-    head_names,
-    timm_network,
-    weights_of,
+    ConvertedModel,
+    check_supported_options,
+    copy_state_dict,
+    match_head,
+    resolve_timm_model,
 )
 
 _POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 
 
-def timm_parts(
-    model: nn.Module | str, classes: Sequence[str] | None = None, **options: Any
-) -> Parts:
-    """Return the arguments and the weights of ours that compute what a model of timm does.
+def vit_from_timm(
+    model: nn.Module | str, class_names: Sequence[str] | None = None, **options: Any
+) -> ConvertedModel:
+    """Return the arguments and the weights of the `VisionTransformer` that equals a timm model.
 
-    ViT, DeiT, distilled DeiT, ViTs with registers, those of DINOv2 in timm and others like them,
-    with class token, mean or attention pooling; trained and in training alike.
+    Supported are ViT, DeiT, distilled DeiT, ViTs with registers, timm's DINOv2 and similar models
+    with class token, mean or attention pooling.
 
     Args:
-        model: Of timm, or its name; by name it gets fresh weights unless `pretrained` is among the
-            options.
-        classes: Names of the classes; if there are not as many as the head has, or it has none, a
-            new head is drawn. By default its numbers.
-        **options: Of ours, to change, as `size`, `drop_path` or `checkpointing`; `pretrained` to
-            have the weights that timm downloads.
+        model: A timm model, or its name; a named model has random weights unless `pretrained` is
+            among the options.
+        class_names: Names of the classes; if their number differs from that of the head, or there
+            is no head, a new head is initialized. By default the class indices.
+        **options: Arguments of `VisionTransformer` to override, such as `img_size` or
+            `drop_path_rate`; and `pretrained`, to download timm's weights.
 
     Raises:
-        ValueError: If the name is unknown, the model has no head and no classes are said, or it has
-            an option that ours lacks: all of these are named.
+        ValueError: If the name is unknown, the model has no head and there are no class names, or
+            it has options that `VisionTransformer` lacks; all of them are listed.
     """
-    theirs: Any = _checked(timm_network(model, pretrained=options.pop("pretrained", False)))
-    named, state = head_names(weights_of(theirs), classes, theirs.num_classes)
-    return {"classes": named, **_arguments(theirs), **options}, state
+    model = resolve_timm_model(model, pretrained=options.pop("pretrained", False))
+    _check_supported(model)
+    timm_model: Any = model
+    names, state = match_head(copy_state_dict(model), class_names, timm_model.num_classes)
+    return {"class_names": names, **_visattn_arguments(timm_model), **options}, state
 
 
-def _arguments(theirs: Any) -> dict[str, Any]:
-    """Return how ours is to be built."""
-    first, last = theirs.blocks[0], theirs.blocks[-1]
-    width, registers = theirs.embed_dim, theirs.num_reg_tokens
-    embed = theirs.patch_embed
+def _visattn_arguments(timm_model: Any) -> dict[str, Any]:
+    """Return the arguments of the equivalent `VisionTransformer`."""
+    first, last = timm_model.blocks[0], timm_model.blocks[-1]
+    embed = timm_model.patch_embed
     channels = embed.proj.in_channels
-    config = getattr(theirs, "pretrained_cfg", None) or {}
+    config = getattr(timm_model, "pretrained_cfg", None) or {}
     mean, std = (config.get(name, (0.5, 0.5, 0.5)) for name in ("mean", "std"))
-    norm = theirs.fc_norm if isinstance(theirs.norm, nn.Identity) else theirs.norm
+    norm = timm_model.fc_norm if isinstance(timm_model.norm, nn.Identity) else timm_model.norm
     return {
-        # That of its positions: a model that pads may be made for a size between two grids.
-        "size": tuple(n * p for n, p in zip(embed.grid_size, embed.patch_size, strict=True)),
-        "patch": tuple(embed.patch_size),
-        "width": width,
-        "depth": len(theirs.blocks),
-        "heads": first.attn.num_heads,
-        "ratio": first.mlp.fc2.in_features / width,
-        "feed_forward": "mlp" if isinstance(first.mlp, Mlp) else "swiglu",
-        "positions": "none" if theirs.pos_embed is None else "learned",
-        "prefix_positions": not theirs.no_embed_class,
-        "pool": _POOLS[theirs.global_pool],
-        "class_token": theirs.cls_token is not None,
-        "distilled": isinstance(theirs, VisionTransformerDistilled),
-        "registers": registers,
-        "norm_after": isinstance(theirs.norm, nn.Identity),
+        # The size of the position embedding: that of a padding model may lie between two grids.
+        "img_size": tuple(n * p for n, p in zip(embed.grid_size, embed.patch_size, strict=True)),
+        "patch_size": tuple(embed.patch_size),
+        "embed_dim": timm_model.embed_dim,
+        "depth": len(timm_model.blocks),
+        "num_heads": first.attn.num_heads,
+        "mlp_ratio": first.mlp.fc2.in_features / timm_model.embed_dim,
+        "ffn_layer": "mlp" if isinstance(first.mlp, Mlp) else "swiglu",
+        "pos_embed_type": "none" if timm_model.pos_embed is None else "learned",
+        "pos_embed_prefix": not timm_model.no_embed_class,
+        "global_pool": _POOLS[timm_model.global_pool],
+        "class_token": timm_model.cls_token is not None,
+        "distilled": isinstance(timm_model, VisionTransformerDistilled),
+        "num_registers": timm_model.num_reg_tokens,
+        "use_fc_norm": isinstance(timm_model.norm, nn.Identity),
         "qkv_bias": first.attn.qkv.bias is not None,
         "qk_norm": not isinstance(first.attn.q_norm, nn.Identity),
         "layer_scale": getattr(first.ls1, "init_values", None),
-        "drop_path": last.drop_path1.drop_prob if isinstance(last.drop_path1, DropPath) else 0.0,
-        "patch_drop": getattr(theirs.patch_drop, "prob", 0.0),
-        "pad": bool(embed.dynamic_img_pad),
-        "checkpointing": bool(theirs.grad_checkpointing),
-        "epsilon": norm.eps,
+        "drop_path_rate": last.drop_path1.drop_prob
+        if isinstance(last.drop_path1, DropPath)
+        else 0.0,
+        "patch_drop_rate": getattr(timm_model.patch_drop, "prob", 0.0),
+        "dynamic_img_pad": bool(embed.dynamic_img_pad),
+        "grad_checkpointing": bool(timm_model.grad_checkpointing),
+        "norm_eps": norm.eps,
         "mean": tuple(mean[:channels]),
         "std": tuple(std[:channels]),
     }
 
 
-def _checked(model: nn.Module) -> nn.Module:
-    """Return the model if all that it has can go over."""
+def _check_supported(model: nn.Module) -> None:
+    """Check that `VisionTransformer` has all options that a timm model uses."""
     if type(model) not in (TimmVisionTransformer, VisionTransformerDistilled):
         raise ValueError(
-            f"only timm's VisionTransformer and VisionTransformerDistilled go over, got "
-            f"{type(model).__name__}; TimmClassifier takes any model of timm as it is"
+            "only timm's VisionTransformer and VisionTransformerDistilled can be converted, got "
+            f"{type(model).__name__}; TimmClassifier wraps any timm model unchanged"
         )
-    theirs: Any = model
-    block = theirs.blocks[0]
-    in_the_way = {"block_fn": type(block) is not Block}
-    if not in_the_way["block_fn"]:
-        in_the_way |= _block_options(block)
-    in_the_way |= {
-        "embed_layer": type(theirs.patch_embed) is not PatchEmbed,
-        "embed_norm_layer": not isinstance(theirs.patch_embed.norm, nn.Identity),
-        "pre_norm": not isinstance(theirs.norm_pre, nn.Identity),
-        "final_norm": isinstance(theirs.norm, nn.Identity)
-        and isinstance(theirs.fc_norm, nn.Identity),
-        "global_pool": theirs.global_pool not in _POOLS,
-        "pool_include_prefix": theirs.pool_include_prefix,
-        "reg_tokens": theirs.num_reg_tokens > 8,
-        "in_chans": theirs.patch_embed.proj.in_channels not in (1, 3),
-        "drop_rate": theirs.head_drop.p > 0,
-        "pos_drop_rate": theirs.pos_drop.p > 0,
-        "attn_pool": theirs.attn_pool is not None
-        and type(theirs.attn_pool) is not AttentionPoolLatent,
+    timm_model: Any = model
+    block = timm_model.blocks[0]
+    unsupported = {"block_fn": type(block) is not Block}
+    if not unsupported["block_fn"]:
+        unsupported |= _unsupported_block_options(block)
+    unsupported |= {
+        "embed_layer": type(timm_model.patch_embed) is not PatchEmbed,
+        "embed_norm_layer": not isinstance(timm_model.patch_embed.norm, nn.Identity),
+        "pre_norm": not isinstance(timm_model.norm_pre, nn.Identity),
+        "final_norm": isinstance(timm_model.norm, nn.Identity)
+        and isinstance(timm_model.fc_norm, nn.Identity),
+        "global_pool": timm_model.global_pool not in _POOLS,
+        "pool_include_prefix": timm_model.pool_include_prefix,
+        "reg_tokens": timm_model.num_reg_tokens > 8,
+        "in_chans": timm_model.patch_embed.proj.in_channels not in (1, 3),
+        "drop_rate": timm_model.head_drop.p > 0,
+        "pos_drop_rate": timm_model.pos_drop.p > 0,
+        "attn_pool": timm_model.attn_pool is not None
+        and type(timm_model.attn_pool) is not AttentionPoolLatent,
     }
-    if found := [option for option, stands in in_the_way.items() if stands]:
+    if options := [option for option, is_used in unsupported.items() if is_used]:
         raise ValueError(
-            f"this {type(model).__name__} cannot go over: ours has no such thing as its "
-            f"{', '.join(found)}; TimmClassifier takes any model of timm as it is"
+            f"this {type(model).__name__} cannot be converted: visattn's VisionTransformer does not "
+            f"support its {', '.join(options)}; TimmClassifier wraps any timm model unchanged"
         )
-    return model
 
 
-def _block_options(block: Any) -> dict[str, bool]:
-    """Return which options of a layer are in the way."""
+def _unsupported_block_options(block: Any) -> dict[str, bool]:
+    """Return for each unsupported option whether a layer uses it."""
     attention, mlp = block.attn, block.mlp
     if type(attention) is not Attention:
         return {"attn_layer": True}
@@ -144,57 +146,59 @@ def _block_options(block: Any) -> dict[str, bool]:
     }
 
 
-def timm_model(model: nn.Module) -> nn.Module:
-    """Return the model of timm that computes what ours does, with its weights.
+def vit_to_timm(model: nn.Module) -> nn.Module:
+    """Return the equivalent timm model with the weights of a `VisionTransformer`.
 
     Raises:
-        ValueError: If ours has an option that timm's lacks: all of these are named.
+        ValueError: If the model uses options that timm lacks; all of them are listed.
     """
-    ours: Any = model
-    check_options(
-        ours,
+    vit: Any = model
+    check_supported_options(
+        vit,
         "timm's VisionTransformer",
         stem=("patch",),
-        positions=("learned", "none"),
-        pool=("class", "mean", "attention"),
-        attend=("full",),
-        locality=(False,),
+        pos_embed_type=("learned", "none"),
+        global_pool=("class", "mean", "attention"),
+        attn_type=("full",),
+        lsa=(False,),
     )
-    if ours.distilled and ours.registers:
-        raise ValueError("timm's distilled model has no registers, so ours cannot go over")
-    kind: Any = VisionTransformerDistilled if ours.distilled else TimmVisionTransformer
-    theirs = kind(**_timm_arguments(ours))
-    theirs.load_state_dict(ours.state_dict())
-    return theirs
+    if vit.distilled and vit.num_registers:
+        raise ValueError(
+            "timm's VisionTransformerDistilled has no registers, so this model cannot be converted"
+        )
+    timm_class: Any = VisionTransformerDistilled if vit.distilled else TimmVisionTransformer
+    timm_model = timm_class(**_timm_arguments(vit))
+    timm_model.load_state_dict(vit.state_dict())
+    return timm_model
 
 
-def _timm_arguments(ours: Any) -> dict[str, Any]:
+def _timm_arguments(vit: Any) -> dict[str, Any]:
     """Return how timm's is to be built."""
-    gated = ours.feed_forward == "swiglu"
+    gated = vit.ffn_layer == "swiglu"
     return {
-        "img_size": tuple(n * p for n, p in zip(ours.grid, ours.patch, strict=True)),
-        "patch_size": ours.patch,
-        "in_chans": len(ours.mean),
-        "num_classes": len(ours.classes),
-        "global_pool": {ours: theirs for theirs, ours in _POOLS.items()}[ours.pool],
-        "embed_dim": ours.width,
-        "depth": ours.depth,
-        "num_heads": ours.heads,
-        # timm cuts off what comes after the point, and counts both halves of a gated layer.
-        "mlp_ratio": (round(ours.width * ours.ratio) + 0.25) * (1 + gated) / ours.width,
+        "img_size": tuple(n * p for n, p in zip(vit.grid_size, vit.patch_size, strict=True)),
+        "patch_size": vit.patch_size,
+        "in_chans": len(vit.mean),
+        "num_classes": len(vit.class_names),
+        "global_pool": {name: timm_name for timm_name, name in _POOLS.items()}[vit.global_pool],
+        "embed_dim": vit.embed_dim,
+        "depth": vit.depth,
+        "num_heads": vit.num_heads,
+        # timm truncates to an integer, and counts both halves of a gated layer.
+        "mlp_ratio": (round(vit.embed_dim * vit.mlp_ratio) + 0.25) * (1 + gated) / vit.embed_dim,
         "mlp_layer": SwiGLUPacked if gated else Mlp,
         "act_layer": nn.SiLU if gated else nn.GELU,
-        "qkv_bias": ours.qkv_bias,
-        "qk_norm": ours.qk_norm,
-        "init_values": ours.layer_scale,
-        "class_token": ours.class_token,
-        "pos_embed": "learn" if ours.positions == "learned" else "none",
-        "no_embed_class": not ours.prefix_positions,
-        "reg_tokens": ours.registers,
-        "fc_norm": ours.norm_after,
+        "qkv_bias": vit.qkv_bias,
+        "qk_norm": vit.qk_norm,
+        "init_values": vit.layer_scale,
+        "class_token": vit.class_token,
+        "pos_embed": "learn" if vit.pos_embed_type == "learned" else "none",
+        "no_embed_class": not vit.pos_embed_prefix,
+        "reg_tokens": vit.num_registers,
+        "fc_norm": vit.use_fc_norm,
         "dynamic_img_size": True,
-        "dynamic_img_pad": ours.pad,
-        "patch_drop_rate": ours.patch_drop,
-        "drop_path_rate": ours.drop_path,
-        "norm_layer": partial(LayerNorm, eps=ours.epsilon),
+        "dynamic_img_pad": vit.dynamic_img_pad,
+        "patch_drop_rate": vit.patch_drop_rate,
+        "drop_path_rate": vit.drop_path_rate,
+        "norm_layer": partial(LayerNorm, eps=vit.norm_eps),
     }

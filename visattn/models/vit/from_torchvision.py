@@ -1,4 +1,4 @@
-"""Vision Transformers of torchvision as ours and back."""
+"""Conversion of Vision Transformers between torchvision and visattn."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,12 +9,12 @@ from torchvision.models import get_model, list_models
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionTransformer
 
 from visattn.models.serialization.state_dict_mapping import (
-    Parts,
-    check_options,
-    head_names,
-    renamed,
-    renamed_key,
-    weights_of,
+    ConvertedModel,
+    check_supported_options,
+    copy_state_dict,
+    match_head,
+    rename_key,
+    rename_keys,
 )
 
 _LAYER = r"encoder\.layers\.encoder_layer_(\d+)\."
@@ -32,98 +32,99 @@ _NAMES = {
 }
 
 
-def torchvision_parts(
-    model: nn.Module | str, classes: Sequence[str] | None = None, **options: Any
-) -> Parts:
-    """Return the arguments and the weights of ours that compute what a ViT of torchvision does.
+def vit_from_torchvision(
+    model: nn.Module | str, class_names: Sequence[str] | None = None, **options: Any
+) -> ConvertedModel:
+    """Return the arguments and weights of the `VisionTransformer` that equals a torchvision ViT.
 
     Args:
-        model: Of torchvision, or its name, such as `vit_b_16`; by name it gets fresh weights unless
-            `weights`, as torchvision names them, is among the options.
-        classes: Names of the classes; if there are not as many as the head has, a new head is
-            drawn. By default its numbers.
-        **options: Of ours, to change, as `drop_path`; `weights` as above.
+        model: A torchvision model, or its name, such as `vit_b_16`; a named model has random
+            weights unless `weights`, as torchvision names them, is among the options.
+        class_names: Names of the classes; if their number differs from that of the head, a new
+            head is initialized. By default the class indices.
+        **options: Arguments of `VisionTransformer` to override, such as `drop_path_rate`; and
+            `weights`, as above.
 
     Raises:
-        ValueError: If the name is unknown, or the model has an option that ours lacks.
+        ValueError: If the name is unknown, or the model has options that `VisionTransformer` lacks.
     """
     weights = options.pop("weights", None)
     if isinstance(model, str):
         if model not in list_models(include="vit_*"):
-            raise ValueError(
-                f"torchvision's ViTs are {list_models(include='vit_*')}, got {model!r}"
-            )
+            raise ValueError(f"model must be one of {list_models(include='vit_*')}, got {model!r}")
         model = get_model(model, weights=weights)
     if type(model) is not TorchvisionTransformer:
         raise ValueError(
-            f"only torchvision's VisionTransformer goes over, got {type(model).__name__}"
+            f"only torchvision's VisionTransformer can be converted, got {type(model).__name__}"
         )
-    in_the_way = {
+    unsupported = {
         "representation_size": model.representation_size is not None,
         "conv_stem_configs": not isinstance(model.conv_proj, nn.Conv2d),
         "dropout": model.dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "norm_layer": not isinstance(model.encoder.ln, nn.LayerNorm),
     }
-    if found := [option for option, stands in in_the_way.items() if stands]:
+    if names := [option for option, is_used in unsupported.items() if is_used]:
         raise ValueError(
-            f"this VisionTransformer cannot go over: ours has no such thing as its "
-            f"{', '.join(found)}"
+            "this torchvision VisionTransformer cannot be converted: visattn's does not support "
+            f"its {', '.join(names)}"
         )
-    state = renamed(weights_of(model), _NAMES)
-    named, state = head_names(state, classes, model.num_classes)
+    state = rename_keys(copy_state_dict(model), _NAMES)
+    class_names, state = match_head(state, class_names, model.num_classes)
     layers: Any = model.encoder.layers
     arguments = {
-        "classes": named,
-        "size": (model.image_size, model.image_size),
-        "patch": model.patch_size,
-        "width": model.hidden_dim,
+        "class_names": class_names,
+        "img_size": (model.image_size, model.image_size),
+        "patch_size": model.patch_size,
+        "embed_dim": model.hidden_dim,
         "depth": len(layers),
-        "heads": layers[0].num_heads,
-        "ratio": model.mlp_dim / model.hidden_dim,
-        "epsilon": layers[0].ln_1.eps,
+        "num_heads": layers[0].num_heads,
+        "mlp_ratio": model.mlp_dim / model.hidden_dim,
+        "norm_eps": layers[0].ln_1.eps,
     }
     return arguments | options, state
 
 
-def torchvision_model(model: nn.Module) -> nn.Module:
-    """Return the ViT of torchvision that computes what ours does, with its weights.
+def vit_to_torchvision(model: nn.Module) -> nn.Module:
+    """Return the equivalent torchvision model with the weights of a `VisionTransformer`.
 
     Raises:
-        ValueError: If ours has an option that torchvision's lacks: all of these are named.
+        ValueError: If the model uses options that torchvision lacks; all of them are listed.
     """
-    ours: Any = model
-    check_options(
-        ours,
+    vit: Any = model
+    check_supported_options(
+        vit,
         "torchvision's VisionTransformer",
         stem=("patch",),
-        size=((ours.size[0], ours.size[0]),),
-        patch=((ours.patch[0], ours.patch[0]),),
-        positions=("learned",),
-        prefix_positions=(True,),
-        attend=("full",),
-        pool=("class",),
+        img_size=((vit.img_size[0], vit.img_size[0]),),
+        patch_size=((vit.patch_size[0], vit.patch_size[0]),),
+        pos_embed_type=("learned",),
+        pos_embed_prefix=(True,),
+        attn_type=("full",),
+        global_pool=("class",),
         distilled=(False,),
-        registers=(0,),
-        norm_after=(False,),
-        feed_forward=("mlp",),
+        num_registers=(0,),
+        use_fc_norm=(False,),
+        ffn_layer=("mlp",),
         qkv_bias=(True,),
         qk_norm=(False,),
-        locality=(False,),
+        lsa=(False,),
         layer_scale=(None,),
     )
-    if len(ours.mean) != 3:
-        raise ValueError("torchvision's VisionTransformer takes colors, and ours gray images")
-    theirs = TorchvisionTransformer(
-        image_size=ours.size[0],
-        patch_size=ours.patch[0],
-        num_layers=ours.depth,
-        num_heads=ours.heads,
-        hidden_dim=ours.width,
-        mlp_dim=round(ours.width * ours.ratio),
-        num_classes=len(ours.classes),
-        norm_layer=partial(nn.LayerNorm, eps=ours.epsilon),
+    if len(vit.mean) != 3:
+        raise ValueError(
+            "torchvision's VisionTransformer takes RGB images, but this model takes gray images"
+        )
+    converted = TorchvisionTransformer(
+        image_size=vit.img_size[0],
+        patch_size=vit.patch_size[0],
+        num_layers=vit.depth,
+        num_heads=vit.num_heads,
+        hidden_dim=vit.embed_dim,
+        mlp_dim=round(vit.embed_dim * vit.mlp_ratio),
+        num_classes=len(vit.class_names),
+        norm_layer=partial(nn.LayerNorm, eps=vit.norm_eps),
     )
-    names = {ours: name for name in theirs.state_dict() for ours in [renamed_key(name, _NAMES)]}
-    theirs.load_state_dict({names[key]: value for key, value in ours.state_dict().items()})
-    return theirs
+    names = {rename_key(name, _NAMES): name for name in converted.state_dict()}
+    converted.load_state_dict({names[key]: value for key, value in vit.state_dict().items()})
+    return converted

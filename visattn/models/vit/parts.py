@@ -1,4 +1,4 @@
-"""Positions of a Vision Transformer, for the grid at hand and the tokens before it."""
+"""Building blocks of `VisionTransformer`: stems, layers, pooling, prefix tokens, positions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
-from visattn.blocks.transformer.attention import Kind, TokenAttention
+from visattn.blocks.transformer.attention import AttentionType, TokenAttention
 from visattn.blocks.transformer.layer import EncoderLayer
 from visattn.blocks.transformer.mlp import FeedForward, SwiGLU
 from visattn.blocks.transformer.pooling import AttentionPool, SequencePool
@@ -18,96 +18,14 @@ from visattn.blocks.transformer.stems import (
     PatchEmbedding,
     ShiftedPatchEmbedding,
 )
-from visattn.functional.positions.rotary import grid_rotations
-from visattn.functional.positions.sincos import Rule, resampled_positions
-
-
-def learned_places(
-    learned: Float[Tensor, "1 n c"],
-    native: tuple[int, int],
-    grid: tuple[int, int],
-    *,
-    rule: Rule,
-) -> tuple[Float[Tensor, "1 p c"], Float[Tensor, "1 m c"]]:
-    """Return what is added to the tokens before the grid, and to those of its cells.
-
-    Args:
-        learned: Positions of the tokens before the grid, if they have any, and of the cells.
-        native: Height and width of the grid that they were learnt on.
-        grid: Of that which they are wanted for.
-        rule: How to resample them.
-
-    Example:
-        >>> always, cells = learned_places(torch.ones(1, 5, 3), (2, 2), (2, 3), rule="timm")
-        >>> always.shape, cells.shape
-        (torch.Size([1, 1, 3]), torch.Size([1, 6, 3]))
-    """
-    before = learned.shape[1] - native[0] * native[1]
-    always, cells = learned[:, :before], learned[:, before:]
-    # An exported graph is for all sizes, and so must not ask whether this is the native one.
-    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-    if exporting() or grid != native:
-        cells = resampled_positions(cells[0], native, grid, rule=rule).unsqueeze(0)
-    return always, cells
-
-
-def token_rotations(
-    grid: tuple[int, int], width: int, *, before: int, device: torch.device | None = None
-) -> tuple[Float[Tensor, "1 1 n d"], Float[Tensor, "1 1 n d"]]:
-    """Return cosines and sines by which tokens are turned; those before the grid stay as they are.
-
-    Args:
-        grid: Height and width of the grid.
-        width: Of a head.
-        before: Tokens before the grid.
-        device: Where the numbers are needed.
-
-    Raises:
-        ValueError: If four does not divide the width of a head.
-
-    Example:
-        >>> cosines, sines = token_rotations((1, 2), 4, before=1)
-        >>> cosines[0, 0, 0], sines[0, 0, :, 1]
-        (tensor([1., 1.]), tensor([0.0000, 0.0000, 0.8415]))
-    """
-    cosines, sines = grid_rotations(grid, width, device=device)
-    still = (before, width // 2)
-    cosines = torch.cat((cosines.new_ones(still), cosines))
-    return cosines[None, None], torch.cat((sines.new_zeros(still), sines))[None, None]
-
-
-def whole_size(height: int, width: int, *, patch: tuple[int, int], pad: bool) -> tuple[int, int]:
-    """Return the size of images in whole patches.
-
-    Args:
-        height: Of the images.
-        width: Of the images.
-        patch: Height and width of a patch.
-        pad: Whether images may be filled up.
-
-    Raises:
-        ValueError: If patches do not fill the images, and these may not be filled up.
-
-    Example:
-        >>> whole_size(30, 32, patch=(16, 16), pad=True)
-        (32, 32)
-    """
-    down, across = patch
-    if pad:
-        return -(-height // down) * down, -(-width // across) * across
-    if height % down or width % across:
-        raise ValueError(
-            f"patches of {down} x {across} do not fill images of {height} x {width}; say "
-            "pad=True to have these filled up, or bring them to a multiple"
-        )
-    return height, width
-
+from visattn.functional.positions.rotary import rotary_cos_sin
+from visattn.functional.positions.sincos import ResampleRule, resample_pos_embed
 
 Stem = Literal["patch", "conv", "shifted", "overlapping"]
 StemLayer = PatchEmbedding | ConvStem | ShiftedPatchEmbedding | ConvTokenizer
-Pool = Literal["class", "mean", "attention", "sequence"]
-Positions = Literal["learned", "sine", "rotary", "relative", "none"]
-Forward = Literal["mlp", "swiglu"]
+GlobalPool = Literal["class", "mean", "attention", "sequence"]
+PosEmbedType = Literal["learned", "sine", "rotary", "relative", "none"]
+FFNLayer = Literal["mlp", "swiglu"]
 
 _STEMS: dict[str, Any] = {
     "patch": PatchEmbedding,
@@ -115,157 +33,256 @@ _STEMS: dict[str, Any] = {
     "shifted": ShiftedPatchEmbedding,
     "overlapping": ConvTokenizer,
 }
-_MOST_REGISTERS = 8
+_MAX_REGISTERS = 8
 
 
-def stem_layer(
-    stem: Stem,
-    channels: int,
-    width: int,
+def interpolate_pos_embed(
+    pos_embed: Float[Tensor, "1 n c"],
+    source_grid: tuple[int, int],
+    grid: tuple[int, int],
     *,
-    patch: tuple[int, int],
-    options: Mapping[str, Any] | None = None,
-) -> StemLayer:
-    """Return what makes tokens of images.
+    rule: ResampleRule,
+) -> tuple[Float[Tensor, "1 p c"], Float[Tensor, "1 m c"]]:
+    """Return the position embeddings of the prefix tokens and of a grid of another size.
+
+    Args:
+        pos_embed: Position embeddings of the prefix tokens, if they have any, and of the grid.
+        source_grid: Height and width of the grid that they were learned on.
+        grid: Height and width of the grid to interpolate to.
+        rule: Interpolation rule.
+
+    Example:
+        >>> learned = torch.ones(1, 5, 3)
+        >>> prefix, patches = interpolate_pos_embed(learned, (2, 2), (2, 3), rule="timm")
+        >>> prefix.shape, patches.shape
+        (torch.Size([1, 1, 3]), torch.Size([1, 6, 3]))
+    """
+    num_prefix_tokens = pos_embed.shape[1] - source_grid[0] * source_grid[1]
+    prefix, patches = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
+    # An exported graph serves all sizes, so it must not branch on whether this is the source grid.
+    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    if exporting() or grid != source_grid:
+        patches = resample_pos_embed(patches[0], source_grid, grid, rule=rule).unsqueeze(0)
+    return prefix, patches
+
+
+def rotary_embeddings(
+    grid: tuple[int, int],
+    head_dim: int,
+    *,
+    num_prefix_tokens: int,
+    device: torch.device | None = None,
+) -> tuple[Float[Tensor, "1 1 n d"], Float[Tensor, "1 1 n d"]]:
+    """Return cosines and sines of rotary position embeddings; prefix tokens are not rotated.
+
+    Args:
+        grid: Height and width of the grid.
+        head_dim: Dimension of an attention head.
+        num_prefix_tokens: Number of tokens before the grid.
+        device: Device of the result.
 
     Raises:
-        ValueError: If the stem is unknown, or it does not take the patch or an option.
+        ValueError: If `head_dim` is not a multiple of four.
+
+    Example:
+        >>> cosines, sines = rotary_embeddings((1, 2), 4, num_prefix_tokens=1)
+        >>> cosines[0, 0, 0], sines[0, 0, :, 1]
+        (tensor([1., 1.]), tensor([0.0000, 0.0000, 0.8415]))
+    """
+    cosines, sines = rotary_cos_sin(grid, head_dim, device=device)
+    prefix_shape = (num_prefix_tokens, head_dim // 2)
+    cosines = torch.cat((cosines.new_ones(prefix_shape), cosines))
+    return cosines[None, None], torch.cat((sines.new_zeros(prefix_shape), sines))[None, None]
+
+
+def padded_size(
+    height: int, width: int, *, patch_size: tuple[int, int], pad: bool
+) -> tuple[int, int]:
+    """Return the image size after padding to a multiple of the patch size.
+
+    Args:
+        height: Height of the images.
+        width: Width of the images.
+        patch_size: Height and width of a patch.
+        pad: Whether padding is allowed.
+
+    Raises:
+        ValueError: If the size is not a multiple of the patch size and padding is not allowed.
+
+    Example:
+        >>> padded_size(30, 32, patch_size=(16, 16), pad=True)
+        (32, 32)
+    """
+    patch_height, patch_width = patch_size
+    if pad:
+        return (
+            -(-height // patch_height) * patch_height,
+            -(-width // patch_width) * patch_width,
+        )
+    if height % patch_height or width % patch_width:
+        raise ValueError(
+            f"the image size {height} x {width} is not a multiple of the patch size "
+            f"{patch_height} x {patch_width}: set dynamic_img_pad=True, or resize the images"
+        )
+    return height, width
+
+
+def create_stem(
+    stem: Stem,
+    in_channels: int,
+    embed_dim: int,
+    *,
+    patch_size: tuple[int, int],
+    stem_kwargs: Mapping[str, Any] | None = None,
+) -> StemLayer:
+    """Return the module that maps images to a grid of patch tokens.
+
+    Raises:
+        ValueError: If the stem is unknown or does not take the patch size or an argument.
     """
     check_choice("stem", stem, get_args(Stem))
-    if min(patch) < 1 or min(channels, width) < 1:
+    if min(patch_size) < 1 or min(in_channels, embed_dim) < 1:
         raise ValueError(
-            f"patch, channels and width must be at least 1, got {patch}, {channels} and {width}"
+            "patch_size, in_channels and embed_dim must be at least 1, got "
+            f"{patch_size}, {in_channels} and {embed_dim}"
         )
-    shaped = {} if stem == "overlapping" else {"patch": patch}
+    patch_kwargs = {} if stem == "overlapping" else {"patch_size": patch_size}
     try:
-        return _STEMS[stem](channels, width, **shaped, **(options or {}))
+        return _STEMS[stem](in_channels, embed_dim, **patch_kwargs, **(stem_kwargs or {}))
     except TypeError as error:
-        raise ValueError(f"the stem {stem!r} does not take these options: {error}") from error
+        raise ValueError(f"the stem {stem!r} does not take these arguments: {error}") from error
 
 
-def attention_kinds(attend: str | Sequence[str], depth: int) -> tuple[str, ...]:
-    """Return the kind of each layer: the given ones, gone through again until all have one.
+def layer_attn_types(attn_type: str | Sequence[str], depth: int) -> tuple[str, ...]:
+    """Return the attention type of each layer; several types are cycled through.
 
     Raises:
-        ValueError: If a kind is unknown, or there are none or more than layers.
+        ValueError: If a type is unknown, or there are none or more than layers.
     """
-    given = (attend,) if isinstance(attend, str) else tuple(attend)
-    for kind in given:
-        check_choice("attend", kind, get_args(Kind))
-    if not 1 <= len(given) <= depth:
+    types = (attn_type,) if isinstance(attn_type, str) else tuple(attn_type)
+    for name in types:
+        check_choice("attn_type", name, get_args(AttentionType))
+    if not 1 <= len(types) <= depth:
         raise ValueError(
-            f"attend needs from 1 to {depth} kinds, no more than there are layers, got {len(given)}"
+            f"attn_type must be 1 to {depth} types, at most one per layer, got {len(types)}"
         )
-    return tuple(given[number % len(given)] for number in range(depth))
+    return tuple(types[index % len(types)] for index in range(depth))
 
 
-def encoder_layers(
-    kinds: Sequence[str],
-    width: int,
+def create_layers(
+    attn_types: Sequence[str],
+    embed_dim: int,
     *,
-    heads: int,
-    hidden: int,
-    grid: tuple[int, int],
-    extent: tuple[int, int],
+    num_heads: int,
+    hidden_dim: int,
+    grid_size: tuple[int, int],
+    window_size: tuple[int, int],
     relative: bool,
-    feed_forward: Forward,
-    drop_path: float,
+    ffn_layer: FFNLayer,
+    drop_path_rate: float,
     layer_scale: float | None,
-    epsilon: float,
-    **options: bool,
+    norm_eps: float,
+    **attention_kwargs: bool,
 ) -> nn.ModuleList:
-    """Return the layers of a transformer; paths are dropped more often from layer to layer.
+    """Return the encoder layers; the stochastic depth rate rises linearly with depth.
 
     Raises:
         ValueError: If an option is unknown or does not fit the others.
     """
-    check_choice("feed_forward", feed_forward, get_args(Forward))
-    forward = FeedForward if feed_forward == "mlp" else SwiGLU
+    check_choice("ffn_layer", ffn_layer, get_args(FFNLayer))
+    ffn_class = FeedForward if ffn_layer == "mlp" else SwiGLU
     layers = nn.ModuleList()
-    for number, kind in enumerate(kinds):
-        farthest = grid if kind == "full" else extent
+    for index, attn_type in enumerate(attn_types):
+        extent = grid_size if attn_type == "full" else window_size
         attention = TokenAttention(
-            width,
-            heads=heads,
-            kind=kind,  # pyright: ignore[reportArgumentType]
-            extent=extent,
-            reach=(farthest[0] - 1, farthest[1] - 1) if relative else None,
-            epsilon=epsilon,
-            **options,
+            embed_dim,
+            num_heads=num_heads,
+            attn_type=attn_type,  # pyright: ignore[reportArgumentType]
+            window_size=window_size,
+            max_relative_position=(extent[0] - 1, extent[1] - 1) if relative else None,
+            norm_eps=norm_eps,
+            **attention_kwargs,
         )
         layer = EncoderLayer(
-            width,
+            embed_dim,
             attention,
-            forward(width, hidden),
+            ffn_class(embed_dim, hidden_dim),
             layer_scale=layer_scale,
-            drop_path=drop_path * number / max(1, len(kinds) - 1),
-            epsilon=epsilon,
+            drop_path=drop_path_rate * index / max(1, len(attn_types) - 1),
+            norm_eps=norm_eps,
         )
         layers.append(layer)
     return layers
 
 
-def pool_layer(
-    pool: Pool, width: int, *, heads: int, hidden: int, epsilon: float
+def create_pool(
+    global_pool: GlobalPool, embed_dim: int, *, num_heads: int, hidden_dim: int, norm_eps: float
 ) -> AttentionPool | SequencePool | None:
-    """Return what makes one vector of the tokens, where weights are needed for that.
+    """Return the pooling module, or None if pooling has no parameters.
 
     Raises:
-        ValueError: If the pool is unknown.
+        ValueError: If the pooling is unknown.
     """
-    check_choice("pool", pool, get_args(Pool))
-    if pool == "attention":
-        return AttentionPool(width, heads=heads, hidden=hidden, epsilon=epsilon)
-    return SequencePool(width) if pool == "sequence" else None
+    check_choice("global_pool", global_pool, get_args(GlobalPool))
+    if global_pool == "attention":
+        return AttentionPool(
+            embed_dim, num_heads=num_heads, hidden_dim=hidden_dim, norm_eps=norm_eps
+        )
+    return SequencePool(embed_dim) if global_pool == "sequence" else None
 
 
-def prefix_roles(
-    pool: Pool, class_token: bool | None, *, distilled: bool, registers: int
+def prefix_token_roles(
+    global_pool: GlobalPool, class_token: bool | None, *, distilled: bool, num_registers: int
 ) -> tuple[str, ...]:
-    """Return the roles of the tokens before the grid, in their order.
+    """Return the roles of the prefix tokens, in order.
 
     Raises:
-        ValueError: If a token is missing that the pool reads, or there are too many registers.
+        ValueError: If the pooling needs a token that is missing, or there are too many registers.
     """
-    has_class = pool == "class" if class_token is None else class_token
-    if pool == "class" and not has_class:
-        raise ValueError("pool='class' reads the class token: leave class_token as it is, or True")
-    if distilled and pool != "class":
+    has_class_token = global_pool == "class" if class_token is None else class_token
+    if global_pool == "class" and not has_class_token:
+        raise ValueError("global_pool='class' needs a class token: set class_token to None or True")
+    if distilled and global_pool != "class":
         raise ValueError(
-            f"the distillation token is read beside the class token: it needs pool='class', not "
-            f"{pool!r}"
+            "distilled=True needs global_pool='class', because the distillation token is used "
+            f"beside the class token; got {global_pool!r}"
         )
-    if not 0 <= registers <= _MOST_REGISTERS:
-        raise ValueError(f"there can be from 0 to {_MOST_REGISTERS} registers, got {registers}")
-    return ("class",) * has_class + ("distillation",) * distilled + ("register",) * registers
+    if not 0 <= num_registers <= _MAX_REGISTERS:
+        raise ValueError(f"num_registers must be 0 to {_MAX_REGISTERS}, got {num_registers}")
+    return (
+        ("class",) * has_class_token + ("distillation",) * distilled + ("register",) * num_registers
+    )
 
 
-def check_positions(positions: Positions, kinds: Sequence[str], patch_drop: float) -> None:
-    """Let positions pass that all layers can take, with the patches that are left.
+def check_pos_embed_type(
+    pos_embed_type: PosEmbedType, attn_types: Sequence[str], patch_drop_rate: float
+) -> None:
+    """Check the position embedding type, and that patch dropout suits all layers.
 
     Raises:
-        ValueError: If they are unknown, or patches are dropped where a layer needs the whole grid.
+        ValueError: If the type is unknown, or patches are dropped where a layer needs all of them.
     """
-    check_choice("positions", positions, get_args(Positions))
-    local = sorted({"window", "shifted", "neighborhood"} & set(kinds))
-    if patch_drop and (local or positions == "relative"):
-        needs = f"attend={local[0]!r}" if local else "positions='relative'"
+    check_choice("pos_embed_type", pos_embed_type, get_args(PosEmbedType))
+    local = sorted({"window", "shifted", "neighborhood"} & set(attn_types))
+    if patch_drop_rate and (local or pos_embed_type == "relative"):
+        option = f"attn_type={local[0]!r}" if local else "pos_embed_type='relative'"
         raise ValueError(
-            f"patch_drop leaves holes in the grid, and {needs} needs it whole: drop one of the two"
+            f"{option} needs all patches of the grid, so it cannot be combined with "
+            f"patch_drop_rate={patch_drop_rate}: set one of the two back to its default"
         )
 
 
-def both(size: int | Sequence[int], option: str) -> tuple[int, int]:
-    """Return height and width, of which one number gives both.
+def to_2tuple(size: int | Sequence[int], name: str) -> tuple[int, int]:
+    """Return height and width; a single number stands for both.
 
     Raises:
-        ValueError: If there are not two, or they are below 1.
+        ValueError: If there are not two numbers, or one is below 1.
 
     Example:
-        >>> both(3, "patch"), both([2, 4], "patch")
+        >>> to_2tuple(3, "patch_size"), to_2tuple([2, 4], "patch_size")
         ((3, 3), (2, 4))
     """
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if len(sides) != 2 or min(sides) < 1:
-        raise ValueError(f"{option} must be a height and a width of at least 1, got {size}")
+        raise ValueError(f"{name} must be a height and a width of at least 1, got {size}")
     return int(sides[0]), int(sides[1])

@@ -1,93 +1,99 @@
-"""The Vision Transformer, with any attention, positions, stem and pool by name."""
+"""Vision Transformer with configurable attention, position embedding, stem and pooling."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import pad as padded
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from visattn.blocks.transformer.drop import PatchDropout
 from visattn.blocks.transformer.layer import EncoderLayer
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.positions.sincos import Rule, sine_positions
-from visattn.models.classifier import Part
-from visattn.models.vit.exchange import ExchangeableClassifier
+from visattn.functional.positions.sincos import ResampleRule, sincos_pos_embed
+from visattn.models.classifier import ImageClassifier, ParameterGroup
+from visattn.models.serialization.state_dict_mapping import build_converted
+from visattn.models.vit.from_dinov2 import vit_from_dinov2
+from visattn.models.vit.from_timm import vit_from_timm, vit_to_timm
+from visattn.models.vit.from_torchvision import vit_from_torchvision, vit_to_torchvision
 from visattn.models.vit.parts import (
-    Forward,
-    Pool,
-    Positions,
+    FFNLayer,
+    GlobalPool,
+    PosEmbedType,
     Stem,
-    attention_kinds,
-    both,
-    check_positions,
-    encoder_layers,
-    learned_places,
-    pool_layer,
-    prefix_roles,
-    stem_layer,
-    token_rotations,
-    whole_size,
+    check_pos_embed_type,
+    create_layers,
+    create_pool,
+    create_stem,
+    interpolate_pos_embed,
+    layer_attn_types,
+    padded_size,
+    prefix_token_roles,
+    rotary_embeddings,
+    to_2tuple,
 )
 
 
-class VisionTransformer(ExchangeableClassifier):
-    """A transformer over the patches of an image.
+class VisionTransformer(ImageClassifier):
+    """Vision Transformer (ViT).
 
-    Images may be of any size that patches fill: learnt positions are resampled, others computed.
-    What layers attend to is seen by `visattn.record`, whose maps know which tokens stand before the
-    patches. Weights are named as in timm where the parts are the same.
+    Images of any size that is a multiple of the patch size are accepted: learned position
+    embeddings are interpolated, the others computed. `visattn.record` records the attention of all
+    layers and knows which tokens are prefix tokens. State dict keys are those of timm where the
+    modules are the same.
 
     Args:
-        classes: Names of the classes, in the order of the scores.
-        size: Height and width, in pixels, of the images it is made for; others may come too.
-        patch: Side of a patch in pixels, or its height and width.
-        stem: What makes tokens: a linear map of each `patch`; a stack of small convolutions
-            (`conv`); of the patch and four `shifted` ones; or `overlapping` convolutions as in
-            compact transformers, which know no patch.
-        stem_options: What the stem takes besides, such as `layers` of overlapping ones.
-        width: Of a token.
-        depth: Layers.
-        heads: Of each layer; they divide the width.
-        ratio: How much wider than a token the hidden layer of a feed-forward layer is.
-        feed_forward: Two maps with a GELU between them (`mlp`), or gated (`swiglu`).
-        attend: The kind of attention, `full`, `window`, `shifted`, `neighborhood` or `linear`; or
-            several, which the layers take in turns.
-        extent: Side of a window or a neighborhood in patches, or its height and width.
-        positions: `learned`, `sine` (both added to tokens), `rotary` (turns queries and keys),
-            `relative` (a learnt bias per offset, head and layer) or `none`.
-        prefix_positions: Whether learnt positions have places for the tokens before the patches.
-        resample: How learnt positions are resampled for other sizes: as in `timm`, `plain` as in
-            Hugging Face's ViT, or as in `dino`.
-        pool: What the head sees: the `class` token, the `mean` of the patches, or their mean under
-            learnt weights (`attention`, `sequence`).
-        class_token: Whether there is one; None if the pool reads it.
-        distilled: Whether there is a distillation token too, with a head of its own; the scores are
-            the mean of both heads.
-        registers: Tokens more, 0 to 8, that nobody reads.
-        norm_after: Whether the last norm follows the pool instead of going before; None for after
-            the mean only.
+        class_names: Names of the classes, in the order of the logits.
+        img_size: Default height and width of the input images, in pixels.
+        patch_size: Side of a patch in pixels, or its height and width.
+        stem: Patch embedding: `patch`, a linear projection of each patch; `conv`, a stack of small
+            convolutions; `shifted`, a projection of the patch and four shifted copies (SPT); or
+            `overlapping`, the convolutional tokenizer of compact transformers, which ignores
+            `patch_size`.
+        stem_kwargs: Further arguments of the stem, such as `num_layers` of `overlapping`.
+        embed_dim: Embedding dimension.
+        depth: Number of layers.
+        num_heads: Number of attention heads; must divide `embed_dim`.
+        mlp_ratio: Ratio of the MLP's hidden dimension to `embed_dim`.
+        ffn_layer: Feed-forward network: `mlp` (with GELU) or `swiglu`.
+        attn_type: Kind of attention: `full`, `window`, `shifted`, `neighborhood` or `linear`; or
+            several of them, which the layers cycle through.
+        window_size: Side of a window or neighborhood in patches, or its height and width.
+        pos_embed_type: Position embedding: `learned` or `sine` (added to tokens), `rotary` (RoPE),
+            `relative` (a learned bias per offset, head and layer) or `none`.
+        pos_embed_prefix: Whether the learned position embedding includes the prefix tokens.
+        pos_interpolation: Interpolation of learned position embeddings for other image sizes: as in
+            `timm`, `plain` as in Hugging Face's ViT, or as in `dino`.
+        global_pool: Input of the head: the `class` token, the `mean` of the patch tokens, or their
+            weighted mean with learned weights (`attention`, `sequence`).
+        class_token: Whether there is a class token; None: only if `global_pool` is `class`.
+        distilled: Whether there is a distillation token with its own head, as in DeiT; the logits
+            are the mean of both heads.
+        num_registers: Number of register tokens, 0 to 8, discarded before pooling.
+        use_fc_norm: Whether the final norm is applied after pooling instead of before it; None:
+            only if `global_pool` is `mean`.
         qkv_bias: Whether queries, keys and values have a bias.
         qk_norm: Whether queries and keys are normalized.
-        locality: Whether heads learn their temperature and no token attends to itself.
-        layer_scale: What the learnt scales of all branches begin with; None for no scales.
-        drop_path: How likely the last layer is left out in training; the first never is.
-        patch_drop: Share of the patches that are left out in training.
-        pad: Whether to fill images up to whole patches, at the bottom and on the right, with the
-            mean color; if not, others are refused.
-        checkpointing: Whether to compute layers again for their gradients and keep less in memory.
-        epsilon: Added to variances in the norms.
-        mean: Mean of each color channel, in [0, 1]; one for gray images.
-        std: Spread of each color channel, in [0, 1].
+        lsa: Locality self-attention: learned temperature per head, and no attention of a token to
+            itself.
+        layer_scale: Initial value of LayerScale; None for no LayerScale.
+        drop_path_rate: Stochastic depth rate of the last layer; it rises linearly from 0.
+        patch_drop_rate: Fraction of patch tokens dropped during training.
+        dynamic_img_pad: Whether images are padded at the bottom and right, with the mean color, to
+            a multiple of the patch size; otherwise such images are refused.
+        grad_checkpointing: Whether to recompute layers in the backward pass to save memory.
+        norm_eps: Epsilon of the normalization layers.
+        mean: Mean of each color channel, in [0, 1]; one value for gray images.
+        std: Standard deviation of each color channel, in [0, 1].
 
     Raises:
         ValueError: If an option is unknown or does not fit the others.
 
     Example:
-        >>> model = VisionTransformer(("cat", "dog"), size=(32, 32), patch=8, width=32, depth=2,
-        ...     heads=2, registers=4)
+        >>> model = VisionTransformer(("cat", "dog"), img_size=(32, 32), patch_size=8, embed_dim=32,
+        ...     depth=2, num_heads=2, num_registers=4)
         >>> model(torch.zeros(1, 3, 40, 24, dtype=torch.uint8)).shape
         torch.Size([1, 2])
 
@@ -96,206 +102,264 @@ class VisionTransformer(ExchangeableClassifier):
         (distilled); Darcet et al. 2023, arXiv:2309.16588 (registers).
     """
 
-    UNDECAYED = ("cls_token", "dist_token", "reg_token", "pos_embed")
+    NO_WEIGHT_DECAY = ("cls_token", "dist_token", "reg_token", "pos_embed")
 
     def __init__(
         self,
-        classes: Sequence[str],
+        class_names: Sequence[str],
         *,
-        size: tuple[int, int] = (224, 224),
-        patch: int | tuple[int, int] = 16,
+        img_size: tuple[int, int] = (224, 224),
+        patch_size: int | tuple[int, int] = 16,
         stem: Stem = "patch",
-        stem_options: Mapping[str, Any] | None = None,
-        width: int = 768,
+        stem_kwargs: Mapping[str, Any] | None = None,
+        embed_dim: int = 768,
         depth: int = 12,
-        heads: int = 12,
-        ratio: float = 4.0,
-        feed_forward: Forward = "mlp",
-        attend: str | Sequence[str] = "full",
-        extent: int | tuple[int, int] = 7,
-        positions: Positions = "learned",
-        prefix_positions: bool = True,
-        resample: Rule = "timm",
-        pool: Pool = "class",
+        num_heads: int = 12,
+        mlp_ratio: float = 4.0,
+        ffn_layer: FFNLayer = "mlp",
+        attn_type: str | Sequence[str] = "full",
+        window_size: int | tuple[int, int] = 7,
+        pos_embed_type: PosEmbedType = "learned",
+        pos_embed_prefix: bool = True,
+        pos_interpolation: ResampleRule = "timm",
+        global_pool: GlobalPool = "class",
         class_token: bool | None = None,
         distilled: bool = False,
-        registers: int = 0,
-        norm_after: bool | None = None,
+        num_registers: int = 0,
+        use_fc_norm: bool | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
-        locality: bool = False,
+        lsa: bool = False,
         layer_scale: float | None = None,
-        drop_path: float = 0.0,
-        patch_drop: float = 0.0,
-        pad: bool = False,
-        checkpointing: bool = False,
-        epsilon: float = 1e-6,
+        drop_path_rate: float = 0.0,
+        patch_drop_rate: float = 0.0,
+        dynamic_img_pad: bool = False,
+        grad_checkpointing: bool = False,
+        norm_eps: float = 1e-6,
         mean: Sequence[float] = (0.485, 0.456, 0.406),
         std: Sequence[float] = (0.229, 0.224, 0.225),
     ) -> None:
-        super().__init__(classes, size, mean, std)
-        self.patch, self.extent = both(patch, "patch"), both(extent, "extent")
+        super().__init__(class_names, img_size, mean, std)
+        self.patch_size = to_2tuple(patch_size, "patch_size")
+        self.window_size = to_2tuple(window_size, "window_size")
         self.stem: Stem = stem
-        self.stem_options = dict(stem_options or {})
-        self.width, self.depth, self.heads, self.ratio = width, depth, heads, ratio
-        self.feed_forward: Forward = feed_forward
-        self.attend, self.prefix_positions = attend, prefix_positions
-        self.positions: Positions = positions
-        self.resample: Rule = resample
-        self.pool: Pool = pool
-        self.distilled, self.registers = distilled, registers
-        self.qkv_bias, self.qk_norm, self.locality = qkv_bias, qk_norm, locality
-        self.layer_scale, self.drop_path, self.patch_drop = layer_scale, drop_path, patch_drop
-        self.pad, self.checkpointing, self.epsilon = pad, checkpointing, epsilon
-        self.norm_after = pool == "mean" if norm_after is None else norm_after
-        self.roles = prefix_roles(pool, class_token, distilled=distilled, registers=registers)
-        self.class_token = "class" in self.roles
-        self._build(attention_kinds(attend, depth))
-        self._start()
-
-    def _build(self, kinds: Sequence[str]) -> None:
-        """Make the parts."""
-        width, epsilon, hidden = self.width, self.epsilon, round(self.width * self.ratio)
-        check_positions(self.positions, kinds, self.patch_drop)
-        self.patch_embed = stem_layer(
-            self.stem, len(self.mean), width, patch=self.patch, options=self.stem_options
+        self.stem_kwargs = dict(stem_kwargs or {})
+        self.embed_dim, self.depth, self.num_heads = embed_dim, depth, num_heads
+        self.mlp_ratio = mlp_ratio
+        self.ffn_layer: FFNLayer = ffn_layer
+        self.attn_type, self.pos_embed_prefix = attn_type, pos_embed_prefix
+        self.pos_embed_type: PosEmbedType = pos_embed_type
+        self.pos_interpolation: ResampleRule = pos_interpolation
+        self.global_pool: GlobalPool = global_pool
+        self.distilled, self.num_registers = distilled, num_registers
+        self.qkv_bias, self.qk_norm, self.lsa = qkv_bias, qk_norm, lsa
+        self.layer_scale, self.drop_path_rate = layer_scale, drop_path_rate
+        self.patch_drop_rate, self.dynamic_img_pad = patch_drop_rate, dynamic_img_pad
+        self.grad_checkpointing, self.norm_eps = grad_checkpointing, norm_eps
+        self.use_fc_norm = global_pool == "mean" if use_fc_norm is None else use_fc_norm
+        self.prefix_roles = prefix_token_roles(
+            global_pool, class_token, distilled=distilled, num_registers=num_registers
         )
-        self.grid = self.patch_embed.grid(self._whole(*self.size))
+        self.class_token = "class" in self.prefix_roles
+        self._build(layer_attn_types(attn_type, depth))
+        self._init_weights()
+
+    def _build(self, attn_types: Sequence[str]) -> None:
+        """Create the submodules."""
+        dim, hidden_dim = self.embed_dim, round(self.embed_dim * self.mlp_ratio)
+        check_pos_embed_type(self.pos_embed_type, attn_types, self.patch_drop_rate)
+        self.patch_embed = create_stem(
+            self.stem, len(self.mean), dim, patch_size=self.patch_size, stem_kwargs=self.stem_kwargs
+        )
+        self.grid_size = self.patch_embed.grid_size(self._padded_size(*self.img_size))
         self.cls_token, self.dist_token, self.reg_token = (
-            nn.Parameter(torch.zeros(1, count, width)) if count else None
-            for count in map(self.roles.count, ("class", "distillation", "register"))
+            nn.Parameter(torch.zeros(1, count, dim)) if count else None
+            for count in map(self.prefix_roles.count, ("class", "distillation", "register"))
         )
-        count = self.grid[0] * self.grid[1] + len(self.roles) * self.prefix_positions
-        learned = self.positions == "learned"
-        self.pos_embed = nn.Parameter(torch.zeros(1, count, width)) if learned else None
-        self.patch_dropout = PatchDropout(self.patch_drop)
-        self.blocks = encoder_layers(
-            kinds,
-            width,
-            hidden=hidden,
-            grid=self.grid,
-            extent=self.extent,
-            relative=self.positions == "relative",
-            feed_forward=self.feed_forward,
-            drop_path=self.drop_path,
+        num_patches = self.grid_size[0] * self.grid_size[1]
+        count = num_patches + len(self.prefix_roles) * self.pos_embed_prefix
+        learned = self.pos_embed_type == "learned"
+        self.pos_embed = nn.Parameter(torch.zeros(1, count, dim)) if learned else None
+        self.patch_dropout = PatchDropout(self.patch_drop_rate)
+        self.blocks = create_layers(
+            attn_types,
+            dim,
+            hidden_dim=hidden_dim,
+            grid_size=self.grid_size,
+            window_size=self.window_size,
+            relative=self.pos_embed_type == "relative",
+            ffn_layer=self.ffn_layer,
+            drop_path_rate=self.drop_path_rate,
             layer_scale=self.layer_scale,
-            epsilon=epsilon,
-            heads=self.heads,
-            bias=self.qkv_bias,
+            norm_eps=self.norm_eps,
+            num_heads=self.num_heads,
+            qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
-            locality=self.locality,
+            lsa=self.lsa,
         )
-        norms = nn.Identity(), nn.LayerNorm(width, epsilon)
-        self.norm, self.fc_norm = norms if self.norm_after else norms[::-1]
-        self.attn_pool = pool_layer(
-            self.pool, width, heads=self.heads, hidden=hidden, epsilon=epsilon
+        norms = nn.Identity(), nn.LayerNorm(dim, self.norm_eps)
+        self.norm, self.fc_norm = norms if self.use_fc_norm else norms[::-1]
+        self.attn_pool = create_pool(
+            self.global_pool,
+            dim,
+            num_heads=self.num_heads,
+            hidden_dim=hidden_dim,
+            norm_eps=self.norm_eps,
         )
-        self._modules["head"] = nn.Linear(width, len(self.classes))  # `head` is a property
-        self.head_dist = nn.Linear(width, len(self.classes)) if self.distilled else None
+        self._modules["head"] = nn.Linear(dim, len(self.class_names))  # `head` is a property
+        self.head_dist = nn.Linear(dim, len(self.class_names)) if self.distilled else None
 
-    def _start(self) -> None:
-        """Give weights their first values, as timm does."""
+    def _init_weights(self) -> None:
+        """Initialize the weights as timm does."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias) if module.bias is not None else None
-        for tokens, spread in (
+        for tokens, std in (
             (self.cls_token, 1e-6),
             (self.reg_token, 1e-6),
             (self.dist_token, 0.02),
             (self.pos_embed, 0.02),
         ):
             if tokens is not None:
-                nn.init.trunc_normal_(tokens, std=spread)
+                nn.init.trunc_normal_(tokens, std=std)
+
+    @classmethod
+    def from_timm(
+        cls, model: nn.Module | str, *, class_names: Sequence[str] | None = None, **options: Any
+    ) -> Self:
+        """Convert a timm model with its weights; see `vit_from_timm`."""
+        return build_converted(cls, *vit_from_timm(model, class_names, **options))
+
+    @classmethod
+    def from_torchvision(
+        cls, model: nn.Module | str, *, class_names: Sequence[str] | None = None, **options: Any
+    ) -> Self:
+        """Convert a torchvision model with its weights; see `vit_from_torchvision`."""
+        return build_converted(cls, *vit_from_torchvision(model, class_names, **options))
+
+    @classmethod
+    def from_dinov2(
+        cls, state: Mapping[str, Tensor], *, class_names: Sequence[str], **options: Any
+    ) -> Self:
+        """Build a model from an original DINOv2 state dict; see `vit_from_dinov2`."""
+        return build_converted(cls, *vit_from_dinov2(state, class_names, **options))
+
+    def to_timm(self) -> nn.Module:
+        """Return timm's model with these weights.
+
+        Raises:
+            ValueError: If timm lacks an option that this model uses.
+        """
+        return vit_to_timm(self)
+
+    def to_torchvision(self) -> nn.Module:
+        """Return torchvision's model with these weights.
+
+        Raises:
+            ValueError: If torchvision lacks an option that this model uses.
+        """
+        return vit_to_torchvision(self)
 
     @property
     def head(self) -> nn.Module:
-        """The last layer, the one that knows the classes; `head_dist` is another one beside it."""
+        """The final classification layer; a distilled model also has `head_dist`."""
         return cast("nn.Module", self._modules["head"])
 
-    def parts(self) -> Mapping[Part, list[nn.Parameter]]:
-        """Return the parameters of the backbone, of blocks (none), and of the head or both."""
-        found = dict(super().parts())
-        more = [] if self.head_dist is None else list(self.head_dist.parameters())
-        others = {id(parameter) for parameter in more}
-        found["backbone"] = [weight for weight in found["backbone"] if id(weight) not in others]
-        return {**found, "head": found["head"] + more}
+    def parameter_groups(self) -> Mapping[ParameterGroup, list[nn.Parameter]]:
+        """Return the parameters of the backbone, of blocks (none) and of one or both heads."""
+        groups = dict(super().parameter_groups())
+        second_head = [] if self.head_dist is None else list(self.head_dist.parameters())
+        ids = {id(parameter) for parameter in second_head}
+        groups["backbone"] = [weight for weight in groups["backbone"] if id(weight) not in ids]
+        return {**groups, "head": groups["head"] + second_head}
 
-    def takes(self, height: int, width: int) -> bool:
-        """Whether images of a size may come in; `_whole` says what is wrong with others."""
-        self._whole(height, width)
+    def accepts_size(self, height: int, width: int) -> bool:
+        """Return True, or raise a ValueError that explains why the size is not accepted."""
+        self._padded_size(height, width)
         return True
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        """Return the score of each class, before softmax, for normalized images."""
-        seen = self.pooled(*self.encoded(images))
-        scores = self.head(seen[:, 0])
-        return scores if self.head_dist is None else (scores + self.head_dist(seen[:, 1])) / 2
+        """Return the logits of normalized images."""
+        pooled = self.pool(*self.encode(images))
+        logits = self.head(pooled[:, 0])
+        return logits if self.head_dist is None else (logits + self.head_dist(pooled[:, 1])) / 2
 
-    def features(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n w"]:
-        """Return all tokens behind the last layer and its norm, for normalized images."""
-        return self.norm(self.encoded(images)[0])
+    def forward_features(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n w"]:
+        """Return all tokens after the last layer and its norm, for normalized images."""
+        return self.norm(self.encode(images)[0])
 
-    def pooled(
+    def pool(
         self, tokens: Float[Tensor, "b n w"], layout: TokenLayout
     ) -> Float[Tensor, "b heads w"]:
-        """Return what each head sees of the tokens behind the last layer."""
-        if self.pool == "class":
+        """Return the input of each head, given the tokens after the last layer."""
+        if self.global_pool == "class":
             return self.fc_norm(self.norm(tokens[:, : 1 + self.distilled]))
-        patches = self.norm(tokens[:, layout.before :])
-        taken = patches.mean(1) if self.attn_pool is None else self.attn_pool(patches, layout)
-        return self.fc_norm(taken).unsqueeze(1)
+        patches = self.norm(tokens[:, layout.num_prefix_tokens :])
+        pooled = patches.mean(1) if self.attn_pool is None else self.attn_pool(patches, layout)
+        return self.fc_norm(pooled).unsqueeze(1)
 
-    def encoded(
+    def encode(
         self, images: Float[Tensor, "b c y x"]
     ) -> tuple[Float[Tensor, "b n w"], TokenLayout]:
-        """Return the tokens behind the last layer, before its norm, and where they lie.
+        """Return the tokens after the last layer, before its norm, and their layout.
 
         Raises:
-            ValueError: If patches do not fill the images, and these may not be padded.
+            ValueError: If the image size is not a multiple of the patch size and padding is off.
         """
-        x, layout = self.patch_dropout(*self._embedded(images))
-        again = self.checkpointing and torch.is_grad_enabled()
+        x, layout = self.patch_dropout(*self._embed(images))
+        recompute = self.grad_checkpointing and torch.is_grad_enabled()
         for layer in self.blocks:
-            # A layer that is computed again would be seen again.
-            if again and not cast("EncoderLayer", layer).attn.tap.wanted:
+            # A recomputed layer would be recorded twice.
+            if recompute and not cast("EncoderLayer", layer).attn.tap.wanted:
                 x = cast("Tensor", checkpoint(layer, x, layout, use_reentrant=False))
             else:
                 x = layer(x, layout)
         return x, layout
 
-    def _embedded(self, images: Tensor) -> tuple[Float[Tensor, "b n w"], TokenLayout]:
-        """Return the tokens before the first layer, with their positions."""
-        height, width = self._whole(images.shape[2], images.shape[3])
-        missing = (height - images.shape[2], width - images.shape[3])
-        if self.pad:
-            images = padded(images, (0, missing[1], 0, missing[0]))
+    def _embed(self, images: Tensor) -> tuple[Float[Tensor, "b n w"], TokenLayout]:
+        """Return the tokens before the first layer, with their position embedding."""
+        height, width = self._padded_size(images.shape[2], images.shape[3])
+        padding = (height - images.shape[2], width - images.shape[3])
+        if self.dynamic_img_pad:
+            images = pad(images, (0, padding[1], 0, padding[0]))
         features = self.patch_embed(images)
-        layout = self._layout((features.shape[2], features.shape[3]), missing, features.device)
-        x, always = features.flatten(2).transpose(1, 2), None
+        layout = self._layout((features.shape[2], features.shape[3]), padding, features.device)
+        x, prefix_embed = features.flatten(2).transpose(1, 2), None
         if self.pos_embed is not None:
-            always, cells = learned_places(
-                self.pos_embed, self.grid, layout.grid, rule=self.resample
+            prefix_embed, grid_embed = interpolate_pos_embed(
+                self.pos_embed, self.grid_size, layout.grid, rule=self.pos_interpolation
             )
-            x = x + cells
-        elif self.positions == "sine":
-            x = x + sine_positions(layout.grid, self.width, device=x.device)
-        if not self.roles:
+            x = x + grid_embed
+        elif self.pos_embed_type == "sine":
+            x = x + sincos_pos_embed(layout.grid, self.embed_dim, device=x.device)
+        if not self.prefix_roles:
             return x.contiguous(), layout
         tokens = (self.cls_token, self.dist_token, self.reg_token)
-        first = torch.cat([part for part in tokens if part is not None], 1)
-        first = first + always if always is not None and self.prefix_positions else first
-        return torch.cat((first.expand(x.shape[0], -1, -1), x), 1), layout
+        prefix = torch.cat([token for token in tokens if token is not None], 1)
+        if prefix_embed is not None and self.pos_embed_prefix:
+            prefix = prefix + prefix_embed
+        return torch.cat((prefix.expand(x.shape[0], -1, -1), x), 1), layout
 
     def _layout(
-        self, grid: tuple[int, int], missing: tuple[int, int], device: torch.device
+        self, grid: tuple[int, int], padding: tuple[int, int], device: torch.device
     ) -> TokenLayout:
         rotation = None
-        if self.positions == "rotary":
-            head = self.width // self.heads
-            rotation = token_rotations(grid, head, before=len(self.roles), device=device)
-        notes = {"positions": self.positions, "resample": self.resample, "padded": missing}
-        return TokenLayout(grid, self.roles, rotation=rotation, notes=notes)
+        if self.pos_embed_type == "rotary":
+            rotation = rotary_embeddings(
+                grid,
+                self.embed_dim // self.num_heads,
+                num_prefix_tokens=len(self.prefix_roles),
+                device=device,
+            )
+        notes = {
+            "pos_embed_type": self.pos_embed_type,
+            "pos_interpolation": self.pos_interpolation,
+            "padding": padding,
+        }
+        return TokenLayout(grid, self.prefix_roles, rotation=rotation, notes=notes)
 
-    def _whole(self, height: int, width: int) -> tuple[int, int]:
-        return whole_size(height, width, patch=self.patch_embed.patch, pad=self.pad)
+    def _padded_size(self, height: int, width: int) -> tuple[int, int]:
+        return padded_size(
+            height, width, patch_size=self.patch_embed.patch_size, pad=self.dynamic_img_pad
+        )

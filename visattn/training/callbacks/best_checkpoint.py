@@ -1,4 +1,4 @@
-"""The checkpoint of the best score, which stays the best wherever its run is moved or copied."""
+"""Callback that keeps the best checkpoint of a run, also if the run folder is moved or copied."""
 
 from pathlib import Path
 from typing import Any
@@ -7,21 +7,21 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from visattn.training.checkpoint.reader import read_progress, read_recorded_score
+from visattn.models.serialization.checkpoint import read_progress, read_recorded_score
 from visattn.training.run_dir.checkpoints import set_aside
 
 
 class BestCheckpoint(ModelCheckpoint):
     """Keep the state with the best score of a run as `best.ckpt`.
 
-    A run that is resumed has as its best what lies in its folder as `best.ckpt`, with the score
-    that this file itself records. Lightning's own class goes by an absolute path in the checkpoint
-    that is resumed from: in a folder that was moved or copied it forgets the best score.
+    When a run is resumed, the best score so far is read from the `best.ckpt` in its folder.
+    Lightning's `ModelCheckpoint` takes it from an absolute path in the resumed checkpoint, and
+    loses it if the folder was moved or copied.
 
     Args:
-        folder: Where it is kept.
-        monitor: Name of the score.
-        mode: Whether its `max` or its `min` is best.
+        folder: Directory of `best.ckpt`.
+        monitor: Name of the metric.
+        mode: Whether the maximum (`max`) or the minimum (`min`) is best.
     """
 
     def __init__(self, folder: Path, *, monitor: str, mode: str) -> None:
@@ -38,26 +38,26 @@ class BestCheckpoint(ModelCheckpoint):
 
     @property
     def state_key(self) -> str:
-        """Return the name of its state in a checkpoint, that of Lightning's own class."""
+        """Key of the state in a checkpoint: that of Lightning's `ModelCheckpoint`."""
         return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take nothing over: the file of the best checkpoint says all."""
+        """Ignore the saved state; `on_fit_start` reads `best.ckpt` instead."""
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Let Lightning's own of a config remember their scores too, wherever the run lies now."""
+        """Update the paths in the states of the `ModelCheckpoint` callbacks of the config."""
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback is not self:
                 state = checkpoint["callbacks"].get(callback.state_key)
                 if isinstance(state, dict) and state.get("dirpath") != callback.dirpath:
-                    relocate(state, str(callback.dirpath))
+                    relocate_checkpoint_paths(state, str(callback.dirpath))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take over the best checkpoint of a run that is resumed.
+        """Continue with the best checkpoint of a resumed run.
 
-        One that was chosen by another score is kept under another name.
+        A checkpoint that was selected by another metric is renamed and kept.
         """
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
@@ -69,7 +69,7 @@ class BestCheckpoint(ModelCheckpoint):
             self.best_k_models = {str(self.file): self.best_model_score}
 
     def _recorded_score(self) -> float | None:
-        """Return the score of the best checkpoint in the folder, if there is one."""
+        """Return the score of the best checkpoint in the folder; None without one."""
         if not self.file.is_file():
             return None
         score = read_recorded_score(self.file, self.state_key)
@@ -78,27 +78,28 @@ class BestCheckpoint(ModelCheckpoint):
         return score
 
 
-def relocate(state: dict[str, Any], folder: str) -> None:
-    """Change the state of a `ModelCheckpoint` to what it would be, had the run been in this folder.
+def relocate_checkpoint_paths(state: dict[str, Any], folder: str) -> None:
+    """Replace the folder in the saved state of a `ModelCheckpoint`, in place.
 
-    Files that are not there are left out: the run may be another one, which begins from that state.
+    The state stays as it is if a file is missing in the folder: a new run may start from a
+    checkpoint of another one.
 
     Args:
-        state: As a checkpoint holds it.
-        folder: Where the callback keeps its files now.
+        state: Saved state of the callback.
+        folder: Current directory of its files.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> (folder / "a.ckpt").touch()
         >>> state = {"dirpath": "/old", "best_model_path": "/old/a.ckpt", "best_model_score": 7}
         >>> state |= {"best_k_models": {"/old/a.ckpt": 7}, "kth_best_model_path": "/old/a.ckpt"}
-        >>> relocate(state, str(folder))
+        >>> relocate_checkpoint_paths(state, str(folder))
         >>> [Path(path).parent == folder for path in state["best_k_models"]]
         [True]
     """
     names = ("best_model_path", "kth_best_model_path", "last_model_path")
-    old = [path for path in (*map(state.get, names), *state.get("best_k_models", ())) if path]
-    moved = {path: str(Path(folder) / Path(path).name) for path in old}
+    paths = [path for path in (*map(state.get, names), *state.get("best_k_models", ())) if path]
+    moved = {path: str(Path(folder) / Path(path).name) for path in paths}
     if not all(Path(path).is_file() for path in moved.values()):
         return
     state["dirpath"] = folder

@@ -1,4 +1,4 @@
-"""Weights averaged over the last steps: what is validated, kept and exported."""
+"""Exponential moving average of the weights, used for validation, checkpoints and export."""
 
 from functools import partial
 
@@ -9,14 +9,13 @@ from torch import Tensor
 
 
 class EMA(WeightAveraging):
-    """Keep a moving average of the weights beside those that are trained.
+    """Exponential moving average of the weights.
 
-    It validates better than the weights of any one step. Unlike Lightning's own moving average, it
-    follows quickly at first, and what is frozen stays as it is to the last bit: features that were
-    kept remain those of the model.
+    Unlike in Lightning's moving average, the decay is warmed up, and frozen weights stay
+    bit-identical, so that cached features remain valid.
 
     Args:
-        decay: Share of the average that outlives a step; about `1 / (1 - decay)` steps count.
+        decay: Decay per step; the average covers about `1 / (1 - decay)` steps.
 
     Raises:
         ValueError: If decay is not between 0 and 1.
@@ -25,42 +24,42 @@ class EMA(WeightAveraging):
     def __init__(self, decay: float = 0.998) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}")
-        super().__init__(avg_fn=partial(moved_average, decay=decay))
+        super().__init__(avg_fn=partial(ema_update, decay=decay))
         self.decay = decay
-        self._shown = False
+        self._swapped = False
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the averaged weights be seen."""
+        """Swap in the averaged weights."""
         super().on_validation_epoch_start(trainer, pl_module)
-        self._shown = True
+        self._swapped = True
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on with those that are trained."""
+        """Swap back the trained weights."""
         super().on_validation_epoch_end(trainer, pl_module)
-        self._shown = False
+        self._swapped = False
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Put back the weights that are trained, for what is saved of a run that was stopped."""
-        if self._shown:
+        """Swap back the trained weights, for the checkpoint of a run that is stopped."""
+        if self._swapped:
             self.on_validation_epoch_end(trainer, pl_module)
 
 
-def moved_average(average: Tensor, current: Tensor, updates: Tensor | int, decay: float) -> Tensor:
-    """Return an average after one more step.
+def ema_update(average: Tensor, current: Tensor, updates: Tensor | int, decay: float) -> Tensor:
+    """Return the moving average after one more step.
 
     Args:
-        average: So far.
-        current: The weights of the step.
-        updates: How many steps came before; the first ones count more.
-        decay: Share that outlives a step, once there were many.
+        average: Current average.
+        current: Weights after the step.
+        updates: Number of earlier steps; the decay is at most `(1 + updates) / (10 + updates)`.
+        decay: Largest decay.
 
     Example:
-        >>> float(moved_average(torch.tensor(0.0), torch.tensor(1.0), 10**6, decay=0.75))
+        >>> float(ema_update(torch.tensor(0.0), torch.tensor(1.0), 10**6, decay=0.75))
         0.25
     """
     if not average.is_floating_point():
         return current
-    kept = min(decay, (1 + float(updates)) / (10 + float(updates)))
-    return torch.lerp(average, current, 1 - kept)  # of equal values, exactly these
+    effective_decay = min(decay, (1 + float(updates)) / (10 + float(updates)))
+    return torch.lerp(average, current, 1 - effective_decay)  # exact for equal values

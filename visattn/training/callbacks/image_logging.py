@@ -1,4 +1,4 @@
-"""Images in the log each time a model is validated, whatever they show."""
+"""Callbacks that log images to TensorBoard at each validation: captions, transformer crops."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from visattn import pipelines
 from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
-from visattn.functional.sampling import affine_sampled, sampled_corners
+from visattn.functional.sampling import affine_corners, affine_sample
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.training.base import DataModule, Task
@@ -21,15 +21,15 @@ from visattn.viz.maps.crops import crop_panel
 
 
 class ImageLogger(Callback, ABC):
-    """Draw before the first validation batch, on the first process, where a log takes images.
+    """Base class: log images before the first validation batch, on rank 0, to TensorBoard.
 
-    Then averaged weights stand in for those that are trained: from the start of a validation to its
-    end, whichever callback comes first in the config.
+    With `EMA`, the images show the averaged weights, whatever the order of the callbacks: they are
+    swapped in from the start of a validation to its end.
     """
 
     @abstractmethod
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
-        """Give panels with their names in the log, RGB bytes; none for a model of another kind."""
+        """Yield names and RGB images (uint8); nothing for unsupported models."""
 
     def on_validation_batch_start(
         self,
@@ -39,83 +39,90 @@ class ImageLogger(Callback, ABC):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Draw."""
-        first = trainer.is_global_zero and not batch_idx and not dataloader_idx
+        """Log the panels before the first batch."""
+        is_first = trainer.is_global_zero and not batch_idx and not dataloader_idx
         data = trainer.datamodule  # type: ignore[attr-defined]
-        boards = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
-        if not (first and boards and isinstance(pl_module, Task) and isinstance(data, DataModule)):
+        loggers = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
+        is_supported = isinstance(pl_module, Task) and isinstance(data, DataModule)
+        if not (is_first and loggers and is_supported):
             return
-        for name, drawn in self.panels(pl_module.model, data):
-            for board in boards:
-                board.experiment.add_image(
-                    name, torch.from_numpy(drawn), trainer.global_step, dataformats="HWC"
+        for name, panel in self.panels(pl_module.model, data):
+            for logger in loggers:
+                logger.experiment.add_image(
+                    name, torch.from_numpy(panel), trainer.global_step, dataformats="HWC"
                 )
 
 
 class CaptionPanels(ImageLogger):
-    """Log a panel for the first validation images, each time the model is validated.
+    """Log the captions of the first validation images, with the attention of each word.
 
     Args:
-        images: How many.
-        width: Of a panel, in pixels.
+        images: Number of images.
+        width: Width of a panel in pixels.
     """
 
     def __init__(self, images: int = 4, width: int = 900) -> None:
         self.images, self.width = images, width
 
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
-        """Give a panel for each image, if the model makes captions."""
+        """Yield a panel for each image, if the model is a captioner."""
         if not isinstance(model, Captioner):
             return
         for index, image in enumerate(data.examples(self.images)):
-            (told,) = pipelines.caption(model, [image])
-            yield f"captions/{index}", pipelines.panel(image, told, width=self.width)
+            (caption,) = pipelines.caption(model, [image])
+            yield f"captions/{index}", pipelines.caption_figure(image, caption, width=self.width)
 
 
 class CropPanels(ImageLogger):
-    """Log the first validation images with the frame of what is cut out of each, and the piece.
+    """Log the crops of a Spatial Transformer from the first validation images.
 
     Args:
-        images: How many.
-        height: Of an image on the panel, in pixels.
+        images: Number of images.
+        height: Height of an image on the panel in pixels.
     """
 
     def __init__(self, images: int = 16, height: int = 96) -> None:
         self.images, self.height = images, height
 
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
-        """Give one panel of all images, if the model is a classifier."""
+        """Yield one panel of all images, if the model is a classifier."""
         if isinstance(model, ImageClassifier):
             images = np.stack(data.examples(self.images))
-            yield "crops", drawn_crops(model, images, height=self.height)
+            yield "crops", draw_crops(model, images, height=self.height)
 
 
 @torch.no_grad()
-def drawn_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) -> np.ndarray:
-    """Return a panel of images and of what the first Spatial Transformer of a model sees of them.
+def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) -> np.ndarray:
+    """Return a panel of images, each with the crop of the first Spatial Transformer of a model.
 
     Args:
-        model: In the mode in which it is to look.
-        images: RGB bytes, count × height × width × 3, of the model's size.
-        height: Of an image on the panel, in pixels.
+        model: Model in the desired mode (train or eval).
+        images: RGB images (uint8), count × height × width × 3, of the input size of the model.
+        height: Height of an image on the panel in pixels.
 
     Raises:
         ValueError: If the model has no Spatial Transformer.
     """
-    looks = [module for module in model.modules() if isinstance(module, SpatialTransformer)]
-    if not looks:
-        raise ValueError("the model has no Spatial Transformer, so it cuts nothing out")
-    given: list[Float[Tensor, "b c y x"]] = []
-    handle = looks[0].register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    transformers = [m for m in model.modules() if isinstance(m, SpatialTransformer)]
+    if not transformers:
+        raise ValueError("the model has no Spatial Transformer, so there are no crops to draw")
+    transformer = transformers[0]
+    inputs: list[Float[Tensor, "b c y x"]] = []
+    handle = transformer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     device = next(model.parameters()).device
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(device)
     try:
         model(pixels)
     finally:
         handle.remove()
-    theta, aligned = looks[0].theta(given[0]), looks[0].align_corners
+    theta, align_corners = transformer.theta(inputs[0]), transformer.align_corners
     size = (images.shape[1], images.shape[2])
-    corners = sampled_corners(theta, size, align_corners=aligned)
-    seen = affine_sampled(pixels.float(), theta, align_corners=aligned, padding=looks[0].padding)
-    crops = seen.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    corners = affine_corners(theta, size, align_corners=align_corners)
+    samples = affine_sample(
+        pixels.float(),
+        theta,
+        align_corners=align_corners,
+        padding_mode=transformer.padding_mode,
+    )
+    crops = samples.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     return crop_panel(images, corners.cpu().numpy(), crops.cpu().numpy(), height=height)

@@ -1,6 +1,5 @@
-"""The validation score by which the best checkpoint is chosen."""
+"""Monitored validation metric: its direction, its check, and a fallback if it is not logged."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 from lightning import Callback, LightningModule, Trainer
@@ -12,55 +11,51 @@ from visattn.training.base import Task
 _LOWER_IS_BETTER = ("loss", "error", "calibration")
 
 
-def monitor_of(score: str) -> tuple[str, Literal["min", "max"]]:
-    """Return a score with its direction, as Lightning's `ModelCheckpoint` takes them.
+def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
+    """Return a metric with its `mode`, as Lightning's `ModelCheckpoint` takes them.
 
     Example:
-        >>> monitor_of("val/loss"), monitor_of("val/cider-d")
+        >>> monitor_with_mode("val/loss"), monitor_with_mode("val/cider-d")
         (('val/loss', 'min'), ('val/cider-d', 'max'))
     """
-    name = score.rpartition("/")[2]
-    return score, "min" if name.startswith(_LOWER_IS_BETTER) else "max"
+    name = metric.rpartition("/")[2]
+    return metric, "min" if name.startswith(_LOWER_IS_BETTER) else "max"
 
 
 def check_monitor(task: Task) -> None:
-    """Refuse a score that validation does not log, before the first step.
+    """Refuse a monitored metric that validation does not log, before the first step.
 
     Raises:
-        ValueError: If the task knows its scores and this is none of them.
+        ValueError: If the task lists its metrics and the monitored one is not among them.
     """
-    score, known = task.monitor[0], task.val_scores
-    if known and score not in known:
+    metric, logged = task.monitor[0], task.val_scores
+    if logged and metric not in logged:
         raise ValueError(
-            f"best_by must name a score of validation, got {score!r}; with these data "
-            f"{type(task).__name__} logs {_listed(known)}"
+            f"monitor must name a validation metric, got {metric!r}; with these data "
+            f"{type(task).__name__} logs {', '.join(logged)}"
         )
 
 
 class MonitorFallback(Callback):
-    """Let training go on where a task does not log the score that it said it would.
+    """Continue training without a best checkpoint if the task does not log the monitored metric.
 
-    For tasks from outside, which do not list their scores: without this, Lightning ends the run at
-    its first validation, before a checkpoint is written.
+    This happens with user-defined tasks, which do not list their metrics. Otherwise Lightning would
+    end the run at the first validation, before a checkpoint is written.
 
     Args:
-        checkpoint: The callback that keeps the best checkpoint; it then keeps none.
+        checkpoint: Callback of the best checkpoint; its `save_top_k` becomes 0.
     """
 
     def __init__(self, checkpoint: ModelCheckpoint) -> None:
         self.checkpoint = checkpoint
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look whether the score was logged."""
-        score, logged = self.checkpoint.monitor, trainer.callback_metrics
-        if trainer.sanity_checking or score in logged or not self.checkpoint.save_top_k:
+        """Check whether the metric was logged."""
+        metric, logged = self.checkpoint.monitor, trainer.callback_metrics
+        if trainer.sanity_checking or metric in logged or not self.checkpoint.save_top_k:
             return
         self.checkpoint.save_top_k = 0
         rank_zero_warn(
-            f"validation did not log {score!r}, so there will be no best.ckpt; last.ckpt is "
-            f"written. It logged {_listed(sorted(logged)) or 'nothing'}"
+            f"validation did not log {metric!r}, so there will be no best.ckpt; last.ckpt is "
+            f"written. It logged {', '.join(sorted(logged)) or 'nothing'}"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -1,7 +1,8 @@
-"""Steps whose gradient is no number are left out, and a run of which many are is stopped."""
+"""Callback that skips optimizer steps with non-finite gradients."""
 
 from typing import Any
 
+import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
@@ -12,157 +13,111 @@ from visattn.models.serialization.finite_weights import all_finite
 
 
 class SkipNonFiniteSteps(Callback):
-    """Leave out steps whose gradient is infinite or NaN; stop after so many in a row.
+    """Skip optimizer steps with infinite or NaN gradients; stop after too many in a row.
 
-    The weights stay as they were, and so do running statistics, which such a batch would have
-    spoilt. All processes decide alike, since they share the gradient. Where precision is mixed and
-    the loss is scaled up, steps are left out until the scale fits; these do not count.
+    Parameters and buffers, such as the running statistics of normalization, stay as they were
+    before the step. All processes decide alike, because DDP averages the gradient. Steps that only
+    lower the loss scale of mixed precision do not count as consecutive.
 
     Args:
-        most: Steps in a row that are left out before the run is stopped.
+        max_steps: Consecutive skipped steps after which training stops.
 
     Raises:
         ValueError: If the number is below 1.
     """
 
-    def __init__(self, most: int = 10) -> None:
-        if most < 1:
-            raise ValueError(f"a run is stopped after at least 1 bad step, got {most}")
-        self.most, self.row, self.left_out = most, 0, 0
-        self._loss: Tensor | None = None
-        self._stale = True
-        self._kept: list[tuple[str, Tensor, Tensor]] = []
-        self._watch = OutputProbe()
+    def __init__(self, max_steps: int = 10) -> None:
+        if max_steps < 1:
+            raise ValueError(f"max_nonfinite_steps must be at least 1, got {max_steps}")
+        self.max_steps, self.consecutive, self.skipped = max_steps, 0, 0
+        self._loss, self._layer = torch.tensor(torch.nan), ""
+        self._buffers: dict[str, Tensor] = {}
+        self._saved: list[Tensor] = []
+        self._hooks: list[RemovableHandle] = []
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many steps were left out, in a row and in all."""
-        return {"row": self.row, "left_out": self.left_out}
+        """Return the numbers of skipped steps."""
+        return {"consecutive": self.consecutive, "skipped": self.skipped}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Count on from there."""
-        self.row, self.left_out = state_dict["row"], state_dict["left_out"]
+        """Restore the numbers of skipped steps."""
+        self.consecutive, self.skipped = state_dict["consecutive"], state_dict["skipped"]
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look anew what is in training."""
-        self._stale = True
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look anew what is in training."""
-        self._stale = True
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """List the buffers that a step may change; attention masks hold infinities and do not."""
+        named = dict(pl_module.named_buffers())
+        self._buffers = {name: buffer for name, buffer in named.items() if all_finite([buffer])}
+        self._saved = [buffer.detach().clone() for buffer in self._buffers.values()]
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Keep what the batch changes in passing; after a bad step, look where it comes from."""
-        if batch_idx % trainer.accumulate_grad_batches == 0:
-            self._keep(pl_module)
-        if self.row:
-            self._watch.watch(pl_module)
+        """Save the buffers; after a skipped step, watch for the first layer that fails."""
+        if self._saved and batch_idx % trainer.accumulate_grad_batches == 0:
+            torch._foreach_copy_(self._saved, list(self._buffers.values()))
+        if self.consecutive:
+            self._layer = ""
+            leaves = [(n, m) for n, m in pl_module.named_modules() if not list(m.children())]
+            self._hooks += [m.register_forward_hook(self._output_hook(n)) for n, m in leaves]
 
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
-        """Remember the loss, to be told if it is no number."""
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
+        """Keep the loss for the message."""
         self._loss = loss.detach()
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Leave out the step if its gradient is no number.
+        """Skip the step if a gradient or a buffer is not finite.
 
         Raises:
-            FloatingPointError: If that were too many in a row.
+            FloatingPointError: If this is the last of `max_steps` consecutive steps.
         """
-        self._watch.rest()
-        weights = [one for group in optimizer.param_groups for one in group["params"]]
-        slopes = [one.grad for one in weights if one.grad is not None]
-        if all_finite(slopes) and all_finite([buffer for _, _, buffer in self._kept]):
-            self.row = 0
+        while self._hooks:
+            self._hooks.pop().remove()
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        gradients = [gradient for gradient in gradients if gradient is not None]
+        if all_finite([*gradients, *self._buffers.values()]):
+            self.consecutive = 0
             return
-        first = self._first(pl_module)
+        message = self._message(trainer, pl_module)
         optimizer.zero_grad(set_to_none=True)
-        for _, kept, buffer in self._kept:
-            buffer.copy_(kept)
-        self.left_out += 1
-        self.row += not _still_scaling(trainer)
-        self._tell(trainer, first)
+        for buffer, saved in zip(self._buffers.values(), self._saved, strict=True):
+            buffer.copy_(saved)
+        scaler: Any = getattr(trainer.precision_plugin, "scaler", None)
+        self.consecutive += scaler is None or scaler.get_scale() <= 1
+        self.skipped += 1
+        if self.consecutive >= self.max_steps:
+            raise FloatingPointError(
+                f"{message}. Training stops after {self.consecutive} consecutive steps; the "
+                "weights are still finite. Lower the learning rate, clip gradients "
+                "(--trainer.gradient_clip_val), or check the data of these steps"
+            )
+        rank_zero_info(f"{message}; the step is skipped")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say how many steps were left out."""
-        if self.left_out:
+        """Print the number of skipped steps."""
+        if self.skipped:
             rank_zero_info(
-                f"{self.left_out} of {trainer.global_step} steps were left out, since their "
+                f"{self.skipped} of {trainer.global_step} steps were skipped because their "
                 "gradients were not finite"
             )
 
-    def _keep(self, task: nn.Module) -> None:
-        """Keep what modules in training mode change in passing, such as running statistics."""
-        if self._stale:
-            self._stale = False
-            self._kept = [
-                (f"{place}.{name}", buffer.detach().clone(), buffer)
-                for place, module in task.named_modules()
-                if module.training
-                for name, buffer in module.named_buffers(recurse=False)
-                if all_finite([buffer])  # masks may hold infinities
-            ]
-        for _, kept, buffer in self._kept:
-            kept.copy_(buffer)
-
-    def _first(self, task: nn.Module) -> str:
-        """Return the first weights whose gradient is not finite, or the first such statistics."""
-        named = {name: one.grad for name, one in task.named_parameters() if one.grad is not None}
-        named |= {name: buffer for name, _, buffer in self._kept}
-        return next((name for name, one in named.items() if not all_finite([one])), "unknown")
-
-    def _tell(self, trainer: Trainer, first: str) -> None:
-        loss = "unknown" if self._loss is None else f"{float(self._loss):g}"
-        said = (
-            f"step {trainer.global_step}: the gradients are not finite (loss {loss}); the first "
-            f"weights concerned are {first}{self._watch.found}"
+    def _message(self, trainer: Trainer, task: nn.Module) -> str:
+        """Return the loss, the first non-finite gradient, and the first layer that failed."""
+        tensors = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
+        tensors |= self._buffers
+        first = next((name for name, t in tensors.items() if not all_finite([t])), "unknown")
+        layer = f", first layer with non-finite output: {self._layer}" if self._layer else ""
+        return (
+            f"step {trainer.global_step}: the gradients are not finite (loss "
+            f"{float(self._loss):g}); first tensor: {first}{layer}"
         )
-        if self.row >= self.most:
-            raise FloatingPointError(
-                f"{said}. That is {self.row} steps in a row, and training is stopped; the weights "
-                "are still finite. Lower the learning rate, clip gradients "
-                "(--trainer.gradient_clip_val), or look at the data of these steps"
-            )
-        rank_zero_info(f"{said}; the step is left out")
 
+    def _output_hook(self, name: str) -> Any:
+        def hook(module: nn.Module, _inputs: Any, output: Any) -> None:
+            if not self._layer and isinstance(output, Tensor) and not all_finite([output.detach()]):
+                self._layer = f"{name} ({type(module).__name__})"
 
-class OutputProbe:
-    """Finds the first layer that gives no numbers, while it is asked to look."""
-
-    def __init__(self) -> None:
-        self.found = ""
-        self._handles: list[RemovableHandle] = []
-
-    def watch(self, task: nn.Module) -> None:
-        """Look at what the layers of a task give until it is told to rest."""
-        self.rest()
-        self.found = ""
-        for name, module in task.named_modules():
-            if not list(module.children()):
-                self._handles.append(module.register_forward_hook(_Noting(self, name)))
-
-    def rest(self) -> None:
-        """Look no more."""
-        while self._handles:
-            self._handles.pop().remove()
-
-
-class _Noting:
-    """Notes a layer whose output is not finite, if it is the first."""
-
-    def __init__(self, watch: OutputProbe, name: str) -> None:
-        self.watch, self.name = watch, name
-
-    def __call__(self, module: nn.Module, given: Any, output: Any) -> None:
-        told = isinstance(output, Tensor) and not self.watch.found
-        if told and not all_finite([output.detach()]):
-            kind = type(module).__name__
-            self.watch.found = f", the first layer that gives no numbers is {self.name} ({kind})"
-
-
-def _still_scaling(trainer: Trainer) -> bool:
-    """Return whether the loss is scaled up, and the scale may still be found too large."""
-    scaler: Any = getattr(trainer.precision_plugin, "scaler", None)
-    return scaler is not None and scaler.get_scale() > 1
+        return hook

@@ -1,4 +1,4 @@
-"""What happens when a run is told to end: by its scheduler, or by Ctrl-C."""
+"""Graceful exit of training on SIGTERM and Ctrl-C."""
 
 import os
 import signal
@@ -8,14 +8,14 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
-_SAID = b"\nvisattn: stopping after this step; the same signal once more stops at once\n"
+_MESSAGE = b"\nvisattn: stopping after this step; send the signal again to stop at once\n"
 
 
 class GracefulExit(SystemExit):
-    """A run did what a signal asked for; its exit code is 128 and the number of the signal.
+    """Exit after a signal, with the code 128 plus the number of the signal.
 
     Args:
-        number: Of the signal.
+        number: Number of the signal.
 
     Example:
         >>> GracefulExit(signal.SIGTERM).code
@@ -30,55 +30,55 @@ class GracefulExit(SystemExit):
         return signal.Signals(self.number).name
 
 
-class LeaveAtSignal(Callback):
-    """Let SIGTERM end the scoring of a model; Lightning would score on, and say all went well."""
+class ExitOnSignal(Callback):
+    """Exit `validate` and `test` at SIGTERM; Lightning would continue and exit with code 0."""
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signal over, if this is no part of training."""
+        """Install the handler, unless validation is part of training."""
         if trainer.state.fn == "validate":
-            signal.signal(signal.SIGTERM, _leave)
+            signal.signal(signal.SIGTERM, _exit)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signal over."""
-        signal.signal(signal.SIGTERM, _leave)
+        """Install the handler."""
+        signal.signal(signal.SIGTERM, _exit)
 
 
-def _leave(number: int, _: FrameType | None) -> None:
+def _exit(number: int, _: FrameType | None) -> None:
     raise GracefulExit(number)
 
 
-class SignalWatch:
-    """Notes SIGTERM and Ctrl-C for a step to be finished first; the second one ends all at once.
+class SignalHandler:
+    """Record SIGTERM and Ctrl-C, so that a step is finished first; a second signal ends at once.
 
     Example:
-        >>> watch = SignalWatch()
-        >>> watch.listen()
+        >>> handler = SignalHandler()
+        >>> handler.install()
         >>> signal.raise_signal(signal.SIGTERM)
-        >>> watch.rest()
-        >>> watch.asked == signal.SIGTERM
+        >>> handler.restore()
+        >>> handler.received == signal.SIGTERM
         True
     """
 
     def __init__(self) -> None:
-        self.asked = 0
-        self._before: dict[int, Any] = {}
+        self.received = 0
+        self._previous: dict[int, Any] = {}
 
-    def listen(self) -> None:
-        """Take over both signals, unless they are to be ignored; only the main thread may."""
+    def install(self) -> None:
+        """Handle both signals, unless they are ignored; only the main thread may."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
+                self._previous[number] = signal.signal(number, self._record)
 
-    def rest(self) -> None:
-        """Give both signals back."""
-        while self._before:
-            signal.signal(*self._before.popitem())
+    def restore(self) -> None:
+        """Restore the previous handlers."""
+        while self._previous:
+            signal.signal(*self._previous.popitem())
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.asked:
+    def _record(self, number: int, _: FrameType | None) -> None:
+        if self.received:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self.asked = number
-        os.write(2, _SAID)
+        self.received = number
+        os.write(2, _MESSAGE)

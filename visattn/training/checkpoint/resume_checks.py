@@ -1,4 +1,4 @@
-"""What a checkpoint must hold so that training can be resumed from it."""
+"""Checks of a checkpoint before training is resumed from it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -17,10 +17,10 @@ _OPTIMIZER = "epoch_loop.automatic_optimization.optim_progress"
 
 
 def check_resumable(checkpoint: Mapping[str, Any], source: object) -> None:
-    """Refuse a checkpoint in which a part of the state of training is missing or of another kind.
+    """Refuse a checkpoint whose training state is incomplete or has other types.
 
     Args:
-        checkpoint: What `read_checkpoint` gave.
+        checkpoint: Result of `read_checkpoint`.
         source: The file; the error names it.
 
     Raises:
@@ -85,10 +85,10 @@ def _wrong_kind(value: Any, name: str, kind: type) -> str:
     return f"{name} must be at least 0, got {value}" if kind is int and value < 0 else ""
 
 
-def check_schedules(saved: Sequence[Any], fresh: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse saved states of learning-rate schedules that these schedules would not have written.
+def check_scheduler_states(saved: Sequence[Any], fresh: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse saved states that do not fit the learning-rate schedulers of the config.
 
-    PyTorch takes over whatever such a state holds, and fails at a later step, or never.
+    PyTorch loads such a state without a check, and fails at a later step, or never.
 
     Args:
         saved: From a checkpoint.
@@ -99,7 +99,8 @@ def check_schedules(saved: Sequence[Any], fresh: Sequence[Mapping[str, Any]]) ->
             its count of steps is missing.
 
     Example:
-        >>> check_schedules([{"last_epoch": 7, "base_lrs": 7}], [{"last_epoch": 0, "base_lrs": []}])
+        >>> fresh = {"last_epoch": 0, "base_lrs": []}
+        >>> check_scheduler_states([{"last_epoch": 7, "base_lrs": 7}], [fresh])
         Traceback (most recent call last):
         ValueError: the checkpoint does not fit ...: base_lrs must be a list of 0, and is an int...
     """

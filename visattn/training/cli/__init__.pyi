@@ -1,41 +1,22 @@
 from .arguments import (
-    completed as completed,
-)
-from .arguments import (
-    mistake as mistake,
-)
-from .arguments import (
-    values as values,
-)
-from .dry_run import (
-    DryRunCLI as DryRunCLI,
-)
-from .dry_run import (
-    rehearse as rehearse,
+    complete_args as complete_args,
+    expand_env_vars as expand_env_vars,
+    option_values as option_values,
+    resolve_configs as resolve_configs,
+    validate_args as validate_args,
 )
 from .entry import (
     help_text as help_text,
 )
-from .errors import (
-    errors_told as errors_told,
-)
-from .errors import (
-    plain_error as plain_error,
-)
-from .import_allowlist import (
-    trust_only_known_packages as trust_only_known_packages,
-)
 from .lightning_cli import (
     TrainingCLI as TrainingCLI,
-)
-from .lightning_cli import (
-    quieten as quieten,
+    silence_lightning as silence_lightning,
 )
 from .parser import (
     Parser as Parser,
-)
-from .parser import (
-    error_text as error_text,
+    configure_jsonargparse as configure_jsonargparse,
+    format_error as format_error,
+    report_user_errors as report_user_errors,
 )
 from .score_table import (
     score_table as score_table,
@@ -43,12 +24,7 @@ from .score_table import (
 from .trainer_checks import (
     check_trainer as check_trainer,
 )
-from .variables import (
-    expanded as expanded,
-)
 from .yaml_safety import (
-    check_configs as check_configs,
-)
-from .yaml_safety import (
-    checked_texts as checked_texts,
+    check_yaml as check_yaml,
+    read_config as read_config,
 )

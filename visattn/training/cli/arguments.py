@@ -1,158 +1,225 @@
-"""What was typed after `fit`, `validate` or `test`: mistakes seen at once, a run filled in.
+"""Command-line arguments of `fit`, `validate` and `test`: usage errors and defaults from a run.
 
-Only the standard library is imported: who forgot `--config` should not wait for Lightning.
+Only the standard library is imported, so that usage errors are reported before Lightning loads.
 """
 
 import difflib
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from visattn.training.run_dir.find import finished_run, run_checkpoint, run_config, run_of
+from visattn.io.config_files import find_config, list_configs
+from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint, run_config
 
 _CONFIG = ("--config", "-c")
-_ENDINGS = (".yaml", ".yml")
-_SHORT = ("--config", "--run", "--ckpt_path", "--dry-run", "--print_config", "--seed_everything")
-# Lightning's command line answers these itself.
-_QUESTIONS = ("--print_config", "--model.help", "--data.help", "--help")
+_OPTIONS = ("--config", "--run", "--ckpt_path", "--dry-run", "--print_config", "--seed_everything")
+_HELP_OPTIONS = ("--print_config", "--model.help", "--data.help", "--help")  # need no config
+_OPTION_OF_SUFFIX = {".yaml": "--config", ".yml": "--config", ".ckpt": "--ckpt_path"}
 
 
-def values(options: Sequence[str], *names: str) -> list[str]:
-    """Return the values of an option, each time it was given.
+def option_values(arguments: Sequence[str], *names: str) -> list[str]:
+    """Return all values of an option, in order.
 
     Args:
-        options: What was typed.
-        names: Of the option.
+        arguments: Command-line arguments.
+        names: Spellings of the option.
 
     Example:
-        >>> values(["--config", "a.yaml", "--run=here", "-c", "b.yaml"], "--config", "-c")
+        >>> option_values(["--config", "a.yaml", "--run=here", "-c", "b.yaml"], "--config", "-c")
         ['a.yaml', 'b.yaml']
     """
-    found: list[str] = []
-    for at, word in enumerate(options):
-        name, equals, value = word.partition("=")
+    values: list[str] = []
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
         if name in names:
-            found += [value] if equals else options[at + 1 : at + 2]
-    return found
+            values += [value] if equals else arguments[index + 1 : index + 2]
+    return values
 
 
-def mistake(word: str, options: Sequence[str]) -> str:
-    """Return what is plainly wrong with a command line, or nothing.
+def validate_args(command: str, arguments: Sequence[str]) -> str:
+    """Return a usage error that is visible without loading Lightning, or an empty string.
 
     Args:
-        word: `fit`, `validate` or `test`.
-        options: What was typed after it.
+        command: `fit`, `validate` or `test`.
+        arguments: Those after the command.
 
     Example:
-        >>> print(mistake("fit", ["scenes.yaml"]))
-        what is scenes.yaml? did you mean --config scenes.yaml?
-        >>> mistake("fit", ["--model", "CaptioningTask", "--data", "ScenesDataModule"])
+        >>> print(validate_args("fit", ["scenes.yaml"]))
+        unexpected argument scenes.yaml; did you mean --config scenes.yaml?
+        >>> validate_args("fit", ["--model", "CaptioningTask", "--data", "ScenesDataModule"])
         ''
     """
-    if any(option.partition("=")[0] in _QUESTIONS for option in options):
+    configs = option_values(arguments, *_CONFIG)
+    needs_config = not any(name.partition("=")[0] in _HELP_OPTIONS for name in arguments)
+    positional_error = _positional_error(command, arguments) if needs_config else ""
+    for error in (positional_error, *map(_config_error, configs)):
+        if error:
+            return error
+    if not needs_config:
         return ""
-    if stray := _stray(word, options):
-        return stray
-    for name in values(options, *_CONFIG):
-        if missing := _missing(name):
-            return missing
-    built = any(option.startswith(("--model", "--data")) for option in options)
-    if values(options, *_CONFIG) or built:
+    built = any(argument.startswith(("--model", "--data")) for argument in arguments)
+    scored = command != "fit" and option_values(arguments, "--run", "--ckpt_path")
+    if configs or built or scored:
         return ""
-    if word != "fit" and (values(options, "--run") or values(options, "--ckpt_path")):
-        return ""
-    meant = _meant(options)
-    if word == "fit":
-        return f"fit needs --config FILE.yaml: one experiment, as in configs/{meant}"
+    hint = _option_hint(arguments)
+    if command == "fit":
+        return f"fit needs --config NAME or FILE.yaml; visattn configs lists the names{hint}"
     return (
-        f"{word} needs --run FOLDER, a run of visattn fit, or --config FILE.yaml and "
-        f"--ckpt_path FILE: without a checkpoint the weights are random{meant}"
+        f"{command} needs --run FOLDER, a run of visattn fit, or --config FILE.yaml and "
+        f"--ckpt_path FILE: without a checkpoint the weights are random{hint}"
     )
 
 
-def completed(word: str, options: Sequence[str]) -> list[str]:
-    """Return the words, for `validate` and `test` with what the run that they name knows already.
+def resolve_configs(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the names of visattn's own configs replaced by their files.
 
-    Its config comes first, so that what was typed has the last word; its folder and its checkpoint
-    come last, since a config names others, or none.
+    Files take precedence: a name is looked up only if it has no suffix and no directory, and there
+    is no such file in the working directory. Unknown names stay as they are.
 
     Args:
-        word: `fit`, `validate` or `test`.
-        options: What was typed after it.
-
-    Raises:
-        FileNotFoundError: If the run lacks its config or a checkpoint, and none was typed.
-        ValueError: If the folder of the run is none, or holds several runs.
+        arguments: Command-line arguments.
 
     Example:
-        >>> completed("fit", ["--config", "a.yaml", "--run", "here"])
+        >>> option, file = resolve_configs(["--config", "scenes_demo"])
+        >>> option, Path(file).name
+        ('--config', 'scenes_demo.yaml')
+        >>> resolve_configs(["--config=mine.yaml", "--trainer.max_steps", "7"])
+        ['--config=mine.yaml', '--trainer.max_steps', '7']
+    """
+    resolved: list[str] = []
+    previous = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if previous in _CONFIG:
+            resolved.append(_resolve_config(argument))
+        elif equals and name in _CONFIG:
+            resolved.append(f"{name}={_resolve_config(value)}")
+        else:
+            resolved.append(argument)
+        previous = argument
+    return resolved
+
+
+def _resolve_config(name: str) -> str:
+    is_known = _is_config_name(name) and name in list_configs()
+    return str(find_config(name)) if is_known else name
+
+
+def _is_config_name(name: str) -> bool:
+    """Return whether `--config` names a config that comes with visattn, rather than a file."""
+    return re.fullmatch(r"[\w-]+", name) is not None and not Path(name).is_file()
+
+
+def complete_args(command: str, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of `validate` and `test` with the config and checkpoint of their run.
+
+    The config comes first, so that command-line arguments override it. The run and its checkpoint
+    come last, because the config holds those of training.
+
+    Args:
+        command: `fit`, `validate` or `test`.
+        arguments: Those after the command.
+
+    Raises:
+        FileNotFoundError: If the run lacks its config or a checkpoint, and none is given.
+        ValueError: If the folder is not a run, or holds several runs.
+
+    Example:
+        >>> complete_args("fit", ["--config", "a.yaml", "--run", "here"])
         ['--config', 'a.yaml', '--run', 'here']
     """
-    words, runs = list(options), values(options, "--run")
-    configs, checkpoints = values(options, *_CONFIG), values(options, "--ckpt_path")
-    if word == "fit" or (configs and checkpoints):
-        return words
-    if not runs and not checkpoints:
-        return words
-    run = finished_run(Path(runs[-1])) if runs else _home(Path(checkpoints[-1]))
-    words = ["--config", str(run_config(run)), *words, "--run", str(run)]
-    return words if checkpoints else [*words, "--ckpt_path", str(run_checkpoint(run))]
-
-
-def _home(checkpoint: Path) -> Path:
-    """Return the folder of the run that a checkpoint lies in."""
-    if not checkpoint.is_file():
+    runs = option_values(arguments, "--run")
+    checkpoints = option_values(arguments, "--ckpt_path")
+    complete = checkpoints and option_values(arguments, *_CONFIG)
+    if command == "fit" or complete or not (runs or checkpoints):
+        return list(arguments)
+    if not runs and not Path(checkpoints[-1]).is_file():
         raise FileNotFoundError(
-            f"no checkpoint at {checkpoint}; `visattn fit` says where it saves them"
+            f"no checkpoint at {checkpoints[-1]}; `visattn fit` prints where it saves them"
         )
-    return run_of(checkpoint)
+    run = find_run(Path(runs[-1])) if runs else checkpoint_run(Path(checkpoints[-1]))
+    completed = ["--config", str(run_config(run)), *arguments, "--run", str(run)]
+    return completed if checkpoints else [*completed, "--ckpt_path", str(run_checkpoint(run))]
 
 
-def _stray(word: str, options: Sequence[str]) -> str:
-    """Return what to say of a file or folder that no option leads to."""
-    for at, given in enumerate(options):
-        if given.startswith("-") or (at and _takes_a_value(options[at - 1])):
+def _positional_error(command: str, arguments: Sequence[str]) -> str:
+    """Return an error for a file or folder without its option."""
+    for previous, argument in zip(["", *arguments], arguments, strict=False):
+        if argument.startswith("-") or (previous.startswith("-") and "=" not in previous):
             continue
-        if given.endswith(_ENDINGS):
-            return f"what is {given}? did you mean --config {given}?"
-        if given.endswith(".ckpt"):
-            return f"what is {given}? did you mean --ckpt_path {given}?"
-        if word != "fit" and Path(given).is_dir():
-            return f"what is {given}? did you mean --run {given}?"
+        option = _OPTION_OF_SUFFIX.get(Path(argument).suffix)
+        if option is None and command != "fit" and Path(argument).is_dir():
+            option = "--run"
+        elif option is None and _resolve_config(argument) != argument:
+            option = "--config"
+        if option:
+            return f"unexpected argument {argument}; did you mean {option} {argument}?"
     return ""
 
 
-def _takes_a_value(word: str) -> bool:
-    return word.startswith("-") and "=" not in word
-
-
-def _missing(name: str) -> str:
-    """Return what to say of a config that is not there; a text that is a config itself is fine."""
+def _config_error(name: str) -> str:
+    """Return an error for a config that does not exist; inline YAML is accepted."""
     path = Path(name)
-    if "\n" in name or "{" in name or path.is_file():
+    if "\n" in name or "{" in name or Path(_resolve_config(name)).is_file():
         return ""
     if "://" in name:
-        return f"{name} lies on another machine; download it, look at it, and name the file"
+        return f"{name} is on another machine; download it, check it, and pass the file"
     if path.is_dir():
-        return f"--config {name} is a folder; give one of the files in it"
-    shelves = dict.fromkeys((path.parent, Path("configs"), Path()))
-    there = {
-        str(file): file.stem
-        for shelf in shelves
-        if shelf.is_dir()
-        for file in sorted(shelf.glob("*.yaml"))
-    }
-    close = difflib.get_close_matches(path.stem, there.values(), n=1)
-    meant = [file for file, stem in there.items() if stem in close]
-    hint = f"; did you mean {meant[0]}?" if meant else ""
-    return f"there is no config {name}{hint}"
+        return f"--config {name} is a folder; pass one of the files in it"
+    files = [
+        file for folder in (path.parent, Path("configs"), Path()) for file in folder.glob("*.yaml")
+    ]
+    is_name = _is_config_name(name)
+    cutoff = 1.0 if is_name else 0.6
+    close = difflib.get_close_matches(path.stem, [f.stem for f in files], n=1, cutoff=cutoff)
+    if close:
+        match = next(file for file in files if file.stem in close)
+        return f"there is no config {name}; did you mean {match}?"
+    if is_name:
+        try:
+            find_config(name)
+        except FileNotFoundError as error:
+            return str(error)
+    return f"there is no config {name}"
 
 
-def _meant(options: Sequence[str]) -> str:
-    """Return which short option an unknown one is close to, as the end of a sentence."""
-    for option in options:
-        name = option.partition("=")[0]
-        if name.startswith("--") and "." not in name and name not in _SHORT:
-            close = difflib.get_close_matches(name, _SHORT, n=1)
-            if close:
-                return f"; for {name}, did you mean {close[0]}?"
+def _option_hint(arguments: Sequence[str]) -> str:
+    """Return a suggestion for a misspelled option, as the end of a sentence."""
+    names = [argument.partition("=")[0] for argument in arguments]
+    for name in names:
+        close = difflib.get_close_matches(name, _OPTIONS, n=1) if "." not in name else []
+        if close and name not in _OPTIONS:
+            return f"; for {name}, did you mean {close[0]}?"
     return ""
+
+
+def expand_env_vars(value: Any) -> Any:
+    """Return a config value with each `${NAME}` in its texts replaced from the environment.
+
+    Raises:
+        ValueError: If the environment variable is not set.
+
+    Example:
+        >>> os.environ["PHOTOS"] = "/data/photos"
+        >>> expand_env_vars({"photos": "${PHOTOS}/2026", "sizes": [1, 2]})
+        {'photos': '/data/photos/2026', 'sizes': [1, 2]}
+    """
+    if isinstance(value, str):
+        return re.sub(r"\$\{(\w+)\}", _env_var, value)
+    if isinstance(value, dict):
+        return {key: expand_env_vars(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(expand_env_vars, value))
+    return value
+
+
+def _env_var(match: re.Match[str]) -> str:
+    name = match.group(1)
+    if name not in os.environ:
+        raise ValueError(
+            f"the config uses ${{{name}}}, but this environment variable is not set: "
+            f"export {name}=... or pass the path on the command line"
+        )
+    return os.environ[name]

@@ -1,101 +1,109 @@
-"""The way into training: a short help at once, and Lightning only when there is work for it."""
+"""Entry point of `visattn fit`, `validate` and `test`: help and usage errors without Lightning."""
 
 import os
 import sys
 from collections.abc import Sequence
 
-from visattn.training.cli.arguments import completed, mistake, values
+from visattn.training.cli.arguments import (
+    complete_args,
+    option_values,
+    resolve_configs,
+    validate_args,
+)
 
 _HELP = """\
 usage: {usage}
 
 {purpose}
 
-  --config FILE.yaml      one experiment; a second --config changes parts of the first
+  --config NAME or FILE.yaml
+                          config of the experiment: one of `visattn configs`, or a file; a
+                          second --config overrides parts of the first
   --run FOLDER            {run}
   --ckpt_path FILE        {checkpoint}
-  --dry-run               build everything, look at one batch of each kind, write nothing
+  --dry-run               build everything, process one batch of each split, write nothing
   --timeout SECONDS       how long processes wait for each other (300)
-  --progress_seconds N    without a terminal: seconds between lines of progress (30)
-  --print_config          print the whole config, every default included, and stop
-  --model.help CLASS      the options of a task, such as CaptioningTask
-  --data.help CLASS       the options of a data module, such as ScenesDataModule
-  --help-all              everything that Lightning's command line knows
+  --progress_seconds N    seconds between progress lines, without a terminal (30)
+  --print_config          print the whole config with all defaults, and exit
+  --model.help CLASS      options of a task, such as CaptioningTask
+  --data.help CLASS       options of a data module, such as ScenesDataModule
+  --help-all              all options, including those of Lightning's trainer
 
-Every entry of a config can be changed from the command line, which has the last word:
-  --model.optimizer.lr 1e-3  --data.batch 64  --trainer.max_steps 500  --trainer.devices 2
-  --data.captions '{{train: captions_train2017.json, validation: captions_val2017.json}}'
-  --data.photos '{{train: train2017, validation: val2017}}'
+Command-line arguments override the config:
+  --model.optimizer.lr 1e-3  --data.batch_size 64  --trainer.max_steps 500  --trainer.devices 2
+  --data.captions '{{train: captions_train2017.json, val: captions_val2017.json}}'
+  --data.photos '{{train: train2017, val: val2017}}'
 """
-_FIT = "visattn fit --config FILE.yaml [--run FOLDER] [--ckpt_path FILE] [--GROUP.OPTION VALUE]"
+_FIT = """\
+visattn fit --config NAME or FILE.yaml [--run FOLDER] [--ckpt_path FILE]
+         [--GROUP.OPTION VALUE]"""
 _SCORE = """\
-visattn {word} --run FOLDER [--GROUP.OPTION VALUE]
-       visattn {word} --config FILE.yaml --ckpt_path FILE [--run FOLDER] [--GROUP.OPTION VALUE]"""
+visattn {command} --run FOLDER [--GROUP.OPTION VALUE]
+       visattn {command} --config NAME or FILE.yaml --ckpt_path FILE [--run FOLDER]
+         [--GROUP.OPTION VALUE]"""
 _PURPOSES = {
-    "fit": "Train a task. The run's folder gets its config, checkpoints, logs and images.",
+    "fit": "Train a task. The folder of the run gets its config, checkpoints and logs.",
     "validate": "Score a checkpoint on the validation split; writes validate.json.",
     "test": "Score a checkpoint on the test split, beside its controls; writes test.json.",
 }
 _RUNS = {
-    "fit": "where the run is kept (runs/CONFIG/NUMBER); never one that holds a run",
+    "fit": "folder of the run (runs/CONFIG/NUMBER); it must be new or empty",
     "score": "a run of visattn fit: its config, its best checkpoint, and where the\n"
-    "                          scores go; with --config and --ckpt_path only the last",
+    "                          scores are written; with --config and --ckpt_path only the last",
 }
 _CHECKPOINTS = {
-    "fit": "go on from here, or from the newest of the last run (last); the\n"
-    "                          optimizer keeps the rate at which it stopped",
-    "score": "what is scored (the best of --run); without its config that of its run",
+    "fit": "resume from this checkpoint, or from the newest of the run (last); the\n"
+    "                          optimizer and its learning rate are restored",
+    "score": "checkpoint to score (the best of --run); --config defaults to that of its run",
 }
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer `--help` and plain mistakes here; hand everything else to the training command line.
+    """Print help and usage errors; pass everything else to the training command line.
 
     Args:
-        argv: `fit`, `validate` or `test`, and its options.
+        argv: `fit`, `validate` or `test`, and its arguments.
 
     Raises:
-        FileNotFoundError: If the run that is named lacks its config or its checkpoint.
-        ValueError: If there are several runs where one was named.
+        FileNotFoundError: If the run lacks its config or its checkpoint.
+        ValueError: If `--run` names a folder with several runs.
 
     Example:
         >>> main(["fit", "--help"])  # doctest: +ELLIPSIS
-        usage: visattn fit --config FILE.yaml ...
+        usage: visattn fit --config NAME or FILE.yaml ...
         0
     """
-    word, *options = argv
-    if any(option in {"-h", "--help"} for option in options):
-        print(help_text(word), end="")  # noqa: T201
+    command, *arguments = argv
+    if any(argument in {"-h", "--help"} for argument in arguments):
+        print(help_text(command), end="")  # noqa: T201
         return 0
-    rehearsing = "--dry-run" in options
-    options = ["--help" if o == "--help-all" else o for o in options if o != "--dry-run"]
-    if wrong := mistake(word, options):
-        print(f"visattn: {wrong}", file=sys.stderr)  # noqa: T201
+    dry_run = "--dry-run" in arguments
+    arguments = ["--help" if a == "--help-all" else a for a in arguments if a != "--dry-run"]
+    if error := validate_args(command, arguments):
+        print(f"visattn: {error}", file=sys.stderr)  # noqa: T201
         return 2
-    words = completed(word, options)
-    if words != options and os.environ.get("LOCAL_RANK", "0") == "0":
-        taken = (*values(words, "--config")[:1], *values(words, "--ckpt_path")[-1:])
-        print(f"visattn: {word} takes {' and '.join(taken)}", file=sys.stderr)  # noqa: T201
-    if rehearsing:
-        from visattn.training.cli.dry_run import rehearse
+    arguments = resolve_configs(arguments)
+    completed = complete_args(command, arguments)
+    if completed != arguments and os.environ.get("LOCAL_RANK", "0") == "0":
+        config = option_values(completed, "--config")[0]
+        checkpoint = option_values(completed, "--ckpt_path")[-1]
+        print(f"visattn: {command} uses {config} and {checkpoint}", file=sys.stderr)  # noqa: T201
+    from visattn.training.cli import lightning_cli
 
-        return rehearse([word, *words])
-    from visattn.training.cli import lightning_cli as training
-
-    return training.main([word, *words])
+    return lightning_cli.main([command, *completed], dry_run=dry_run)
 
 
-def help_text(word: str) -> str:
-    """Return what `visattn WORD --help` prints.
+def help_text(command: str) -> str:
+    """Return the help of `fit`, `validate` or `test`.
 
     Example:
         >>> "beside its controls" in help_text("test")
         True
     """
-    kind = "fit" if word == "fit" else "score"
+    kind = "fit" if command == "fit" else "score"
     return _HELP.format(
-        usage=(_FIT if word == "fit" else _SCORE).format(word=word),
-        purpose=_PURPOSES[word],
+        usage=(_FIT if command == "fit" else _SCORE).format(command=command),
+        purpose=_PURPOSES[command],
         run=_RUNS[kind],
         checkpoint=_CHECKPOINTS[kind],
     )

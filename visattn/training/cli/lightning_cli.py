@@ -1,6 +1,7 @@
-"""`visattn fit`, `validate` and `test`: Lightning's command line, its silent faults cured."""
+"""LightningCLI of `visattn fit`, `validate` and `test`: run folders, resuming, dry runs."""
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -24,70 +25,74 @@ import visattn.training.data.cluttered_mnist
 import visattn.training.data.folder
 import visattn.training.data.scenes
 import visattn.training.data.shards
-import visattn.training.data.single_object_scenes
 import visattn.training.data.torchvision
 import visattn.training.data.webdataset
 import visattn.training.tasks.caption_scst
 import visattn.training.tasks.captioning
 import visattn.training.tasks.classification
 import visattn.training.tasks.glimpse  # noqa: F401
+from visattn.io.run_directory import checkpoint_run
+from visattn.models.serialization.checkpoint import read_checkpoint, read_progress
 from visattn.training.base import DataModule, Task
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
 from visattn.training.callbacks.monitor import MonitorFallback, check_monitor
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
-from visattn.training.callbacks.progress_bar import progress_callback
-from visattn.training.callbacks.progress_lines import SECONDS
-from visattn.training.callbacks.signals import LeaveAtSignal
+from visattn.training.callbacks.progress import PROGRESS_SECONDS, progress_callback
+from visattn.training.callbacks.signals import ExitOnSignal
 from visattn.training.checkpoint.atomic_writer import AtomicCheckpointIO
-from visattn.training.checkpoint.reader import read_checkpoint, read_progress
 from visattn.training.checkpoint.resume_checks import check_resumable
-from visattn.training.cli.errors import errors_told
-from visattn.training.cli.import_allowlist import trust_only_known_packages
-from visattn.training.cli.parser import Parser
+from visattn.training.cli.arguments import expand_env_vars
+from visattn.training.cli.parser import Parser, configure_jsonargparse, report_user_errors
 from visattn.training.cli.score_table import score_table
 from visattn.training.cli.trainer_checks import check_trainer
-from visattn.training.cli.variables import expanded
-from visattn.training.distributed.launcher import TIMEOUT, keep_watch
-from visattn.training.distributed.peers import PeerMonitor, losses_told
+from visattn.training.distributed.launcher import TIMEOUT, configure_strategy
+from visattn.training.distributed.peers import SameDataCheck, report_lost_peers
 from visattn.training.run_dir.checkpoints import find_resume_point, set_aside
 from visattn.training.run_dir.create import (
-    ScoresFile,
-    claim,
-    held,
-    latest_run,
-    next_run,
-    refuse_taken,
+    ScoreWriter,
+    create_run_dir,
+    latest_run_dir,
+    lock_run_dir,
+    next_run_dir,
+    require_empty_run_dir,
 )
-from visattn.training.run_dir.find import run_of
 
-# option: (type, default, what it is for)
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "run": (str | None, None, "folder of the run (runs/CONFIG/NUMBER)"),
-    "save_minutes": (float, 10.0, "fit: write last.ckpt at least so often; 0 for never in between"),
-    "save_steps": (int, 0, "fit: write last.ckpt after each so many steps as well"),
-    "bad_steps": (int, 10, "fit: stop after so many steps in a row without a finite gradient"),
+    "save_minutes": (float, 10.0, "fit: write last.ckpt every N minutes; 0: only after validation"),
+    "save_steps": (int, 0, "fit: also write last.ckpt every N steps; 0: never"),
+    "max_nonfinite_steps": (
+        int,
+        10,
+        "fit: stop after N consecutive steps with non-finite gradients",
+    ),
     "timeout": (float, TIMEOUT, "seconds that processes wait for each other"),
-    "progress_seconds": (float, SECONDS, "without a terminal: seconds between lines of progress"),
+    "progress_seconds": (float, PROGRESS_SECONDS, "seconds between progress lines (no terminal)"),
 }
+"""Options besides those of Lightning: type, default and help."""
 
 
-def main(argv: Sequence[str], *, kind: "type[TrainingCLI] | None" = None) -> int:
-    """Train, validate or test, as the command line and its YAML files say.
+def main(
+    argv: Sequence[str], *, cli_class: "type[TrainingCLI] | None" = None, dry_run: bool = False
+) -> int:
+    """Train, validate or test as the command line and its YAML files say.
 
     Args:
-        argv: `fit`, `validate` or `test`, and its options.
-        kind: What does the work, where it is not `TrainingCLI` itself.
+        argv: `fit`, `validate` or `test`, and its arguments.
+        cli_class: Class of the command line; `TrainingCLI` by default.
+        dry_run: Whether to process one batch of each split and write nothing.
     """
-    trust_only_known_packages()
-    quieten()
-    # LightningCLI warns when it gets words of its own; other processes are started like this one.
-    given, sys.argv = sys.argv, [sys.argv[0], *argv]
+    configure_jsonargparse()
+    silence_lightning()
+    # LightningCLI warns if it gets arguments; child processes are started with those of sys.argv.
+    previous, sys.argv = sys.argv, [sys.argv[0], *argv]
     try:
-        with losses_told(), errors_told():
-            (kind or TrainingCLI)(
+        with report_lost_peers(), report_user_errors():
+            (cli_class or TrainingCLI)(
                 Task,
                 DataModule,
+                dry_run=dry_run,
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
@@ -95,199 +100,254 @@ def main(argv: Sequence[str], *, kind: "type[TrainingCLI] | None" = None) -> int
                 parser_class=Parser,
                 parser_kwargs={"prog": "visattn"},
             )
-    except SystemExit as stop:  # Lightning's word for Ctrl-C, where no step was to be finished
+    except SystemExit as stop:  # Lightning turns Ctrl-C into this
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop
         raise
     finally:
-        sys.argv = given
+        sys.argv = previous
     return 0
 
 
-def quieten() -> None:
-    """Leave out what Lightning says of itself: advertisements, and doubts of what was asked for."""
+def silence_lightning() -> None:
+    """Filter out Lightning's tips, and warnings that do not apply here."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda record: "Tip:" not in record.getMessage()
     )
-    for said in (
-        "Be aware that when using `ckpt_path`",  # a score needs the weights alone
-        "Checkpoint directory .* is not empty",  # the run goes on
-        "Found .* in eval mode",  # they are frozen
+    for message in (
+        "Be aware that when using `ckpt_path`",  # scoring needs the weights only
+        "Checkpoint directory .* is not empty",  # the run is resumed
+        "Found .* in eval mode",  # these modules are frozen
         ".*does not have many workers",
         "Total length of `list` across ranks is zero",  # there are no validation data
         "`isinstance",
     ):
-        warnings.filterwarnings("ignore", said, module="lightning")
+        warnings.filterwarnings("ignore", message, module="lightning")
 
 
 class TrainingCLI(LightningCLI):
-    """A checkpoint gives weights, never settings; a run has a folder; nothing is overwritten."""
+    """LightningCLI with one folder per run: checkpoints are resumed exactly, never overwritten.
 
-    run: Path
-    """The folder of this run."""
-    going_on: Path | None = None
-    """The checkpoint that it goes on from."""
+    Settings come from the config and the command line only, not from the checkpoint.
+
+    Args:
+        dry_run: Whether to process one batch of each split and write nothing.
+    """
+
+    run_dir: Path
+    resume_from: Path | None = None
+    """Checkpoint that training continues from."""
     unusable: tuple[Path, ...] = ()
-    """Damaged checkpoints in its folder, which it may not overwrite."""
+    """Damaged checkpoints in the folder of the run, renamed before training."""
+
+    def __init__(self, *args: Any, dry_run: bool = False, **kwargs: Any) -> None:
+        self.dry_run = dry_run
+        super().__init__(*args, **kwargs)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return the word that is typed: a parser of each other one takes as long again."""
-        words = LightningCLI.subcommands()
-        more = {"weights_only"}  # nobody can ask for anything else
-        del words["predict"]  # captioning images is a command of its own
-        typed = [word for word in sys.argv[1:2] if word in words]
-        return {word: words[word] | more for word in typed or words}
+        """Return the subcommand that was typed: building the parser of each takes seconds."""
+        commands = LightningCLI.subcommands()
+        del commands["predict"]  # `visattn caption` and `visattn overlay` take its place
+        typed = [command for command in sys.argv[1:2] if command in commands]
+        # `weights_only` is no option: checkpoints are never unpickled.
+        return {command: commands[command] | {"weights_only"} for command in typed or commands}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add our options, and tell the task what the data knows."""
-        for name, (kind, default, told) in OPTIONS.items():
-            parser.add_argument(f"--{name}", type=kind, default=default, help=told)
+        """Add `OPTIONS`, and pass the facts of the data module to the task."""
+        for name, (kind, default, text) in OPTIONS.items():
+            parser.add_argument(f"--{name}", type=kind, default=default, help=text)
         parser.link_arguments("data.data_info", "model.init_args.data_info", apply_on="instantiate")
 
     def _parse_ckpt_path(self) -> None:
-        """Do not open the checkpoint for settings: the command line and the config have them."""
+        """Read no hyperparameters from the checkpoint."""
 
     def before_instantiate_classes(self) -> None:
-        """Refuse to score random weights, and choose the folder of the run."""
-        asked = self.config[str(self.subcommand)]
-        for key in list(asked.keys()):
-            asked[key] = expanded(asked[key])
-        check_trainer(asked.trainer, fitting=self.subcommand == "fit")
-        checkpoint = asked.get("ckpt_path")
-        if self.subcommand != "fit":
+        """Check the arguments and choose the folder of the run."""
+        config, fitting = self.config[str(self.subcommand)], self.subcommand == "fit"
+        for key in list(config.keys()):
+            config[key] = expand_env_vars(config[key])
+        check_trainer(config.trainer, fitting=fitting)
+        checkpoint = config.get("ckpt_path")
+        if not fitting:
             self.save_config_callback = None
             if not checkpoint:
                 self.parser.error(
                     f"{self.subcommand} needs --ckpt_path FILE: without it the weights are random"
                 )
-            read_checkpoint(checkpoint)  # or say in one line what is wrong with it
-        self.run = self._run_folder(asked, checkpoint)
-        if self.subcommand == "fit" and checkpoint:
-            self._go_on(checkpoint, branching=bool(asked.run))
-        elif self.subcommand == "fit" and asked.run and _is_first():
-            refuse_taken(self.run, f"--ckpt_path {self.run}/checkpoints/last.ckpt")
+            read_checkpoint(checkpoint)  # raises a one-line error if it is damaged
+        self.run_dir = self._choose_run_dir(config, checkpoint)
+        if fitting and checkpoint:
+            self._find_checkpoint(checkpoint, new_run=bool(config.run))
+        elif fitting and config.run and _is_rank_zero():
+            resume_option = f"--ckpt_path {self.run_dir}/checkpoints/last.ckpt"
+            require_empty_run_dir(self.run_dir, resume_option)
+        if self.dry_run:
+            self._write_nothing(config)
 
-    def _run_folder(self, asked: Any, checkpoint: str | None) -> Path:
-        if asked.run:
-            return Path(asked.run)
+    def _choose_run_dir(self, config: Any, checkpoint: str | None) -> Path:
+        if config.run:
+            return Path(config.run)
         if checkpoint and Path(checkpoint).is_file():
-            return run_of(Path(checkpoint))
-        configs = asked.get("config") or []
-        name = Path(str(configs[0])).stem if configs else "unnamed"
-        return latest_run(name) if checkpoint in ("last", "best") else next_run(name)
+            return checkpoint_run(Path(checkpoint))
+        files = config.get("config") or []
+        name = Path(str(files[0])).stem if files else "unnamed"
+        return latest_run_dir(name) if checkpoint in ("last", "best") else next_run_dir(name)
 
-    def _go_on(self, checkpoint: str, *, branching: bool) -> None:
-        """Find what the run goes on from; neither another run nor its own later steps are lost."""
-        count = len(list(self.run.glob("config*.yaml"))) + 1  # it keeps its first config
+    def _find_checkpoint(self, checkpoint: str, *, new_run: bool) -> None:
+        """Find the checkpoint to resume from; refuse to overwrite later steps or another run."""
+        count = len(list(self.run_dir.glob("config*.yaml"))) + 1  # the first config is kept
         name = f"config-{count}.yaml" if count > 1 else "config.yaml"
         self.save_config_kwargs["config_filename"] = name
-        newest = find_resume_point(self.run)
-        self.going_on, self.unusable = newest.file, newest.unusable
+        newest = find_resume_point(self.run_dir)
+        self.resume_from, self.unusable = newest.file, newest.unusable
         if checkpoint == "last":
             return
-        named = self.run / "checkpoints" / "best.ckpt" if checkpoint == "best" else Path(checkpoint)
-        check_resumable(read_checkpoint(named), named)
-        done, self.going_on = read_progress(named).step, named
-        if branching and run_of(named).resolve() != self.run.resolve():
-            if _is_first():
-                refuse_taken(self.run, f"--ckpt_path last --run {self.run}")
-        elif newest.file and (further := newest.progress.step) > done:
+        best = self.run_dir / "checkpoints" / "best.ckpt"
+        file = best if checkpoint == "best" else Path(checkpoint)
+        check_resumable(read_checkpoint(file), file)
+        step, self.resume_from = read_progress(file).step, file
+        if new_run and checkpoint_run(file).resolve() != self.run_dir.resolve():
+            if _is_rank_zero():
+                require_empty_run_dir(self.run_dir, f"--ckpt_path last --run {self.run_dir}")
+        elif newest.file and (last_step := newest.progress.step) > step:
             raise FileExistsError(
-                f"{named} is of step {done}, and the run goes on to step {further}, which would be "
-                f"overwritten; say --ckpt_path last --run {self.run}, or another --run for a run "
-                "that goes on from here"
+                f"{file} is of step {step}, and the run continues to step {last_step}, which would "
+                f"be overwritten; use --ckpt_path last --run {self.run_dir}, or another --run to "
+                "start a new run from here"
             )
 
-    def fit(self, **given: Any) -> None:
-        """Train, in a folder that is held by this run alone."""
-        with ExitStack() as kept:
-            if _is_first() and not getattr(self.trainer, "fast_dev_run", False):
-                claim(self.run, new=self.config["fit"].get("ckpt_path") is None)
-                kept.enter_context(held(self.run))
-                set_aside(self.unusable, self.run)
-            if given.get("ckpt_path"):
-                told = f"goes on from {self.going_on}" if self.going_on else "starts afresh"
-                rank_zero_info(f"{self.run} {told}")
-            given["ckpt_path"] = self.going_on and str(self.going_on)
+    def _write_nothing(self, config: Any) -> None:
+        """Limit a dry run to one batch, without downloads and without a feature cache."""
+        config.trainer.fast_dev_run = 1
+        data = config.data.get("init_args") or {}
+        for name, value in (("download", False), ("feature_cache_dir", None)):
+            if name in data:
+                data[name] = value
+        existing = next(
+            path for path in (self.run_dir, *self.run_dir.absolute().parents) if path.exists()
+        )
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise OSError(f"{self.run_dir} cannot be written: {existing} is not a writable folder")
+
+    def fit(self, **kwargs: Any) -> None:
+        """Train while holding the lock of the run folder."""
+        with ExitStack() as stack:
+            if _is_rank_zero() and self._writes():
+                create_run_dir(self.run_dir, new=self.config["fit"].get("ckpt_path") is None)
+                stack.enter_context(lock_run_dir(self.run_dir))
+                set_aside(self.unusable, self.run_dir)
+            if kwargs.get("ckpt_path"):
+                source = (
+                    f"resumes from {self.resume_from}"
+                    if self.resume_from
+                    else "starts from scratch"
+                )
+                rank_zero_info(f"{self.run_dir} {source}")
+            kwargs["ckpt_path"] = self.resume_from and str(self.resume_from)
             try:
-                self.trainer.fit(**given)
-            except FloatingPointError as error:  # what was trained made it so, not a fault of ours
+                self.trainer.fit(**kwargs)
+            except FloatingPointError as error:  # caused by the training settings, not a bug
                 raise ValueError(str(error)) from error
 
-    def validate(self, **given: Any) -> None:
-        """Score the validation split, and print its scores as one table."""
-        self._score("validate", given)
+    def validate(self, **kwargs: Any) -> None:
+        """Score the validation split and print its scores as one table."""
+        self._score(kwargs)
 
-    def test(self, **given: Any) -> None:
-        """Score the test split, and print its scores as one table."""
-        self._score("test", given)
+    def test(self, **kwargs: Any) -> None:
+        """Score the test split and print its scores as one table."""
+        self._score(kwargs)
 
-    def _score(self, word: str, given: dict[str, Any]) -> None:
-        verbose = given.pop("verbose", True)
-        getattr(self.trainer, word)(**given, verbose=False)
-        if verbose and self.trainer.is_global_zero:
+    def _score(self, kwargs: dict[str, Any]) -> None:
+        command, verbose = str(self.subcommand), kwargs.pop("verbose", True)
+        getattr(self.trainer, command)(**kwargs, verbose=False)
+        file = self.run_dir / f"{command}.json"
+        if self.dry_run:
+            self._print_dry_run(file, "replaced" if file.exists() else "new")
+        elif verbose and self.trainer.is_global_zero:
             scores = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
             notes = getattr(self.model, "notes", {})
             print(score_table(scores, notes))  # noqa: T201
             if sentence := notes.get("chance"):
                 print(sentence)  # noqa: T201
-            if not getattr(self.trainer, "fast_dev_run", False):
-                print(f"written to {self.run / f'{word}.json'}")  # noqa: T201
+            if self._writes():
+                print(f"written to {file}")  # noqa: T201
+
+    def _print_dry_run(self, path: Path, state: str) -> None:
+        """Print the model, and what the command would write."""
+        if self.trainer.is_global_zero:
+            model = self.model.model
+            count = sum(parameter.numel() for parameter in model.parameters())
+            print(  # noqa: T201
+                f"visattn {self.subcommand}, dry run: one batch of each split was processed, "
+                f"nothing is written\n{type(model).__name__}, {count:,} parameters; would write "
+                f"{path} ({state})"
+            )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Return the trainer, with the run's logs, checkpoints and scores in its folder."""
-        asked, fitting = self.config_init[str(self.subcommand)], self.subcommand == "fit"
-        given = asked.trainer
-        if given.logger is None:
+        """Return the trainer, with logs, checkpoints and scores in the folder of the run."""
+        config, fitting = self.config_init[str(self.subcommand)], self.subcommand == "fit"
+        options = config.trainer
+        if options.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
-        bar = progress_callback(given, seconds=asked.progress_seconds)
-        kwargs["callbacks"] = [ScoresFile(self.run), PeerMonitor(), *([bar] if bar else [])]
+        progress = progress_callback(options, seconds=config.progress_seconds)
+        callbacks = [ScoreWriter(self.run_dir), SameDataCheck(), *([progress] if progress else [])]
         if fitting:
-            kwargs["callbacks"] += [SkipNonFiniteSteps(asked.bad_steps), *(given.callbacks or [])]
-            kwargs["callbacks"] += (
-                [] if given.enable_checkpointing is False else self._checkpoints()
-            )
+            callbacks += [
+                SkipNonFiniteSteps(config.max_nonfinite_steps),
+                *(options.callbacks or []),
+            ]
+            callbacks += [] if options.enable_checkpointing is False else self._checkpoints()
         else:
-            kwargs["callbacks"] += [LeaveAtSignal()]
+            callbacks += [ExitOnSignal()]
             kwargs["enable_checkpointing"] = False
-        kwargs["plugins"] = given.plugins or [AtomicCheckpointIO()]
         trainer = super().instantiate_trainer(
-            default_root_dir=str(self.run), use_distributed_sampler=False, **kwargs
+            default_root_dir=str(self.run_dir),
+            use_distributed_sampler=False,
+            callbacks=callbacks,
+            plugins=options.plugins or [AtomicCheckpointIO()],
+            **kwargs,
         )
-        idle = getattr(self.model, "idle_parameters", False)
-        keep_watch(trainer.strategy, seconds=asked.timeout, idle=idle)
+        configure_strategy(
+            trainer.strategy,
+            timeout=config.timeout,
+            find_unused_parameters=getattr(self.model, "idle_parameters", False),
+        )
         return trainer
 
     def _loggers(self) -> list[TensorBoardLogger | CSVLogger]:
-        tables = len(list(self.run.glob("csv-*"))) + 1  # a run that goes on keeps its old table
+        number = len(list(self.run_dir.glob("csv-*"))) + 1  # a resumed run keeps its old tables
         return [
-            TensorBoardLogger(self.run, name="", version=""),
-            CSVLogger(self.run, name="", version=f"csv-{tables}"),
+            TensorBoardLogger(self.run_dir, name="", version=""),
+            CSVLogger(self.run_dir, name="", version=f"csv-{number}"),
         ]
 
     def _checkpoints(self) -> list[Callback]:
-        """Keep the best and the last."""
         check_monitor(self.model)
-        asked, (score, mode) = self.config_init["fit"], self.model.monitor
-        folder = self.run / "checkpoints"
-        best = BestCheckpoint(folder, monitor=score, mode=mode)
-        last = LastCheckpoint(folder, steps=asked.save_steps, minutes=asked.save_minutes)
+        config, (monitor, mode) = self.config_init["fit"], self.model.monitor
+        folder = self.run_dir / "checkpoints"
+        best = BestCheckpoint(folder, monitor=monitor, mode=mode)
+        last = LastCheckpoint(folder, steps=config.save_steps, minutes=config.save_minutes)
         return [MonitorFallback(best), best, last]
 
     def after_fit(self) -> None:
-        """Say where everything lies."""
-        if not self.trainer.is_global_zero or getattr(self.trainer, "fast_dev_run", False):
+        """Print where the run and its best checkpoint are."""
+        if self.dry_run:
+            resumed = (self.run_dir / "checkpoints").is_dir()
+            self._print_dry_run(self.run_dir, "resumed" if resumed else "new")
+        if not self.trainer.is_global_zero or not self._writes():
             return
-        print(f"run: {self.run}")  # noqa: T201
+        print(f"run: {self.run_dir}")  # noqa: T201
         best = self.trainer.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and best.best_model_path:
             score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
             print(f"best checkpoint ({score}): {best.best_model_path}")  # noqa: T201
-        elif (last := self.run / "checkpoints" / "last.ckpt").is_file():
-            print(f"last checkpoint (none was chosen as the best): {last}")  # noqa: T201
+        elif (last := self.run_dir / "checkpoints" / "last.ckpt").is_file():
+            print(f"last checkpoint (none was selected as best): {last}")  # noqa: T201
+
+    def _writes(self) -> bool:
+        return not getattr(self.trainer, "fast_dev_run", False)
 
 
-def _is_first() -> bool:
-    """Return whether this is the first of the processes of a run, or the only one."""
+def _is_rank_zero() -> bool:
     return getattr(rank_zero_only, "rank", 0) == 0

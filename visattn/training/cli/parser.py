@@ -1,165 +1,208 @@
-"""The parser of the training commands: configs are looked through, and errors are short."""
+"""Argument parser of the training commands: safe configs, trusted imports, short errors."""
 
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse import Namespace, get_loader, set_loader, set_parsing_settings
 from lightning import Callback
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.trainer.connectors import checkpoint_connector
 
-from visattn.io.trusted_modules import TRUSTED
-from visattn.models.serialization.config import CLASSES
+from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
+from visattn.models.serialization.config import MODEL_CLASSES
 from visattn.training.base import DataModule, Task
-from visattn.training.cli.errors import plain_error
-from visattn.training.cli.yaml_safety import LONGEST, check_configs, checked_texts
+from visattn.training.cli.arguments import option_values
+from visattn.training.cli.yaml_safety import check_yaml, read_config
+from visattn.training.distributed.peers import is_peer_lost
 
-_LONG = 200  # characters of a value that may be a file's content
-_WIDEST = 2_000  # characters of an error
-_load = get_loader("yaml")
-_DENIED = r"Importing '([\w.]+)' is not allowed"
-_UNKNOWN = (
-    (r"dot import path string: (\w+)", "class"),
-    (r"Option '([\w.]+)' is not accepted", "option"),
-    (r"unrecognized arguments: (--[\w.]+)", "argument"),
+_MAX_MESSAGE = 2_000  # characters of an error
+_MAX_VALUE = 80  # characters of a value that an error repeats
+_UNION = "Does not validate against any of the Union subtypes"
+_NOISE = re.compile(
+    r"^\s*(?:- )?(?:Subtypes: |Errors:$|Given value type: |Expected a <class 'NoneType'>$"
+    rf"|{_UNION}$|Given value: (?:Namespace\(|.{{{_MAX_VALUE}}}))"
 )
+_DENIED = r"Importing '([\w.]+)' is not allowed"
+_UNKNOWN = {
+    "class": r"(?:dot import path string|Unexpected import path format): (\S+)",
+    "option": r"Option '([\w.]+)' is not accepted",
+    "argument": r"unrecognized arguments: (--[\w.]+)",
+}
+_yaml_loader = get_loader("yaml")
+_trusted_before: set[str] = set()
+
+
+def configure_jsonargparse() -> None:
+    """Restrict what configs import and load, in this process.
+
+    Configs import only from `TRUSTED_MODULES` and the modules in `VISATTN_TRUST_MODULES`; they are
+    local files that pass `check_yaml`; where any value is accepted, a class path stays a text.
+
+    Raises:
+        ValueError: If the environment variable holds something that is not a module name.
+
+    Example:
+        >>> getfixture("monkeypatch").setenv("VISATTN_TRUST_MODULES", "my_blocks, my_tasks")
+        >>> configure_jsonargparse()
+    """
+    trusted = user_trusted_modules()
+    revoked = sorted(_trusted_before - set(trusted))  # jsonargparse only adds to its lists
+    _trusted_before.update(trusted)
+    set_parsing_settings(
+        import_path_denylist=["*", *revoked],
+        import_path_allowlist=[*TRUSTED_MODULES, *trusted],
+        instantiate_subclass_spec_in_any=False,
+        config_read_mode_urls_enabled=False,  # importing LightningCLI turns these on
+        config_read_mode_fsspec_enabled=False,
+    )
+    set_loader("yaml", _load_yaml, (yaml.YAMLError,))
+
+
+def _load_yaml(text: str) -> Any:
+    if len(text) > 200 or "\n" in text:  # shorter values expand to few
+        check_yaml(text, source="a config value")
+    return _yaml_loader(text)
 
 
 class Parser(LightningArgumentParser):
-    """Lightning's parser, without a page of usage around each error.
-
-    No config is read before it was looked through, and no content of a file that is no config
-    comes into a value or an error.
-    """
-
-    _others: Sequence[Path] = ()
+    """Lightning's parser with checked configs, and errors without a page of usage."""
 
     def parse_args(
         self, args: Sequence[str] | None = None, *rest: Any, **options: Any
     ) -> Namespace:  # type: ignore[override]
-        """Return what a command line asks for; leave with code 2 if it cannot be followed."""
+        """Parse arguments; a usage error exits with code 2."""
         try:
-            self._others = check_configs(list(sys.argv[1:] if args is None else args))
-            set_loader("yaml", _careful(self._others), (yaml.YAMLError,))
-            return super().parse_args(args, *rest, **options)
+            for name in option_values(sys.argv[1:] if args is None else args, "--config", "-c"):
+                if Path(name).is_file() and _has_config_key(_yaml_loader(read_config(Path(name)))):
+                    raise ValueError(f"{name} includes another config; pass both with --config")
+            parsed = super().parse_args(args, *rest, **options)
+            trainer = parsed.get(f"{parsed.get('subcommand')}.trainer", Namespace())
+            if not isinstance(trainer, Namespace):
+                self.error(f"trainer must be a mapping of options, got {trainer!r:.{_MAX_VALUE}}")
+            return parsed
         except ValueError as error:
             self.error(str(error), error)
-        finally:
-            set_loader("yaml", _load, (yaml.YAMLError,))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print what is wrong and what may have been meant, and leave with code 2."""
+        """Print the error and a suggestion, and exit with code 2."""
         if not self.exit_on_error:
-            super().error(message, ex)  # raises, for the parser around this one to go on
-        options = [
-            option
-            for action in getattr(ex, "subcommand_parser", self)._actions  # noqa: SLF001
-            for option in action.option_strings
-        ]
-        told = plain_error(error_text(message, options=options, others=self._others))
-        print(f"visattn: {told}", file=sys.stderr)  # noqa: T201
+            super().error(message, ex)  # raises, for the parser around this one to continue
+        actions = getattr(ex, "subcommand_parser", self)._actions  # noqa: SLF001
+        options = [option for action in actions for option in action.option_strings]
+        print(f"visattn: {format_error(message, options=options)}", file=sys.stderr)  # noqa: T201
         self.exit(2)
 
+    # Only --config reads files: no value of a config is replaced by the content of another file.
 
-def error_text(message: str, *, options: Sequence[str] = (), others: Sequence[Path] = ()) -> str:
-    """Return an error in our words: one line where a name is unknown, with what comes closest.
+    def _add_signature_parameter(self, *args: Any, **kwargs: Any) -> None:
+        super()._add_signature_parameter(*args, **{**kwargs, "sub_configs": False})
 
-    Args:
-        message: As the parser says it.
-        options: Those of the command line.
-        others: Files that are no configs, of which nothing may be shown.
+    def _create_group_if_requested(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._create_group_if_requested(*args, **{**kwargs, "config_load": False})
+
+
+def _has_config_key(config: Any) -> bool:
+    """Return whether a config names another one, whose content errors would show."""
+    parts = [config, *config.values()] if isinstance(config, dict) else []
+    return any(isinstance(part, dict) and "config" in part for part in parts)
+
+
+@contextmanager
+def report_user_errors() -> Iterator[None]:
+    """Turn errors of Lightning and of its parser that a user causes into short `ValueError` messages.
 
     Example:
-        >>> error_text('Parser key "encoder": Expected a dot import path string: SmalEncoder')
+        >>> with report_user_errors():
+        ...     raise MisconfigurationException("No supported gpu backend found!")
+        Traceback (most recent call last):
+        ValueError: No supported gpu backend found!
+    """
+    try:
+        yield
+    except (MisconfigurationException, ValueError) as error:
+        message = format_error(str(error))
+        if isinstance(error, ValueError) and message == str(error):
+            raise
+        raise ValueError(message) from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+        if checkpoint_connector.__file__ not in files or is_peer_lost(error):
+            raise
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise ValueError(
+            "the checkpoint cannot be restored: it was written by a run with other callbacks or "
+            f"another optimizer, or it is damaged ({reason})"
+        ) from error
+
+
+def format_error(message: str, *, options: Sequence[str] = ()) -> str:
+    """Return a parser error in one line for an unknown name, with the closest known name.
+
+    Of a value that fits none of several types, the types that were tried are left out.
+
+    Args:
+        message: Message of the parser.
+        options: Options of the command line.
+
+    Example:
+        >>> format_error('Parser key "encoder": Expected a dot import path string: SmalEncoder')
         'encoder: there is no class SmalEncoder; did you mean SmallEncoder?'
     """
     place = re.search(r'Parser key "([^"]+)"', message)
     key = f"{place[1]}: " if place else ""
-    for file in others:
-        if (line := _first_line(file)) and line in message:
-            return f"{key}{_no_config(file)}"
     if denied := re.search(_DENIED, message):
+        trusted, package = ", ".join(TRUSTED_MODULES), denied[1].partition(".")[0]
         return (
-            f"{key}{denied[1]} may not be imported: configs name what is in {', '.join(TRUSTED)}; "
-            f"who trusts another module says so by VISATTN_TRUST_MODULES={denied[1].split('.')[0]}"
+            f"{key}{denied[1]} may not be imported: configs import from {trusted}; to trust "
+            f"another module, set VISATTN_TRUST_MODULES={package}"
         )
-    for pattern, kind in _UNKNOWN:
-        if found := re.search(pattern, message):
-            return f"{key}{_unknown(kind, found[1], message, options)}"
-    if re.search(r"\b\w+://", message):
-        message += "\nonly files of this machine are read: download it first"
-    if len(message) > _WIDEST:
-        message = f"{message[:_WIDEST]}\N{HORIZONTAL ELLIPSIS} ({len(message):,} characters)"
+    for kind, pattern in _UNKNOWN.items():
+        if match := re.search(pattern, message):
+            return f"{key}{_suggest(kind, match[1], message, options)}"
+    if _UNION in message:
+        lines = [line.strip() for line in message.splitlines() if not _NOISE.match(line)]
+        lines = [re.sub(rf"(?:- )?{_UNION}", "", line).strip().removeprefix("- ") for line in lines]
+        message = "\n  ".join(dict.fromkeys(filter(None, lines))) or message
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[:_MAX_MESSAGE]}\N{HORIZONTAL ELLIPSIS} ({len(message):,} characters)"
     return message
 
 
-def _unknown(kind: str, given: str, message: str, options: Sequence[str]) -> str:
-    """Return a sentence about a name that is not known, with those that are written alike."""
-    classes = {one.__name__: one for one in _classes()}
+def _suggest(kind: str, name: str, message: str, options: Sequence[str]) -> str:
+    """Return a sentence about an unknown name, with known names of similar spelling."""
+    classes = {known.__name__: known for known in _config_classes()}
     if kind == "class":
-        said, known = f"there is no class {given}", list(classes)
+        error, names = f"there is no class {name:.{_MAX_VALUE}}", list(classes)
     elif kind == "option":
-        taker = next((name for name in classes if re.search(rf"\b{name}\b", message)), None)
-        takers = [classes[taker]] if taker else list(classes.values())
-        words = [word for one in takers for word in inspect.signature(one).parameters]
-        said, known = f"Option '{given}' is not accepted", list(dict.fromkeys(words))
+        owner = next((known for known in classes if re.search(rf"\b{known}\b", message)), None)
+        owners = [classes[owner]] if owner else list(classes.values())
+        names = [option for known in owners for option in inspect.signature(known).parameters]
+        error = f"Option '{name}' is not accepted"
     else:
-        said, known = f"unrecognized argument {given}", list(options)
-    if close := get_close_matches(given, known, n=1):
-        alike = [one for one in get_close_matches(given, known, n=3, cutoff=0.8) if one != close[0]]
-        others = f" ({' and '.join(alike)} are written alike too)" if alike else ""
-        return f"{said}; did you mean {close[0]}?{others}"
-    return f"{said}; there are {', '.join(known)}" if kind == "class" else said
+        error, names = f"unrecognized argument {name}", list(options)
+    best, *others = [*get_close_matches(name, dict.fromkeys(names), n=3), ""]
+    if not best:
+        return f"{error}; there are {', '.join(names)}" if kind == "class" else error
+    similar = [other for other in others if get_close_matches(name, [other], cutoff=0.8)]
+    hint = f" (similar: {', '.join(similar)})" if similar else ""
+    return f"{error}; did you mean {best}?{hint}"
 
 
-def _careful(others: Sequence[Path]) -> Callable[[str], Any]:
-    """Return a reader of YAML that looks through it, and takes no config from certain files."""
-
-    def read(text: str) -> Any:
-        if len(text) > LONGEST:
-            raise ValueError(f"a value of more than {LONGEST:,} characters is no config")
-        for file in others:
-            if text == _content(file):
-                raise ValueError(_no_config(file))
-        if len(text) > _LONG or "\n" in text:
-            checked_texts(text, source="a config")
-        return _load(text)
-
-    return read
+def _config_classes() -> list[type[Any]]:
+    """Return the classes of visattn that a config may name without their module."""
+    named = [known for base in (Task, DataModule, Callback) for known in _subclasses(base)]
+    named = [known for known in named if known.__module__.startswith("visattn")]
+    return [*MODEL_CLASSES.values(), *(known for known in named if not inspect.isabstract(known))]
 
 
-def _no_config(file: Path) -> str:
-    return f"{file} is no config: name a class, or a .yaml file that describes one"
-
-
-def _content(file: Path) -> str | None:
-    """Return what a file holds, if it is so short that it could be taken for a config."""
-    try:
-        if file.stat().st_size > LONGEST:
-            return None
-        return file.read_text()
-    except (OSError, ValueError):
-        return None
-
-
-def _first_line(file: Path) -> str:
-    """Return the first line of a file that is long enough to be found again."""
-    lines = map(str.strip, (_content(file) or "").splitlines())
-    return next((line for line in lines if len(line) > 3 and not line.startswith("#")), "")
-
-
-def _classes() -> list[type[Any]]:
-    """Return the classes of ours that a config may name in short."""
-    ours = [kind for base in (Task, DataModule, Callback) for kind in _below(base)]
-    named = [kind for kind in ours if kind.__module__.startswith("visattn")]
-    return [*CLASSES.values(), *(kind for kind in named if not inspect.isabstract(kind))]
-
-
-def _below(base: type[Any]) -> list[type[Any]]:
-    """Return the classes that derive from a class, at any depth."""
-    return [kind for own in base.__subclasses__() for kind in (own, *_below(own))]
+def _subclasses(base: type[Any]) -> list[type[Any]]:
+    return [known for own in base.__subclasses__() for known in (own, *_subclasses(own))]

@@ -1,4 +1,4 @@
-"""Scores of `validate` and `test` as one table of text."""
+"""Text table of the scores of `validate` and `test`."""
 
 import math
 import shutil
@@ -6,49 +6,52 @@ from collections.abc import Mapping
 from typing import Any
 
 _GAP = "  "
-_FIRST = ("val/", "test/")
+_MAIN_SPLITS = ("val/", "test/")
 
 
 def score_table(
     scores: Mapping[str, float], notes: Mapping[str, Any] | None = None, *, width: int | None = None
 ) -> str:
-    """Return scores as a table: a row for each, a column for each split, its controls on the right.
+    """Return a table with a row for each score and a column for each split.
 
-    Columns that do not fit beside each other come in a table below.
+    The validation or test split comes first, its controls follow. Columns that exceed the width
+    continue in a table below.
 
     Args:
-        scores: By `SPLIT/NAME`; those without a split get a column of their own.
-        notes: What a task notes beside them; `SPLIT/NAME_verdict` goes into the cell.
-        width: Characters of a line; those of the terminal if left out.
+        scores: Values by `SPLIT/NAME`; scores without a split get a column of their own.
+        notes: Notes of the task; `SPLIT/NAME_verdict` is printed after the value.
+        width: Characters per line; by default those of the terminal.
 
     Example:
-        >>> print(score_table({"test/truth": 0.5, "novel/truth": 0.25, "test/images": 7.0}))
-                   test   novel
-        truth     0.5000  0.2500
-        images       7
+        >>> scores = {"test/caption_accuracy": 0.5, "novel/caption_accuracy": 0.25}
+        >>> print(score_table({**scores, "test/images": 7.0}))
+                            test   novel
+        caption_accuracy  0.5000  0.2500
+        images                 7
     """
     width = width or shutil.get_terminal_size((120, 30)).columns
-    cells = {name: _cell(name, value, notes or {}) for name, value in scores.items()}
-    names = sorted(scores, key=lambda name: not name.startswith(_FIRST))
+    cells = {name: _format_cell(name, value, notes or {}) for name, value in scores.items()}
+    names = sorted(scores, key=lambda name: not name.startswith(_MAIN_SPLITS))
     splits = dict.fromkeys(name.rpartition("/")[0] for name in names)
     rows = list(dict.fromkeys(name.rpartition("/")[2] for name in names))
-    first = max(map(len, rows), default=0)
+    label_width = max(map(len, rows), default=0)
     tables: list[list[str]] = []
-    room = 0
+    table_width = 0
     for split in splits:
         column = [split, *(cells.get(f"{split}/{row}" if split else row, "") for row in rows)]
-        wide = max(map(len, column))
-        if not tables or room + len(_GAP) + wide > width:
-            tables.append([f"{row:{first}}" for row in ("", *rows)])
-            room = first
-        room += len(_GAP) + wide
+        column_width = max(map(len, column))
+        if not tables or table_width + len(_GAP) + column_width > width:
+            tables.append([f"{row:{label_width}}" for row in ("", *rows)])
+            table_width = label_width
+        table_width += len(_GAP) + column_width
         tables[-1] = [
-            f"{line}{_GAP}{cell:>{wide}}" for line, cell in zip(tables[-1], column, strict=True)
+            f"{line}{_GAP}{cell:>{column_width}}"
+            for line, cell in zip(tables[-1], column, strict=True)
         ]
     return "\n\n".join("\n".join(map(str.rstrip, table)) for table in tables)
 
 
-def _cell(name: str, value: float, notes: Mapping[str, Any]) -> str:
+def _format_cell(name: str, value: float, notes: Mapping[str, Any]) -> str:
     verdict = notes.get(f"{name}_verdict", "")
     if not math.isfinite(value):
         text = "-"

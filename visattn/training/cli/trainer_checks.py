@@ -1,4 +1,4 @@
-"""Settings of the trainer with which no step could be done, refused before anything is built."""
+"""Checks of the trainer options that run before anything is built."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ _PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 _SHORT_PRECISIONS = {"None", "32", "16", "bf16"}  # as Lightning abbreviates them
 
 
-def check_trainer(settings: Any, *, fitting: bool) -> None:
-    """Refuse settings of the trainer by name, with what they may be.
+def check_trainer(options: Any, *, fitting: bool) -> None:
+    """Refuse invalid trainer options, with the accepted values in the message.
 
     Args:
-        settings: The group `trainer` of a config.
-        fitting: Whether it is to train, not only to score.
+        options: Section `trainer` of a config.
+        fitting: Whether the command is `fit`; scoring ignores some options.
 
     Raises:
-        ValueError: With the first that is wrong.
+        ValueError: If an option is invalid; the message names the first one.
 
     Example:
         >>> from types import SimpleNamespace
@@ -24,43 +24,43 @@ def check_trainer(settings: Any, *, fitting: bool) -> None:
         Traceback (most recent call last):
         ValueError: trainer.precision must be 32-true, 16-mixed or bf16-mixed, got bf16-true: ...
     """
-    precision = str(settings.precision)
+    precision = str(options.precision)
     if precision not in {*_PRECISIONS, *_SHORT_PRECISIONS}:
         *first, last = _PRECISIONS
         raise ValueError(
             f"trainer.precision must be {', '.join(first)} or {last}, got {precision}: the weights "
-            "of our models stay in 32 bits"
+            "of visattn models stay in float32"
         )
-    _check_devices(str(settings.devices), str(settings.accelerator))
+    _check_devices(str(options.devices), str(options.accelerator))
     if not fitting:
         return
     for name in ("max_steps", "max_epochs"):
-        value = getattr(settings, name)
+        value = getattr(options, name)
         if value is not None and value != -1 and value < 1:
             raise ValueError(f"trainer.{name} must be at least 1, or -1 for no limit, got {value}")
     for name in ("accumulate_grad_batches", "check_val_every_n_epoch", "num_nodes"):
-        value = getattr(settings, name)
+        value = getattr(options, name)
         if value is not None and value < 1:
             raise ValueError(f"trainer.{name} must be at least 1, got {value}")
-    interval = settings.val_check_interval
+    interval = options.val_check_interval
     if isinstance(interval, int | float) and not (interval >= 1 or 0 < interval < 1):
         raise ValueError(
-            "trainer.val_check_interval must be a number of batches, at least 1, or a share of an "
-            f"epoch, above 0 and up to 1.0, got {interval}; trainer.limit_val_batches 0 leaves "
-            "validation out"
+            "trainer.val_check_interval must be a number of batches, at least 1, or a fraction of "
+            f"an epoch, above 0 and up to 1.0, got {interval}; trainer.limit_val_batches 0 skips "
+            "validation"
         )
 
 
 def _check_devices(devices: str, accelerator: str) -> None:
-    """Refuse numbers of devices that there cannot be, and lists of GPUs where there is none."""
-    number = devices.removeprefix("-").isdecimal()
+    """Refuse invalid numbers of devices, and lists of GPUs on a machine without GPUs."""
+    is_number = devices.removeprefix("-").isdecimal()
     gpus = accelerator != "cpu" and torch.accelerator.is_available()
-    if devices == "auto" or (number and int(devices) >= 1) or (gpus and not number):
+    if devices == "auto" or (is_number and int(devices) >= 1) or (gpus and not is_number):
         return
     if gpus and devices == "-1":
         return
-    known = "auto, a list of GPUs, -1 for all of them" if gpus else "auto"
-    counted = "devices" if gpus else "processes, as no GPU is used"
+    choices = "auto, a list of GPUs, -1 for all of them" if gpus else "auto"
+    unit = "devices" if gpus else "processes, as no GPU is used"
     raise ValueError(
-        f"trainer.devices must be {known}, or a number from 1 on (of {counted}), got {devices}"
+        f"trainer.devices must be {choices}, or a number of at least 1 ({unit}), got {devices}"
     )

@@ -19,6 +19,9 @@ from .folder import (
 from .scenes import (
     ScenesDataModule as ScenesDataModule,
 )
+from .scenes import (
+    SingleObjectDataModule as SingleObjectDataModule,
+)
 from .shards import (
     ShardCaptionDataModule as ShardCaptionDataModule,
 )
@@ -26,13 +29,10 @@ from .shards import (
     ShardClassificationDataModule as ShardClassificationDataModule,
 )
 from .shards import (
-    counted_words as counted_words,
+    open_shards as open_shards,
 )
 from .shards import (
-    opened as opened,
-)
-from .single_object_scenes import (
-    SingleObjectDataModule as SingleObjectDataModule,
+    read_word_counts as read_word_counts,
 )
 from .torchvision import (
     TorchvisionDataModule as TorchvisionDataModule,
@@ -44,14 +44,14 @@ from .webdataset import (
     WebDatasetClassificationDataModule as WebDatasetClassificationDataModule,
 )
 from .webdataset import (
-    joined as joined,
+    concatenate_batches as concatenate_batches,
 )
 from .webdataset import (
-    labeled_sample as labeled_sample,
+    stream_loader as stream_loader,
 )
 from .webdataset import (
-    loader as loader,
+    to_caption_sample as to_caption_sample,
 )
 from .webdataset import (
-    told_sample as told_sample,
+    to_labeled_batch as to_labeled_batch,
 )

@@ -1,296 +1,316 @@
-"""Photos with captions as data for training: any of five formats, features computed once."""
+"""Data modules of photos with captions, with cached encoder features."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import ConcatDataset, DataLoader
 
-from visattn.data.captions.batch import CaptionSample, caption_batch
+from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.dataset import CaptionDataset
-from visattn.data.captions.files import CaptionEntry, PerSplit, Split, check_ids, per_split
-from visattn.data.captions.formats import Format
+from visattn.data.captions.files import (
+    CaptionEntry,
+    Split,
+    SplitPaths,
+    check_unique_ids,
+    read_caption_splits,
+)
+from visattn.data.captions.formats import CaptionFormat
 from visattn.data.captions.images import CaptionedImages, CaptionedPhotos
 from visattn.data.captions.vocabulary import Vocabulary
-from visattn.data.feature_cache.cache import FeatureCache
-from visattn.data.feature_cache.request import Photos
-from visattn.data.images.resize import ResizeSpec
+from visattn.data.feature_cache.cache import FeatureCache, Photos
+from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.fallback import OnError, ReadFallback
-from visattn.data.loading.samplers import EpochIndexSampler, PairsOnce
+from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.phrases.phrases import read_phrases
-from visattn.models.captioner import Captioner
 from visattn.models.encoder import ImageEncoder
-from visattn.training.base import Task
 from visattn.training.data.fallback import ReadFallbackDataModule
 
 Loader = DataLoader[CaptionSample]
-Fit = Literal["crop", "squash", "pad"]
-_SCORED: dict[str, Split] = {"validate": "validation", "test": "test"}
+_EVAL_BATCH_SIZE = 64
+_EVAL_SPLITS: dict[str, Split] = {"validate": "validation", "test": "test"}
 
 
 class CaptionedImagesDataModule(ReadFallbackDataModule):
-    """Photos with several captions each, wherever they lie.
+    """Base class of photos with several captions each.
 
     Args:
-        vocabulary: Counted on the training split alone.
-        fit: How a photo comes into the shape that the encoder takes.
-        cache: Folder for the features of a frozen encoder; none computes them anew each time.
-        mirror: Show every second training photo mirrored, its captions' left and right swapped.
-        phrases: A file of phrases with their boxes, to score attention by, or to guide it.
-        max_words: Training captions are cut after so many words.
-        batch: Photos per training batch and process; all captions of a photo come with it.
-        workers: Processes that read ahead; 0 reads in between.
-        seed: Of the order in which photos come, and of which are mirrored.
-        on_error: A training photo that cannot be read stops the run (`raise`), or another one
-            stands in for it (`substitute`).
+        vocabulary: Vocabulary of the training split.
+        resize_mode: How a photo is resized to the input of the encoder.
+        feature_cache_dir: Folder for the features of a frozen encoder; None computes them in every
+            step.
+        hflip: Flip every second training photo horizontally, and swap left and right in its
+            captions.
+        phrases: A file of phrases with boxes, for scores or supervision of the attention.
+        max_words: Longer training captions are truncated.
+        batch_size: Photos per training batch and process, each with all of its captions.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the photos and of the flips.
+        on_error: Whether an unreadable training photo is an error (`raise`) or is replaced by
+            another one (`substitute`).
     """
 
     entries: Mapping[Split, Sequence[CaptionEntry]]
-    """What is said of the photos of each split."""
+    """The photos of each split with their captions."""
 
     def __init__(
         self,
         vocabulary: Vocabulary,
         *,
-        fit: Fit,
-        cache: str | None,
-        mirror: bool,
+        resize_mode: ResizeMode,
+        feature_cache_dir: str | None,
+        hflip: bool,
         phrases: str | None,
         max_words: int,
-        batch: int,
-        workers: int,
+        batch_size: int,
+        num_workers: int,
         seed: int,
         on_error: OnError = "raise",
     ) -> None:
         super().__init__()
-        if min(max_words, batch) < 1:
-            raise ValueError(f"max_words and batch must be at least 1, got {max_words} and {batch}")
-        if on_error == "substitute" and cache:
+        if min(max_words, batch_size) < 1:
             raise ValueError(
-                "with a cache every photo is read once, before training: on_error must be raise; "
-                "take out the photos that cannot be read, or leave out the cache"
+                f"max_words and batch_size must be at least 1, got {max_words} and {batch_size}"
+            )
+        if on_error == "substitute" and feature_cache_dir:
+            raise ValueError(
+                "with feature_cache_dir every photo is read once before training, so on_error must "
+                "be raise; remove the photos that cannot be read, or set feature_cache_dir to null"
             )
         self.on_error: OnError = on_error
         self.vocabulary = vocabulary
         self.phrases = read_phrases(phrases) if phrases else {}
-        self.cache, self.mirror, self.max_words = cache, mirror, max_words
-        self.fit: Fit = fit
-        self.batch, self.workers, self.seed = batch, workers, seed
-        self.told: dict[Split, CaptionDataset] = {}
+        self.feature_cache_dir, self.hflip, self.max_words = feature_cache_dir, hflip, max_words
+        self.resize_mode: ResizeMode = resize_mode
+        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+        self.datasets: dict[Split, CaptionDataset] = {}
 
     @abstractmethod
-    def shown(self, split: Split, framing: ResizeSpec) -> CaptionedImages:
-        """Return the photos of a split, as an encoder is to see them."""
+    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedImages:
+        """Return the photos of a split, resized to the input of the encoder."""
 
     @abstractmethod
-    def everything(self, framing: ResizeSpec) -> tuple[list[str], Photos]:
-        """Return the photos of all splits, each once, and the name of each."""
+    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
+        """Return the ids and the photos of all splits, each photo once."""
 
     @abstractmethod
-    def unknown_share(self) -> float:
-        """Return which share of the words of validation captions is unknown."""
+    def unknown_word_fraction(self) -> float:
+        """Return the fraction of validation words that are not in the vocabulary."""
 
-    def training_photos(self) -> int:
-        """Return how many photos there are to train on."""
+    @property
+    def num_train_images(self) -> int:
+        """The number of training photos."""
         return len(self.entries["train"])
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The vocabulary of the training captions; and that there are captions to compare with."""
-        return {"words": list(self.vocabulary.words), "known": ["references"]}
+        """The vocabulary, and that there are reference captions."""
+        return {"words": list(self.vocabulary.words), "annotations": ["references"]}
 
     @property
     def encoder(self) -> ImageEncoder:
-        """What is to see the photos.
+        """The encoder of the captioner.
 
         Raises:
-            TypeError: If no captioner is trained.
+            TypeError: If the task has no encoder.
         """
-        task = self.trainer.lightning_module if self.trainer else None
-        if not isinstance(task, Task) or not isinstance(task.model, Captioner):
-            raise TypeError("photos with captions are for a task that trains a captioner")
-        return task.model.encoder
+        if self.input_spec is None or self.input_spec.encoder is None:
+            raise TypeError(
+                f"{type(self).__name__} needs a task that trains a captioner, such as "
+                "CaptioningTask, whose input_spec has an encoder"
+            )
+        return self.input_spec.encoder
+
+    @property
+    def resize(self) -> ResizeSpec:
+        """The resizing of a photo to the input of the encoder."""
+        return ResizeSpec(self.encoder.img_size, mode=self.resize_mode)
 
     def setup(self, stage: str) -> None:
-        """Find the photos, and keep the features of the encoder that is to see them."""
-        if self.told:
+        """Open the photos, and compute the features that are not in the cache yet."""
+        if self.datasets:
             return
-        encoder = self.encoder
-        framing = ResizeSpec(encoder.size, fit=self.fit)
-        needed: tuple[Split, ...] = ("train", "validation") if stage == "fit" else (_SCORED[stage],)
+        resize = self.resize
+        needed: tuple[Split, ...] = (
+            ("train", "validation") if stage == "fit" else (_EVAL_SPLITS[stage],)
+        )
         splits: list[Split] = [split for split in needed if split in self.entries]
         if not splits:
-            raise ValueError(f"the data name no {needed[0]} photos, and none for validation")
-        shown = [self.shown(split, framing) for split in splits]
-        rank_zero_info(self._told_of_words())
+            raise ValueError(f"the data have neither {needed[0]} nor validation photos")
+        images = [self.open_images(split, resize) for split in splits]
+        rank_zero_info(self._vocabulary_summary())
         device = self.trainer.strategy.root_device if self.trainer else None
-        caches = self._caches(encoder, framing, device) if self.cache else {}
-        for split, photos in zip(splits, shown, strict=True):
-            self.told[split] = CaptionDataset(
+        caches = self._open_caches(self.encoder, resize, device) if self.feature_cache_dir else {}
+        for split, photos in zip(splits, images, strict=True):
+            self.datasets[split] = CaptionDataset(
                 photos,
-                cache=caches.get(split),
+                feature_cache=caches.get(split),
                 phrases=self.phrases,
-                mirror=self.mirror and split == "train",
+                hflip=self.hflip and split == "train",
                 seed=self.seed,
-                substitutes=self._stand_ins(photos) if split == "train" else None,
+                fallback=self._fallback_of(photos) if split == "train" else None,
             )
 
-    def _stand_ins(self, photos: CaptionedImages) -> ReadFallback | None:
-        return self.stand_ins(len(photos), lambda number: photos.entries[number].file)
+    def _fallback_of(self, photos: CaptionedImages) -> ReadFallback | None:
+        return self.train_fallback(len(photos), lambda index: photos.entries[index].file)
 
-    def _told_of_words(self) -> str:
-        """Return how many words there are, and how many of the validation's are not among them."""
+    def _vocabulary_summary(self) -> str:
+        """Return the size of the vocabulary, and the fraction of unknown validation words."""
         words = f"vocabulary {self.vocabulary.hash}: {len(self.vocabulary):,} words"
-        counted = f"{words} of {self.training_photos():,} training photos"
+        counted = f"{words} of {self.num_train_images:,} training photos"
         if "validation" not in self.entries:
             return f"{counted}; there are no validation photos"
-        share = f"{self.unknown_share():.1%}"
-        return f"{counted}; {share} of the words that validation captions hold are unknown"
+        return (
+            f"{counted}; {self.unknown_word_fraction():.1%} of the words of validation captions "
+            "are unknown"
+        )
 
-    def _caches(
-        self, encoder: ImageEncoder, framing: ResizeSpec, device: torch.device | None
+    def _open_caches(
+        self, encoder: ImageEncoder, resize: ResizeSpec, device: torch.device | None
     ) -> dict[Split, FeatureCache]:
-        """Return the kept features of each split, after computing those that are missing."""
-        ids, photos = self.everything(framing)
-        views = ("plain", "mirrored") if self.mirror else ("plain",)
-        folder = Path(str(self.cache))
+        """Return the cached features of each split, after computing those that are missing."""
+        ids, photos = self.all_images(resize)
+        views = ("plain", "mirrored") if self.hflip else ("plain",)
+        folder = Path(str(self.feature_cache_dir))
         FeatureCache.prepare(
             folder,
             encoder,
             photos,
             ids=ids,
-            framing=framing,
+            resize=resize,
             views=views,
             device=device,
-            told=rank_zero_info,
+            log=rank_zero_info,
         )
-        caches: dict[Split, FeatureCache] = {}
-        for split, entries in self.entries.items():
-            ids = [entry.id for entry in entries]
-            caches[split] = FeatureCache(folder, ids=ids, views=views)
-        return caches
+        return {
+            split: FeatureCache(folder, ids=[entry.id for entry in entries], views=views)
+            for split, entries in self.entries.items()
+        }
 
     def train_dataloader(self) -> Loader:
-        """Return random training photos, each with all of its captions."""
-        photos = self.told["train"]
+        """Return random batches of training photos, each with all of its captions."""
+        photos = self.datasets["train"]
+        collate = partial(collate_captions, vocabulary=self.vocabulary, max_words=self.max_words)
         return StatefulDataLoader(
             photos,
-            EpochIndexSampler(self.order(len(photos))),
-            collate=partial(caption_batch, vocabulary=self.vocabulary, max_words=self.max_words),
-            workers=self.workers,
+            EpochIndexSampler(self.train_batch_sampler(len(photos))),
+            collate_fn=collate,
+            num_workers=self.num_workers,
         )
 
     def val_dataloader(self) -> Loader | list[Loader]:
-        """Return the validation photos, each once; nothing if there are none."""
-        return self._evaluation("validation") if "validation" in self.told else []
+        """Return the validation photos, each once; an empty list if there are none."""
+        return self._eval_dataloader("validation") if "validation" in self.datasets else []
 
     def test_dataloader(self) -> Loader:
         """Return the test photos, each once."""
-        return self._evaluation("test")
+        return self._eval_dataloader("test")
 
-    def _evaluation(self, split: Split) -> Loader:
-        photos = self.told[split]
-        pairs = PairsOnce(len(photos), rank=self.rank, world=self.world)
-        collate = partial(caption_batch, vocabulary=self.vocabulary)
-        return DataLoader(photos, batch_size=64, sampler=pairs, collate_fn=collate)
+    def _eval_dataloader(self, split: Split) -> Loader:
+        photos = self.datasets[split]
+        sampler = DistributedEvalSampler(
+            len(photos), rank=self.rank, num_replicas=self.world_size, group_size=2
+        )
+        collate = partial(collate_captions, vocabulary=self.vocabulary)
+        return DataLoader(photos, batch_size=_EVAL_BATCH_SIZE, sampler=sampler, collate_fn=collate)
 
 
 class CaptionDataModule(CaptionedImagesDataModule):
-    """Photos with several captions each, read from the files that people have.
+    """Photos with several captions each, from caption files of any supported format.
 
-    The vocabulary is counted on the training split alone. With `cache`, what the frozen encoder
-    finds in each photo is computed once and kept; a batch then holds features, each photo's once
-    for all of its captions.
+    The vocabulary is that of the training split. With `feature_cache_dir`, the features of the
+    frozen encoder are computed once per photo and stored; a batch then has features instead of
+    photos.
 
     Args:
         captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
-            JSON lines. Or one for each split, as COCO comes: `{train: captions_train2017.json,
+            JSON lines. Or one file per split, as in COCO: `{train: captions_train2017.json,
             validation: captions_val2017.json}`, and `test` if there is one.
-        photos: Folder of the photos. Or one for each split: `{train: train2017, validation:
-            val2017}`.
-        train: A list of the training photos, one name per line; or, where the captions' file says
-            itself which split a photo belongs to, the name of the split. Not needed where each
-            split has a file of its own.
-        validation: The same for validation; none trains without validation.
-        test: The same for the test; the validation photos if left out.
-        format: Of the captions' files; recognized if left out.
-        fit: How a photo comes into the shape that the encoder takes: its middle (`crop`), all of
-            it out of shape (`squash`), or all of it with margins (`pad`).
-        cache: Folder for the features of a frozen encoder; none computes them anew each time.
-        mirror: Show every second training photo mirrored, its captions' left and right swapped.
-        phrases: A file of phrases with their boxes, to score attention by, or to guide it.
-        on_error: A training photo that cannot be read stops the run (`raise`), or another one
-            stands in for it, always the same, which is counted and said (`substitute`).
-        min_count: Words that training captions hold more rarely become unknown.
-        max_words: Training captions are cut after so many words.
-        batch: Photos per training batch and process; all captions of a photo come with it.
-        workers: Processes that read ahead; 0 reads in between.
-        seed: Of the order in which photos come, and of which are mirrored.
+        photos: Folder of the photos. Or one per split: `{train: train2017, validation: val2017}`.
+        train: A list of the training photos, one name per line; or the name of the split, if the
+            caption file has splits. Not needed if each split has its own file.
+        val: The same for validation; null trains without validation.
+        test: The same for the test; by default the validation photos.
+        format: Format of the caption files; detected by default.
+        resize_mode: How a photo is resized to the input of the encoder: `crop` takes the center
+            crop, `squash` ignores the aspect ratio, `pad` adds margins.
+        feature_cache_dir: Folder for the features of a frozen encoder; null computes them in every
+            step.
+        hflip: Flip every second training photo horizontally, and swap left and right in its
+            captions.
+        phrases: A file of phrases with boxes, for scores or supervision of the attention.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        min_word_freq: Words with fewer occurrences in training captions become unknown words.
+        max_words: Longer training captions are truncated.
+        batch_size: Photos per training batch and process, each with all of its captions.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the photos and of the flips.
     """
 
     def __init__(
         self,
-        captions: PerSplit,
-        photos: PerSplit,
+        captions: SplitPaths,
+        photos: SplitPaths,
         *,
         train: str = "train",
-        validation: str | None = "val",
+        val: str | None = "val",
         test: str | None = None,
-        format: Format | None = None,  # noqa: A002 (the name people look for on the command line)
-        fit: Fit = "crop",
-        cache: str | None = None,
-        mirror: bool = False,
+        format: CaptionFormat | None = None,  # noqa: A002 (the name of the command-line option)
+        resize_mode: ResizeMode = "crop",
+        feature_cache_dir: str | None = None,
+        hflip: bool = False,
         phrases: str | None = None,
         on_error: OnError = "raise",
-        min_count: int = 5,
+        min_word_freq: int = 5,
         max_words: int = 30,
-        batch: int = 26,
-        workers: int = 0,
+        batch_size: int = 26,
+        num_workers: int = 0,
         seed: int = 0,
     ) -> None:
-        self.splits = per_split(captions, photos, (train, validation, test), format=format)
-        if cache:
-            check_ids(self.splits)
-        told = (caption for entry in self.splits["train"].entries for caption in entry.captions)
+        self.splits = read_caption_splits(captions, photos, (train, val, test), format=format)
+        if feature_cache_dir:
+            check_unique_ids(self.splits)
+        texts = (text for entry in self.splits["train"].entries for text in entry.captions)
         super().__init__(
-            Vocabulary.of(told, min_count=min_count),
-            fit=fit,
-            cache=cache,
-            mirror=mirror,
+            Vocabulary.from_captions(texts, min_word_freq=min_word_freq),
+            resize_mode=resize_mode,
+            feature_cache_dir=feature_cache_dir,
+            hflip=hflip,
             phrases=phrases,
             max_words=max_words,
-            batch=batch,
-            workers=workers,
+            batch_size=batch_size,
+            num_workers=num_workers,
             seed=seed,
             on_error=on_error,
         )
-        self.entries = {split: found.entries for split, found in self.splits.items()}
+        self.entries = {split: part.entries for split, part in self.splits.items()}
 
-    def shown(self, split: Split, framing: ResizeSpec) -> CaptionedPhotos:
-        """Return the photos of a split, as an encoder is to see them."""
-        return CaptionedPhotos(*self.splits[split], framing)
+    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedPhotos:
+        """Return the photos of a split, resized to the input of the encoder."""
+        return CaptionedPhotos(*self.splits[split], resize)
 
-    def everything(self, framing: ResizeSpec) -> tuple[list[str], Photos]:
-        """Return the photos of all splits, each once, and the name of each."""
-        names: dict[str, None] = {}
+    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
+        """Return the ids and the photos of all splits, each photo once."""
+        ids: dict[str, None] = {}
         parts: list[CaptionedPhotos] = []
         for entries, folder in self.splits.values():
-            new = [entry for entry in entries if entry.id not in names]
-            names |= dict.fromkeys(entry.id for entry in new)
-            parts += [CaptionedPhotos(new, folder, framing)] if new else []
-        return list(names), ConcatDataset(parts)
+            new = [entry for entry in entries if entry.id not in ids]
+            ids |= dict.fromkeys(entry.id for entry in new)
+            parts += [CaptionedPhotos(new, folder, resize)] if new else []
+        return list(ids), ConcatDataset(parts)
 
-    def unknown_share(self) -> float:
-        """Return which share of the words of validation captions is unknown."""
-        held_out = self.entries["validation"]
-        return self.vocabulary.unknown_share(c for entry in held_out for c in entry.captions)
+    def unknown_word_fraction(self) -> float:
+        """Return the fraction of validation words that are not in the vocabulary."""
+        entries = self.entries["validation"]
+        return self.vocabulary.unknown_fraction(c for entry in entries for c in entry.captions)
 
     def examples(self, count: int) -> list[Path]:
-        """Return the files of the first validation photos, or of training where there are none."""
+        """Return the files of the first validation photos, or of training if there are none."""
         entries, folder = self.splits.get("validation", self.splits["train"])
         return [folder / entry.file for entry in entries[:count]]

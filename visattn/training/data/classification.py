@@ -1,4 +1,4 @@
-"""Images with classes as data for training."""
+"""Base class of data modules of images with classes."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,119 +9,126 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
-from visattn.data.classification.datasets import FramedPhotos, LabeledBatch, LabeledImages
-from visattn.data.images.augment import augmentation
+from visattn.data.classification.datasets import ImageFiles, LabeledBatch, LabeledImages
+from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeSpec
+from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
-from visattn.models.classifier import ImageClassifier
-from visattn.training.base import Task
 from visattn.training.data.fallback import ReadFallbackDataModule
 
 Loader = DataLoader[LabeledBatch]
 Split = Literal["train", "validation", "test"]
-Fit = Literal["crop", "squash", "pad"]
-Specs = list[str | dict[str, dict[str, Any]]]
 
 
 class ClassificationDataModule(ReadFallbackDataModule):
-    """Images with classes, in three parts; the test part is opened by the test alone.
+    """Images with classes in three splits; only the test opens the test split.
 
     Args:
-        augment: What happens to training images, in this order, each with its options where it
-            has some: `RandomHorizontalFlip`, `RandomTranslate` and `Affine` change a whole batch
-            at once; other names are those of `torchvision.transforms.v2`.
-        batch: Images per training batch and process.
-        workers: Processes that read ahead; 0 reads in between.
-        seed: Of the order in which images come, and of how they are changed.
+        train_transforms: Augmentations of training images, in this order, each with its options if
+            it has any: `RandomHorizontalFlip`, `RandomTranslate` and `Affine` transform a whole
+            batch at once; other names are those of `torchvision.transforms.v2`.
+        batch_size: Images per training batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the images and of their augmentation.
     """
 
-    evaluated_at_once = 256
-    fit: Fit = "crop"
-    """How a photo comes into the shape that the network takes."""
+    eval_batch_size = 256
+    resize_mode: ResizeMode = "crop"
+    """How a photo is resized to the input of the network."""
 
-    def __init__(self, augment: Specs | None, *, batch: int, workers: int, seed: int) -> None:
+    def __init__(
+        self,
+        train_transforms: list[AugmentationSpec] | None,
+        *,
+        batch_size: int,
+        num_workers: int,
+        seed: int,
+    ) -> None:
         super().__init__()
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
-        self.augmentations = tuple(map(augmentation, augment or []))
-        self.batch, self.workers, self.seed = batch, workers, seed
-        self.parts: dict[Split, LabeledImages] = {}
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.train_transforms = tuple(map(build_augmentation, train_transforms or []))
+        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+        self.datasets: dict[Split, LabeledImages] = {}
 
     @abstractmethod
-    def part(self, split: Split) -> LabeledImages:
+    def open_dataset(self, split: Split) -> LabeledImages:
         """Return the images of a split."""
 
     def centers(self, split: Split = "test") -> Float[Tensor, "n 2"] | None:
-        """Return x and y, in [-1, 1], of what is to be named; None if the data do not know."""
+        """Return the centers of the objects, x and y in [-1, 1]; None if the data have none."""
         return None
 
     def setup(self, stage: str) -> None:
-        """Open the parts that are needed."""
-        needed: tuple[Split, ...] = ("train", "validation") if stage == "fit" else ("validation",)
-        for split in ("test",) if stage == "test" else needed:
-            if split not in self.parts:
-                self.parts[split] = self.part(split)
+        """Open the splits of a stage."""
+        stages: dict[str, tuple[Split, ...]] = {"fit": ("train", "validation"), "test": ("test",)}
+        for split in stages.get(stage, ("validation",)):
+            if split not in self.datasets:
+                self.datasets[split] = self.open_dataset(split)
 
     def train_dataloader(self) -> Loader:
         """Return random batches of training images."""
-        images = self.parts["train"]
-        order = EpochIndexSampler(self.order(len(images)))
-        return StatefulDataLoader(images, order, workers=self.workers)
+        images = self.datasets["train"]
+        sampler = EpochIndexSampler(self.train_batch_sampler(len(images)))
+        return StatefulDataLoader(images, sampler, num_workers=self.num_workers)
 
     def val_dataloader(self) -> Loader:
         """Return the validation images, each once."""
-        return self._evaluation("validation")
+        return self._eval_dataloader("validation")
 
     def test_dataloader(self) -> Loader:
         """Return the test images, each once."""
-        return self._evaluation("test")
+        return self._eval_dataloader("test")
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as RGB arrays."""
         self.setup("validate")
-        images = self.parts["validation"]
-        shown = images[list(range(min(count, len(images))))].images
-        return list(shown.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
+        dataset = self.datasets["validation"]
+        images = dataset[list(range(min(count, len(dataset))))].images
+        return list(images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
 
-    def framing(self) -> ResizeSpec:
-        """Return how a photo comes into the size that the network takes.
+    @property
+    def resize(self) -> ResizeSpec:
+        """The resizing of a photo to the input of the network.
 
         Raises:
-            TypeError: If no classifier is trained.
+            TypeError: If the task does not train a classifier.
         """
-        task = self.trainer.lightning_module if self.trainer else None
-        if not isinstance(task, Task) or not isinstance(task.model, ImageClassifier):
-            raise TypeError("photos with classes are for a task that trains a classifier")
-        return ResizeSpec(task.model.size, fit=self.fit)
+        if self.input_spec is None or self.input_spec.encoder is not None:
+            raise TypeError(
+                f"{type(self).__name__} needs a task that trains a classifier, such as "
+                "ClassificationTask, whose input_spec has the size of its images"
+            )
+        return ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
 
-    def framed(
+    def resized_dataset(
         self,
         photos: Sequence[Path | LoadedImage],
         labels: Int[Tensor, " n"],
         split: Split,
-        name: Callable[[int], object],
-    ) -> FramedPhotos:
-        """Return photos as the network takes them; those to train on are changed by chance.
+        file_name: Callable[[int], object],
+    ) -> ImageFiles:
+        """Return photos resized to the input of the network, with augmentation of training photos.
 
         Args:
-            photos: Of any size.
-            labels: The class of each.
-            split: Which part they are.
-            name: Says which file a number means.
+            photos: Photos of any size.
+            labels: Class of each photo.
+            split: Their split.
+            file_name: Returns the file of a photo, for warnings.
         """
         training = split == "train"
-        return FramedPhotos(
+        return ImageFiles(
             photos,
             labels,
-            self.framing(),
-            self.augmentations if training else (),
+            self.resize,
+            self.train_transforms if training else (),
             seed=self.seed,
-            substitutes=self.stand_ins(len(photos), name) if training else None,
+            fallback=self.train_fallback(len(photos), file_name) if training else None,
         )
 
-    def _evaluation(self, split: Split) -> Loader:
-        each_once = DistributedEvalSampler(len(self.parts[split]), rank=self.rank, world=self.world)
-        batches = BatchSampler(each_once, self.evaluated_at_once, drop_last=False)
-        return DataLoader(self.parts[split], batch_size=None, sampler=batches)
+    def _eval_dataloader(self, split: Split) -> Loader:
+        dataset = self.datasets[split]
+        sampler = DistributedEvalSampler(len(dataset), rank=self.rank, num_replicas=self.world_size)
+        batches = BatchSampler(sampler, self.eval_batch_size, drop_last=False)
+        return DataLoader(dataset, batch_size=None, sampler=batches)

@@ -1,4 +1,4 @@
-"""Data whose training images may be replaced where they cannot be read, which is said aloud."""
+"""Base class of data modules that replace unreadable training images and report them."""
 
 import warnings
 from collections.abc import Callable
@@ -7,56 +7,57 @@ from typing import Any
 from visattn.data.loading.fallback import OnError, ReadFallback
 from visattn.training.base import DataModule
 
-_NAMED = 3  # files that a message names
+_MAX_LISTED = 3  # files that a warning names
 
 
 class ReadFallbackDataModule(DataModule):
-    """Data that know how many training images could not be read, and say so.
+    """Data that can replace training images that cannot be read, with a warning.
 
-    The first is told of as soon as its batch has come, then each time their number has doubled,
-    then the number in the end. Validation and test stop at an image that cannot be read: a score
-    of other images would be another score.
+    It warns after the batch of the first unreadable image, whenever their number has doubled, and
+    at the end. Validation and test never replace an image, since the score would be another one.
     """
 
     on_error: OnError = "raise"
-    """What happens to a training image that cannot be read."""
+    """Whether an unreadable training image is an error, or is replaced (`substitute`)."""
     seed: int
-    _substitutes: ReadFallback | None = None
-    _name: Callable[[int], object] = str
-    _told = 0
+    _fallback: ReadFallback | None = None
+    _file_name: Callable[[int], object] = str
+    _num_reported = 0
 
-    def stand_ins(self, count: int, name: Callable[[int], object]) -> ReadFallback | None:
-        """Return what stands in for training images; None where an unreadable one is an error.
+    def train_fallback(self, count: int, file_name: Callable[[int], object]) -> ReadFallback | None:
+        """Return the replacement of training images; None if an unreadable one is an error.
 
         Args:
-            count: How many training images there are.
-            name: Says which file a number means.
+            count: Number of training images.
+            file_name: Returns the file of an image, for the warning.
         """
         if self.on_error == "raise":
             return None
-        self._substitutes, self._name, self._told = ReadFallback(count, seed=self.seed), name, 0
-        return self._substitutes
+        self._fallback, self._file_name = ReadFallback(count, seed=self.seed), file_name
+        self._num_reported = 0
+        return self._fallback
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Say what was found unreadable, if that is much more than was said before."""
-        self._tell(least=max(1, 2 * self._told))
+        """Warn if there are twice as many unreadable images as in the last warning."""
+        self._warn(minimum=max(1, 2 * self._num_reported))
         return batch
 
     def teardown(self, stage: str) -> None:
-        """Say how many images were unreadable in the end."""
-        self._tell(least=self._told + 1)
+        """Warn of the unreadable images since the last warning."""
+        self._warn(minimum=self._num_reported + 1)
 
-    def _tell(self, least: int) -> None:
-        """Warn of unreadable images if there are at least so many."""
-        lost = self._substitutes.lost if self._substitutes else []
-        if not lost or len(lost) < least:
+    def _warn(self, minimum: int) -> None:
+        """Warn of unreadable images if there are at least `minimum`."""
+        unreadable = self._fallback.unreadable if self._fallback else []
+        if not unreadable or len(unreadable) < minimum:
             return
-        self._told = len(lost)
-        names = ", ".join(str(self._name(number)) for number in lost[:_NAMED])
-        more = f" and {len(lost) - _NAMED:,} more" if len(lost) > _NAMED else ""
+        self._num_reported = len(unreadable)
+        names = ", ".join(str(self._file_name(index)) for index in unreadable[:_MAX_LISTED])
+        rest = len(unreadable) - _MAX_LISTED
+        more = f" and {rest:,} more" if rest > 0 else ""
         warnings.warn(
-            f"{len(lost):,} training images could not be read so far, and others stand in for "
-            f"them: {names}{more}",
+            f"{len(unreadable):,} training images could not be read so far and were replaced by "
+            f"others: {names}{more}",
             UserWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""Shards as data for training: batch for batch what the loose files give."""
+"""Data modules of tar shards, with the same batches as from loose files."""
 
 from itertools import chain
 from pathlib import Path
@@ -8,93 +8,96 @@ from torch.utils.data import ConcatDataset
 
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.classification.datasets import LabeledImages
-from visattn.data.feature_cache.request import Photos
+from visattn.data.feature_cache.cache import Photos
+from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeSpec
+from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.fallback import OnError
 from visattn.data.shards.datasets import (
     ShardedPhotos,
-    ShardedRasters,
+    ShardedTensors,
     ShardEntries,
     ShardImages,
 )
-from visattn.data.shards.format import WORDS, Kind, ShardInfo, read_json
+from visattn.data.shards.format import WORD_COUNTS, ShardInfo, ShardKind, read_json
 from visattn.data.shards.reader import ShardSamples
-from visattn.training.data.captions import CaptionedImagesDataModule, Fit, Split
-from visattn.training.data.classification import ClassificationDataModule, Specs
+from visattn.training.data.captions import CaptionedImagesDataModule, Split
+from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.data.folder import FolderDataModule
 from visattn.training.data.torchvision import TorchvisionDataModule
 
 
 class ShardCaptionDataModule(CaptionedImagesDataModule):
-    """Photos with several captions each, from shards; else as `CaptionDataModule` gives them.
+    """Photos with several captions each, from shards; otherwise as `CaptionDataModule`.
 
-    `visattn data shards` writes them and counts the words of the training captions, so that
-    nothing is scanned here. Photos are read by number: in any order, on any number of processes.
+    `visattn data shards` writes the shards and counts the words of the captions, so that nothing
+    is scanned here. Photos are read by index, in any order and by any number of processes.
 
     Args:
-        shards: Folder of the shards. Without a test split in it the validation photos are tested.
-        fit: How a photo comes into the shape that the encoder takes: its middle (`crop`), all of
-            it out of shape (`squash`), or all of it with margins (`pad`).
-        cache: Folder for the features of a frozen encoder; none computes them anew each time.
-        mirror: Show every second training photo mirrored, its captions' left and right swapped.
-        phrases: A file of phrases with their boxes, to score attention by, or to guide it.
-        on_error: A training image that cannot be read stops the run (`raise`), or another one
-            stands in for it, always the same, which is counted and said (`substitute`).
-        min_count: Words that training captions hold more rarely become unknown.
-        max_words: Training captions are cut after so many words.
-        batch: Photos per training batch and process; all captions of a photo come with it.
-        workers: Processes that read ahead; 0 reads in between.
-        seed: Of the order in which photos come, and of which are mirrored.
+        shards: Folder of the shards. Without a test split the validation photos are tested.
+        resize_mode: How a photo is resized to the input of the encoder: `crop` takes the center
+            crop, `squash` ignores the aspect ratio, `pad` adds margins.
+        feature_cache_dir: Folder for the features of a frozen encoder; null computes them in every
+            step.
+        hflip: Flip every second training photo horizontally, and swap left and right in its
+            captions.
+        phrases: A file of phrases with boxes, for scores or supervision of the attention.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        min_word_freq: Words with fewer occurrences in training captions become unknown words.
+        max_words: Longer training captions are truncated.
+        batch_size: Photos per training batch and process, each with all of its captions.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the photos and of the flips.
     """
 
-    reads_training = True
+    opens_train_split = True
 
     def __init__(
         self,
         shards: str,
         *,
-        fit: Fit = "crop",
-        cache: str | None = None,
-        mirror: bool = False,
+        resize_mode: ResizeMode = "crop",
+        feature_cache_dir: str | None = None,
+        hflip: bool = False,
         phrases: str | None = None,
         on_error: OnError = "raise",
-        min_count: int = 5,
+        min_word_freq: int = 5,
         max_words: int = 30,
-        batch: int = 26,
-        workers: int = 0,
+        batch_size: int = 26,
+        num_workers: int = 0,
         seed: int = 0,
     ) -> None:
-        self.samples = opened(shards, "captions", training=self.reads_training)
-        self.words = counted_words(shards)
+        self.samples = open_shards(shards, "captions", training=self.opens_train_split)
+        self.word_counts = read_word_counts(shards)
         super().__init__(
-            Vocabulary.counted(self.words["train"], min_count=min_count),
-            fit=fit,
-            cache=cache,
-            mirror=mirror,
+            Vocabulary.from_counts(self.word_counts["train"], min_word_freq=min_word_freq),
+            resize_mode=resize_mode,
+            feature_cache_dir=feature_cache_dir,
+            hflip=hflip,
             phrases=phrases,
             on_error=on_error,
             max_words=max_words,
-            batch=batch,
-            workers=workers,
+            batch_size=batch_size,
+            num_workers=num_workers,
             seed=seed,
         )
         self.entries = {split: ShardEntries(samples) for split, samples in self.samples.items()}
 
-    def shown(self, split: Split, framing: ResizeSpec) -> ShardedPhotos:
-        """Return the photos of a split, as an encoder is to see them."""
-        return ShardedPhotos(self.samples[split], framing)
+    def open_images(self, split: Split, resize: ResizeSpec) -> ShardedPhotos:
+        """Return the photos of a split, resized to the input of the encoder."""
+        return ShardedPhotos(self.samples[split], resize)
 
-    def everything(self, framing: ResizeSpec) -> tuple[list[str], Photos]:
-        """Return the photos of all splits, each once, and the name of each."""
-        every = {samples.split: samples for samples in self.samples.values()}
-        shown = [ShardedPhotos(samples, framing) for samples in every.values()]
-        ids = [entry.id for entry in chain.from_iterable(photos.entries for photos in shown)]
-        return ids, ConcatDataset(shown)
+    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
+        """Return the ids and the photos of all splits, each photo once."""
+        splits = {samples.split: samples for samples in self.samples.values()}
+        images = [ShardedPhotos(samples, resize) for samples in splits.values()]
+        ids = [entry.id for entry in chain.from_iterable(photos.entries for photos in images)]
+        return ids, ConcatDataset(images)
 
-    def unknown_share(self) -> float:
-        """Return which share of the words of validation captions is unknown."""
-        counts, known = self.words["validation"], set(self.vocabulary.words)
+    def unknown_word_fraction(self) -> float:
+        """Return the fraction of validation words that are not in the vocabulary."""
+        counts, known = self.word_counts["validation"], set(self.vocabulary.words)
         unknown = sum(count for word, count in counts.items() if word not in known)
         return unknown / max(1, sum(counts.values()))
 
@@ -107,99 +110,106 @@ class ShardClassificationDataModule(ClassificationDataModule):
     """Images with classes from shards; otherwise as `FolderDataModule`.
 
     Args:
-        shards: Folder that `visattn data shards` wrote. Without a test split in it the validation
-            images are tested.
-        fit: How a photo comes into the shape that the network takes: its middle (`crop`), all of
-            it out of shape (`squash`), or all of it with margins (`pad`). Images of torchvision's
-            collections are shown as they are.
-        augment: What happens to training images, as `FolderDataModule` and `TorchvisionDataModule`
-            take it.
-        on_error: A training image that cannot be read stops the run (`raise`), or another one
-            stands in for it, always the same, which is counted and said (`substitute`).
-        batch: Images per training batch and process.
-        workers: Processes that read ahead; 0 reads in between.
-        seed: Of the order in which images come, and of how they are changed.
+        shards: Folder that `visattn data shards` wrote. Without a test split the validation images
+            are tested.
+        resize_mode: How a photo is resized to the input of the network: `crop` takes the center
+            crop, `squash` ignores the aspect ratio, `pad` adds margins. Images of torchvision's
+            datasets are not resized.
+        train_transforms: Augmentations of training images, as in `FolderDataModule` and
+            `TorchvisionDataModule`.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        batch_size: Images per training batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the images and of their augmentation.
     """
 
-    evaluated_at_once = FolderDataModule.evaluated_at_once
-    reads_training = True
+    eval_batch_size = FolderDataModule.eval_batch_size
+    opens_train_split = True
 
     def __init__(
         self,
         shards: str,
         *,
-        fit: Fit = "crop",
-        augment: Specs | None = None,
+        resize_mode: ResizeMode = "crop",
+        train_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
-        batch: int = 32,
-        workers: int = 0,
+        batch_size: int = 32,
+        num_workers: int = 0,
         seed: int = 0,
     ) -> None:
-        super().__init__(augment, batch=batch, workers=workers, seed=seed)
+        super().__init__(
+            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+        )
         self.on_error: OnError = on_error
-        self.samples = opened(shards, "classes", training=self.reads_training)
+        self.samples = open_shards(shards, "classes", training=self.opens_train_split)
         self.info = self.samples["validation"].info
-        self.fit: Fit = fit
+        self.resize_mode: ResizeMode = resize_mode
         if self.info.size and on_error == "substitute":
-            raise ValueError(f"{shards} holds small images, all readable: leave on_error out")
+            raise ValueError(
+                f"on_error must be raise for {shards}, which holds arrays and no image files"
+            )
         if self.info.size:
-            self.evaluated_at_once = TorchvisionDataModule.evaluated_at_once
+            self.eval_batch_size = TorchvisionDataModule.eval_batch_size
 
     @property
     def data_info(self) -> dict[str, Any]:
         """The names of the classes."""
-        return {"classes": list(self.info.classes)}
+        return {"class_names": list(self.info.classes)}
 
-    def part(self, split: Split) -> LabeledImages:
-        """Return the images of a split, as the network that is trained or scored takes them."""
+    def open_dataset(self, split: Split) -> LabeledImages:
+        """Return the images of a split, resized to the input of the network."""
         samples = self.samples[split]
         if self.info.size:
-            augmentations = self.augmentations if split == "train" else ()
-            return ShardedRasters(samples, augmentations, seed=self.seed)
-        return self.framed(ShardImages(samples), samples.labels, split, samples.place)
+            transforms = self.train_transforms if split == "train" else ()
+            return ShardedTensors(samples, transforms, seed=self.seed)
+        images = ShardImages(samples)
+        return self.resized_dataset(images, samples.labels, split, samples.location)
 
 
-def opened(folder: str, kind: Kind, *, training: bool = True) -> dict[Split, ShardSamples]:
-    """Return the samples of each split of shards; where there is no test split, validation's.
+def open_shards(
+    folder: str, kind: ShardKind, *, training: bool = True
+) -> dict[Split, ShardSamples]:
+    """Return the samples of each split of shards; without a test split, validation replaces it.
 
     Args:
-        folder: That which `visattn data shards` wrote.
-        kind: What the images must have.
-        training: Open what is trained on, too.
+        folder: Folder that `visattn data shards` wrote.
+        kind: Annotation that the images must have.
+        training: Open the training split too.
 
     Raises:
-        FileNotFoundError: If there are no shards, they are unfinished, or one is missing.
-        ValueError: If they are of another kind, or damaged, or have nothing to train on or to
-            validate.
+        FileNotFoundError: If there are no shards, they are incomplete, or one is missing.
+        ValueError: If they are of another kind or damaged, or have no training or validation
+            images.
     """
     info = ShardInfo.read(folder)
     if info.kind != kind:
         other = {"captions": "ShardCaptionDataModule", "classes": "ShardClassificationDataModule"}[
             info.kind
         ]
-        raise ValueError(f"{folder} holds images with {info.kind}; {other} reads them")
-    found: dict[Split, ShardSamples] = {"validation": ShardSamples(folder, "validation")}
+        raise ValueError(f"{folder} holds images with {info.kind}; use {other}")
+    samples: dict[Split, ShardSamples] = {"validation": ShardSamples(folder, "validation")}
     if training:
-        found["train"] = ShardSamples(folder, "train")
-    tested = "test" in info.splits
-    found["test"] = ShardSamples(folder, "test") if tested else found["validation"]
-    return found
+        samples["train"] = ShardSamples(folder, "train")
+    has_test = "test" in info.splits
+    samples["test"] = ShardSamples(folder, "test") if has_test else samples["validation"]
+    return samples
 
 
-def counted_words(folder: str) -> dict[str, dict[str, int]]:
-    """Return how often each word stands in the captions of each split of shards.
+def read_word_counts(folder: str) -> dict[str, dict[str, int]]:
+    """Return how often each word occurs in the captions of the training and validation split.
 
     Raises:
         ValueError: If the file is missing or damaged.
     """
-    path = Path(folder, WORDS)
+    path = Path(folder, WORD_COUNTS)
     try:
-        found = read_json(path)
+        counts = read_json(path)
         return {
-            split: {str(word): int(count) for word, count in found[split].items()}
+            split: {str(word): int(count) for word, count in counts[split].items()}
             for split in ("train", "validation")
         }
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is missing or damaged ({type(error).__name__}: {error}); write the shards anew"
+            f"{path} is missing or damaged ({type(error).__name__}: {error}); write them again"
         ) from error

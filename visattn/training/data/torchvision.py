@@ -1,4 +1,4 @@
-"""Small images with classes as data for training, as torchvision reads them."""
+"""Data module of MNIST, FashionMNIST and CIFAR from torchvision's files."""
 
 from typing import Any, Literal
 
@@ -6,91 +6,100 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from visattn.data.classification.datasets import HeldImages, LabeledImages
-from visattn.data.classification.torchvision_sets import read_torchvision
-from visattn.data.images.augment import Affine, Augmentation
-from visattn.training.data.classification import ClassificationDataModule, Specs, Split
+from visattn.data.classification.datasets import InMemoryImages, LabeledImages
+from visattn.data.classification.torchvision_sets import load_torchvision
+from visattn.data.images.augment import Affine, Augmentation, AugmentationSpec
+from visattn.training.data.classification import ClassificationDataModule, Split
 
-Source = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"]
+TorchvisionDataset = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"]
 
 
 class TorchvisionDataModule(ClassificationDataModule):
-    """Digits, clothes or small photos as torchvision reads them; all of them are kept in memory.
+    """A small dataset of torchvision, kept in memory.
 
-    Validation images are taken from the training files, which know none.
+    Validation images are taken from the training images, since these datasets have none.
 
     Args:
-        source: Which of them.
-        root: The folder in which torchvision looks for the files.
-        download: Fetch the files if they are not there.
-        validation: How many training images are set aside for validation.
-        augment: What happens to training images, in this order, each with its options where it
-            has some: `RandomHorizontalFlip`, `RandomTranslate` and `Affine` change a whole batch
-            at once; other names are those of `torchvision.transforms.v2`.
-        distort: Turn, scale and move the images of all parts, as `Affine` takes it: those for
-            training anew each time, the others always in the same way.
-        batch: Images per training batch and process.
-        workers: Processes that read ahead; 0 reads in between.
-        split_seed: Decides which images are for validation, and how the others than those for
-            training are distorted.
-        seed: Of the order in which images come, and of how they are changed.
+        dataset: Name of the dataset.
+        root: The folder of the files, as torchvision expects it.
+        download: Download the files if they are missing.
+        val: Number of training images that are used for validation.
+        train_transforms: Augmentations of training images, in this order, each with its options if
+            it has any: `RandomHorizontalFlip`, `RandomTranslate` and `Affine` transform a whole
+            batch at once; other names are those of `torchvision.transforms.v2`.
+        affine: Options of `Affine`: rotate, scale and translate the images of all splits; training
+            images differently each time, the others always in the same way.
+        batch_size: Images per training batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        split_seed: Seed of the choice of validation images, and of the affine transforms of
+            validation and test images.
+        seed: Seed of the order of the images and of their augmentation.
     """
 
     def __init__(
         self,
-        source: Source,
+        dataset: TorchvisionDataset,
         *,
         root: str,
         download: bool = False,
-        validation: int = 5000,
-        augment: Specs | None = None,
-        distort: dict[str, Any] | None = None,
-        batch: int = 128,
-        workers: int = 0,
+        val: int = 5000,
+        train_transforms: list[AugmentationSpec] | None = None,
+        affine: dict[str, Any] | None = None,
+        batch_size: int = 128,
+        num_workers: int = 0,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
-        super().__init__(augment, batch=batch, workers=workers, seed=seed)
-        self.source: Source = source
-        self.root, self.download, self.validation = root, download, validation
-        self.distort = Affine(**distort) if distort else None
+        super().__init__(
+            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+        )
+        self.dataset: TorchvisionDataset = dataset
+        self.root, self.download, self.val = root, download, val
+        self.affine = Affine(**affine) if affine else None
         self.split_seed = split_seed
-        images, labels, self.classes = self._read(train=True)
-        if not 1 <= validation < len(images):
+        images, labels, self.class_names = self._load(train=True)
+        if not 1 <= val < len(images):
             raise ValueError(
-                f"validation must leave something to train on: at least 1 of {len(images)} "
-                f"images and not all, got {validation}"
+                f"val must be at least 1 and below the number of training images, {len(images)}; "
+                f"got {val}"
             )
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(split_seed))
-        self._held = {
-            "validation": (images[order[:validation]], labels[order[:validation]]),
-            "train": (images[order[validation:]], labels[order[validation:]]),
+        self._train_files = {
+            "validation": (images[order[:val]], labels[order[:val]]),
+            "train": (images[order[val:]], labels[order[val:]]),
         }
 
     @property
     def data_info(self) -> dict[str, Any]:
         """The names of the classes."""
-        return {"classes": list(self.classes)}
+        return {"class_names": list(self.class_names)}
 
-    def part(self, split: Split) -> LabeledImages:
-        """Return the images of a split, as they are to be seen."""
-        images, labels = self._held[split] if split != "test" else self._read(train=False)[:2]
+    def split_images(self, split: Split) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"]]:
+        """Return the original images of a split and their classes."""
+        if split == "test":
+            images, labels, _ = self._load(train=False)
+            return images, labels
+        return self._train_files[split]
+
+    def open_dataset(self, split: Split) -> LabeledImages:
+        """Return the images of a split with their transforms."""
+        images, labels = self.split_images(split)
         if split == "train":
-            before: tuple[Augmentation, ...] = (self.distort,) if self.distort else ()
-            changes = (*before, *self.augmentations)
-            return HeldImages(images, labels, changes, seed=self.seed)
-        if self.distort:
-            random = torch.Generator().manual_seed(self.split_seed)
+            affine: tuple[Augmentation, ...] = (self.affine,) if self.affine else ()
+            transforms = (*affine, *self.train_transforms)
+            return InMemoryImages(images, labels, transforms, seed=self.seed)
+        if self.affine:
+            generator = torch.Generator().manual_seed(self.split_seed)
             images = torch.cat(
                 [
-                    self.distort(some, torch.rand(4, len(some), generator=random).T)
-                    for some in images.split(1000)
+                    self.affine(chunk, torch.rand(4, len(chunk), generator=generator).T)
+                    for chunk in images.split(1000)
                 ]
             )
-        return HeldImages(images, labels)
+        return InMemoryImages(images, labels)
 
-    def _read(
+    def _load(
         self, *, train: bool
     ) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"], tuple[str, ...]]:
-        """Return the images, their classes and the names of these."""
-        return read_torchvision(self.source, self.root, train=train, download=self.download)
+        """Return the images, their classes and the names of the classes."""
+        return load_torchvision(self.dataset, self.root, train=train, download=self.download)

@@ -1,4 +1,4 @@
-"""Training from tars at an address, as they come; validation and test from shards on the disk."""
+"""Data modules that stream training shards from a URL, with validation and test shards on disk."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,207 +6,224 @@ from typing import Any
 
 import torch
 
-from visattn.data.captions.batch import CaptionSample, caption_batch
-from visattn.data.captions.dataset import mirrored_words
-from visattn.data.classification.datasets import FramedPhotos, LabeledBatch
-from visattn.data.images.augment import Augmentation
-from visattn.data.images.resize import ResizeSpec, frame
-from visattn.data.loading.sample_seed import mixed, numbered_uniforms
+from visattn.data.captions.batch import CaptionSample, collate_captions
+from visattn.data.captions.dataset import hflip_sample
+from visattn.data.classification.datasets import ImageFiles, LabeledBatch
+from visattn.data.images.augment import Augmentation, AugmentationSpec
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.shards.datasets import caption_entry
 from visattn.data.shards.format import ShardInfo, shard_name
-from visattn.data.shards.reader import decoded
-from visattn.data.shards.webdataset import SampleStream, StreamedSample, StreamLoader, check_address
-from visattn.training.data.captions import Fit
-from visattn.training.data.classification import Specs
+from visattn.data.shards.reader import decode_image
+from visattn.data.shards.webdataset import SampleStream, StreamedSample, StreamLoader, check_url
 from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
 
 
 class WebDatasetCaptionDataModule(ShardCaptionDataModule):
-    """Photos with captions: for training out of tars at an address, one after the other.
+    """Photos with captions; training shards are streamed from a URL, one after the other.
 
-    For stores that are far away, or sets beyond 10^8 photos; elsewhere `ShardCaptionDataModule`
-    gives each photo once in an epoch, in a truly random order, and goes on exactly where a run
-    stopped. This gives nearly each, mixed in a buffer, and an epoch that was broken off begins
-    anew.
+    Use it for remote storage or for more than 10^8 photos. Otherwise `ShardCaptionDataModule` is
+    better: it gives each photo exactly once per epoch in a uniformly random order, and resumes a
+    run exactly. A stream gives nearly each photo once, shuffled in a buffer, and restarts an
+    interrupted epoch.
 
     Args:
-        stream: Address of the folder of the training tars, such as https://store/flickr8k.
-        shards: Folder with the rest of what `visattn data shards` wrote: all but the training
+        train_url: URL of the folder of the training tars, such as https://store/flickr8k.
+        shards: Folder with the other files that `visattn data shards` wrote: all but the training
             tars and their index.
-        fit: How a photo comes into the shape that the encoder takes.
-        mirror: Show every second training photo mirrored, its captions' left and right swapped.
-        min_count: Words that training captions hold more rarely become unknown.
-        max_words: Training captions are cut after so many words.
-        buffer: Photos among which the next is drawn.
-        batch: Photos per training batch and process; all captions of a photo come with it.
-        workers: Processes that read ahead; 0 reads in between. Each needs tars of its own.
-        seed: Of the order in which photos come, and of which are mirrored.
+        resize_mode: How a photo is resized to the input of the encoder.
+        hflip: Flip every second training photo horizontally, and swap left and right in its
+            captions.
+        min_word_freq: Words with fewer occurrences in training captions become unknown words.
+        max_words: Longer training captions are truncated.
+        shuffle_buffer: Photos among which the next one is drawn.
+        batch_size: Photos per training batch and process, each with all of its captions.
+        num_workers: Worker processes, each of which reads its own tars; 0 reads in this process.
+        seed: Seed of the order of the photos and of the flips.
     """
 
-    reads_training = False
+    opens_train_split = False
 
     def __init__(
         self,
-        stream: str,
+        train_url: str,
         shards: str,
         *,
-        fit: Fit = "crop",
-        mirror: bool = False,
-        min_count: int = 5,
+        resize_mode: ResizeMode = "crop",
+        hflip: bool = False,
+        min_word_freq: int = 5,
         max_words: int = 30,
-        buffer: int = 1000,
-        batch: int = 26,
-        workers: int = 2,
+        shuffle_buffer: int = 1000,
+        batch_size: int = 26,
+        num_workers: int = 2,
         seed: int = 0,
     ) -> None:
-        check_address(stream)
-        self.stream, self.buffer = stream, buffer
+        check_url(train_url)
+        self.train_url, self.shuffle_buffer = train_url, shuffle_buffer
         super().__init__(
             shards,
-            fit=fit,
-            mirror=mirror,
-            min_count=min_count,
+            resize_mode=resize_mode,
+            hflip=hflip,
+            min_word_freq=min_word_freq,
             max_words=max_words,
-            batch=batch,
-            workers=workers,
+            batch_size=batch_size,
+            num_workers=num_workers,
             seed=seed,
         )
 
-    def training_photos(self) -> int:
-        """Return how many photos there are to train on."""
+    @property
+    def num_train_images(self) -> int:
+        """The number of training photos."""
         return self.samples["validation"].info.splits["train"].samples
 
     def setup(self, stage: str) -> None:
-        """Find the photos on the disk; those to train on are found when they come."""
+        """Open the photos on disk; the training photos are read from the stream."""
         super().setup("validate" if stage == "fit" else stage)
 
     def train_dataloader(self) -> StreamLoader:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return training photos as they come, each with all of its captions."""
-        framing = ResizeSpec(self.encoder.size, fit=self.fit)
-        made = partial(told_sample, framing=framing, mirror=self.mirror, seed=self.seed)
-        collate = partial(caption_batch, vocabulary=self.vocabulary, max_words=self.max_words)
-        return loader(self, self.samples["validation"].info, made, collate)
+        """Return batches of streamed training photos, each with all of its captions."""
+        transform = partial(to_caption_sample, resize=self.resize, hflip=self.hflip, seed=self.seed)
+        collate = partial(collate_captions, vocabulary=self.vocabulary, max_words=self.max_words)
+        return stream_loader(self, self.samples["validation"].info, transform, collate)
 
 
 class WebDatasetClassificationDataModule(ShardClassificationDataModule):
-    """Images with classes: for training out of tars at an address, one after the other.
+    """Images with classes; training shards are streamed from a URL, one after the other.
 
-    See `WebDatasetCaptionDataModule` for what that costs.
+    `WebDatasetCaptionDataModule` explains when to use it.
 
     Args:
-        stream: Address of the folder of the training tars, such as https://store/flowers.
-        shards: Folder with the rest of what `visattn data shards` wrote: all but the training
+        train_url: URL of the folder of the training tars, such as https://store/flowers.
+        shards: Folder with the other files that `visattn data shards` wrote: all but the training
             tars and their index.
-        fit: How a photo comes into the shape that the network takes.
-        augment: What happens to training images, as `FolderDataModule` takes it.
-        buffer: Images among which the next is drawn.
-        batch: Images per training batch and process.
-        workers: Processes that read ahead; 0 reads in between. Each needs tars of its own.
-        seed: Of the order in which images come, and of how they are changed.
+        resize_mode: How a photo is resized to the input of the network.
+        train_transforms: Augmentations of training images, as in `FolderDataModule`.
+        shuffle_buffer: Images among which the next one is drawn.
+        batch_size: Images per training batch and process.
+        num_workers: Worker processes, each of which reads its own tars; 0 reads in this process.
+        seed: Seed of the order of the images and of their augmentation.
     """
 
-    reads_training = False
+    opens_train_split = False
 
     def __init__(
         self,
-        stream: str,
+        train_url: str,
         shards: str,
         *,
-        fit: Fit = "crop",
-        augment: Specs | None = None,
-        buffer: int = 1000,
-        batch: int = 32,
-        workers: int = 2,
+        resize_mode: ResizeMode = "crop",
+        train_transforms: list[AugmentationSpec] | None = None,
+        shuffle_buffer: int = 1000,
+        batch_size: int = 32,
+        num_workers: int = 2,
         seed: int = 0,
     ) -> None:
-        check_address(stream)
-        self.stream, self.buffer = stream, buffer
-        super().__init__(shards, fit=fit, augment=augment, batch=batch, workers=workers, seed=seed)
+        check_url(train_url)
+        self.train_url, self.shuffle_buffer = train_url, shuffle_buffer
+        super().__init__(
+            shards,
+            resize_mode=resize_mode,
+            train_transforms=train_transforms,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            seed=seed,
+        )
         if self.info.size:
             raise ValueError(
-                f"{shards} holds small images; ShardClassificationDataModule reads them, exactly"
+                f"{shards} holds arrays and no image files; use ShardClassificationDataModule"
             )
 
     def setup(self, stage: str) -> None:
-        """Open what lies on the disk."""
+        """Open the images on disk; the training images are read from the stream."""
         super().setup("validate" if stage == "fit" else stage)
 
     def train_dataloader(self) -> StreamLoader:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return training images as they come."""
-        made = partial(
-            labeled_sample,
-            framing=self.framing(),
-            augmentations=self.augmentations,
+        """Return batches of streamed training images."""
+        transform = partial(
+            to_labeled_batch,
+            resize=self.resize,
+            transforms=self.train_transforms,
             seed=self.seed,
-            classes=len(self.info.classes),
+            num_classes=len(self.info.classes),
         )
-        return loader(self, self.info, made, joined)
+        return stream_loader(self, self.info, transform, concatenate_batches)
 
 
-def loader(
+def stream_loader(
     data: WebDatasetCaptionDataModule | WebDatasetClassificationDataModule,
     info: ShardInfo,
-    made: Callable[[StreamedSample, int], Any],
-    collate: Callable[[list[Any]], Any],
+    transform: Callable[[StreamedSample, int], Any],
+    collate_fn: Callable[[list[Any]], Any],
 ) -> StreamLoader:
-    """Return the training batches of a process."""
-    facts = info.splits["train"]
-    address = data.stream.rstrip("/")
+    """Return the training batches of this process."""
+    split = info.splits["train"]
+    url = data.train_url.rstrip("/")
     stream = SampleStream(
-        [f"{address}/{shard_name('train', number)}" for number in range(len(facts.shards))],
-        facts.samples,
-        made,
-        batch=data.batch,
-        buffer=data.buffer,
+        [f"{url}/{shard_name('train', number)}" for number in range(len(split.shards))],
+        split.samples,
+        transform,
+        batch_size=data.batch_size,
+        buffer_size=data.shuffle_buffer,
         seed=data.seed,
         rank=data.rank,
-        world=data.world,
-        workers=data.workers,
+        num_replicas=data.world_size,
+        num_workers=data.num_workers,
     )
     trainer = data.trainer
     epoch = (lambda: trainer.current_epoch) if trainer else (lambda: 0)
-    return StreamLoader(stream, collate, epoch=epoch, workers=data.workers)
+    return StreamLoader(stream, collate_fn, epoch=epoch, num_workers=data.num_workers)
 
 
-def told_sample(
-    sample: StreamedSample, number: int, *, framing: ResizeSpec, mirror: bool, seed: int
+def to_caption_sample(
+    sample: StreamedSample, number: int, *, resize: ResizeSpec, hflip: bool, seed: int
 ) -> CaptionSample:
-    """Return a photo with its captions, as `CaptionDataset` gives it."""
-    entry = caption_entry(sample.record, sample.place, "train")
-    pixels, _ = frame(decoded(sample.image, sample.place), framing)
-    told = CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
-    if not mirror or bool(numbered_uniforms(mixed(seed), [number], 1) >= 0.5):
-        return told
-    return mirrored_words(told._replace(image=pixels.flip(-1)))
+    """Return a photo with its captions, as `CaptionDataset` does.
+
+    Args:
+        sample: A sample of the stream.
+        number: Number of the sample in the stream, which decides the flip.
+        resize: Size and mode.
+        hflip: Whether half of the photos are flipped horizontally.
+        seed: Seed of the flips.
+    """
+    entry = caption_entry(sample.record, sample.location, "train")
+    pixels, _ = resize_to_input(decode_image(sample.image, sample.location), resize)
+    result = CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
+    if not hflip or bool(per_sample_uniforms(mix_seed(seed), [number], 1) >= 0.5):
+        return result
+    return hflip_sample(result._replace(image=pixels.flip(-1)))
 
 
-def labeled_sample(
+def to_labeled_batch(
     sample: StreamedSample,
     number: int,
     *,
-    framing: ResizeSpec,
-    augmentations: tuple[Augmentation, ...],
+    resize: ResizeSpec,
+    transforms: tuple[Augmentation, ...],
     seed: int,
-    classes: int,
+    num_classes: int,
 ) -> LabeledBatch:
-    """Return an image with its class, as `FramedPhotos` gives it, as a batch of one.
+    """Return an image with its class as a batch of one, as `ImageFiles` does.
 
     Raises:
-        ValueError: If it has no class, or one that is not named.
+        ValueError: If it has no class, or one without a name.
     """
-    if not 0 <= sample.label < classes:
-        raise ValueError(f"{sample.place}: the class must be one of {classes}, got {sample.label}")
-    image = decoded(sample.image, sample.place)
+    if not 0 <= sample.label < num_classes:
+        raise ValueError(
+            f"{sample.location}: the class must be at least 0 and below {num_classes}, got "
+            f"{sample.label}"
+        )
+    image = decode_image(sample.image, sample.location)
     label = torch.tensor([sample.label])
-    return FramedPhotos([image], label, framing, augmentations, seed=seed)[[number]]
+    return ImageFiles([image], label, resize, transforms, seed=seed)[[number]]
 
 
-def joined(batches: list[LabeledBatch]) -> LabeledBatch:
-    """Return batches as one.
+def concatenate_batches(batches: list[LabeledBatch]) -> LabeledBatch:
+    """Return several batches as one.
 
     Example:
-        >>> one = LabeledBatch(torch.zeros(1, 1, 2, 3, dtype=torch.uint8), torch.tensor([7]))
-        >>> joined([one, one]).labels
+        >>> batch = LabeledBatch(torch.zeros(1, 1, 2, 3, dtype=torch.uint8), torch.tensor([7]))
+        >>> concatenate_batches([batch, batch]).labels
         tensor([7, 7])
     """
     return LabeledBatch(*map(torch.cat, zip(*batches, strict=True)))

@@ -1,51 +1,23 @@
 from .launcher import (
-    ChildMonitor as ChildMonitor,
-)
-from .launcher import (
-    WatchedLauncher as WatchedLauncher,
-)
-from .launcher import (
-    end_children as end_children,
-)
-from .launcher import (
+    ChildLauncher as ChildLauncher,
+    configure_strategy as configure_strategy,
     failed_child as failed_child,
-)
-from .launcher import (
-    keep_watch as keep_watch,
+    terminate_children as terminate_children,
 )
 from .peers import (
-    LifeSigns as LifeSigns,
-)
-from .peers import (
-    PeerMonitor as PeerMonitor,
-)
-from .peers import (
-    losses_told as losses_told,
-)
-from .peers import (
-    peer_lost as peer_lost,
+    SameDataCheck as SameDataCheck,
+    is_peer_lost as is_peer_lost,
+    report_lost_peers as report_lost_peers,
 )
 from .reduce import (
-    fair_share as fair_share,
+    all_gather_union as all_gather_union,
+    all_reduce_mean as all_reduce_mean,
+    all_reduce_std as all_reduce_std,
+    ddp_loss_scale as ddp_loss_scale,
+    world_size as world_size,
 )
-from .reduce import (
-    known_anywhere as known_anywhere,
-)
-from .reduce import (
-    mean_of_all as mean_of_all,
-)
-from .reduce import (
-    processes as processes,
-)
-from .reduce import (
-    spread_of_all as spread_of_all,
-)
-from .sample_rng import (
-    StepDraws as StepDraws,
-)
-from .sample_rng import (
-    step_draws as step_draws,
-)
-from .seed import (
-    reseed as reseed,
+from .rng import (
+    StepGenerator as StepGenerator,
+    seed_step as seed_step,
+    step_generator as step_generator,
 )

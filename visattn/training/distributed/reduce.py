@@ -1,4 +1,4 @@
-"""Sums and means over all processes of a run, so that several learn what one would."""
+"""Reductions over all processes of a run: loss scale, mean, standard deviation, union."""
 
 from collections.abc import Iterable
 
@@ -7,82 +7,82 @@ from jaxtyping import Float
 from torch import Tensor, distributed
 
 
-def processes() -> int:
-    """Return how many processes train or evaluate together.
+def world_size() -> int:
+    """Return the number of processes.
 
     Example:
-        >>> processes()
+        >>> world_size()
         1
     """
-    known = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if known else 1
+    initialized = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if initialized else 1
 
 
-def fair_share(count: int | Tensor, device: torch.device) -> float | Float[Tensor, ""]:
-    """Return by what a process multiplies its mean, so that the mean over processes is that of all.
+def ddp_loss_scale(count: int | Tensor, device: torch.device) -> float | Float[Tensor, ""]:
+    """Return the factor of a local mean loss, so that the DDP average is the mean over all samples.
 
-    Gradients are averaged over processes as if each had as many words, or whatever its loss is a
-    mean of; a process with more of them must count for more.
+    DDP averages gradients over processes with equal weights, although their losses are means over
+    different numbers of words or samples. The factor is `count * world_size / total count`.
 
     Args:
-        count: Of what this process's mean is taken.
-        device: Where the processes meet.
+        count: Number of values in the mean of this process.
+        device: Device for communication.
 
     Example:
-        >>> fair_share(3, torch.device("cpu"))
+        >>> ddp_loss_scale(3, torch.device("cpu"))
         1.0
     """
-    if processes() == 1:
+    if world_size() == 1:
         return 1.0
     own = torch.as_tensor(count, dtype=torch.float32, device=device)
-    every = own.clone()
-    distributed.all_reduce(every)
-    return own * processes() / every.clamp(min=1)
+    gathered = own.clone()
+    distributed.all_reduce(gathered)
+    return own * world_size() / gathered.clamp(min=1)
 
 
-def mean_of_all(value: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Return the mean of a number that each process has.
+def all_reduce_mean(value: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """Return the mean of a scalar over all processes.
 
     Example:
-        >>> mean_of_all(torch.tensor(3.0))
+        >>> all_reduce_mean(torch.tensor(3.0))
         tensor(3.)
     """
-    if processes() == 1:
+    if world_size() == 1:
         return value
-    every = value.detach().clone()
-    distributed.all_reduce(every)
-    return every / processes()
+    gathered = value.detach().clone()
+    distributed.all_reduce(gathered)
+    return gathered / world_size()
 
 
-def spread_of_all(values: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
-    """Return the standard deviation of all values that the processes have, unbiased.
+def all_reduce_std(values: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
+    """Return the unbiased standard deviation of the values of all processes.
 
     Example:
-        >>> spread_of_all(torch.tensor([1.0, 3.0]))
+        >>> all_reduce_std(torch.tensor([1.0, 3.0]))
         tensor(1.4142)
     """
-    if processes() == 1:
+    if world_size() == 1:
         return values.std()
-    given = values.detach().double()
-    sums = torch.stack([given.new_tensor(given.numel()), given.sum(), given.square().sum()])
+    local = values.detach().double()
+    sums = torch.stack([local.new_tensor(local.numel()), local.sum(), local.square().sum()])
     distributed.all_reduce(sums)
     count, total, squares = sums.unbind()
     variance = (squares - total.square() / count).clamp(min=0) / (count - 1)
     return variance.sqrt().to(values.dtype)
 
 
-def known_anywhere(names: Iterable[str]) -> list[str]:
-    """Return the names that any process knows, the same list in each.
+def all_gather_union(names: Iterable[str]) -> list[str]:
+    """Return the sorted union of names over all processes, such as the metrics to log.
 
-    What only some processes have must be told by all: else those that tell wait for the others.
+    A metric that only some processes log would let these wait for the others.
 
     Example:
-        >>> known_anywhere({"b", "a"})
+        >>> all_gather_union({"b", "a"})
         ['a', 'b']
     """
     own = set(names)
-    if processes() > 1:
-        every: list[set[str]] = [set()] * processes()
-        distributed.all_gather_object(every, own)
-        own = set().union(*every)
+    if world_size() > 1:
+        gathered: list[set[str]] = [set()] * world_size()
+        distributed.all_gather_object(gathered, own)
+        own = set().union(*gathered)
     return sorted(own)

@@ -1,4 +1,4 @@
-"""Metrics over a whole split and all processes."""
+"""Metrics over a whole split, exact for any batch size and any number of processes."""
 
 import lazy_loader
 

@@ -17,7 +17,7 @@ from .chance_level import (
     wilson_interval as wilson_interval,
 )
 from .classification import (
-    ClassScores as ClassScores,
+    ClassificationScores as ClassificationScores,
 )
 from .grounding import (
     PhraseScores as PhraseScores,

@@ -1,4 +1,4 @@
-"""Generated captions of a whole split held against what people wrote."""
+"""Metrics of captions: BLEU, ROUGE-L and CIDEr-D, and the correctness of scene captions."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -7,19 +7,21 @@ from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.scenes.verify import judge
+from visattn.data.scenes.verify import score_caption
 from visattn.data.scenes.world import World
 from visattn.metrics.captioning.scores import CaptionScores, caption_scores
 from visattn.training.metrics.weighted_mean import WeightedMean
 
-OF_REFERENCES = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
+REFERENCE_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
+SCENE_CAPTION_METRICS = ("caption_accuracy", "parsed")
+SCENE_MAP_METRICS = ("pointing_game", "correctness", "lift")
 
 
 class ReferenceScores:
-    """Captions of a split and their references, scored once, when all are there.
+    """BLEU, ROUGE-L and CIDEr-D of the captions of a split.
 
-    The scores look at all captions together, so they are no means over batches: captions of all
-    processes are gathered first, and an image that came twice counts once.
+    They are corpus metrics, not means over batches: the captions of all processes are gathered
+    before they are scored, and an image that occurs twice counts once.
     """
 
     def __init__(self) -> None:
@@ -27,49 +29,46 @@ class ReferenceScores:
         self.references: dict[str, tuple[str, ...]] = {}
 
     def update(self, samples: Sequence[CaptionSample], captions: Sequence[str]) -> None:
-        """Take in captions and the samples they tell of."""
+        """Add one caption per sample."""
         for sample, caption in zip(samples, captions, strict=True):
             self.captions[sample.id] = caption
             self.references[sample.id] = sample.references
 
-    def gathered(self) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-        """Return captions and references of all processes, by image, in the order of names."""
+    def gather(self) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+        """Return the captions and references of all processes by image id, sorted by id."""
         parts: list[Any] = [(self.captions, self.references)]
         if distributed.is_available() and distributed.is_initialized():
             parts = [None] * distributed.get_world_size()
             distributed.all_gather_object(parts, (self.captions, self.references))
-        captions = {name: said for told, _ in parts for name, said in told.items()}
-        references = {name: written for _, known in parts for name, written in known.items()}
-        names = sorted(captions)
-        return {n: captions[n] for n in names}, {n: references[n] for n in names}
+        captions = {image_id: text for part, _ in parts for image_id, text in part.items()}
+        references = {image_id: texts for _, part in parts for image_id, texts in part.items()}
+        ids = sorted(captions)
+        return {key: captions[key] for key in ids}, {key: references[key] for key in ids}
 
     def compute(self) -> tuple[dict[str, str], CaptionScores]:
-        """Return the captions of all images, by their names, and their scores together."""
-        captions, references = self.gathered()
+        """Return the captions by image id, and their scores."""
+        captions, references = self.gather()
         return captions, caption_scores(captions, references)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all captions."""
         self.captions.clear()
         self.references.clear()
 
 
-OF_WORDS = ("truth", "understood")
-OF_MAPS = ("pointing", "correctness", "lift")
-
-
 class SceneScores(nn.Module):
-    """Running scores of captions about scenes.
+    """Metrics of captions of scenes, and of the attention of their words.
 
-    `truth`: share of captions that hold in every claim. `understood`: share that the grammar
-    covers. Over the visual words of true captions: `pointing`, how often the strongest place lies
-    in the box; `correctness`, attention inside it; `lift`, how much more that is than evenly
-    spread attention would have there.
+    `caption_accuracy`: fraction of the captions whose claims are all true. `parsed`: fraction that
+    the grammar covers. Over the visual words of true captions: `pointing_game`, how often the
+    maximum of the map lies in the box of the object; `correctness`, the attention inside it;
+    `lift`, the correctness minus that of uniform attention.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.ratios = nn.ModuleDict({name: WeightedMean() for name in (*OF_WORDS, *OF_MAPS)})
+        names = (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS)
+        self.metrics = nn.ModuleDict({name: WeightedMean() for name in names})
 
     def update(
         self,
@@ -77,19 +76,20 @@ class SceneScores(nn.Module):
         maps: Sequence[Float[Tensor, "_t gy gx"]],
         worlds: Sequence[World],
     ) -> None:
-        """Take in captions with their maps and the scenes they are about."""
-        judged = [judge(*each) for each in zip(captions, maps, worlds, strict=True)]
-        count, visual = len(judged), sum(one.visual for one in judged)
-        correctness = float(sum(one.correctness for one in judged))
-        for name, amount, among in (
-            ("truth", sum(one.true for one in judged), count),
-            ("understood", sum(one.understood for one in judged), count),
-            ("pointing", sum(one.hits for one in judged), visual),
-            ("correctness", correctness, visual),
-            ("lift", correctness - float(sum(one.baseline for one in judged)), visual),
+        """Add captions with their maps and the scenes that they describe."""
+        scores = [score_caption(*triple) for triple in zip(captions, maps, worlds, strict=True)]
+        count, num_visual = len(scores), sum(score.num_visual_words for score in scores)
+        correctness = float(sum(score.correctness for score in scores))
+        baseline = float(sum(score.baseline for score in scores))
+        for name, amount, weight in (
+            ("caption_accuracy", sum(score.true for score in scores), count),
+            ("parsed", sum(score.parsed for score in scores), count),
+            ("pointing_game", sum(score.hits for score in scores), num_visual),
+            ("correctness", correctness, num_visual),
+            ("lift", correctness - baseline, num_visual),
         ):
-            self[name].update(float(amount), among)
+            self[name].update(float(amount), weight)
 
     def __getitem__(self, name: str) -> WeightedMean:
-        """Return one score."""
-        return cast("WeightedMean", self.ratios[name])
+        """Return a metric."""
+        return cast("WeightedMean", self.metrics[name])

@@ -1,4 +1,4 @@
-"""What guessing would score, and whether a score is more than that."""
+"""Accuracy at chance level, and whether an accuracy differs from it."""
 
 import math
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from jaxtyping import Int
 from torch import Tensor
 from torchmetrics import Metric
 
-_Z = 1.959964  # standard deviations to each side that hold 95 % of a Gaussian
+_Z = 1.959964  # the 97.5 % quantile of the standard normal distribution
 Verdict = Literal["above chance", "at chance", "below chance"]
 
 
 class ClassCounts(Metric):
-    """How many images each class has, over everything that was seen.
+    """Number of images of each class.
 
     Args:
-        classes: How many classes there are.
+        num_classes: Number of classes.
 
     Example:
         >>> counts = ClassCounts(3)
@@ -29,25 +29,25 @@ class ClassCounts(Metric):
     full_state_update = False
     counts: Tensor
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.add_state("counts", torch.zeros(classes, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("counts", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, labels: Int[Tensor, " b"]) -> None:
-        """Take in the true classes of images."""
+        """Add the true classes of images."""
         self.counts += torch.bincount(labels, minlength=len(self.counts))
 
     def compute(self) -> Int[Tensor, " k"]:
-        """Return the number of images of each class so far."""
+        """Return the number of images of each class."""
         return self.counts.clone()
 
 
 class ChanceLevel(NamedTuple):
-    """The accuracy of guesses that do not look at the image.
+    """The accuracy of guesses that do not use the image, with a 95 % confidence interval.
 
-    Two of them: any class alike, and always the most frequent one, which is at least as good. The
-    interval reaches from Wilson's lower end for the first to his upper end for the second, each of
-    95 %, for as many images as were scored.
+    There are two such guesses: a class drawn uniformly, and always the most frequent class, which
+    is at least as accurate. The interval reaches from the lower end of Wilson's interval of the
+    first to the upper end of that of the second, for the number of images.
 
     Example:
         >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))
@@ -64,27 +64,27 @@ class ChanceLevel(NamedTuple):
     majority: float
     low: float
     high: float
-    images: int
-    guess: str
-    """The most frequent class; none if all are equally frequent."""
+    num_images: int
+    majority_class: str
+    """The most frequent class; empty if all are equally frequent."""
 
     def verdict(self, accuracy: float) -> Verdict:
-        """Return where an accuracy lies, with respect to the interval."""
+        """Return whether an accuracy lies above, in or below the interval."""
         if self.low <= accuracy <= self.high:
             return "at chance"
         return "above chance" if accuracy > self.high else "below chance"
 
-    def notes(self, scores: dict[str, float], *, errors: bool = False) -> dict[str, Any]:
-        """Return what a task notes of its scores: a verdict on each, and a sentence on the guess.
+    def report(self, scores: dict[str, float], *, errors: bool = False) -> dict[str, Any]:
+        """Return a verdict on each score, and a sentence about the first.
 
         Args:
-            scores: By their names, with that of the split; the sentence is on the first.
-            errors: The scores are shares of wrong answers, not of right ones.
+            scores: By metric name, split included.
+            errors: Whether the scores are error rates; otherwise they are accuracies.
 
         Example:
             >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))
-            >>> notes = level.notes({"test/error": 0.41}, errors=True)
-            >>> notes["test/error_verdict"], notes["test/error_by_guessing"]
+            >>> report = level.report({"test/error": 0.41}, errors=True)
+            >>> report["test/error_verdict"], report["test/error_majority_baseline"]
             ('at chance', 0.4)
         """
         first = next(iter(scores))
@@ -92,44 +92,50 @@ class ChanceLevel(NamedTuple):
         verdicts = {
             name: self.verdict(1 - score if errors else score) for name, score in scores.items()
         }
-        ends = f"{min(low, high):.4f} to {max(low, high):.4f}"
-        always = f", {majority:.4f} by always answering {self.guess!r}" if self.guess else ""
+        interval = f"{min(low, high):.4f} to {max(low, high):.4f}"
+        constant = (
+            f", {majority:.4f} by always answering {self.majority_class!r}"
+            if self.majority_class
+            else ""
+        )
         return {
             **{f"{name}_verdict": verdict for name, verdict in verdicts.items()},
-            f"{first}_by_guessing": round(majority, 6),
+            f"{first}_majority_baseline": round(majority, 6),
             "chance": (
-                f"{first} is {verdicts[first]}: guessing gives {uniform:.4f}{always}; over "
-                f"{self.images:,} images {ends} with 95 % confidence"
+                f"{first} is {verdicts[first]}: guessing gives {uniform:.4f}{constant}; over "
+                f"{self.num_images:,} images {interval} with 95 % confidence"
             ),
         }
 
 
-def chance_level(counts: Int[Tensor, " k"], names: Sequence[str]) -> ChanceLevel:
-    """Return what guessing would score.
+def chance_level(counts: Int[Tensor, " k"], class_names: Sequence[str]) -> ChanceLevel:
+    """Return the accuracy at chance level.
 
     Args:
-        counts: How many images of each class were scored, at least one in all.
-        names: Of the classes.
+        counts: Number of images of each class, at least one in total.
+        class_names: Names of the classes.
     """
-    images, most = int(counts.sum()), int(counts.max())
-    uniform, majority = 1 / len(counts), most / images
-    low, high = wilson_interval(uniform, images)[0], wilson_interval(majority, images)[1]
-    guess = "" if int(counts.min()) == most else names[int(counts.argmax())]
-    return ChanceLevel(uniform, majority, low, high, images, guess)
+    num_images, largest = int(counts.sum()), int(counts.max())
+    uniform, majority = 1 / len(counts), largest / num_images
+    low, _ = wilson_interval(uniform, num_images)
+    _, high = wilson_interval(majority, num_images)
+    majority_class = "" if int(counts.min()) == largest else class_names[int(counts.argmax())]
+    return ChanceLevel(uniform, majority, low, high, num_images, majority_class)
 
 
-def wilson_interval(rate: float, count: int) -> tuple[float, float]:
-    """Return the interval that holds 95 % of the shares that chance would give.
+def wilson_interval(probability: float, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a proportion.
 
     Args:
-        rate: The share that is expected, in [0, 1].
-        count: How many trials there are, at least 1.
+        probability: The expected proportion, in [0, 1].
+        count: Number of trials, at least 1.
 
     Example:
         >>> [round(end, 4) for end in wilson_interval(0.5, 100)]
         [0.4038, 0.5962]
     """
-    spread = _Z**2 / count
-    middle = (rate + spread / 2) / (1 + spread)
-    half = _Z * math.sqrt(rate * (1 - rate) / count + spread / (4 * count)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    variance = _Z**2 / count
+    center = (probability + variance / 2) / (1 + variance)
+    root = math.sqrt(probability * (1 - probability) / count + variance / (4 * count))
+    margin = _Z * root / (1 + variance)
+    return max(0.0, center - margin), min(1.0, center + margin)

@@ -1,28 +1,33 @@
-"""How well classes are told, over everything that was seen."""
+"""Accuracy and calibration of a classifier."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics import Metric
 
-OF_CLASSES = ("accuracy", "balanced", "worst", "calibration")
+CLASSIFICATION_METRICS = (
+    "accuracy",
+    "balanced_accuracy",
+    "worst_class_accuracy",
+    "calibration_error",
+)
 
 
-class ClassScores(Metric):
-    """Accuracy, accuracy of each class, and how far confidence is from being right.
+class ClassificationScores(Metric):
+    """Accuracy, per-class accuracy and expected calibration error.
 
-    Sums of whole numbers are all that is kept, so that it is exact over batches of any size and
-    over several processes.
+    The state consists of sums only, so the result is exact for any batch size and any number of
+    processes.
 
     Args:
-        classes: How many classes there are.
-        bins: Into how many equal parts of [0, 1] confidences are sorted.
+        num_classes: Number of classes.
+        num_bins: Number of equal-width bins of the confidence.
 
     Example:
-        >>> scores = ClassScores(2)
+        >>> scores = ClassificationScores(2)
         >>> scores.update(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1]))
-        >>> found = scores.compute()
-        >>> float(found["accuracy"]), round(float(found["calibration"]), 3)
+        >>> results = scores.compute()
+        >>> float(results["accuracy"]), round(float(results["calibration_error"]), 3)
         (0.5, 0.5)
 
     Source:
@@ -31,47 +36,51 @@ class ClassScores(Metric):
 
     full_state_update = False
     confusion: Tensor
-    filled: Tensor
-    confidence: Tensor
-    right: Tensor
+    bin_counts: Tensor
+    bin_confidence: Tensor
+    bin_correct: Tensor
 
-    def __init__(self, classes: int, *, bins: int = 15) -> None:
+    def __init__(self, num_classes: int, *, num_bins: int = 15) -> None:
         super().__init__()
-        self.classes, self.bins = classes, bins
-        counts = torch.zeros(classes, classes, dtype=torch.int64)
+        self.num_classes, self.num_bins = num_classes, num_bins
+        counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         self.add_state("confusion", counts, dist_reduce_fx="sum")
-        for name in ("filled", "confidence", "right"):
-            zeros = torch.zeros(bins, dtype=torch.float64)
+        for name in ("bin_counts", "bin_confidence", "bin_correct"):
+            zeros = torch.zeros(num_bins, dtype=torch.float64)
             self.add_state(name, zeros, dist_reduce_fx="sum")
 
-    def update(self, scores: Float[Tensor, "b k"], labels: Int[Tensor, " b"]) -> None:
-        """Take in the scores of images, before softmax, and their true classes."""
-        confidence, told = scores.double().softmax(1).max(1)
-        cells = torch.bincount(labels * self.classes + told, minlength=self.classes**2)
-        self.confusion += cells.view(self.classes, self.classes)
-        bins = (confidence * self.bins).ceil().long().clamp(1, self.bins) - 1  # open below
-        self.filled.index_add_(0, bins, torch.ones_like(confidence))
-        self.confidence.index_add_(0, bins, confidence)
-        self.right.index_add_(0, bins, (told == labels).double())
+    def update(self, logits: Float[Tensor, "b k"], labels: Int[Tensor, " b"]) -> None:
+        """Add the logits of images and their true classes."""
+        confidence, predictions = logits.double().softmax(1).max(1)
+        cells = labels * self.num_classes + predictions
+        counts = torch.bincount(cells, minlength=self.num_classes**2)
+        self.confusion += counts.view(self.num_classes, self.num_classes)
+        scaled = confidence * self.num_bins
+        bins = scaled.ceil().long().clamp(1, self.num_bins) - 1  # bins are open below
+        self.bin_counts.index_add_(0, bins, torch.ones_like(confidence))
+        self.bin_confidence.index_add_(0, bins, confidence)
+        self.bin_correct.index_add_(0, bins, (predictions == labels).double())
 
     def compute(self) -> dict[str, Tensor]:
-        """Return what is known so far.
+        """Return all metrics.
 
         Returns:
-            `accuracy`; `balanced`, the mean of the classes' accuracies, and `worst`, the least of
-            them, both over classes that were seen; `calibration`, the expected calibration error;
-            and `confusion`, how many images of each class (rows) were told as which (columns).
+            `accuracy`; `balanced_accuracy`, the mean of the per-class accuracies, and
+            `worst_class_accuracy`, their minimum, both over classes with images;
+            `calibration_error`, the expected calibration error; and `confusion`, the confusion
+            matrix with true classes in rows and predicted classes in columns.
         """
-        per_class = self.per_class()
-        seen = per_class[~per_class.isnan()]
+        per_class = self.per_class_accuracy()
+        present = per_class[~per_class.isnan()]
+        gaps = (self.bin_correct - self.bin_confidence).abs()
         return {
             "accuracy": (self.confusion.diag().sum() / self.confusion.sum()).float(),
-            "balanced": seen.mean(),
-            "worst": seen.min() if len(seen) else seen.sum(),
+            "balanced_accuracy": present.mean(),
+            "worst_class_accuracy": present.min() if len(present) else present.sum(),
             "confusion": self.confusion.clone(),
-            "calibration": ((self.right - self.confidence).abs().sum() / self.filled.sum()).float(),
+            "calibration_error": (gaps.sum() / self.bin_counts.sum()).float(),
         }
 
-    def per_class(self) -> Float[Tensor, " k"]:
-        """Return the accuracy of each class so far; NaN for one that was not seen."""
+    def per_class_accuracy(self) -> Float[Tensor, " k"]:
+        """Return the accuracy of each class; NaN for a class without images."""
         return (self.confusion.diag() / self.confusion.sum(1)).float()

@@ -1,4 +1,4 @@
-"""Shares that are exact over batches of any size and over several processes."""
+"""A weighted mean that is exact for any batch size and any number of processes."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from torchmetrics import Metric
 
 
 class WeightedMean(Metric):
-    """An amount over a count, both summed over everything that was seen; NaN over nothing.
+    """The sum of all amounts divided by the sum of their counts; NaN before the first update.
 
     Example:
-        >>> share = WeightedMean()
-        >>> share.update(3, 4)
-        >>> share.update(0, 2)
-        >>> share.compute()
+        >>> mean = WeightedMean()
+        >>> mean.update(3, 4)
+        >>> mean.update(0, 2)
+        >>> mean.compute()
         tensor(0.5000)
     """
 
@@ -28,10 +28,10 @@ class WeightedMean(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, amount: float | Tensor, count: float | Tensor) -> None:
-        """Take in an amount and the count that it is a share of."""
+        """Add an amount and its count."""
         self.amount += amount
         self.count += count
 
     def compute(self) -> Tensor:
-        """Return the share so far."""
+        """Return the mean."""
         return (self.amount / self.count).float()

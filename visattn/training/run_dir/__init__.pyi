@@ -1,39 +1,13 @@
 from .checkpoints import (
     ResumePoint as ResumePoint,
-)
-from .checkpoints import (
     find_resume_point as find_resume_point,
-)
-from .checkpoints import (
     set_aside as set_aside,
 )
 from .create import (
-    ScoresFile as ScoresFile,
-)
-from .create import (
-    claim as claim,
-)
-from .create import (
-    held as held,
-)
-from .create import (
-    latest_run as latest_run,
-)
-from .create import (
-    next_run as next_run,
-)
-from .create import (
-    refuse_taken as refuse_taken,
-)
-from .find import (
-    finished_run as finished_run,
-)
-from .find import (
-    run_checkpoint as run_checkpoint,
-)
-from .find import (
-    run_config as run_config,
-)
-from .find import (
-    run_of as run_of,
+    ScoreWriter as ScoreWriter,
+    create_run_dir as create_run_dir,
+    latest_run_dir as latest_run_dir,
+    lock_run_dir as lock_run_dir,
+    next_run_dir as next_run_dir,
+    require_empty_run_dir as require_empty_run_dir,
 )

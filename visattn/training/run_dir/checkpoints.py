@@ -1,4 +1,4 @@
-"""The checkpoints in the folder of a run: which is the newest, and which cannot be used."""
+"""Checkpoints in a run folder: the newest usable one, and the damaged ones."""
 
 import os
 import zipfile
@@ -8,66 +8,67 @@ from typing import NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from visattn.training.checkpoint.reader import Progress, read_checkpoint, read_progress
+from visattn.models.serialization.checkpoint import Progress, read_checkpoint, read_progress
 from visattn.training.checkpoint.resume_checks import check_resumable
 
 
 class ResumePoint(NamedTuple):
-    """Where a run can be resumed from."""
+    """Newest usable checkpoint of a run."""
 
     file: Path | None
-    """The newest checkpoint that is whole; None if there is none."""
+    """Newest undamaged checkpoint; None if there is none."""
     progress: Progress
-    """How far training had come there."""
+    """Progress of training in this checkpoint."""
     unusable: tuple[Path, ...]
-    """Checkpoints that are damaged, or hold something else."""
+    """Files that are damaged or not checkpoints of a run."""
 
 
 def find_resume_point(run: Path) -> ResumePoint:
-    """Return the newest checkpoint of a run that can be read whole, and say which were skipped.
+    """Return the newest undamaged checkpoint of a run, and log which files were skipped.
 
-    The newest one is the one after the most steps, whatever the dates of the files: copying a
-    folder changes these.
+    The newest checkpoint is the one with the most steps; modification times only decide between
+    equal ones, because copying a folder changes them.
 
     Args:
-        run: Its folder. Checkpoints of a scheduler lie there, the others in `checkpoints`.
+        run: Folder of the run; checkpoints are in `checkpoints`, those written for a cluster
+            scheduler directly in the folder.
 
     Raises:
-        OSError: If a file cannot be read though it may be whole: this user may not, or it is a
-            link to what is not there. It may be the newest one.
+        OSError: If a file cannot be opened, by its permissions or because it is a broken link. It
+            may be the newest checkpoint.
     """
     unusable: dict[Path, str] = {}
-    found: list[tuple[Progress, bool, int, Path]] = []
+    candidates: list[tuple[Progress, bool, int, Path]] = []
     for file in _checkpoint_files(run):
         if not file.is_file():
-            unusable[file] = "it is no file"
+            unusable[file] = "it is not a regular file"
             continue
         try:
-            dated = file.stat().st_mtime_ns  # decides between equals
-            found.append((read_progress(file), file.stem == "last", dated, file))
+            modified = file.stat().st_mtime_ns
+            candidates.append((read_progress(file), file.stem == "last", modified, file))
         except ValueError as error:
             unusable[file] = str(error)
     newest, progress = None, Progress(0, 0)
-    for progress, _, _, file in sorted(found, reverse=True):  # noqa: B007 (that of the newest)
+    for progress, _, _, file in sorted(candidates, reverse=True):  # noqa: B007 (used below)
         if not (reason := _damage(file)):
             newest = file
             break
         unusable[file] = reason
     if unusable:
-        reasons = {file: why.replace(f"{file} ", "it ", 1) for file, why in unusable.items()}
+        reasons = {file: text.replace(f"{file} ", "it ", 1) for file, text in unusable.items()}
         lines = [f"{file} cannot be used: {reason}" for file, reason in reasons.items()]
-        lines += [] if newest else [f"nothing in {run} can be gone on from"]
+        lines += [] if newest else [f"{run} holds no usable checkpoint"]
         rank_zero_info("\n".join(lines))
     return ResumePoint(newest, progress, tuple(unusable))
 
 
-def set_aside(files: Iterable[Path], run: Path, ending: str = ".damaged") -> None:
-    """Rename checkpoints, so that the run does not overwrite them; say how they are called now.
+def set_aside(files: Iterable[Path], run: Path, suffix: str = ".damaged") -> None:
+    """Rename checkpoints, so that the run does not overwrite them, and log their new names.
 
     Args:
-        files: Of this run.
-        run: Its folder.
-        ending: Of the new name; a number follows where that name is taken.
+        files: Checkpoints of the run.
+        run: Folder of the run.
+        suffix: Suffix of the new name; a number is added if a file of that name exists.
 
     Example:
         >>> folder = getfixture("tmp_path") / "checkpoints"
@@ -79,22 +80,22 @@ def set_aside(files: Iterable[Path], run: Path, ending: str = ".damaged") -> Non
         ['last.ckpt.damaged', 'last.ckpt.damaged-2']
     """
     for file in files:
-        # Beside the others also for a scheduler's: Lightning resumes from what looks like one.
-        target = run / "checkpoints" / f"{file.name}{ending}"
+        # In `checkpoints` also for a scheduler's file, since Lightning resumes from those it finds.
+        target = run / "checkpoints" / f"{file.name}{suffix}"
         number = 1
         while os.path.lexists(target):
             number += 1
-            target = target.with_name(f"{file.name}{ending}-{number}")
+            target = target.with_name(f"{file.name}{suffix}-{number}")
         target.parent.mkdir(exist_ok=True)
         file.rename(target)
         rank_zero_info(f"{file} is kept as {target}")
 
 
 def _checkpoint_files(run: Path) -> Iterator[Path]:
-    """Yield what is called a checkpoint in a run.
+    """Yield the files of a run that are named like checkpoints.
 
     Raises:
-        OSError: If a folder or a file cannot be read by this user, or is a link that leads nowhere.
+        OSError: If a folder or file is not readable, or a broken link.
     """
     scheduled = [path for path in _entries(run) if path.name.startswith("hpc_ckpt_")]
     for file in [*scheduled, *_entries(run / "checkpoints")]:
@@ -105,10 +106,10 @@ def _checkpoint_files(run: Path) -> Iterator[Path]:
                 with file.open("rb"):
                     pass
             elif file.is_symlink() and not file.exists():
-                raise FileNotFoundError(f"a link to {file.readlink()}, which is not there")
+                raise FileNotFoundError(f"a link to {file.readlink()}, which does not exist")
         except OSError as error:
             if not os.path.lexists(file):
-                continue  # another process of the run has just set it aside
+                continue  # another process of the run has just renamed it
             raise type(error)(
                 f"{file} cannot be read ({error.strerror or error}), and it may be the newest "
                 "checkpoint of the run: make it readable, or move it out of the folder"
@@ -117,24 +118,24 @@ def _checkpoint_files(run: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder; nothing if there is no such folder."""
+    """Return the sorted entries of a folder; none if it does not exist."""
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError as error:
         if folder.is_symlink():
             raise FileNotFoundError(
-                f"{folder} is a link to {folder.readlink()}, which is not there: mend the link, or "
-                "remove it"
+                f"{folder} is a link to {folder.readlink()}, which does not exist: repair "
+                "or remove the link"
             ) from error
         return []
 
 
 def _damage(file: Path) -> str:
-    """Return what is wrong with a checkpoint, or nothing; all of it is read, sums and all."""
+    """Return why a checkpoint is damaged, or an empty string; all checksums are verified."""
     try:
         check_resumable(read_checkpoint(file), file)
         with zipfile.ZipFile(file) as archive:
             bad = archive.testzip()
     except (ValueError, zipfile.BadZipFile) as error:
         return str(error)
-    return f"its part {bad} is not what was written" if bad else ""
+    return f"its part {bad} has a wrong checksum" if bad else ""

@@ -1,4 +1,4 @@
-"""One folder per run: its config, its checkpoints, its logs and its scores."""
+"""Run folders, which hold the config, checkpoints, logs and scores: numbering, locking, scores."""
 
 import fcntl
 import json
@@ -8,31 +8,31 @@ from typing import Any, TextIO
 
 from lightning import Callback, LightningModule, Trainer
 
-from visattn.io.atomic import write_whole
+from visattn.io.atomic import atomic_write
 
 _LOCK = ".lock"
 
 
-def next_run(name: str, root: Path = Path("runs")) -> Path:
-    """Return a folder for a run that no run has had: `root/name/1`, then 2, and so on.
+def next_run_dir(name: str, root: Path = Path("runs")) -> Path:
+    """Return the folder of a new run: `root/name/1`, then 2, and so on.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> (folder / "scenes" / "7").mkdir(parents=True)
-        >>> next_run("scenes", folder).name
+        >>> next_run_dir("scenes", folder).name
         '8'
     """
     return root / name / str(max(_numbers(root / name), default=0) + 1)
 
 
-def latest_run(name: str, root: Path = Path("runs")) -> Path:
-    """Return the folder of the newest run, or that of the first if there was none.
+def latest_run_dir(name: str, root: Path = Path("runs")) -> Path:
+    """Return the folder of the newest run; without any, that of the first run.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> for number in ("7", "12"):
         ...     (folder / "scenes" / number).mkdir(parents=True)
-        >>> latest_run("scenes", folder).name
+        >>> latest_run_dir("scenes", folder).name
         '12'
     """
     return root / name / str(max(_numbers(root / name), default=1))
@@ -42,11 +42,15 @@ def _numbers(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
 
 
-def claim(run: Path, *, new: bool) -> None:
-    """Make the folder of a run.
+def create_run_dir(run: Path, *, new: bool) -> None:
+    """Create the folder of a run.
+
+    Args:
+        run: The folder.
+        new: Whether the folder must be new or empty.
 
     Raises:
-        FileExistsError: If it is a new one, and another run took the folder at the same moment.
+        FileExistsError: If it must be new, and another run created it at the same time.
     """
     run.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -54,19 +58,19 @@ def claim(run: Path, *, new: bool) -> None:
     except FileExistsError as error:
         if any(run.iterdir()):
             raise FileExistsError(
-                f"{run} was taken by a run that began at the same moment; start this one again"
+                f"{run} was created by another run at the same time; rerun the command"
             ) from error
 
 
-def held(run: Path) -> TextIO:
-    """Hold the folder of a run for oneself, as long as what is returned is kept.
+def lock_run_dir(run: Path) -> TextIO:
+    """Lock the folder of a run for this process, until the returned file is closed.
 
     Raises:
-        BlockingIOError: If another process trains in it.
+        BlockingIOError: If another process is training in it.
     """
     file = (run / _LOCK).open("a+", encoding="utf-8")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # readers ahead do not inherit it
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # data loader workers do not inherit it
     except (BlockingIOError, PermissionError) as error:
         file.close()
         raise BlockingIOError(
@@ -75,31 +79,31 @@ def held(run: Path) -> TextIO:
     return file
 
 
-def refuse_taken(run: Path, way_on: str) -> None:
-    """Keep two runs from sharing a folder.
+def require_empty_run_dir(run: Path, resume_option: str) -> None:
+    """Refuse a folder that already holds a run.
 
     Args:
-        run: The folder of the run that is to begin.
-        way_on: The option with which the other one would be gone on with.
+        run: Folder of the new run.
+        resume_option: Option that resumes the existing run, for the message.
 
     Raises:
-        FileExistsError: If there is anything in it.
+        FileExistsError: If the folder is not empty.
     """
     if run.exists() and any(run.iterdir()):
         raise FileExistsError(
-            f"{run} already holds a run; choose another --run, remove the folder, or go on with "
-            f"it by {way_on}"
+            f"{run} already holds a run; choose another --run, remove the folder, or resume "
+            f"the run with {resume_option}"
         )
 
 
-class ScoresFile(Callback):
-    """Write the scores of `validate` or `test` as JSON into the folder of the run.
+class ScoreWriter(Callback):
+    """Write the scores of `validate` or `test` to `validate.json` or `test.json` in the run folder.
 
-    What a task notes beside its scores goes along: a text or a number with them, a list into its
-    own file.
+    Notes of the task are written too: texts and numbers with the scores, other values, such as
+    lists, to files of their own.
 
     Args:
-        folder: Of the run; the file is `validate.json` or `test.json`.
+        folder: Folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,17 +122,17 @@ class ScoresFile(Callback):
         if not trainer.is_global_zero or getattr(trainer, "fast_dev_run", False):
             return
         scores = {key: float(value) for key, value in sorted(trainer.callback_metrics.items())}
-        plain: dict[str, Any] = {
+        record: dict[str, Any] = {
             key: value if math.isfinite(value) else None for key, value in scores.items()
         }
         for key, note in getattr(trainer.lightning_module, "notes", {}).items():
             if isinstance(note, str | float):
-                plain[key] = note
+                record[key] = note
             else:
                 self._write_json(f"{key}.json", note)
-        self._write_json(name, plain)
+        self._write_json(name, record)
 
     def _write_json(self, name: str, content: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=1, ensure_ascii=False)
-        write_whole(self.folder / name, text + "\n")
+        atomic_write(self.folder / name, text + "\n")

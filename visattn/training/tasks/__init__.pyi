@@ -5,16 +5,16 @@ from .caption_generation import (
     CaptionWithMaps as CaptionWithMaps,
 )
 from .caption_generation import (
-    features as features,
+    encode_images as encode_images,
 )
 from .caption_generation import (
-    generated as generated,
+    generate_captions as generate_captions,
 )
 from .caption_generation import (
-    given as given,
+    reference_captions as reference_captions,
 )
 from .caption_generation import (
-    read as read,
+    teacher_force_batch as teacher_force_batch,
 )
 from .caption_scst import (
     SCSTTask as SCSTTask,
@@ -28,17 +28,14 @@ from .classification import (
 from .glimpse import (
     GlimpseTask as GlimpseTask,
 )
-from .glimpse import (
-    check_options as check_options,
-)
 from .glimpse_diagnostics import (
     gradient_norms as gradient_norms,
 )
 from .glimpse_diagnostics import (
-    gradient_signal as gradient_signal,
+    gradient_signal_to_noise as gradient_signal_to_noise,
 )
 from .glimpse_diagnostics import (
-    policy_figures as policy_figures,
+    policy_diagnostics as policy_diagnostics,
 )
 from .glimpse_eval import (
     ErrorPerGlimpse as ErrorPerGlimpse,
@@ -47,7 +44,7 @@ from .glimpse_eval import (
     GlimpseEvaluator as GlimpseEvaluator,
 )
 from .glimpse_eval import (
-    known_centers as known_centers,
+    object_centers as object_centers,
 )
 from .glimpse_losses import (
     GlimpseLosses as GlimpseLosses,
@@ -56,5 +53,5 @@ from .glimpse_losses import (
     ValueBaseline as ValueBaseline,
 )
 from .glimpse_losses import (
-    losses_of_looks as losses_of_looks,
+    compute_glimpse_losses as compute_glimpse_losses,
 )

@@ -1,52 +1,66 @@
-"""Scoring a captioner, by whatever is known of the images."""
+"""Base class of captioning tasks: validation and test metrics."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import cast
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.data.phrases.phrases import Phrase, spoken_phrases
+from visattn.data.phrases.phrases import Phrase, match_phrases
 from visattn.functional.captioning.losses import caption_loss
 from visattn.models.captioner import Captioner
-from visattn.models.serialization.config import build, describe
-from visattn.training.base import Task
-from visattn.training.distributed.reduce import known_anywhere
+from visattn.models.serialization.config import build_model, model_config
+from visattn.training.base import InputSpec, Task
+from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.metrics.captioning import (
-    OF_MAPS,
-    OF_REFERENCES,
-    OF_WORDS,
+    REFERENCE_METRICS,
+    SCENE_CAPTION_METRICS,
+    SCENE_MAP_METRICS,
     ReferenceScores,
     SceneScores,
 )
-from visattn.training.metrics.grounding import OF_PHRASES, PhraseScores
+from visattn.training.metrics.grounding import PHRASE_METRICS, PhraseScores
 from visattn.training.metrics.weighted_mean import WeightedMean
-from visattn.training.tasks.caption_generation import CaptionWithMaps, generated, given, read
+from visattn.training.tasks.caption_generation import (
+    CaptionWithMaps,
+    generate_captions,
+    reference_captions,
+    teacher_force_batch,
+)
 
-MADE_UP = ("val", "test", "novel", "shuffled", "untrained")
-GIVEN = ("val_given", "given", "shuffled_given", "untrained_given")
-_SCORES = {"scenes": (*OF_WORDS, *OF_MAPS), "references": OF_REFERENCES}
-_PREFERRED = {"scenes": "truth", "references": "cider-d"}
+GENERATED = ("val", "test", "novel", "shuffled", "untrained")
+TEACHER_FORCED = (
+    "val_teacher_forced",
+    "teacher_forced",
+    "shuffled_teacher_forced",
+    "untrained_teacher_forced",
+)
+_METRICS = {
+    "scenes": (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS),
+    "references": REFERENCE_METRICS,
+}
+_DEFAULT_MONITOR = {"scenes": "val/caption_accuracy", "references": "val/cider-d"}
 
 
 class CaptionEvalTask(Task):
-    """A captioner with its scores; what trains it comes on top.
+    """A captioner with its validation and test metrics; subclasses add the training.
 
-    Made-up captions: `val`, `test`, and `novel` for the test's second set of images. `given` are
-    captions that the model reads, for the sake of its maps. Controls: `shuffled`, captions held
-    against the other image of a pair of neighbors; `untrained`, a model of the same make with
-    fresh weights. Scores are those of all processes together, each image counted once.
+    The first part of a metric's name says which captions it scores. Generated captions: `val`,
+    `test`, and `novel` for the second test set. `teacher_forced`: reference captions, of which
+    only the attention maps are scored. Controls: `shuffled`, captions scored against the other
+    image of a pair of neighbors; `untrained`, a model with the same architecture and random
+    weights. Metrics are computed over all processes, and each image counts once.
 
     Args:
         model: The captioner.
-        beam: Captions searched at once per image.
+        beam_size: Beam size of the search.
         length_penalty: Exponent of the length penalty of the search; 0 compares log-probabilities.
-        known: What captions of the data can be scored by, of `scenes` and `references`; None if
-            the data do not say.
+        annotations: What the captions can be scored against: `scenes`, `references` or both; None
+            if the data do not say.
     """
 
     model: Captioner
@@ -55,172 +69,185 @@ class CaptionEvalTask(Task):
         self,
         model: Captioner,
         *,
-        beam: int,
+        beam_size: int,
         length_penalty: float,
-        known: Sequence[str] | None = None,
+        annotations: Sequence[str] | None = None,
     ) -> None:
         super().__init__(model)
-        self.beam, self.length_penalty = beam, length_penalty
-        self.known = known
+        self.beam_size, self.length_penalty = beam_size, length_penalty
+        self.annotations = annotations
         self.loss = WeightedMean()
-        splits = (*MADE_UP, *GIVEN)
-        self.scenes = nn.ModuleDict({split: SceneScores() for split in splits})
-        self.phrases = nn.ModuleDict({split: PhraseScores() for split in splits})
-        self.references = {split: ReferenceScores() for split in MADE_UP}
-        self.scored: set[str] = set()
-        self.notes: dict[str, Any] = {}
+        splits = (*GENERATED, *TEACHER_FORCED)
+        self.scene_scores = nn.ModuleDict({split: SceneScores() for split in splits})
+        self.phrase_scores = nn.ModuleDict({split: PhraseScores() for split in splits})
+        self.reference_scores = {split: ReferenceScores() for split in GENERATED}
+        self.updated_metrics: set[str] = set()
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the encoder, and the encoder itself."""
+        encoder = self.model.encoder
+        return InputSpec(encoder.img_size, encoder.mean, encoder.std, encoder)
 
     @property
     def val_scores(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The scores that validation logs during training; all possible ones if data do not say."""
-        known = _SCORES if self.known is None else self.known
-        names = [name for kind in known for name in _SCORES[kind]]
+        """The metrics that validation logs; all possible ones if the annotations are unknown."""
+        annotations = _METRICS if self.annotations is None else self.annotations
+        names = [name for kind in annotations for name in _METRICS[kind]]
         return tuple(f"val/{name}" for name in ("loss", *names))
 
     @property
-    def preferred_score(self) -> str:
-        """The validation score by which the best checkpoint is chosen unless another is named."""
-        known = self.known or ()
-        kind = next((kind for kind in _SCORES if kind in known), None)
-        return f"val/{_PREFERRED[kind]}" if kind else "val/loss"
+    def default_monitor(self) -> str:
+        """The metric that selects the best checkpoint unless another one is configured."""
+        annotations = self.annotations or ()
+        return next(
+            (_DEFAULT_MONITOR[kind] for kind in _METRICS if kind in annotations), "val/loss"
+        )
 
     @abstractmethod
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
 
     def validation_step(self, batch: CaptionBatch, batch_idx: int) -> None:
-        """Score made-up captions and, for the loss and the maps, given ones."""
-        told = read(self.model, batch)
-        words = len(told.rows)
-        targets = batch.captions[told.rows, told.steps + 1]
-        surprise = caption_loss(told.logits, targets, len(batch.lengths), reduction="mean")
-        self.loss.update(surprise * words, words)
+        """Score generated captions and the loss; outside of `fit`, also teacher-forced maps."""
+        output = teacher_force_batch(self.model, batch)
+        num_words = len(output.rows)
+        targets = batch.captions[output.rows, output.steps + 1]
+        loss = caption_loss(output.logits, targets, len(batch.lengths), reduction="mean")
+        self.loss.update(loss * num_words, num_words)
         self.log("val/loss", self.loss, prog_bar=True)
-        self._score("val", self._generated(self.model, batch), batch)
+        self._update("val", self._generate(self.model, batch), batch)
         if self.trainer.state.fn != "fit":
-            self._score("val_given", given(self.model, batch, told), batch)
+            references = reference_captions(self.model, batch, output)
+            self._update("val_teacher_forced", references, batch)
 
     def test_step(self, batch: CaptionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Score made-up captions; on the first set of images, given ones and controls as well."""
-        told = self._generated(self.model, batch)
-        self._score("novel" if dataloader_idx else "test", told, batch)
+        """Score generated captions; on the first test set also teacher-forced maps and controls."""
+        captions = self._generate(self.model, batch)
+        self._update("novel" if dataloader_idx else "test", captions, batch)
         if dataloader_idx:
             return
-        self._score("given", given(self.model, batch), batch)
-        if batch.paired:  # an image alone has no other
-            others = batch.swapped()
-            self._score("shuffled", _of_pairs(self._generated(self.model, others), batch), batch)
-            self._score("shuffled_given", _of_pairs(given(self.model, others), batch), batch)
-        fresh = self._fresh()
-        self._score("untrained", self._generated(fresh, batch), batch)
-        self._score("untrained_given", given(fresh, batch), batch)
+        self._update("teacher_forced", reference_captions(self.model, batch), batch)
+        if batch.num_paired:  # a single image has no partner
+            swapped = batch.swap_images()
+            generated = _paired(self._generate(self.model, swapped), batch)
+            self._update("shuffled", generated, batch)
+            references = _paired(reference_captions(self.model, swapped), batch)
+            self._update("shuffled_teacher_forced", references, batch)
+        untrained = self._untrained_model()
+        self._update("untrained", self._generate(untrained, batch), batch)
+        self._update("untrained_teacher_forced", reference_captions(untrained, batch), batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Score all captions together."""
-        self._tell_scores()
-        self._score_references("val")
+        """Log the metrics."""
+        self._log_map_metrics()
+        self._log_reference_metrics("val")
 
     def on_test_epoch_end(self) -> None:
-        """Score all captions together."""
-        self._tell_scores()
-        for split in MADE_UP[1:]:
-            self._score_references(split)
+        """Log the metrics."""
+        self._log_map_metrics()
+        for split in GENERATED[1:]:
+            self._log_reference_metrics(split)
 
-    def _score(self, split: str, told: Sequence[CaptionWithMaps], batch: CaptionBatch) -> None:
-        """Take in captions, with each of the applicable scores."""
+    def _update(self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch) -> None:
+        """Update each metric for which the batch has annotations."""
         if all(sample.world for sample in batch.samples):
-            self._score_scenes(split, told, batch)
+            self._update_scene_scores(split, captions, batch)
         if any(sample.phrases for sample in batch.samples) and self.trainer.state.fn != "fit":
-            self._score_phrases(split, told, batch)
-        if split in self.references and all(sample.references for sample in batch.samples):
-            tellers = [batch.samples[one.image] for one in told]
-            self.references[split].update(tellers, [one.text for one in told])
+            self._update_phrase_scores(split, captions, batch)
+        if split in self.reference_scores and all(sample.references for sample in batch.samples):
+            samples = [batch.samples[caption.image_index] for caption in captions]
+            self.reference_scores[split].update(samples, [caption.text for caption in captions])
 
-    def _score_scenes(
-        self, split: str, told: Sequence[CaptionWithMaps], batch: CaptionBatch
+    def _update_scene_scores(
+        self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch
     ) -> None:
-        once = [one for one in told if one.number == 0]
-        worlds = [batch.samples[one.image].world for one in once]
-        scores = cast("SceneScores", self.scenes[split])
+        first = [caption for caption in captions if caption.caption_index == 0]
+        worlds = [batch.samples[caption.image_index].world for caption in first]
+        scores = cast("SceneScores", self.scene_scores[split])
         scores.update(
-            [one.text for one in once],
-            [one.maps for one in once],
+            [caption.text for caption in first],
+            [caption.maps for caption in first],
             [world for world in worlds if world],
         )
-        self.scored.add(f"scenes/{split}")
+        self.updated_metrics.add(f"scenes/{split}")
 
-    def _score_phrases(
-        self, split: str, told: Sequence[CaptionWithMaps], batch: CaptionBatch
+    def _update_phrase_scores(
+        self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch
     ) -> None:
-        scores = cast("PhraseScores", self.phrases[split])
-        said = [_phrases(one, batch, made_up=split in MADE_UP) for one in told]
-        scores.update([one.maps for one in told], said)
-        self.scored.add(f"phrases/{split}")
+        scores = cast("PhraseScores", self.phrase_scores[split])
+        generated = split in GENERATED
+        phrases = [_phrases(caption, batch, generated=generated) for caption in captions]
+        scores.update([caption.maps for caption in captions], phrases)
+        self.updated_metrics.add(f"phrases/{split}")
 
-    def _tell_scores(self) -> None:
-        """Log what was scored in any process, in each of them: else some would wait for others."""
-        for named in known_anywhere(self.scored):
-            kind, split = named.split("/")
+    def _log_map_metrics(self) -> None:
+        """Log, in every process, the metrics that any process updated; else some would wait."""
+        for key in all_gather_union(self.updated_metrics):
+            kind, split = key.split("/")
             if kind == "scenes":
-                of_scenes = cast("SceneScores", self.scenes[split])
-                of_scenes.update([], [], [])  # scores without any are asked for all the same
-                for name in _of_scenes(split):
-                    self.log(
-                        f"{split}/{name}",
-                        of_scenes[name],
-                        prog_bar=f"{split}/{name}" == "val/truth",
-                    )
+                scenes = cast("SceneScores", self.scene_scores[split])
+                scenes.update([], [], [])  # torchmetrics warns of metrics without an update
+                for name in _scene_metrics(split):
+                    metric = f"{split}/{name}"
+                    self.log(metric, scenes[name], prog_bar=metric == "val/caption_accuracy")
             else:
-                of_phrases = cast("PhraseScores", self.phrases[split])
-                of_phrases.update([], [])
-                for name in OF_PHRASES:
-                    self.log(f"{split}/{name}", of_phrases[name])
-        self.scored.clear()
+                phrases = cast("PhraseScores", self.phrase_scores[split])
+                phrases.update([], [])
+                for name in PHRASE_METRICS:
+                    self.log(f"{split}/{name}", phrases[name])
+        self.updated_metrics.clear()
 
-    def _score_references(self, split: str) -> None:
-        scores = self.references[split]
-        if not known_anywhere({split} if scores.captions else ()):
+    def _log_reference_metrics(self, split: str) -> None:
+        metrics = self.reference_scores[split]
+        if not all_gather_union({split} if metrics.captions else ()):
             return
-        captions, found = scores.compute()
-        scores.reset()
-        for name, value in found.corpus.items():
-            shown = f"{split}/{name.lower()}"
-            self.log(shown, value, prog_bar=shown == "val/cider-d", sync_dist=True)
+        captions, scores = metrics.compute()
+        metrics.reset()
+        for name, value in scores.corpus.items():
+            key = f"{split}/{name.lower()}"
+            self.log(key, value, prog_bar=key == "val/cider-d", sync_dist=True)
         self.notes[f"{split}_captions"] = [
-            {"image_id": name, "caption": caption} for name, caption in captions.items()
+            {"image_id": image_id, "caption": caption} for image_id, caption in captions.items()
         ]
-        self.notes["signature"] = found.signature
-        for said in found.warnings:
-            rank_zero_warn(said)
+        self.notes["signature"] = scores.signature
+        for warning in scores.warnings:
+            rank_zero_warn(warning)
 
-    def _generated(self, model: Captioner, batch: CaptionBatch) -> list[CaptionWithMaps]:
-        return generated(model, batch, beam=self.beam, length_penalty=self.length_penalty)
+    def _generate(self, model: Captioner, batch: CaptionBatch) -> list[CaptionWithMaps]:
+        return generate_captions(
+            model, batch, beam_size=self.beam_size, length_penalty=self.length_penalty
+        )
 
-    def _fresh(self) -> Captioner:
-        """Return an untrained model of the same make, the same whenever it is asked for."""
+    def _untrained_model(self) -> Captioner:
+        """Return a model with the same architecture and random weights, always the same ones."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            fresh = cast("Captioner", build(describe(self.model)))
-        return fresh.eval().to(self.device)
+            model = cast("Captioner", build_model(model_config(self.model)))
+        return model.eval().to(self.device)
 
 
-def _of_pairs(told: Sequence[CaptionWithMaps], batch: CaptionBatch) -> list[CaptionWithMaps]:
-    """Return the captions of those images of a batch that have another one as partner."""
-    return [one for one in told if one.image < batch.paired]
+def _paired(captions: Sequence[CaptionWithMaps], batch: CaptionBatch) -> list[CaptionWithMaps]:
+    """Return the captions of those images of a batch that have a partner."""
+    return [caption for caption in captions if caption.image_index < batch.num_paired]
 
 
-def _of_scenes(split: str) -> tuple[str, ...]:
-    """Return which scores of scenes are told of a split."""
+def _scene_metrics(split: str) -> tuple[str, ...]:
+    """Return the scene metrics that are logged for a split."""
     if split in ("shuffled", "untrained"):
-        return OF_WORDS  # of true captions there are too few to speak of maps
-    return OF_MAPS if split in GIVEN else (*OF_WORDS, *OF_MAPS)
+        return SCENE_CAPTION_METRICS  # too few captions are true for metrics of their maps
+    if split in TEACHER_FORCED:
+        return SCENE_MAP_METRICS
+    return (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS)
 
 
-def _phrases(told: CaptionWithMaps, batch: CaptionBatch, *, made_up: bool) -> tuple[Phrase, ...]:
-    """Return the phrases that a caption says and whose place is known."""
-    known = batch.samples[told.image].phrases
-    if not known:
+def _phrases(
+    caption: CaptionWithMaps, batch: CaptionBatch, *, generated: bool
+) -> tuple[Phrase, ...]:
+    """Return the phrases of a caption whose boxes are known."""
+    phrases = batch.samples[caption.image_index].phrases
+    if not phrases:
         return ()
-    if made_up:
-        return spoken_phrases(told.text.split(), chain.from_iterable(known))
-    return known[told.number]
+    if generated:
+        return match_phrases(caption.text.split(), chain.from_iterable(phrases))
+    return phrases[caption.caption_index]

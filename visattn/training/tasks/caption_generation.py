@@ -1,4 +1,4 @@
-"""What a captioner says of a batch of images, or reads of them, with a map for each word."""
+"""Captions of a batch, generated or given, with an attention map for each word."""
 
 from typing import NamedTuple
 
@@ -10,75 +10,78 @@ from visattn.models.captioner import END, Captioner, TeacherForcedOutput
 
 
 class CaptionWithMaps(NamedTuple):
-    """A caption about an image of a batch, and where the model looked for each word."""
+    """A caption of an image with the attention map of each word."""
 
-    image: int
-    """Which image of the batch."""
-    number: int
-    """Which of the image's captions it is, if it was given; 0 for the one made up."""
+    image_index: int
+    """Index of the image in the batch."""
+    caption_index: int
+    """Index among the captions of the image; 0 for a generated caption."""
     text: str
     maps: Float[Tensor, "_t _gy _gx"]
 
 
-def features(model: Captioner, batch: CaptionBatch) -> Float[Tensor, "b c y x"]:
-    """Return what the encoder finds in the images of a batch, or found when it was asked."""
+def encode_images(model: Captioner, batch: CaptionBatch) -> Float[Tensor, "b c y x"]:
+    """Return the features of the images of a batch, from cached grids if the batch has them."""
     if batch.grids:
-        return model.encoder.joined(batch.grids)
+        return model.encoder.merge_stages(batch.grids)
     if batch.images is None:
-        raise ValueError("a batch needs images, or what the encoder found in them")
+        raise ValueError("a batch needs images or cached features, got neither")
     return model.encoder(batch.images)
 
 
-def read(model: Captioner, batch: CaptionBatch) -> TeacherForcedOutput:
-    """Return what the model makes of the captions of a batch, word by word."""
-    return model.unroll(features(model, batch), batch.captions[:, :-1], batch.lengths, batch.owners)
+def teacher_force_batch(model: Captioner, batch: CaptionBatch) -> TeacherForcedOutput:
+    """Return the logits and the attention of the model for the captions of a batch."""
+    features = encode_images(model, batch)
+    inputs = batch.captions[:, :-1]
+    return model.teacher_force(features, inputs, batch.lengths, batch.image_indices)
 
 
-def generated(
-    model: Captioner, batch: CaptionBatch, *, beam: int, length_penalty: float = 0.0
+def generate_captions(
+    model: Captioner, batch: CaptionBatch, *, beam_size: int, length_penalty: float = 0.0
 ) -> list[CaptionWithMaps]:
-    """Return the caption that the model makes up for each image."""
-    found = model.search(features(model, batch), beam=beam, length_penalty=length_penalty)
-    tokens, weights = found.tokens[:, 0].cpu(), found.looks.weights[:, 0].cpu()
+    """Return the best caption of each image by beam search, with its attention maps."""
+    features = encode_images(model, batch)
+    output = model.search(features, beam_size=beam_size, length_penalty=length_penalty)
+    tokens, weights = output.tokens[:, 0].cpu(), output.attention_steps.weights[:, 0].cpu()
     return [
         CaptionWithMaps(
             image,
             0,
-            _text(model, tokens[image, :length]),
-            weights[image, :length].unflatten(-1, model.encoder.grid),
+            _decode(model, tokens[image, :length]),
+            weights[image, :length].unflatten(-1, model.encoder.grid_size),
         )
-        for image, length in enumerate(found.lengths[:, 0].tolist())
+        for image, length in enumerate(output.lengths[:, 0].tolist())
     ]
 
 
-def given(
-    model: Captioner, batch: CaptionBatch, unrolled: TeacherForcedOutput | None = None
+def reference_captions(
+    model: Captioner, batch: CaptionBatch, output: TeacherForcedOutput | None = None
 ) -> list[CaptionWithMaps]:
-    """Return the captions of a batch, with the maps that the model has when it reads them.
+    """Return the captions of a batch, with the attention maps of teacher forcing.
 
     Args:
         model: The captioner.
         batch: The captions.
-        unrolled: What `read` returned, if it is known already.
+        output: The result of `teacher_force_batch`, if it was computed before.
     """
-    unrolled = unrolled or read(model, batch)
-    order = unrolled.rows.argsort(stable=True)  # caption by caption, each in its order
-    looked = unrolled.look.weights.detach()[order].cpu().split(batch.lengths.tolist())
-    owners, captions = batch.owners.tolist(), batch.captions.cpu()
-    tellings: list[CaptionWithMaps] = []
-    for row, maps in enumerate(looked):
-        said = captions[row, 1 : len(maps) + 1]
-        count = int((said != END).sum())
-        tellings.append(
+    output = output or teacher_force_batch(model, batch)
+    order = output.rows.argsort(stable=True)  # the words of each caption, in their order
+    weights = output.attention.weights.detach()[order].cpu().split(batch.lengths.tolist())
+    image_indices, captions = batch.image_indices.tolist(), batch.captions.cpu()
+    results: list[CaptionWithMaps] = []
+    for row, maps in enumerate(weights):
+        tokens = captions[row, 1 : len(maps) + 1]
+        num_words = int((tokens != END).sum())
+        results.append(
             CaptionWithMaps(
-                owners[row],
-                batch.numbers[row],
-                _text(model, said[:count]),
-                maps[:count].unflatten(-1, model.encoder.grid),
+                image_indices[row],
+                batch.caption_indices[row],
+                _decode(model, tokens[:num_words]),
+                maps[:num_words].unflatten(-1, model.encoder.grid_size),
             )
         )
-    return tellings
+    return results
 
 
-def _text(model: Captioner, tokens: Tensor) -> str:
+def _decode(model: Captioner, tokens: Tensor) -> str:
     return " ".join(model.words[token] for token in tokens.tolist() if token != END)

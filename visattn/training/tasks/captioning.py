@@ -1,6 +1,6 @@
-"""Training a captioner."""
+"""Training of captioners with teacher forcing."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,24 +8,24 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.data.phrases.grounding import Words, supervised_words
+from visattn.data.phrases.grounding import SupervisedPart, supervised_words
 from visattn.functional.captioning.losses import (
     Reduction,
-    attention_supervision,
+    attention_supervision_loss,
     caption_loss,
     doubly_stochastic_penalty,
-    packed_targets,
+    pack_targets,
 )
 from visattn.models.captioner import Captioner, TeacherForcedOutput
-from visattn.training.callbacks.monitor import monitor_of
-from visattn.training.checkpoint.reader import read_model
-from visattn.training.distributed.reduce import fair_share, processes
-from visattn.training.optim import trapezoid, with_schedule
+from visattn.models.serialization.checkpoint import read_model
+from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.distributed.reduce import ddp_loss_scale, world_size
+from visattn.training.optim import OptimizerFactory, OptimizerGroup, Schedule, trapezoid
 from visattn.training.tasks.caption_eval import CaptionEvalTask
-from visattn.training.tasks.caption_generation import read
+from visattn.training.tasks.caption_generation import teacher_force_batch
 
 ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
 
@@ -33,34 +33,34 @@ ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
 class CaptioningTask(CaptionEvalTask):
     """Train a captioner on images with captions.
 
-    What validation and test say of it depends on what is known of the images: where they are
-    drawn scenes, how many generated captions are true; where people wrote captions, BLEU, ROUGE-L
-    and CIDEr-D; where it is known what lies where, whether attention lay on what words speak of.
-    The test adds controls.
+    Validation and test metrics depend on the annotations of the data: the correctness of captions
+    of rendered scenes; BLEU, ROUGE-L and CIDEr-D with reference captions; attention correctness
+    with the boxes of objects or phrases. The test adds controls.
 
     Args:
-        captioner: The captioner; it gets its words from the data.
-        data_info: What the data tells of itself; `words` is the vocabulary, `known` what captions
-            can be scored by: `scenes`, `references`.
-        penalty: Weight of the doubly stochastic penalty; 0 leaves it out.
-        reduction: How loss and penalty are summed: as in the `paper`, as in the authors' code
-            (`arctic`), or as the `mean` over words.
-        smoothing: Share of label smoothing.
-        supervision: Weight of the loss that draws attention to the boxes of phrases, where the data
-            has such; 0 leaves it out.
-        supervised: Which words of a phrase it is for: `all`, or the `last` one.
-        optimizer: The optimizer; by default AdamW with a rate of 2e-3 and a weight decay of 1e-2.
-        encoder_rate: Learning rate of the encoder, as a multiple of the optimizer's.
-        warm: Steps in which the learning rate rises.
-        hold: Share of the run after which the learning rate falls.
-        beam: Captions searched at once per image in validation and test.
+        captioner: The captioner; it gets its vocabulary from the data.
+        data_info: Values that the data module provides; `words` is the vocabulary, `annotations`
+            what captions can be scored against: `scenes`, `references`.
+        doubly_stochastic_weight: Weight of the doubly stochastic attention penalty; 0 disables it.
+        reduction: How the loss and the penalty are reduced: as in the `paper`, as in the authors'
+            code (`arctic`), or as the `mean` over words.
+        label_smoothing: Label smoothing of the cross-entropy.
+        attention_loss_weight: Weight of the attention supervision loss on the boxes of phrases,
+            where the data has them; 0 disables it.
+        supervised_words: Which words of a phrase are supervised: `all`, or the `last` one.
+        optimizer: The optimizer; by default AdamW with a learning rate of 2e-3 and a weight decay
+            of 1e-2.
+        encoder_lr_mult: Learning rate of the encoder, as a multiple of the optimizer's.
+        warmup_steps: Steps of linear warmup.
+        decay_start: Fraction of the run after which the learning rate decays linearly.
+        beam_size: Beam size of the search in validation and test.
         length_penalty: Exponent of the length penalty of this search; 0 compares log-probabilities,
             which favors short captions.
-        best_by: The validation score by which the best checkpoint is chosen. By default `val/truth`
-            where the data are drawn scenes, `val/cider-d` where they have references, else
+        monitor: The validation metric that selects the best checkpoint. By default
+            `val/caption_accuracy` for rendered scenes, `val/cider-d` with reference captions, else
             `val/loss`.
-        start: A checkpoint of a captioner of the same make, with the same words: its weights are
-            what training starts from. To go on with a run as it was, there is `--ckpt_path`.
+        init_from: A checkpoint of a captioner with the same architecture and vocabulary, whose
+            weights initialize the model. To resume a run, use `--ckpt_path` instead.
     """
 
     def __init__(
@@ -68,109 +68,123 @@ class CaptioningTask(CaptionEvalTask):
         captioner: Callable[[list[str]], Captioner],
         data_info: dict[str, Any],
         *,
-        penalty: float = 0.0,
+        doubly_stochastic_weight: float = 0.0,
         reduction: Reduction = "mean",
-        smoothing: float = 0.0,
-        supervision: float = 0.0,
-        supervised: Words = "all",
-        optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
-        encoder_rate: float = 1.0,
-        warm: int = 100,
-        hold: float = 0.4,
-        beam: int = 5,
+        label_smoothing: float = 0.0,
+        attention_loss_weight: float = 0.0,
+        supervised_words: SupervisedPart = "all",
+        optimizer: OptimizerFactory | None = None,
+        encoder_lr_mult: float = 1.0,
+        warmup_steps: int = 100,
+        decay_start: float = 0.4,
+        beam_size: int = 5,
         length_penalty: float = 0.0,
-        best_by: str | None = None,
-        start: str | None = None,
+        monitor: str | None = None,
+        init_from: str | None = None,
     ) -> None:
-        if min(penalty, encoder_rate, supervision) < 0:
+        if min(doubly_stochastic_weight, encoder_lr_mult, attention_loss_weight) < 0:
             raise ValueError(
-                "penalty, encoder_rate and supervision must be >= 0, "
-                f"got {penalty}, {encoder_rate} and {supervision}"
+                "doubly_stochastic_weight, encoder_lr_mult and attention_loss_weight must be at "
+                f"least 0, got {doubly_stochastic_weight}, {encoder_lr_mult} and "
+                f"{attention_loss_weight}"
             )
         super().__init__(
             captioner(data_info["words"]),
-            beam=beam,
+            beam_size=beam_size,
             length_penalty=length_penalty,
-            known=data_info.get("known"),
+            annotations=data_info.get("annotations"),
         )
-        if start is not None:
-            self._start_from(Path(start))
+        if init_from is not None:
+            self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
-        self.penalty, self.smoothing = penalty, smoothing
-        self.supervision = supervision
-        self.supervised: Words = supervised
-        self.optimizer, self.encoder_rate = optimizer or ADAMW, encoder_rate
-        self.warm, self.hold = warm, hold
-        self.monitor = monitor_of(best_by or self.preferred_score)
+        self.doubly_stochastic_weight = doubly_stochastic_weight
+        self.label_smoothing = label_smoothing
+        self.attention_loss_weight = attention_loss_weight
+        self.supervised_words: SupervisedPart = supervised_words
+        self.optimizer, self.encoder_lr_mult = optimizer or ADAMW, encoder_lr_mult
+        self.warmup_steps, self.decay_start = warmup_steps, decay_start
+        self.monitor = monitor_with_mode(monitor or self.default_monitor)
 
-    def _start_from(self, checkpoint: Path) -> None:
-        """Take over the weights of another run."""
+    def _initialize_from(self, checkpoint: Path) -> None:
+        """Load the weights of another run."""
         model = read_model(checkpoint)
-        self._refuse_other_words(getattr(model, "words", ()))
+        self._check_vocabulary(getattr(model, "words", ()))
         weights = model.state_dict()
         self.load_state_dict({f"model.{name}": tensor for name, tensor in weights.items()})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse weights that were trained for other words, of which there may be as many."""
+        """Refuse weights that were trained with another vocabulary, even one of the same size."""
         super().on_load_checkpoint(checkpoint)
-        saved = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("words")
-        if saved is not None:
-            self._refuse_other_words(saved)
+        words = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("words")
+        if words is not None:
+            self._check_vocabulary(words)
 
-    def _refuse_other_words(self, words: Sequence[str]) -> None:
+    def _check_vocabulary(self, words: Sequence[str]) -> None:
         if tuple(words) != self.model.words:
+            difference = sorted(set(words) ^ set(self.model.words))[:5]
             raise ValueError(
-                "the checkpoint was trained with another vocabulary: say the same data options; "
-                f"only one of the two has {sorted(set(words) ^ set(self.model.words))[:5]}"
+                "the checkpoint was trained with another vocabulary; use the same data options. "
+                f"Only one of the two vocabularies has {difference}"
             )
 
-    def configure_optimizers(self) -> Any:
-        """Return the optimizer, with the encoder at its own rate, and the schedule."""
-        encoder = {id(parameter) for parameter in self.model.encoder.parameters()}
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [p for p in trained if id(p) not in encoder], "rate": 1.0},
-            {"params": [p for p in trained if id(p) in encoder], "rate": self.encoder_rate},
-        ]
-        optimizer = self.optimizer([group for group in groups if group["params"]])
-        total = int(self.trainer.estimated_stepping_batches)
-        share = partial(trapezoid, total=total, warm=self.warm, hold=self.hold)
-        return with_schedule(optimizer, share)
+    def parameter_groups(self) -> list[OptimizerGroup]:
+        """Return the decoder's and the encoder's parameters, each with its learning rate."""
+        encoder = list(self.model.encoder.parameters())
+        encoder_ids = {id(parameter) for parameter in encoder}
+        decoder = [weight for weight in self.model.parameters() if id(weight) not in encoder_ids]
+        return [OptimizerGroup(decoder), OptimizerGroup(encoder, self.encoder_lr_mult)]
+
+    def lr_schedule(self) -> Schedule:
+        """Return linear warmup, a constant phase and linear decay."""
+        return partial(trapezoid, warmup_steps=self.warmup_steps, decay_start=self.decay_start)
 
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch."""
-        told = read(self.model, batch)
-        targets = batch.captions[told.rows, told.steps + 1]
-        count = len(batch.lengths)
+        """Return the cross-entropy of the captions, plus the penalties with a weight above 0."""
+        output = teacher_force_batch(self.model, batch)
+        targets = batch.captions[output.rows, output.steps + 1]
+        num_captions = len(batch.lengths)
         loss = caption_loss(
-            told.logits, targets, count, reduction=self.reduction, smoothing=self.smoothing
+            output.logits,
+            targets,
+            num_captions,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
         )
         self.log("train/loss", loss.detach(), prog_bar=True)
-        self.log("train/entropy", _entropy(told.look.weights.detach()))
-        words = len(targets) if self.reduction == "mean" else count
-        loss = loss * fair_share(words, loss.device)
-        if self.penalty:
-            missed = doubly_stochastic_penalty(
-                told.look.weights, told.rows, count, reduction=self.reduction
-            )
-            summed = self.reduction == "arctic"  # over captions: those of all processes
-            share = processes() if summed else fair_share(count, loss.device)
-            loss = loss + self.penalty * share * missed
-        if self.supervision:
-            guided = self._guidance(told, batch)
-            loss = loss + self.supervision * guided
+        self.log("train/attention_entropy", _attention_entropy(output.attention.weights.detach()))
+        count = len(targets) if self.reduction == "mean" else num_captions
+        loss = loss * ddp_loss_scale(count, loss.device)
+        if self.doubly_stochastic_weight:
+            penalty = self._doubly_stochastic_penalty(output, num_captions)
+            loss = loss + self.doubly_stochastic_weight * penalty
+        if self.attention_loss_weight:
+            loss = loss + self.attention_loss_weight * self._attention_loss(output, batch)
         return loss
 
-    def _guidance(self, told: TeacherForcedOutput, batch: CaptionBatch) -> Float[Tensor, ""]:
-        """Return how far attention lies from the boxes of what the words speak of."""
-        known = supervised_words(batch.phrases(), self.model.encoder.grid, words=self.supervised)
-        place = told.look.weights.device
-        laid, shown = packed_targets(*(part.to(place) for part in known), lengths=batch.lengths)
-        guided = attention_supervision(told.look.weights, laid, shown)
-        self.log("train/supervision", guided.detach())
-        return guided * fair_share(shown.sum(), place)
+    def _doubly_stochastic_penalty(
+        self, output: TeacherForcedOutput, num_captions: int
+    ) -> Float[Tensor, ""]:
+        weights = output.attention.weights
+        penalty = doubly_stochastic_penalty(
+            weights, output.rows, num_captions, reduction=self.reduction
+        )
+        if self.reduction == "arctic":  # the sum over the captions of all processes
+            return penalty * world_size()
+        return penalty * ddp_loss_scale(num_captions, weights.device)
+
+    def _attention_loss(
+        self, output: TeacherForcedOutput, batch: CaptionBatch
+    ) -> Float[Tensor, ""]:
+        """Return the cross-entropy between the attention and the boxes of the phrases."""
+        grid_size = self.model.encoder.grid_size
+        words = supervised_words(batch.phrases(), grid_size, words=self.supervised_words)
+        device = output.attention.weights.device
+        targets, supervised = pack_targets(*(x.to(device) for x in words), lengths=batch.lengths)
+        loss = attention_supervision_loss(output.attention.weights, targets, supervised)
+        self.log("train/attention_loss", loss.detach())
+        return loss * ddp_loss_scale(supervised.sum(), device)
 
 
-def _entropy(weights: Float[Tensor, "p n"]) -> Float[Tensor, ""]:
-    """Return how widely the attention is spread, in nats; log n is everywhere alike."""
+def _attention_entropy(weights: Float[Tensor, "p n"]) -> Float[Tensor, ""]:
+    """Return the mean entropy of the attention, in nats; uniform attention has log n."""
     return torch.special.entr(weights).sum(-1).mean()

@@ -1,187 +1,200 @@
-"""Training a classifier of images."""
+"""Training of image classifiers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 from torchvision.transforms import v2
 
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.models.classifier import ImageClassifier, Part
-from visattn.training.base import Task
-from visattn.training.callbacks.monitor import monitor_of
+from visattn.models.classifier import ImageClassifier, ParameterGroup
+from visattn.training.base import InputSpec, Task
+from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.chance_level import chance_level
-from visattn.training.metrics.classification import OF_CLASSES, ClassScores
+from visattn.training.metrics.classification import CLASSIFICATION_METRICS, ClassificationScores
 from visattn.training.metrics.weighted_mean import WeightedMean
-from visattn.training.optim import cosine, trapezoid, with_schedule
+from visattn.training.optim import (
+    OptimizerFactory,
+    OptimizerGroup,
+    Schedule,
+    cosine,
+    trapezoid,
+)
 
-Schedule = Literal["cosine", "trapezoid"]
 _SGD = partial(SGD, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
 
 
 class ClassificationTask(Task):
     """Train a classifier on images with classes.
 
-    Weights are decayed except for those that the classifier says are `undecayed`.
+    Weight decay applies to all weights but those of `no_weight_decay_parameters` of the classifier.
 
     Args:
         classifier: The classifier; it gets the names of its classes from the data.
-        data_info: What the data tells of itself; `classes` are the names.
-        smoothing: Share of label smoothing.
-        mixup: Images are mixed by shares drawn from a Beta distribution with both parameters
-            this; 0 mixes none.
-        cutmix: The same for rectangles of one image in another. Where both are above 0, each
-            batch gets one of the two.
-        optimizer: The optimizer; by default SGD with a rate of 0.1, Nesterov momentum of 0.9 and a
-            weight decay of 5e-4.
-        backbone_rate: Learning rate of the network without blocks and head, as a multiple of the
-            optimizer's.
-        block_rate: The same for attention blocks.
-        head_rate: The same for the head.
-        schedule: How the learning rate falls: as a `cosine` from the start, or level at first and
-            then in a line (`trapezoid`).
-        warm: Steps in which the learning rate rises.
-        hold: Share of the run after which a `trapezoid` falls.
-        best_by: The validation score by which the best checkpoint is chosen.
+        data_info: Values that the data module provides; `class_names` are the names of the classes.
+        label_smoothing: Label smoothing of the cross-entropy.
+        mixup: Alpha of mixup, the parameter of the Beta distribution; 0 disables it.
+        cutmix: Alpha of CutMix; 0 disables it. If both are above 0, one of the two is drawn for
+            each batch.
+        optimizer: The optimizer; by default SGD with a learning rate of 0.1, Nesterov momentum of
+            0.9 and a weight decay of 5e-4.
+        backbone_lr_mult: Learning rate of the network without blocks and head, as a multiple of
+            the optimizer's.
+        block_lr_mult: The same for attention blocks.
+        head_lr_mult: The same for the head.
+        schedule: Learning-rate schedule after the warmup: `cosine` annealing, or constant and then
+            linear decay (`trapezoid`).
+        warmup_steps: Steps of linear warmup.
+        decay_start: Fraction of the run after which the learning rate of `trapezoid` decays.
+        monitor: The validation metric that selects the best checkpoint.
     """
 
     model: ImageClassifier
-    val_scores = tuple(f"val/{name}" for name in (*OF_CLASSES, "loss"))
+    val_scores = tuple(f"val/{name}" for name in (*CLASSIFICATION_METRICS, "loss"))
 
     def __init__(
         self,
         classifier: Callable[[list[str]], ImageClassifier],
         data_info: dict[str, Any],
         *,
-        smoothing: float = 0.0,
+        label_smoothing: float = 0.0,
         mixup: float = 0.0,
         cutmix: float = 0.0,
-        optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
-        backbone_rate: float = 1.0,
-        block_rate: float = 1.0,
-        head_rate: float = 1.0,
-        schedule: Schedule = "cosine",
-        warm: int = 0,
-        hold: float = 0.4,
-        best_by: str = "val/accuracy",
+        optimizer: OptimizerFactory | None = None,
+        backbone_lr_mult: float = 1.0,
+        block_lr_mult: float = 1.0,
+        head_lr_mult: float = 1.0,
+        schedule: Literal["cosine", "trapezoid"] = "cosine",
+        warmup_steps: int = 0,
+        decay_start: float = 0.4,
+        monitor: str = "val/accuracy",
     ) -> None:
-        least = min(mixup, cutmix, backbone_rate, block_rate, head_rate)
-        if least < 0 or not 0 <= smoothing < 1:
+        lowest = min(mixup, cutmix, backbone_lr_mult, block_lr_mult, head_lr_mult)
+        if lowest < 0 or not 0 <= label_smoothing < 1:
             raise ValueError(
-                "mixup, cutmix and the rates must be at least 0, smoothing at least 0 and below 1; "
-                f"got {mixup}, {cutmix}, {backbone_rate}, {block_rate}, {head_rate} and {smoothing}"
+                "mixup, cutmix, backbone_lr_mult, block_lr_mult and head_lr_mult must be at least "
+                f"0, label_smoothing at least 0 and below 1; got {mixup}, {cutmix}, "
+                f"{backbone_lr_mult}, {block_lr_mult}, {head_lr_mult} and {label_smoothing}"
             )
-        super().__init__(classifier(data_info["classes"]))
-        self.smoothing, self.optimizer = smoothing, optimizer or _SGD
-        self.mixing = _mixing(mixup, cutmix, classes=len(self.model.classes))
-        self.rates: dict[Part, float] = {
-            "backbone": backbone_rate,
-            "blocks": block_rate,
-            "head": head_rate,
+        super().__init__(classifier(data_info["class_names"]))
+        self.label_smoothing, self.optimizer = label_smoothing, optimizer or _SGD
+        num_classes = len(self.model.class_names)
+        self.mix = _batch_mixing(mixup, cutmix, num_classes=num_classes)
+        self.lr_mults: dict[ParameterGroup, float] = {
+            "backbone": backbone_lr_mult,
+            "blocks": block_lr_mult,
+            "head": head_lr_mult,
         }
-        self.schedule: Schedule = schedule
-        self.warm, self.hold = warm, hold
-        self.monitor = monitor_of(best_by)
+        self.schedule: Literal["cosine", "trapezoid"] = schedule
+        self.warmup_steps, self.decay_start = warmup_steps, decay_start
+        self.monitor = monitor_with_mode(monitor)
         self.loss = WeightedMean()
-        self.scores = ClassScores(len(self.model.classes))
-        self.notes: dict[str, Any] = {}
+        self.scores = ClassificationScores(num_classes)
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the classifier."""
+        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse weights that were trained for other classes, of which there may be as many."""
+        """Refuse weights that were trained for other classes, even if there are as many."""
         super().on_load_checkpoint(checkpoint)
-        saved = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {}).get("classes")
-        if saved is not None and tuple(saved) != self.model.classes:
+        arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
+        names = arguments.get("class_names")
+        if names is not None and tuple(names) != self.model.class_names:
             raise ValueError(
-                "the checkpoint was trained with other classes: say the same data options; it has "
-                f"{list(saved)[:5]}, the data {list(self.model.classes)[:5]}"
+                "the checkpoint was trained with other classes; use the same data options. It has "
+                f"{list(names)[:5]}, the data {list(self.model.class_names)[:5]}"
             )
 
-    def configure_optimizers(self) -> Any:
-        """Return the optimizer, each part of the network at its own rate, and the schedule."""
-        spared = {id(weight) for weight in self.model.undecayed()}
-        groups = [
-            {"params": chosen, "rate": self.rates[part], **({} if decayed else {"weight_decay": 0})}
-            for part, parameters in self.model.parts().items()
-            for decayed in (True, False)
-            if (
-                chosen := [
-                    p for p in parameters if p.requires_grad and (id(p) in spared) != decayed
-                ]
+    def parameter_groups(self) -> list[OptimizerGroup]:
+        """Return backbone, blocks and head, each with and without weight decay."""
+        no_decay = {id(weight) for weight in self.model.no_weight_decay_parameters()}
+        return [
+            OptimizerGroup(
+                [weight for weight in parameters if (id(weight) in no_decay) != decay],
+                self.lr_mults[part],
+                {} if decay else {"weight_decay": 0},
             )
+            for part, parameters in self.model.parameter_groups().items()
+            for decay in (True, False)
         ]
-        optimizer = self.optimizer(groups)
-        total = int(self.trainer.estimated_stepping_batches)
-        falling = {"cosine": cosine, "trapezoid": partial(trapezoid, hold=self.hold)}[self.schedule]
-        share = partial(falling, total=total, warm=self.warm)
-        return with_schedule(optimizer, share)
+
+    def lr_schedule(self) -> Schedule:
+        """Return the schedule with its warmup."""
+        if self.schedule == "cosine":
+            return partial(cosine, warmup_steps=self.warmup_steps)
+        return partial(trapezoid, warmup_steps=self.warmup_steps, decay_start=self.decay_start)
 
     def training_step(self, batch: LabeledBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch."""
-        images, labels = self.mixing(self.model.normalized(batch.images), batch.labels)
-        scores = self.model.classify(images)
-        loss = cross_entropy(scores, labels, label_smoothing=self.smoothing)
-        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(scores))
+        """Return the cross-entropy of a batch."""
+        images, labels = self.mix(self.model.normalize(batch.images), batch.labels)
+        logits = self.model.classify(images)
+        loss = cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(logits))
         return loss
 
     def validation_step(self, batch: LabeledBatch, batch_idx: int) -> None:
-        """Take in what the network says of a batch."""
-        self._take_in(batch)
+        """Update the metrics."""
+        self._update_metrics(batch)
 
     def test_step(self, batch: LabeledBatch, batch_idx: int) -> None:
-        """Take in what the network says of a batch."""
-        self._take_in(batch)
+        """Update the metrics."""
+        self._update_metrics(batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the scores of the validation images."""
-        self._tell("val")
+        """Log the metrics of the validation images."""
+        self._log_metrics("val")
 
     def on_test_epoch_end(self) -> None:
-        """Log the scores of the test images, and note those of each class."""
-        self._tell("test")
+        """Log the metrics of the test images, and store those of each class."""
+        self._log_metrics("test")
 
-    def _take_in(self, batch: LabeledBatch) -> None:
-        scores = self.model(batch.images)
-        self.loss.update(cross_entropy(scores, batch.labels, reduction="sum"), len(scores))
-        self.scores.update(scores, batch.labels)
+    def _update_metrics(self, batch: LabeledBatch) -> None:
+        logits = self.model(batch.images)
+        self.loss.update(cross_entropy(logits, batch.labels, reduction="sum"), len(logits))
+        self.scores.update(logits, batch.labels)
 
-    def _tell(self, split: str) -> None:
-        found = {**self.scores.compute(), "loss": self.loss.compute()}
-        confusion = found.pop("confusion")
-        for name, value in found.items():
+    def _log_metrics(self, split: str) -> None:
+        metrics = {**self.scores.compute(), "loss": self.loss.compute()}
+        confusion = metrics.pop("confusion")
+        for name, value in metrics.items():
             self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", sync_dist=True)
         if self.trainer.state.fn != "fit":
-            self.notes[f"{split}_classes"] = self._of_classes(confusion)
-            level = chance_level(confusion.sum(1), self.model.classes)
-            self.notes |= level.notes({f"{split}/accuracy": float(found["accuracy"])})
+            self.notes[f"{split}_classes"] = self._per_class_results(confusion)
+            level = chance_level(confusion.sum(1), self.model.class_names)
+            self.notes |= level.report({f"{split}/accuracy": float(metrics["accuracy"])})
         self.loss.reset()
         self.scores.reset()
 
-    def _of_classes(self, counts: Int[Tensor, "k k"]) -> list[dict[str, Any]]:
-        """Return, per class, how many of its images were told right."""
-        told = zip(self.model.classes, counts.diag().tolist(), counts.sum(1).tolist(), strict=True)
+    def _per_class_results(self, confusion: Int[Tensor, "k k"]) -> list[dict[str, Any]]:
+        """Return the accuracy of each class that has images."""
+        correct, count = confusion.diag().tolist(), confusion.sum(1).tolist()
         return [
-            {"class": name, "right": right, "images": images, "accuracy": right / images}
-            for name, right, images in told
-            if images
+            {"class": name, "num_correct": right, "num_images": total, "accuracy": right / total}
+            for name, right, total in zip(self.model.class_names, correct, count, strict=True)
+            if total
         ]
 
 
-class _Unmixed(nn.Module):
-    """Images and labels as they are."""
+class _NoMixing(nn.Module):
+    """Returns images and labels unchanged."""
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return images, labels
 
 
-def _mixing(mixup: float, cutmix: float, *, classes: int) -> nn.Module:
-    """Return what mixes the images of a batch and their labels."""
-    chosen: list[nn.Module] = []
+def _batch_mixing(mixup: float, cutmix: float, *, num_classes: int) -> nn.Module:
+    """Return the module that mixes the images of a batch and their labels."""
+    modules: list[nn.Module] = []
     if mixup:
-        chosen.append(v2.MixUp(alpha=mixup, num_classes=classes))
+        modules.append(v2.MixUp(alpha=mixup, num_classes=num_classes))
     if cutmix:
-        chosen.append(v2.CutMix(alpha=cutmix, num_classes=classes))
-    return v2.RandomChoice(chosen) if len(chosen) > 1 else chosen[0] if chosen else _Unmixed()
+        modules.append(v2.CutMix(alpha=cutmix, num_classes=num_classes))
+    if len(modules) > 1:
+        return v2.RandomChoice(modules)
+    return modules[0] if modules else _NoMixing()

@@ -1,7 +1,7 @@
-"""Which numbers a glimpse model can be trained with."""
+"""Training of recurrent attention models with REINFORCE."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -12,324 +12,337 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.functional.reinforce import Reward
+from visattn.functional.reinforce import RewardType, update_moving_average
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.ram.rollout import GlimpseRollout
-from visattn.training.base import Task
-from visattn.training.callbacks.monitor import monitor_of
-from visattn.training.distributed.reduce import mean_of_all
-from visattn.training.distributed.sample_rng import step_draws
+from visattn.training.base import InputSpec, Task
+from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.distributed.reduce import all_reduce_mean
+from visattn.training.distributed.rng import step_generator
 from visattn.training.metrics.chance_level import ClassCounts, chance_level
 from visattn.training.metrics.weighted_mean import WeightedMean
-from visattn.training.optim import cosine, trapezoid, with_schedule
-from visattn.training.tasks.glimpse_diagnostics import gradient_norms, policy_figures
-from visattn.training.tasks.glimpse_eval import ErrorPerGlimpse, GlimpseEvaluator, known_centers
-from visattn.training.tasks.glimpse_losses import GlimpseLosses, ValueBaseline, losses_of_looks
-
-_AT_LEAST_0 = (
-    "policy_weight",
-    "every_glimpse",
-    "entropy",
-    "policy_rate",
-    "baseline_rate",
-    "random_epochs",
-    "warm",
+from visattn.training.optim import (
+    OptimizerFactory,
+    OptimizerGroup,
+    Schedule,
+    cosine,
+    trapezoid,
+)
+from visattn.training.tasks.glimpse_diagnostics import gradient_norms, policy_diagnostics
+from visattn.training.tasks.glimpse_eval import ErrorPerGlimpse, GlimpseEvaluator, object_centers
+from visattn.training.tasks.glimpse_losses import (
+    GlimpseLosses,
+    ValueBaseline,
+    compute_glimpse_losses,
 )
 
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse numbers that make no sense.
-
-    Args:
-        options: Those of a `GlimpseTask`, by name; what is missing is not looked at.
-
-    Raises:
-        ValueError: If one makes no sense, or rollouts are to be compared and there is one.
-
-    Example:
-        >>> check_options({"entropy": 0.0, "rollouts": 2, "baseline": "leave_one_out"})
-    """
-    low = {name: options[name] for name in _AT_LEAST_0 if not options.get(name, 0) >= 0}
-    if low:
-        raise ValueError(f"{', '.join(low)} must be at least 0, got {low}")
-    smoothing, last = options.get("smoothing", 0.0), options.get("last_spread")
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing must lie in [0, 1), got {smoothing}")
-    if last is not None and not last > 0:
-        raise ValueError(f"last_spread must be above 0, got {last}")
-    rollouts = options.get("rollouts", 1)
-    if rollouts < 1:
-        raise ValueError(f"rollouts must be at least 1, got {rollouts}")
-    if rollouts < 2 and options.get("baseline") == "leave_one_out":
-        raise ValueError(
-            "leave_one_out compares the rollouts of an image: say rollouts of 2 or more, or "
-            f"another baseline; got rollouts={rollouts}"
-        )
-
-
-Baseline = Literal["none", "average", "learned", "informed", "leave_one_out"]
-Schedule = Literal["cosine", "line"]
+Baseline = Literal["none", "moving_average", "learned", "informed", "leave_one_out"]
 _ADAM = partial(Adam, lr=1e-3, fused=True)
 
 
 class GlimpseTask(Task):
-    """Train a glimpse model: what it sees by the right answers, where it looks by REINFORCE.
+    """Train a recurrent attention model: classification by cross-entropy, locations by REINFORCE.
 
-    Each image is looked at several times, with places drawn from the policy. The answer's loss
-    trains the glimpse network, the core and the classifier; the policy's loss trains the policy,
-    and the core too only if `reaching`. Validation and test look where the policy means to, once,
-    from starts that are the same each time, and set beside that what paths give that nobody
-    learned: random places, and a fixed raster; where the data know where a thing lies, also
-    what the policy gives that starts right there (`aimed`).
+    Each image has one or more rollouts with locations sampled from the policy. The classification
+    loss trains the glimpse network, the recurrent core and the classifier; the policy loss trains
+    the policy, and the core too if `backprop_policy_to_core`. Validation and test use the means of
+    the policy (greedy locations), with the same initial locations each time, and compare them with
+    controls that are not learned: random locations and a fixed raster; where the data know the
+    centers of the objects, also with the policy started there (`centered`).
 
     Args:
         model: The model; it gets the names of its classes from the data.
-        data_info: What the data tells of itself; `classes` are the names.
-        rollouts: How often each training image is looked at.
-        baseline: What an action's reward is compared with: nothing (`none`), a moving `average`, a
-            reading of what was remembered before it (`learned`), one that knows too how probable
-            the true class then was (`informed`), or the other rollouts of the same image
-            (`leave_one_out`).
-        reward: 1 for a right answer (`correct`), its `log_probability`, or the `gain` in
-            probability since before the action.
-        normalize: Divide the advantages of a batch by their standard deviation.
-        reaching: Let the policy's gradient reach what the core remembers.
-        policy_weight: Weight of the policy's loss; to an optimizer like Adam it matters only to
-            what other losses train too, where the policy's is `reaching`.
-        every_glimpse: Weight of the answers after each glimpse, beside the last one's.
-        smoothing: Share of label smoothing.
-        entropy: Weight of the policy's entropy; works where the model learns its spread.
-        last_spread: The policy's spread at the end of the run, reached in a line of its logarithm
-            from the model's; the model's all the time if left out.
-        random_epochs: Epochs in which the eye goes to random places, once for each image, and the
-            policy rests.
-        optimizer: The optimizer; by default Adam with a rate of 1e-3.
-        policy_rate: Learning rate of the policy, as a multiple of the optimizer's.
-        baseline_rate: The same for a learned baseline.
-        schedule: How the learning rate falls to nothing: as a `cosine`, or in a `line`.
-        warm: Steps in which it rises before.
-        starts: From how many starts `validate` and `test` look at each image.
-        samples: Rollouts that the test draws from the policy, to average their probabilities; 0
-            leaves them out.
-        best_by: The validation score by which the best checkpoint is chosen.
+        data_info: Values that the data module provides; `class_names` are the names of the classes.
+        num_rollouts: Rollouts per training image.
+        baseline: Baseline of the rewards: none (`none`), a moving average (`moving_average`), a
+            value predicted from the hidden state before the action (`learned`), one predicted also
+            from the probability of the true class at that time (`informed`), or the mean reward of
+            the other rollouts of the image (`leave_one_out`).
+        reward: 1 for a correct prediction (`correct`), its `log_probability`, or the `gain` in
+            probability of the true class since before the action.
+        normalize_advantages: Divide the advantages of a batch by their standard deviation.
+        backprop_policy_to_core: Propagate the gradient of the policy loss into the core.
+        policy_loss_weight: Weight of the policy loss. With an optimizer like Adam it only matters
+            for parameters that other losses train too, as with `backprop_policy_to_core`.
+        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
+            the last glimpse.
+        label_smoothing: Label smoothing of the cross-entropy.
+        entropy_weight: Weight of the policy's entropy; it has an effect if the model learns its
+            standard deviation.
+        final_std: Standard deviation of the policy at the end of the run, reached linearly in the
+            logarithm from that of the model; by default it does not change.
+        random_location_epochs: First epochs, in which each image has one rollout at random
+            locations and the policy is not trained.
+        optimizer: The optimizer; by default Adam with a learning rate of 1e-3.
+        policy_lr_mult: Learning rate of the policy, as a multiple of the optimizer's.
+        baseline_lr_mult: The same for a learned baseline.
+        schedule: Decay of the learning rate to 0: `cosine` or `linear`.
+        warmup_steps: Steps of linear warmup.
+        num_eval_starts: Initial locations per image in `validate` and `test`.
+        num_eval_samples: Sampled rollouts in `test`, whose probabilities are averaged; 0 disables
+            them.
+        monitor: The validation metric that selects the best checkpoint.
 
     Raises:
-        ValueError: If a number makes no sense, or rollouts are to be compared and there is one.
+        ValueError: If an option is out of range, or `leave_one_out` has a single rollout.
     """
 
     model: RecurrentAttentionModel
+    average_reward: Tensor
 
     def __init__(
         self,
         model: Callable[[list[str]], RecurrentAttentionModel],
         data_info: dict[str, Any],
         *,
-        rollouts: int = 1,
+        num_rollouts: int = 1,
         baseline: Baseline = "learned",
-        reward: Reward = "correct",
-        normalize: bool = False,
-        reaching: bool = False,
-        policy_weight: float = 1.0,
-        every_glimpse: float = 0.0,
-        smoothing: float = 0.0,
-        entropy: float = 0.0,
-        last_spread: float | None = None,
-        random_epochs: int = 0,
-        optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
-        policy_rate: float = 1.0,
-        baseline_rate: float = 1.0,
-        schedule: Schedule = "cosine",
-        warm: int = 0,
-        starts: int = 5,
-        samples: int = 10,
-        best_by: str = "val/error",
+        reward: RewardType = "correct",
+        normalize_advantages: bool = False,
+        backprop_policy_to_core: bool = False,
+        policy_loss_weight: float = 1.0,
+        aux_loss_weight: float = 0.0,
+        label_smoothing: float = 0.0,
+        entropy_weight: float = 0.0,
+        final_std: float | None = None,
+        random_location_epochs: int = 0,
+        optimizer: OptimizerFactory | None = None,
+        policy_lr_mult: float = 1.0,
+        baseline_lr_mult: float = 1.0,
+        schedule: Literal["cosine", "linear"] = "cosine",
+        warmup_steps: int = 0,
+        num_eval_starts: int = 5,
+        num_eval_samples: int = 10,
+        monitor: str = "val/error",
     ) -> None:
-        super().__init__(model(data_info["classes"]))
-        self.rollouts, self.normalize, self.reaching = rollouts, normalize, reaching
-        self.policy_weight = policy_weight
-        self.baseline: Baseline = baseline
-        self.reward: Reward = reward
-        self.every_glimpse, self.smoothing, self.entropy = every_glimpse, smoothing, entropy
-        self.last_spread, self.random_epochs = last_spread, random_epochs
-        self.idle_parameters = random_epochs > 0  # the policy rests
+        super().__init__(model(data_info["class_names"]))
+        self.num_rollouts, self.baseline = num_rollouts, baseline
+        self.reward: RewardType = reward
+        self.normalize_advantages = normalize_advantages
+        self.backprop_policy_to_core = backprop_policy_to_core
+        self.policy_loss_weight, self.aux_loss_weight = policy_loss_weight, aux_loss_weight
+        self.label_smoothing, self.entropy_weight = label_smoothing, entropy_weight
+        self.final_std, self.random_location_epochs = final_std, random_location_epochs
+        self.idle_parameters = random_location_epochs > 0  # the policy has no gradient then
         self.optimizer = optimizer or _ADAM
-        self.policy_rate, self.baseline_rate, self.warm = policy_rate, baseline_rate, warm
-        self.schedule: Schedule = schedule
-        check_options(vars(self))
-        chance = 1 / len(self.model.classes)
-        self.critic = (
-            ValueBaseline(self.model.width, value=chance, informed=baseline == "informed")
+        self.policy_lr_mult, self.baseline_lr_mult = policy_lr_mult, baseline_lr_mult
+        self.schedule, self.warmup_steps = schedule, warmup_steps
+        _check_options(self)
+        chance = 1 / len(self.model.class_names)
+        self.value_baseline = (
+            ValueBaseline(
+                self.model.hidden_size, initial_value=chance, informed=baseline == "informed"
+            )
             if baseline in ("learned", "informed")
             else None
         )
-        self.register_buffer("average", torch.tensor(chance))
-        self.trials = {
+        self.register_buffer("average_reward", torch.tensor(chance))
+        self.evaluators = {
             "fit": GlimpseEvaluator(),
-            "validate": GlimpseEvaluator(starts=starts),
-            "test": GlimpseEvaluator(starts=starts, samples=samples),
+            "validate": GlimpseEvaluator(num_starts=num_eval_starts),
+            "test": GlimpseEvaluator(num_starts=num_eval_starts, num_samples=num_eval_samples),
         }
-        errors = {
-            name: ErrorPerGlimpse(self.model.glimpses)
-            for name in self.trials["test"].names(aimed=True)
-        }
-        self.errors = nn.ModuleDict(errors)
-        self.loss, self.labels = WeightedMean(), ClassCounts(len(self.model.classes))
-        self.tried = 0
-        self.notes: dict[str, Any] = {}
-        self.monitor = monitor_of(best_by)
-        fitting = self.trials["fit"]
-        self.val_scores = ("val/loss", *(f"val/{fitting.score(name)}" for name in fitting.names()))
+        self._add_metrics()
+        self.monitor = monitor_with_mode(monitor)
 
-    average: Tensor
+    def _add_metrics(self) -> None:
+        sources = self.evaluators["test"].location_sources(centered=True)
+        num_glimpses = self.model.num_glimpses
+        self.errors = nn.ModuleDict({name: ErrorPerGlimpse(num_glimpses) for name in sources})
+        self.loss, self.label_counts = WeightedMean(), ClassCounts(len(self.model.class_names))
+        self.num_evaluated = 0
+        evaluator = self.evaluators["fit"]
+        names = (evaluator.error_name(source) for source in evaluator.location_sources())
+        self.val_scores = ("val/loss", *(f"val/{name}" for name in names))
 
-    def configure_optimizers(self) -> Any:
-        """Return the optimizer, each part at its own rate, and the schedule."""
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the model."""
+        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
+
+    def parameter_groups(self) -> list[OptimizerGroup]:
+        """Return the parameters of the core, the policy and the baseline."""
         policy = list(self.model.policy.parameters())
-        critic = [] if self.critic is None else list(self.critic.parameters())
-        apart = {id(parameter) for parameter in (*policy, *critic)}
-        seeing = [parameter for parameter in self.parameters() if id(parameter) not in apart]
-        rates = ((seeing, 1.0), (policy, self.policy_rate), (critic, self.baseline_rate))
-        groups = [
-            {"params": learning, "rate": rate}
-            for parameters, rate in rates
-            if (learning := [one for one in parameters if one.requires_grad])
+        baseline = [] if self.value_baseline is None else list(self.value_baseline.parameters())
+        others = {id(parameter) for parameter in (*policy, *baseline)}
+        core = [parameter for parameter in self.parameters() if id(parameter) not in others]
+        return [
+            OptimizerGroup(core),
+            OptimizerGroup(policy, self.policy_lr_mult),
+            OptimizerGroup(baseline, self.baseline_lr_mult),
         ]
-        optimizer = self.optimizer(groups)
-        total = int(self.trainer.estimated_stepping_batches)
-        falling = {"cosine": cosine, "line": partial(trapezoid, hold=0.0, last=0.0)}[self.schedule]
-        share = partial(falling, total=total, warm=self.warm)
-        return with_schedule(optimizer, share)
+
+    def lr_schedule(self) -> Schedule:
+        """Return the decay to 0 with its warmup."""
+        if self.schedule == "cosine":
+            return partial(cosine, warmup_steps=self.warmup_steps)
+        linear = partial(trapezoid, decay_start=0.0, final_fraction=0.0)
+        return partial(linear, warmup_steps=self.warmup_steps)
 
     def on_train_batch_start(self, batch: LabeledBatch, batch_idx: int) -> None:
-        """Draw as this step does, and narrow the policy as far as it wants it."""
+        """Seed the random numbers of this step, and set the policy's standard deviation."""
         super().on_train_batch_start(batch, batch_idx)
-        if self.last_spread is not None:
-            done = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
-            first, last = math.log(self.model.spread), math.log(self.last_spread)
+        if self.final_std is not None:
+            progress = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
+            first, last = math.log(self.model.policy_std), math.log(self.final_std)
             with torch.no_grad():
-                self.model.policy.log_spread.fill_(first + min(1.0, done) * (last - first))
+                self.model.policy.log_std.fill_(first + min(1.0, progress) * (last - first))
 
     def training_step(self, batch: LabeledBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch."""
-        looks = self._looks(self.model.normalized(batch.images))
-        losses = self.losses(looks, batch.labels)
-        self._log_training(looks, losses)
+        """Return the sum of the classification, policy and baseline losses."""
+        rollout = self._sample_rollout(self.model.normalize(batch.images))
+        losses = self.losses(rollout, batch.labels)
+        self._log_training(rollout, losses)
         return losses.total
 
-    def _looks(self, images: Float[Tensor, "b c y x"]) -> GlimpseRollout:
-        """Return rollouts to learn from, at places drawn from the policy, or at random ones."""
-        draws, steps, count = step_draws(self), self.model.glimpses, len(images)
-        if self.current_epoch < self.random_epochs:
-            path = 2 * draws.uniforms(count, steps, 2).to(images) - 1
-            return self.model.roll_out(images, path=path)
-        noise = draws.normals(count, self.rollouts, steps, 2).to(images)
-        anywhere = self.model.start == "random"
-        return self.model.roll_out(
+    def _sample_rollout(self, images: Float[Tensor, "b c y x"]) -> GlimpseRollout:
+        """Return rollouts at locations sampled from the policy, or at random locations."""
+        generator, num_glimpses = step_generator(self), self.model.num_glimpses
+        count = len(images)
+        if self.current_epoch < self.random_location_epochs:
+            locations = 2 * generator.rand(count, num_glimpses, 2).to(images) - 1
+            return self.model.rollout(images, locations=locations)
+        noise = generator.randn(count, self.num_rollouts, num_glimpses, 2).to(images)
+        starts = None
+        if self.model.init_location == "random":
+            starts = 2 * generator.rand(count, self.num_rollouts, 2).to(images) - 1
+        return self.model.rollout(
             images,
-            rollouts=self.rollouts,
-            reaching=self.reaching,
-            start=2 * draws.uniforms(count, self.rollouts, 2).to(images) - 1 if anywhere else None,
+            num_rollouts=self.num_rollouts,
+            backprop_policy_to_core=self.backprop_policy_to_core,
+            init_locations=starts,
             noise=noise,
         )
 
-    def losses(self, looks: GlimpseRollout, labels: Int[Tensor, " b"]) -> GlimpseLosses:
-        """Return what is learned from rollouts."""
-        losses = losses_of_looks(
-            looks,
+    def losses(self, rollout: GlimpseRollout, labels: Int[Tensor, " b"]) -> GlimpseLosses:
+        """Return the losses of rollouts, and update the moving average of the reward."""
+        moving_average = self.baseline == "moving_average"
+        losses = compute_glimpse_losses(
+            rollout,
             labels,
-            spread=self.model.policy.spread,
-            baseline=self._expectation,
-            others=self.baseline == "leave_one_out",
+            policy_std=self.model.policy.std,
+            baseline=self.average_reward if moving_average else self.value_baseline,
+            leave_one_out_baseline=self.baseline == "leave_one_out",
             reward=self.reward,
-            normalize=self.normalize,
-            policy_weight=self.policy_weight,
-            every_glimpse=self.every_glimpse,
-            smoothing=self.smoothing,
-            entropy=self.entropy,
+            normalize_advantages=self.normalize_advantages,
+            policy_loss_weight=self.policy_loss_weight,
+            aux_loss_weight=self.aux_loss_weight,
+            label_smoothing=self.label_smoothing,
+            entropy_weight=self.entropy_weight,
         )
-        if self.baseline == "average" and losses.rewards.numel():
-            self.average.lerp_(mean_of_all(losses.rewards.mean()), 0.1)
+        if moving_average and losses.rewards.numel():
+            reward = all_reduce_mean(losses.rewards.mean())
+            self.average_reward.copy_(update_moving_average(self.average_reward, reward))
         return losses
 
-    @property
-    def _expectation(self) -> ValueBaseline | Tensor | None:
-        """What reward is expected, before the rollouts of an image are compared."""
-        return self.average if self.baseline == "average" else self.critic
-
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log how long the gradient of each part is."""
-        if self._tells:
-            parts = {
+        """Log the gradient norm of each part of the model."""
+        if self._logs_now:
+            modules = {
                 "glimpse_net": self.model.glimpse_net,
-                "memory": self.model.memory,
+                "rnn": self.model.rnn,
                 "classifier": self.model.classifier,
                 "policy": self.model.policy,
-                "critic": self.critic,
+                "value_baseline": self.value_baseline,
             }
-            for name, length in gradient_norms(parts).items():
-                self.log(f"gradient/{name}", length)
+            for name, norm in gradient_norms(modules).items():
+                self.log(f"grad_norm/{name}", norm)
 
     def validation_step(self, batch: LabeledBatch, batch_idx: int) -> None:
-        """Look at a batch in every way."""
-        self._try(batch)
+        """Update the errors for each source of locations."""
+        self._update_metrics(batch)
 
     def test_step(self, batch: LabeledBatch, batch_idx: int) -> None:
-        """Look at a batch in every way."""
-        self._try(batch)
+        """Update the errors for each source of locations."""
+        self._update_metrics(batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log the errors on the validation images."""
-        self._tell("val")
+        self._log_metrics("val")
 
     def on_test_epoch_end(self) -> None:
         """Log the errors on the test images."""
-        self._tell("test")
+        self._log_metrics("test")
 
     @property
-    def _tells(self) -> bool:
-        """Whether this step's diagnostics are logged."""
+    def _logs_now(self) -> bool:
+        """Whether the diagnostics of this step are logged."""
         return (self.global_step + 1) % max(1, self.trainer.log_every_n_steps) == 0  # type: ignore[attr-defined]
 
-    @property
-    def _trials(self) -> GlimpseEvaluator:
-        return self.trials[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
-
-    def _log_training(self, looks: GlimpseRollout, losses: GlimpseLosses) -> None:
-        if not self._tells:
+    def _log_training(self, rollout: GlimpseRollout, losses: GlimpseLosses) -> None:
+        if not self._logs_now:
             return
-        size = len(looks.places)
-        self.log("train/loss", losses.answer.detach(), prog_bar=True, batch_size=size)
-        told = policy_figures(looks, losses, self.model.policy.spread)
-        for name, value in {**told, "baseline_loss": losses.baseline.detach()}.items():
+        size = len(rollout.locations)
+        self.log("train/loss", losses.classification.detach(), prog_bar=True, batch_size=size)
+        diagnostics = policy_diagnostics(rollout, losses, self.model.policy.std)
+        diagnostics["baseline_loss"] = losses.baseline.detach()
+        for name, value in diagnostics.items():
             self.log(f"policy/{name}", value.detach(), prog_bar=name == "reward", batch_size=size)
 
-    def _try(self, batch: LabeledBatch) -> None:
-        """Try a batch; of w processes, process r has images r, r + w, ... of all."""
-        first, world = self.tried * self.trainer.world_size, self.trainer.world_size
-        numbers = range(first + self.global_rank, first + len(batch.labels) * world, world)
-        self.tried += len(batch.labels)
-        self.labels.update(batch.labels)
-        known = known_centers(self.trainer)
-        centers = None if known is None else known[list(numbers)]
-        for name, scores in self._trials.run(self.model, batch.images, numbers, centers):
-            self.errors[name].update(scores, batch.labels)  # type: ignore[operator]
-            if name == "mean":
-                loss = cross_entropy(scores[:, -1], batch.labels, reduction="sum")
-                self.loss.update(loss, len(scores))
+    @property
+    def _evaluator(self) -> GlimpseEvaluator:
+        return self.evaluators[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
 
-    def _tell(self, split: str) -> None:
-        """Log the errors after the last glimpse, and note those after each."""
-        trials, after, last, self.tried = self._trials, {}, {}, 0
-        for name in trials.names(aimed=known_centers(self.trainer) is not None):
-            errors = self.errors[name].compute()  # type: ignore[operator]
-            self.errors[name].reset()  # type: ignore[operator]
-            said = f"{split}/{trials.score(name, self.model.glimpses)}"
-            self.log(said, errors[-1], prog_bar=name == "mean")
-            after[name], last[said] = errors.tolist(), float(errors[-1])
+    def _update_metrics(self, batch: LabeledBatch) -> None:
+        """Update the metrics; of w processes, process r has images r, r + w, ... of all."""
+        world_size, count = self.trainer.world_size, len(batch.labels)
+        first = self.num_evaluated * world_size + self.global_rank
+        indices = range(first, self.num_evaluated * world_size + count * world_size, world_size)
+        self.num_evaluated += count
+        self.label_counts.update(batch.labels)
+        centers = object_centers(self.trainer)
+        if centers is not None:
+            centers = centers[list(indices)]
+        results = self._evaluator.evaluate(self.model, batch.images, indices, centers)
+        for source, logits in results:
+            self.errors[source].update(logits, batch.labels)  # type: ignore[operator]
+            if source == "greedy":
+                loss = cross_entropy(logits[:, -1], batch.labels, reduction="sum")
+                self.loss.update(loss, len(logits))
+
+    def _log_metrics(self, split: str) -> None:
+        """Log the errors after the last glimpse, and store those after each glimpse."""
+        evaluator, self.num_evaluated = self._evaluator, 0
+        per_glimpse: dict[str, list[float]] = {}
+        final: dict[str, float] = {}
+        centered = object_centers(self.trainer) is not None
+        for source in evaluator.location_sources(centered=centered):
+            errors = self.errors[source].compute()  # type: ignore[operator]
+            self.errors[source].reset()  # type: ignore[operator]
+            key = f"{split}/{evaluator.error_name(source, self.model.num_glimpses)}"
+            self.log(key, errors[-1], prog_bar=source == "greedy")
+            per_glimpse[source], final[key] = errors.tolist(), float(errors[-1])
         self.log(f"{split}/loss", self.loss.compute())
         self.loss.reset()
         if self.trainer.state.fn != "fit":
-            self.notes[f"{split}_error_after_each_glimpse"] = after
-            level = chance_level(self.labels.compute(), self.model.classes)
-            self.notes |= level.notes(last, errors=True)
-        self.labels.reset()
+            self.notes[f"{split}_error_per_glimpse"] = per_glimpse
+            level = chance_level(self.label_counts.compute(), self.model.class_names)
+            self.notes |= level.report(final, errors=True)
+        self.label_counts.reset()
+
+
+def _check_options(task: GlimpseTask) -> None:
+    """Raise a ValueError if an option of a task is out of range."""
+    nonnegative = {
+        "policy_loss_weight": task.policy_loss_weight,
+        "aux_loss_weight": task.aux_loss_weight,
+        "entropy_weight": task.entropy_weight,
+        "policy_lr_mult": task.policy_lr_mult,
+        "baseline_lr_mult": task.baseline_lr_mult,
+        "random_location_epochs": task.random_location_epochs,
+        "warmup_steps": task.warmup_steps,
+    }
+    negative = {name: value for name, value in nonnegative.items() if not value >= 0}
+    if negative:
+        raise ValueError(f"{', '.join(negative)} must be at least 0, got {negative}")
+    if not 0 <= task.label_smoothing < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {task.label_smoothing}")
+    if task.final_std is not None and not task.final_std > 0:
+        raise ValueError(f"final_std must be above 0, got {task.final_std}")
+    if task.num_rollouts < 1:
+        raise ValueError(f"num_rollouts must be at least 1, got {task.num_rollouts}")
+    if task.num_rollouts < 2 and task.baseline == "leave_one_out":
+        raise ValueError(
+            "the leave_one_out baseline needs at least 2 rollouts per image: set num_rollouts to 2 "
+            f"or more, or choose another baseline; got num_rollouts={task.num_rollouts}"
+        )

@@ -1,6 +1,6 @@
-"""What to watch while a policy learns: accuracy does not tell a broken one from a good one."""
+"""Diagnostics of a policy during training, which accuracy alone does not show."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
@@ -12,53 +12,59 @@ from visattn.training.tasks.glimpse_losses import GlimpseLosses
 
 
 @torch.no_grad()
-def policy_figures(
-    looks: GlimpseRollout, losses: GlimpseLosses, spread: Float[Tensor, ""]
+def policy_diagnostics(
+    rollout: GlimpseRollout, losses: GlimpseLosses, policy_std: Float[Tensor, ""]
 ) -> dict[str, Tensor]:
-    """Return what tells a policy that learns from one that does not.
+    """Return statistics that show whether a policy learns.
 
     Returns:
-        `reward`; `advantage` and `advantage_spread`; `baseline_explains`, the share of the
-        reward's variance that the baseline foresaw; `spread` and `entropy` (nats) of the policy;
-        `clamped`, the share of samples beyond the edge; `places_differ`, the standard deviation of
-        the policy's means between images: near 0, every image is looked at in the same way;
-        and, for several rollouts, `signal`, that of the policy's gradient to its noise.
+        `std` and `entropy` (nats) of the policy; `reward`; `advantage_mean` and `advantage_std`;
+        `explained_variance`, the fraction of the variance of the rewards that the baseline
+        explains; `clamped_fraction`, the fraction of samples outside of the image; `mean_std`, the
+        standard deviation of the policy's means between images, which is near 0 if the policy
+        ignores the image; and, with several rollouts, `gradient_snr`, the signal-to-noise ratio of
+        the policy gradient.
     """
-    figures = {"spread": spread, "entropy": gaussian_entropy(spread)}
+    diagnostics = {"std": policy_std, "entropy": gaussian_entropy(policy_std)}
     if not losses.rewards.numel():
-        return figures
-    figures |= {
+        return diagnostics
+    explained = explained_variance(losses.expected_rewards, losses.rewards)
+    outside = (rollout.policy_samples.abs() > 1).any(-1)
+    diagnostics |= {
         "reward": losses.rewards.mean(),
-        "advantage": losses.advantages.mean(),
-        "advantage_spread": losses.advantages.std(correction=0),
-        "baseline_explains": explained_variance(losses.expected, losses.rewards).nan_to_num(0.0),
-        "clamped": (looks.samples.abs() > 1).any(-1).to(spread).mean(),
-        "places_differ": looks.means.mean(1).std(0, correction=0).mean(),
+        "advantage_mean": losses.advantages.mean(),
+        "advantage_std": losses.advantages.std(correction=0),
+        "explained_variance": explained.nan_to_num(0.0),
+        "clamped_fraction": outside.to(policy_std).mean(),
+        "mean_std": rollout.policy_means.mean(1).std(0, correction=0).mean(),
     }
-    if looks.means.shape[1] > 1:
-        figures["signal"] = gradient_signal(looks, losses.advantages, spread)
-    return figures
+    if rollout.policy_means.shape[1] > 1:
+        snr = gradient_signal_to_noise(rollout, losses.advantages, policy_std)
+        diagnostics["gradient_snr"] = snr
+    return diagnostics
 
 
 @torch.no_grad()
-def gradient_signal(
-    looks: GlimpseRollout, advantages: Float[Tensor, "b m a"], spread: Float[Tensor, ""]
+def gradient_signal_to_noise(
+    rollout: GlimpseRollout, advantages: Float[Tensor, "b m a"], policy_std: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
-    """Return the square of the policy's mean gradient over the variance between rollouts.
+    """Return the squared norm of the mean policy gradient over its variance between rollouts.
 
-    The gradient is that of the mean's weights, had each batch only one of the rollouts. At 1, the
-    gradient of a single rollout is as much noise as it is signal.
+    The gradient is that of the weights of the policy's mean, for a batch with one of the rollouts.
+    At 1, the gradient of a single rollout has as much noise as signal.
     """
-    states = looks.states[:, :, :-1]
-    pushes = (looks.samples - looks.means) / spread**2 * advantages.unsqueeze(-1)
-    pushes = pushes[:, :, pushes.shape[2] - states.shape[2] :]  # a first place is read off nothing
-    each = torch.einsum("bmap, bmad -> mpd", pushes, states) / len(pushes)
-    noise = each.var(0).sum()
-    return (each.mean(0).square().sum() - noise / len(each)).clamp(min=0) / noise.clamp(min=1e-20)
+    states = rollout.hidden_states[:, :, :-1]
+    residuals = (rollout.policy_samples - rollout.policy_means) / policy_std**2
+    scores = residuals * advantages.unsqueeze(-1)
+    scores = scores[:, :, scores.shape[2] - states.shape[2] :]  # a first location has no state
+    gradients = torch.einsum("bmap, bmad -> mpd", scores, states) / len(scores)
+    noise = gradients.var(0).sum()
+    signal = (gradients.mean(0).square().sum() - noise / len(gradients)).clamp(min=0)
+    return signal / noise.clamp(min=1e-20)
 
 
-def gradient_norms(parts: Mapping[str, nn.Module | None]) -> dict[str, Tensor]:
-    """Return the length of the gradient of each part that has one.
+def gradient_norms(modules: Mapping[str, nn.Module | None]) -> dict[str, Tensor]:
+    """Return the norm of the gradient of each module that has one.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -66,13 +72,10 @@ def gradient_norms(parts: Mapping[str, nn.Module | None]) -> dict[str, Tensor]:
         >>> gradient_norms({"layer": layer, "nothing": None})
         {'layer': tensor(3.)}
     """
-    norms = {}
-    for name, part in parts.items():
-        slopes = _slopes(part.parameters() if part is not None else ())
-        if slopes:
-            norms[name] = torch.stack([slope.norm() for slope in slopes]).norm()
+    norms: dict[str, Tensor] = {}
+    for name, module in modules.items():
+        parameters = module.parameters() if module is not None else ()
+        gradients = [weight.grad.detach() for weight in parameters if weight.grad is not None]
+        if gradients:
+            norms[name] = torch.stack([gradient.norm() for gradient in gradients]).norm()
     return norms
-
-
-def _slopes(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    return [one.grad.detach() for one in parameters if one.grad is not None]

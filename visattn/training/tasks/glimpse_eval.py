@@ -1,4 +1,4 @@
-"""How often a glimpse model errs, after each glimpse, whoever chose the places."""
+"""Error rates of glimpse models after each glimpse, for learned and unlearned locations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torchmetrics import Metric
 
-from visattn.data.loading.sample_seed import numbered_uniforms
-from visattn.functional.glimpses.paths import raster_paths
+from visattn.data.loading.sample_seed import per_sample_uniforms
+from visattn.functional.glimpses.paths import raster_scanpaths
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.training.data.classification import ClassificationDataModule
 
 
 class ErrorPerGlimpse(Metric):
-    """The share of wrong answers after each glimpse, over everything that was seen.
+    """The error rate after each glimpse.
 
     Args:
-        glimpses: How many an image gets.
+        num_glimpses: Glimpses per image.
 
     Example:
         >>> errors = ErrorPerGlimpse(2)
@@ -34,118 +34,125 @@ class ErrorPerGlimpse(Metric):
     wrong: Tensor
     count: Tensor
 
-    def __init__(self, glimpses: int) -> None:
+    def __init__(self, num_glimpses: int) -> None:
         super().__init__()
-        self.add_state("wrong", torch.zeros(glimpses, dtype=torch.int64), dist_reduce_fx="sum")
+        zeros = torch.zeros(num_glimpses, dtype=torch.int64)
+        self.add_state("wrong", zeros, dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, " n"]) -> None:
-        """Take in scores, or probabilities, after each glimpse, and the true classes."""
+        """Add logits or probabilities after each glimpse, and the true classes."""
         self.wrong += (scores.argmax(-1) != labels[:, None]).sum(0)
         self.count += len(labels)
 
     def compute(self) -> Float[Tensor, " t"]:
-        """Return the errors so far, as shares; NaN over nothing."""
+        """Return the error rate after each glimpse; NaN before the first update."""
         return self.wrong / self.count
 
 
 @dataclass(frozen=True)
 class GlimpseEvaluator:
-    """Ways to look at images, the same for the same image each time.
+    """Evaluates a glimpse model with several sources of locations.
 
-    What is drawn belongs to the number of an image: batches and processes make no difference.
+    Random numbers belong to the index of an image, so that the batch size and the number of
+    processes make no difference.
 
     Args:
-        starts: How often each image is looked at from another start, for the mean error; once
-            if the model always starts at the same place.
-        samples: Rollouts whose probabilities are averaged; 0 leaves out what is sampled.
-        seed: Of starts, random paths and samples.
+        num_starts: Initial locations per image over which the error of the greedy policy is
+            averaged; a model with a fixed initial location has one.
+        num_samples: Sampled rollouts whose probabilities are averaged; 0 disables sampling.
+        seed: Seed of initial locations, random locations and samples.
 
     Raises:
-        ValueError: If there is no start, or a number below 0.
+        ValueError: If `num_starts` is below 1 or `num_samples` below 0.
 
     Example:
-        >>> GlimpseEvaluator(samples=10).names()
-        ('mean', 'random', 'raster', 'sampled', 'averaged')
+        >>> GlimpseEvaluator(num_samples=10).location_sources()
+        ('greedy', 'random', 'raster', 'sampled', 'averaged')
     """
 
-    starts: int = 1
-    samples: int = 0
+    num_starts: int = 1
+    num_samples: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.starts < 1 or self.samples < 0:
+        if self.num_starts < 1 or self.num_samples < 0:
             raise ValueError(
-                f"starts must be at least 1 and samples at least 0, got {self.starts} and "
-                f"{self.samples}"
+                "num_starts must be at least 1 and num_samples at least 0, got "
+                f"{self.num_starts} and {self.num_samples}"
             )
 
-    def names(self, *, aimed: bool = False) -> tuple[str, ...]:
-        """Return the ways: the policy's means come first.
+    def location_sources(self, *, centered: bool = False) -> tuple[str, ...]:
+        """Return the sources of locations, the greedy policy first.
 
         Args:
-            aimed: The middles of what is to be named are known, so that one can start there.
+            centered: Whether the centers of the objects are known, so that the policy can start
+                there.
         """
-        sampled = ("sampled", "averaged") if self.samples else ()
-        return ("mean", "random", "raster", *(["aimed"] if aimed else []), *sampled)
+        sampled = ("sampled", "averaged") if self.num_samples else ()
+        return ("greedy", "random", "raster", *(["centered"] if centered else []), *sampled)
 
-    def score(self, name: str, glimpses: int = 0) -> str:
-        """Return how the error of a way is called.
+    def error_name(self, source: str, num_glimpses: int = 0) -> str:
+        """Return the metric name of the error with a source of locations.
 
         Args:
-            name: Of the way.
-            glimpses: How many an image gets.
+            source: One of `location_sources`.
+            num_glimpses: Glimpses per image.
 
         Example:
-            >>> GlimpseEvaluator().score("mean"), GlimpseEvaluator(samples=5).score("averaged", 7)
-            ('error', 'error_averaged_5x7_glimpses')
+            >>> GlimpseEvaluator().error_name("greedy")
+            'error'
+            >>> GlimpseEvaluator(num_samples=5).error_name("averaged", 7)
+            'error_averaged_5x7_glimpses'
         """
-        if name == "averaged":
-            return f"error_averaged_{self.samples}x{glimpses}_glimpses"
-        return "error" if name == "mean" else f"error_{name}"
+        if source == "averaged":
+            return f"error_averaged_{self.num_samples}x{num_glimpses}_glimpses"
+        return "error" if source == "greedy" else f"error_{source}"
 
-    def run(
+    def evaluate(
         self,
         model: RecurrentAttentionModel,
         images: UInt8[Tensor, "b _ y x"],
-        numbers: Sequence[int],
+        indices: Sequence[int],
         centers: Float[Tensor, "b 2"] | None = None,
     ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
-        """Give, for each way, what the model says after each glimpse.
+        """Yield each source of locations with the logits after each glimpse.
 
         Args:
             model: The model.
-            images: As bytes.
-            numbers: Of the images, in all that is looked at.
-            centers: The middle of what is to be named, x and y in [-1, 1]: the first place of the
-                way that is `aimed`, which is left out without them.
+            images: Images as uint8.
+            indices: Indices of the images in the whole split.
+            centers: Centers of the objects, x and y in [-1, 1], the initial locations of the
+                source `centered`; without them it is left out.
 
         Raises:
-            ValueError: If the images are not those of the model, or the policy gives a place that
-                is no number.
+            ValueError: If the images do not fit the model, or a location is not finite.
         """
-        shown, steps = model.normalized(images), model.glimpses
-        starts = self.starts if model.start == "random" else 1
-        parts = [2 * starts, 2 * steps, *[2 + 2 * steps] * self.samples]
-        drawn = numbered_uniforms(self.seed, numbers, sum(parts)).split(parts, 1)
-        for start in _places(drawn[0], shown).unbind(1):
-            yield "mean", _said(model, shown, start=_start(model, start))
-        paths = {"random": _places(drawn[1], shown), "raster": raster_paths(len(shown), steps)}
-        for name, path in paths.items():
-            yield name, _said(model, shown, path=path.to(shown))
+        inputs, num_glimpses = model.normalize(images), model.num_glimpses
+        num_starts = self.num_starts if model.init_location == "random" else 1
+        counts = [2 * num_starts, 2 * num_glimpses, *[2 + 2 * num_glimpses] * self.num_samples]
+        uniforms = per_sample_uniforms(self.seed, indices, sum(counts)).split(counts, 1)
+        for start in _to_locations(uniforms[0], inputs).unbind(1):
+            yield "greedy", _logits(model, inputs, init_locations=_start(model, start))
+        fixed = {
+            "random": _to_locations(uniforms[1], inputs),
+            "raster": raster_scanpaths(len(inputs), num_glimpses).to(inputs),
+        }
+        for source, locations in fixed.items():
+            yield source, _logits(model, inputs, locations=locations)
         if centers is not None:
-            yield "aimed", _said(model, shown, start=centers.to(shown))
-        if self.samples:
-            said = torch.stack([_sampled(model, shown, one) for one in drawn[2:]])
-            yield "sampled", said[0]
-            yield "averaged", said.softmax(-1).mean(0)
+            yield "centered", _logits(model, inputs, init_locations=centers.to(inputs))
+        if self.num_samples:
+            logits = torch.stack([_sampled_logits(model, inputs, part) for part in uniforms[2:]])
+            yield "sampled", logits[0]
+            yield "averaged", logits.softmax(-1).mean(0)
 
 
-def known_centers(trainer: Trainer) -> Float[Tensor, "n 2"] | None:
-    """Return the middles of what is to be named in all images of a validation or a test.
+def object_centers(trainer: Trainer) -> Float[Tensor, "n 2"] | None:
+    """Return the centers of the objects in all images of the split that is evaluated.
 
     Returns:
-        x and y in [-1, 1]; None in training, and of data that do not know them.
+        x and y in [-1, 1]; None during `fit`, and for data that do not know the centers.
     """
     data, stage = getattr(trainer, "datamodule", None), trainer.state.fn
     if stage == TrainerFn.FITTING or not isinstance(data, ClassificationDataModule):
@@ -153,29 +160,30 @@ def known_centers(trainer: Trainer) -> Float[Tensor, "n 2"] | None:
     return data.centers("test" if stage == TrainerFn.TESTING else "validation")
 
 
-@torch.no_grad()
-def _said(model: RecurrentAttentionModel, shown: Tensor, **options: Any) -> Float[Tensor, "b t k"]:
-    """Return the scores of a rollout; a generator cannot switch gradients off for itself alone."""
-    return model.roll_out(shown, **options).scores[:, 0]
-
-
-def _sampled(
-    model: RecurrentAttentionModel, shown: Tensor, drawn: Float[Tensor, "b n"]
+@torch.no_grad()  # on a function, since a generator would leak the setting to its caller
+def _logits(
+    model: RecurrentAttentionModel, inputs: Tensor, **options: Any
 ) -> Float[Tensor, "b t k"]:
-    """Return the scores of a rollout that looks at samples of the policy."""
-    start, steps = _start(model, _places(drawn[:, :2], shown)[:, 0]), drawn[:, 2:]
-    inside = steps.clamp(2.0**-54, 1 - 2.0**-53)  # at 0 and 1 a Gaussian is infinitely far off
-    noise = torch.special.ndtri(inside).unflatten(1, (1, -1, 2)).to(shown)
-    return _said(model, shown, start=start, sampled=True, noise=noise)
+    return model.rollout(inputs, **options).logits[:, 0]
 
 
-def _places(drawn: Float[Tensor, "b n"], shown: Tensor) -> Float[Tensor, "b _ 2"]:
-    """Return places anywhere on the image for numbers even in [0, 1)."""
-    return (2 * drawn - 1).unflatten(1, (-1, 2)).to(shown)
+def _sampled_logits(
+    model: RecurrentAttentionModel, inputs: Tensor, uniforms: Float[Tensor, "b n"]
+) -> Float[Tensor, "b t k"]:
+    """Return the logits of a rollout at locations sampled from the policy."""
+    start = _start(model, _to_locations(uniforms[:, :2], inputs)[:, 0])
+    inside = uniforms[:, 2:].clamp(2.0**-54, 1 - 2.0**-53)  # the quantiles of 0 and 1 are infinite
+    noise = torch.special.ndtri(inside).unflatten(1, (1, -1, 2)).to(inputs)
+    return _logits(model, inputs, init_locations=start, sample=True, noise=noise)
+
+
+def _to_locations(uniforms: Float[Tensor, "b n"], inputs: Tensor) -> Float[Tensor, "b _ 2"]:
+    """Return uniform locations on the image for uniform numbers in [0, 1)."""
+    return (2 * uniforms - 1).unflatten(1, (-1, 2)).to(inputs)
 
 
 def _start(
-    model: RecurrentAttentionModel, places: Float[Tensor, "b 2"]
+    model: RecurrentAttentionModel, locations: Float[Tensor, "b 2"]
 ) -> Float[Tensor, "b 2"] | None:
-    """Return first places where the model takes any; else it knows its own."""
-    return places if model.start == "random" else None
+    """Return initial locations, or None for a model that has its own."""
+    return locations if model.init_location == "random" else None

@@ -1,170 +1,183 @@
-"""What reward is to be expected, learned beside the policy that earns it."""
+"""Classification, policy and baseline losses of recurrent attention models."""
 
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from visattn.functional.reinforce import (
-    Reward,
+    RewardType,
+    classification_rewards,
     gaussian_entropy,
-    gaussian_log_density,
-    leave_one_out,
-    rewards_to_go,
-    rollout_loss,
-    truth_told,
+    gaussian_log_prob,
+    leave_one_out_advantages,
+    reinforce_loss,
+    true_class_log_prob,
+    value_baseline_loss,
 )
 from visattn.models.ram.rollout import GlimpseRollout
-from visattn.training.distributed.reduce import spread_of_all
+from visattn.training.distributed.reduce import all_reduce_std
 
 
 class ValueBaseline(nn.Module):
-    """Read the reward to expect from what was known before an action.
+    """Predicts the expected reward from what is known before an action.
 
-    What it knows must not depend on the action; else the policy's gradient is biased. What is
-    remembered does not. Nor does what training knows and the model does not: how probable the
-    model held the true class to be. Of how a rollout will end, that tells most.
+    The inputs must not depend on the action, otherwise the policy gradient is biased. The hidden
+    state before the action does not. Neither does the probability of the true class at that time,
+    which only training knows and which predicts the outcome of a rollout best.
 
     Args:
-        width: Numbers that are remembered.
-        value: What it expects before it has learned anything.
-        informed: Let it know the log probability of the true class, and read it by a hidden layer.
+        hidden_size: Size of the hidden state.
+        initial_value: Prediction before training.
+        informed: Whether the log-probability of the true class is an input too, with a hidden
+            layer.
 
     Example:
-        >>> ValueBaseline(5, value=0.1)(torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4))[0, 0]
+        >>> baseline = ValueBaseline(5, initial_value=0.1)
+        >>> baseline(torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4))[0, 0]
         tensor([0.1000, 0.1000, 0.1000, 0.1000], grad_fn=<SelectBackward0>)
     """
 
-    def __init__(self, width: int, *, value: float, informed: bool = False) -> None:
+    def __init__(self, hidden_size: int, *, initial_value: float, informed: bool = False) -> None:
         super().__init__()
         self.informed = informed
-        self.hidden = nn.Linear(width + 2, 64) if informed else None
-        self.reading = nn.Linear(64 if informed else width, 1)
-        nn.init.zeros_(self.reading.weight)
-        nn.init.constant_(self.reading.bias, value)
+        self.hidden = nn.Linear(hidden_size + 2, 64) if informed else None
+        self.output = nn.Linear(64 if informed else hidden_size, 1)
+        nn.init.zeros_(self.output.weight)
+        nn.init.constant_(self.output.bias, initial_value)
 
     def forward(
-        self, states: Float[Tensor, "b m a d"], told: Float[Tensor, "b m a"]
+        self, hidden_states: Float[Tensor, "b m a d"], log_probs: Float[Tensor, "b m a"]
     ) -> Float[Tensor, "b m a"]:
         """Return the expected reward before each action.
 
         Args:
-            states: What was remembered; no gradient flows into it.
-            told: The log probability of the true class, in nats.
+            hidden_states: Hidden states before each action; no gradient flows into them.
+            log_probs: Log-probability of the true class before each action, in nats.
         """
-        read = states.detach()
+        features = hidden_states.detach()
         if self.hidden is not None:
-            sure = torch.stack([told, told.exp()], -1).detach()
-            read = self.hidden(torch.cat([read, sure], -1)).relu()
-        return self.reading(read).squeeze(-1)
+            certainty = torch.stack([log_probs, log_probs.exp()], -1).detach()
+            features = self.hidden(torch.cat([features, certainty], -1)).relu()
+        return self.output(features).squeeze(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class GlimpseLosses:
-    """What is learned from, each part by its own parameters.
+    """The losses of a batch of rollouts, with the rewards behind them.
 
     Args:
-        answer: Cross-entropy of the answers: trains the glimpse network, the core, the classifier.
-        policy: That of REINFORCE: trains where to look.
-        baseline: Squared error of a learned baseline; 0 if none is learned.
-        rewards: What followed each action.
-        expected: What the baseline expected to follow it, the other rollouts included where they
-            are compared.
-        advantages: What the action is held to have gained.
+        classification: Cross-entropy; trains the glimpse network, the core and the classifier.
+        policy: REINFORCE loss; trains the policy.
+        baseline: Mean squared error of a learned baseline; 0 without one.
+        rewards: Reward of each action.
+        expected_rewards: Baseline of each action, including the leave-one-out baseline.
+        advantages: Rewards minus baselines, normalized if configured.
     """
 
-    answer: Float[Tensor, ""]
+    classification: Float[Tensor, ""]
     policy: Float[Tensor, ""]
     baseline: Float[Tensor, ""]
     rewards: Float[Tensor, "b m a"]
-    expected: Float[Tensor, "b m a"]
+    expected_rewards: Float[Tensor, "b m a"]
     advantages: Float[Tensor, "b m a"]
 
     @property
     def total(self) -> Float[Tensor, ""]:
-        """Their sum; most parameters feel one part only."""
-        return self.answer + self.policy + self.baseline
+        """The sum of the losses; most parameters have a gradient from one of them only."""
+        return self.classification + self.policy + self.baseline
 
 
-def losses_of_looks(
-    looks: GlimpseRollout,
+def compute_glimpse_losses(
+    rollout: GlimpseRollout,
     labels: Int[Tensor, " b"],
     *,
-    spread: Float[Tensor, ""],
+    policy_std: Float[Tensor, ""],
     baseline: ValueBaseline | Tensor | None = None,
-    others: bool = False,
-    reward: Reward = "correct",
-    normalize: bool = False,
-    policy_weight: float = 1.0,
-    every_glimpse: float = 0.0,
-    smoothing: float = 0.0,
-    entropy: float = 0.0,
+    leave_one_out_baseline: bool = False,
+    reward: RewardType = "correct",
+    normalize_advantages: bool = False,
+    policy_loss_weight: float = 1.0,
+    aux_loss_weight: float = 0.0,
+    label_smoothing: float = 0.0,
+    entropy_weight: float = 0.0,
 ) -> GlimpseLosses:
-    """Return what is learned from rollouts.
+    """Return the losses of rollouts.
 
     Args:
-        looks: The rollouts, with samples of the policy.
-        labels: The true classes.
-        spread: Of the policy.
-        baseline: What reward is to be expected: a number, a reading of the state before an action,
-            or nothing. It may know nothing of the action itself, nor of what came after.
-        others: Compare each rollout with the others of its image, after the baseline.
-        reward: As `visattn.functional.reinforce.rewards_to_go` takes it.
-        normalize: Divide the advantages by their standard deviation, over all processes.
-        policy_weight: Weight of the policy's loss.
-        every_glimpse: Weight of the answers after each glimpse, beside the last one's.
-        smoothing: Share of label smoothing.
-        entropy: Weight of the policy's entropy; it counts where there are actions.
+        rollout: The rollouts, with samples of the policy.
+        labels: True classes.
+        policy_std: Standard deviation of the policy.
+        baseline: Expected reward: a constant, a learned baseline, or none. It must not depend on
+            the action or on anything after it.
+        leave_one_out_baseline: Also subtract the mean over the other rollouts of the image.
+        reward: As in `visattn.functional.reinforce.classification_rewards`.
+        normalize_advantages: Divide the advantages by their standard deviation over all processes.
+        policy_loss_weight: Weight of the policy loss.
+        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
+            the last glimpse.
+        label_smoothing: Label smoothing of the cross-entropy.
+        entropy_weight: Weight of the policy's entropy, if there are actions.
 
     Raises:
-        ValueError: If there is one rollout only and it is to be compared with others.
+        ValueError: If `leave_one_out_baseline` is set and there is a single rollout per image.
     """
-    rewards = rewards_to_go(looks.scores, labels, reward, actions=looks.means.shape[2])
-    expected = _expected(baseline, looks, labels)
-    surplus = rewards - expected.detach()
-    acts = rewards.numel() > 0
-    advantages = leave_one_out(surplus) if others and acts else surplus
-    foreseen = rewards - advantages
-    if normalize and advantages.numel() > 1:
-        advantages = advantages / spread_of_all(advantages).clamp(min=1e-6)
-    likely = gaussian_log_density(looks.samples, looks.means, spread)
-    learned = acts and isinstance(baseline, ValueBaseline)
+    num_actions = rollout.policy_means.shape[2]
+    rewards = classification_rewards(rollout.logits, labels, reward, num_actions=num_actions)
+    values = _baseline_values(baseline, rollout, labels)
+    advantages = rewards - values.detach()
+    has_actions = rewards.numel() > 0
+    if leave_one_out_baseline and has_actions:
+        advantages = leave_one_out_advantages(advantages)
+    expected_rewards = rewards - advantages
+    if normalize_advantages and advantages.numel() > 1:
+        advantages = advantages / all_reduce_std(advantages).clamp(min=1e-6)
+    log_probs = gaussian_log_prob(rollout.policy_samples, rollout.policy_means, policy_std)
+    entropy = has_actions * entropy_weight * gaussian_entropy(policy_std)
+    is_learned = has_actions and isinstance(baseline, ValueBaseline)
     return GlimpseLosses(
-        answer=_answer_loss(looks.scores, labels, every_glimpse, smoothing),
-        policy=policy_weight * rollout_loss(likely, advantages)
-        - acts * entropy * gaussian_entropy(spread),
-        baseline=mse_loss(expected, rewards) if learned else surplus.new_zeros(()),
+        classification=_classification_loss(
+            rollout.logits, labels, aux_loss_weight, label_smoothing
+        ),
+        policy=policy_loss_weight * reinforce_loss(log_probs, advantages) - entropy,
+        baseline=value_baseline_loss(values, rewards) if is_learned else rewards.new_zeros(()),
         rewards=rewards,
-        expected=foreseen,
+        expected_rewards=expected_rewards,
         advantages=advantages.detach(),
     )
 
 
-def _answer_loss(
-    scores: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"], every: float, smoothing: float
+def _classification_loss(
+    logits: Float[Tensor, "b m t k"],
+    labels: Int[Tensor, " b"],
+    aux_loss_weight: float,
+    label_smoothing: float,
 ) -> Float[Tensor, ""]:
-    true = labels.view(-1, 1).expand(scores.shape[:2]).flatten()
-    last = cross_entropy(scores[:, :, -1].flatten(0, 1), true, label_smoothing=smoothing)
-    if not every:
+    targets = labels.view(-1, 1).expand(logits.shape[:2]).flatten()
+    last = cross_entropy(logits[:, :, -1].flatten(0, 1), targets, label_smoothing=label_smoothing)
+    if not aux_loss_weight:
         return last
-    each = cross_entropy(
-        scores.flatten(0, 2), true.repeat_interleave(scores.shape[2]), label_smoothing=smoothing
+    every = cross_entropy(
+        logits.flatten(0, 2),
+        targets.repeat_interleave(logits.shape[2]),
+        label_smoothing=label_smoothing,
     )
-    return last + every * each
+    return last + aux_loss_weight * every
 
 
-def _expected(
-    baseline: ValueBaseline | Tensor | None, looks: GlimpseRollout, labels: Int[Tensor, " b"]
+def _baseline_values(
+    baseline: ValueBaseline | Tensor | None, rollout: GlimpseRollout, labels: Int[Tensor, " b"]
 ) -> Float[Tensor, "b m a"]:
-    """Return what is expected to follow each action, from what was known before it."""
-    actions = looks.means.shape[2]
+    """Return the expected reward of each action, from what was known before it."""
+    num_actions = rollout.policy_means.shape[2]
     if not isinstance(baseline, ValueBaseline):
         value = 0.0 if baseline is None else baseline
-        return torch.zeros_like(looks.means[..., 0]) + value
-    states, told = looks.states.detach(), truth_told(looks.scores.detach(), labels)
-    glimpses = states.shape[2]
-    known = torch.cat([torch.zeros_like(states[:, :, :1]), states], 2)  # before the first: nothing
-    before = slice(glimpses - actions, glimpses)
-    return baseline(known[:, :, before], told[:, :, before])
+        return torch.zeros_like(rollout.policy_means[..., 0]) + value
+    states = rollout.hidden_states.detach()
+    log_probs = true_class_log_prob(rollout.logits.detach(), labels)
+    num_glimpses = states.shape[2]
+    states = torch.cat([torch.zeros_like(states[:, :, :1]), states], 2)  # zeros: no glimpse yet
+    before = slice(num_glimpses - num_actions, num_glimpses)
+    return baseline(states[:, :, before], log_probs[:, :, before])

@@ -1,8 +1,8 @@
 from .animation import (
-    caption_animation as caption_animation,
+    animation_frame_size as animation_frame_size,
 )
 from .animation import (
-    frame_size as frame_size,
+    caption_animation as caption_animation,
 )
 from .panel import (
     caption_panel as caption_panel,

@@ -1,57 +1,57 @@
 from .caption_page import (
-    ShownCaption as ShownCaption,
+    PageCaption as PageCaption,
 )
 from .caption_page import (
-    ShownPhrase as ShownPhrase,
+    PagePhrase as PagePhrase,
 )
 from .caption_page import (
     caption_page as caption_page,
 )
 from .document import (
-    escaped_text as escaped_text,
+    escape_text as escape_text,
 )
 from .document import (
-    file_address as file_address,
+    file_url as file_url,
 )
 from .document import (
-    image_address as image_address,
+    image_data_url as image_data_url,
 )
 from .document import (
-    sealed_document as sealed_document,
+    render_page as render_page,
 )
 from .explorer_page import (
-    ExploredLayer as ExploredLayer,
+    ExplorerLayer as ExplorerLayer,
 )
 from .explorer_page import (
-    ExploredMap as ExploredMap,
-)
-from .explorer_page import (
-    eight_bits as eight_bits,
+    ExplorerMap as ExplorerMap,
 )
 from .explorer_page import (
     explorer_page as explorer_page,
+)
+from .explorer_page import (
+    quantize_weights as quantize_weights,
 )
 from .index_page import (
     IndexEntry as IndexEntry,
 )
 from .index_page import (
-    index_entries as index_entries,
+    index_page as index_page,
 )
 from .index_page import (
-    index_page as index_page,
+    parse_index_page as parse_index_page,
 )
 from .index_page import (
     thumbnail as thumbnail,
 )
 from .index_page import (
-    tiled as tiled,
+    tile_images as tile_images,
 )
 from .photo_page import (
     photo_page as photo_page,
 )
 from .safe_text import (
-    runs_leftwards as runs_leftwards,
+    has_rtl_letters as has_rtl_letters,
 )
 from .safe_text import (
-    shown_text as shown_text,
+    sanitize_text as sanitize_text,
 )

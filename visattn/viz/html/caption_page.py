@@ -1,4 +1,4 @@
-"""A caption in a page that can be touched: choose a word, and see where the model looked."""
+"""Interactive HTML page of a caption: the attention map of each word."""
 
 import base64
 import math
@@ -10,122 +10,120 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.viz.html.photo_page import LONGEST, photo_page
-from visattn.viz.html.safe_text import shown_text
+from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.heatmap import Style
 
 _WORD, _CAPTION = 60, 1_000  # characters
 _VIEWER = (
-    "overlays.js", "photo.js", "choices.js", "facts.js", "ramps.js", "words.js", "readouts.js",
-    "viewer.js",
+    "overlays.js", "photo.js", "widgets.js", "viewer.js",
 )  # fmt: skip
 
 
-class ShownPhrase(NamedTuple):
-    """Words of a caption whose thing is known to lie in boxes, and how well they found it."""
+class PagePhrase(NamedTuple):
+    """A phrase of a caption, its ground-truth boxes, and the scores of its attention."""
 
     first: int
-    """Place of its first word in the caption, from 0."""
+    """Index of its first word in the caption."""
     words: int
     boxes: tuple[tuple[float, float, float, float], ...]
-    """Left, top, right, bottom as shares of the image."""
+    """Left, top, right and bottom as fractions of the image size."""
     correctness: tuple[float, ...] = ()
-    """Of each of its words, the share of attention inside the boxes; empty if the network saw
-    nothing of them."""
+    """Attention inside the boxes, for each word; empty if they are outside the model's input."""
     baseline: float = 0.0
-    """What attention that is spread evenly would have inside the boxes."""
+    """Attention inside the boxes of a uniform map."""
     pointed: bool = False
-    """Whether the maps of its words, added up, are strongest inside the boxes."""
+    """Whether the peak of the sum of its maps is inside the boxes."""
 
 
 @dataclass(frozen=True, eq=False)
-class ShownCaption:
-    """What a page tells of one caption.
+class PageCaption:
+    """A caption as a page shows it.
 
     Args:
         words: At least one.
-        maps: Attention on the grid that covers the network's input, one for each word.
-        log_probabilities: Of each word, in nats; empty if they are not known.
-        gates: How much of what was seen went into each word, 0 to 1; empty if there are none.
-        score: Of the caption, by which candidates are ordered.
-        finished: Whether the model came to an end; otherwise the caption was cut.
-        phrases: Those whose boxes are known.
+        maps: Attention on the grid that covers the model's input, one map per word.
+        log_probs: Log-probability of each word; empty if unknown.
+        gates: Gate of each word, between 0 and 1; empty if the model has none.
+        score: Beam-search score.
+        finished: Whether the caption has an end token; otherwise it was truncated.
+        phrases: Phrases with ground-truth boxes.
 
     Raises:
-        ValueError: If there is no word, or something has not one entry for each word.
+        ValueError: If there is no word, or the numbers of entries differ.
 
     Example:
-        >>> ShownCaption(("a", "dog"), np.zeros((2, 7, 7))).score is None
+        >>> PageCaption(("a", "dog"), np.zeros((2, 7, 7))).score is None
         True
     """
 
     words: tuple[str, ...]
     maps: Float[np.ndarray, "t y x"]
-    log_probabilities: tuple[float, ...] = ()
+    log_probs: tuple[float, ...] = ()
     gates: tuple[float, ...] = ()
     score: float | None = None
     finished: bool = True
-    phrases: tuple[ShownPhrase, ...] = ()
+    phrases: tuple[PagePhrase, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that there is one of each for each word."""
+        """Check that there is one entry per word."""
         count = len(self.words)
         if not count:
-            raise ValueError("a caption that is shown needs at least one word")
-        for name in ("maps", "log_probabilities", "gates"):
-            found = len(getattr(self, name))
-            if found != count and (found or name == "maps"):
-                raise ValueError(f"{name} must be one for each of {count} words, got {found}")
+            raise ValueError("a caption needs at least one word, got none")
+        for name in ("maps", "log_probs", "gates"):
+            length = len(getattr(self, name))
+            if length != count and (length or name == "maps"):
+                raise ValueError(f"{name} must have {count} entries, one per word, got {length}")
 
 
 def caption_page(
     image: UInt8[np.ndarray, "y x 3"],
-    captions: Sequence[ShownCaption],
+    captions: Sequence[PageCaption],
     geometry: Mapping[str, Any],
     *,
     name: str = "image",
-    high: float | None = None,
-    colors: str = "magma",
+    vmax: float | None = None,
+    colormap: str = "magma",
     opacity: float = 0.7,
     style: Style = "heat",
     longest: int = LONGEST,
     index: str | None = None,
 ) -> str:
-    """Return a page of HTML, whole in itself, that shows where the model looked for each word.
+    """Return a self-contained HTML page that shows the attention map of each word.
 
-    A word that is pointed at, tapped or reached with the arrow keys shows its map on the photo, as
-    `visattn.viz.maps.heatmap.overlay` draws it; all words of all captions share one scale.
+    Hovering, tapping or selecting a word with the arrow keys shows its map on the image, as
+    `overlay` draws it. All words of all captions share one value range.
 
     Args:
         image: RGB, of any size and proportions.
-        captions: The best first, then the other candidates.
-        geometry: How the maps lie on the image, as `Geometry.to_dict` writes it.
-        name: Of the photo; stands on the page.
-        high: The value that shows in full. By default the peak of the middle word of the first
-            caption, when its words are ordered by their peaks.
-        colors: The table of `heat`, see `visattn.viz.maps.colormap.color_table`.
-        opacity: How far attention in full covers the image at first, between 0 and 1.
-        style: `heat` or `light`, at first.
-        longest: Of the photo in the page, in pixels.
-        index: Name of a page to go back to.
+        captions: The best caption first, then the other candidates.
+        geometry: Geometry of the maps, from `Geometry.to_dict`.
+        name: Name of the image.
+        vmax: Value at the upper end of the colormap. By default the median of the peaks of the
+            maps of the first caption.
+        colormap: See `colormap_lut`.
+        opacity: Initial opacity at `vmax`, between 0 and 1.
+        style: Initial style, `heat` or `light`.
+        longest: Maximum side of the embedded image in pixels.
+        index: File name of the index page to link to.
 
     Raises:
-        ValueError: If there is no caption, the grids differ, the geometry is of another image, or
-            there is no such scale, opacity, style or color table.
+        ValueError: If there is no caption, the grids differ, the geometry belongs to another
+            image, or an option is invalid.
 
     Example:
-        >>> dog = ShownCaption(("a", "<dog>"), np.full((2, 3, 3), 1 / 9))
+        >>> dog = PageCaption(("a", "<dog>"), np.full((2, 3, 3), 1 / 9))
         >>> place = {"matrix": np.eye(3).tolist(), "input_size": [30, 40],
         ...          "image_size": [30, 40], "region": [0, 0, 40, 30]}
         >>> page = caption_page(np.zeros((30, 40, 3), np.uint8), [dog], place)
         >>> "a &lt;dog&gt;" in page, "<dog>" in page
         (True, False)
     """
-    _check(captions)
+    _check_captions(captions)
     first = captions[0]
-    peaks = [float(one.max()) for one in first.maps]
-    high = _middle(peaks) if high is None else high
-    if not high > 0:
-        raise ValueError(f"high, the value that shows in full, must be above 0, got {high}")
+    peaks = [float(values.max()) for values in first.maps]
+    vmax = _default_vmax(peaks) if vmax is None else vmax
+    if not vmax > 0:
+        raise ValueError(f"vmax must be above 0, got {vmax}")
     return photo_page(
         "viewer.html",
         image,
@@ -134,13 +132,13 @@ def caption_page(
         scripts=_VIEWER,
         data={
             "grid": list(first.maps.shape[1:]),
-            "scale": [0.0, high],
-            "clipped": max(float(one.maps.max()) for one in captions) > high,
-            "captions": [_caption_data(one) for one in captions],
+            "scale": [0.0, vmax],
+            "clipped": max(float(entry.maps.max()) for entry in captions) > vmax,
+            "captions": [_caption_data(entry) for entry in captions],
         },
-        texts={"caption": shown_text(" ".join(first.words), _CAPTION)},
+        texts={"caption": sanitize_text(" ".join(first.words), _CAPTION)},
         name=name,
-        colors=colors,
+        colormap=colormap,
         opacity=opacity,
         style=style,
         longest=longest,
@@ -148,25 +146,25 @@ def caption_page(
     )
 
 
-def _check(captions: Sequence[ShownCaption]) -> None:
+def _check_captions(captions: Sequence[PageCaption]) -> None:
     if not captions:
         raise ValueError("a page needs at least one caption")
-    grids = {one.maps.shape[1:] for one in captions}
+    grids = {caption.maps.shape[1:] for caption in captions}
     if len(grids) > 1:
-        raise ValueError(f"the maps of all captions must have one grid, got {sorted(grids)}")
+        raise ValueError(f"the maps of all captions must have the same grid, got {sorted(grids)}")
 
 
-def _middle(peaks: list[float]) -> float:
-    middle = sorted(peaks)[len(peaks) // 2]
-    return middle if middle > 0 else 1.0
+def _default_vmax(peaks: list[float]) -> float:
+    median = sorted(peaks)[len(peaks) // 2]
+    return median if median > 0 else 1.0
 
 
-def _caption_data(caption: ShownCaption) -> dict[str, Any]:
-    """Return what the script reads; of maps the bytes, as little-endian numbers of 32 bits."""
+def _caption_data(caption: PageCaption) -> dict[str, Any]:
+    """Return the data for the script; maps as base64 of little-endian float32."""
     maps = caption.maps.astype("<f4").tobytes()
     return {
-        "words": [shown_text(word, _WORD) for word in caption.words],
-        "chances": [math.exp(min(0.0, one)) for one in caption.log_probabilities],
+        "words": [sanitize_text(word, _WORD) for word in caption.words],
+        "chances": [math.exp(min(0.0, log_prob)) for log_prob in caption.log_probs],
         "gates": list(caption.gates),
         "score": caption.score,
         "finished": caption.finished,

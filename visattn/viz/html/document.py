@@ -1,4 +1,4 @@
-"""Web pages in one file: nothing is loaded from outside, and no text of theirs can become code."""
+"""Self-contained HTML pages with a strict content security policy."""
 
 import base64
 import hashlib
@@ -16,14 +16,14 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageFile
 
-from visattn.viz.html.safe_text import shown_text
-from visattn.viz.maps.resize import resized_image
+from visattn.viz.html.safe_text import sanitize_text
+from visattn.viz.maps.resize import resize_image
 
-_BYTES_PER_PIXEL = 4  # of a JPEG at most: noise of black and white in full color takes 2.4
+_BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
 _ENCODING = threading.Lock()
 
 
-def sealed_document(
+def render_page(
     template: str,
     *,
     styles: Sequence[str],
@@ -33,26 +33,26 @@ def sealed_document(
     texts: Mapping[str, str],
     markup: Mapping[str, str],
 ) -> str:
-    """Return a page that holds all it needs, and whose policy lets it do nothing else.
+    """Return a self-contained page whose content security policy blocks everything else.
 
-    The browser runs this script and these styles, by their hashes, shows images that stand in the
-    page, and refuses the rest: whatever a text holds, it stays a text.
+    The policy allows this script and these styles by their hashes, and images as data URLs. Texts
+    are escaped and cannot become markup or code.
 
     Args:
-        template: A file of `pages/`, with a `$name` for each of what follows.
-        styles: Files of `pages/`, joined in this order.
-        scripts: Files of `pages/`, joined in this order into one function.
-        data: What the script reads, as JSON holds it.
-        css: Rules for this page alone, made of numbers.
-        texts: Are escaped.
-        markup: Is put in as it is; made by this package only.
+        template: Template file in this folder, with `$name` placeholders.
+        styles: CSS files in this folder, concatenated.
+        scripts: JavaScript files in this folder, concatenated into one function.
+        data: Data for the script, serializable as JSON.
+        css: Additional CSS rules; trusted.
+        texts: Values of placeholders, which are escaped.
+        markup: Values of placeholders, inserted without escaping; trusted.
 
     Raises:
-        ValueError: If `data` holds a number that JSON has not, as NaN.
-        KeyError: If something has no value.
+        ValueError: If `data` contains NaN or infinity.
+        KeyError: If a placeholder has no value.
 
     Example:
-        >>> page = sealed_document(
+        >>> page = render_page(
         ...     "index.html", styles=["paper.css"], scripts=["index.js"], data={},
         ...     texts={"title": "<b>", "count": "1 photo"}, markup={"cards": ""},
         ... )
@@ -65,7 +65,7 @@ def sealed_document(
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    escaped = {name: escaped_text(text) for name, text in texts.items()}
+    escaped = {name: escape_text(text) for name, text in texts.items()}
     return Template(_read(template)).substitute(
         {**escaped, **markup},
         policy=policy,
@@ -75,68 +75,66 @@ def sealed_document(
     )
 
 
-def escaped_text(text: str) -> str:
-    """Return a text as a page can hold it, between tags and between quotation marks.
-
-    Signs that are hidden, or that would turn the text around them, are replaced.
+def escape_text(text: str) -> str:
+    """Return a text sanitized and escaped for HTML content and attributes.
 
     Example:
-        >>> escaped_text("<b> & 'c'")
+        >>> escape_text("<b> & 'c'")
         '&lt;b&gt; &amp; &#x27;c&#x27;'
     """
-    return html.escape(shown_text(text), quote=True)
+    return html.escape(sanitize_text(text), quote=True)
 
 
-def image_address(
+def image_data_url(
     image: UInt8[np.ndarray, "y x 3"], *, longest: int, quality: int = 88
 ) -> tuple[str, tuple[int, int]]:
-    """Return an image as an address that holds it, and its height and width there.
+    """Return an image as a JPEG data URL, and the height and width of the JPEG.
 
     Args:
         image: RGB.
-        longest: It is made smaller where a side is longer, in pixels; never larger.
-        quality: Of the JPEG, 1 to 95.
+        longest: Maximum side in pixels; larger images are downscaled.
+        quality: JPEG quality, 1 to 95.
 
     Example:
-        >>> address, size = image_address(np.zeros((20, 40, 3), np.uint8), longest=10)
+        >>> address, size = image_data_url(np.zeros((20, 40, 3), np.uint8), longest=10)
         >>> address[:23], size
         ('data:image/jpeg;base64,', (5, 10))
     """
     height, width = image.shape[:2]
     share = min(1.0, longest / max(height, width))
     size = (max(1, round(height * share)), max(1, round(width * share)))
-    # Small images are enlarged by the page, and drawn ones have hard edges: all of their color.
+    # No chroma subsampling for small images, which the page enlarges.
     sampling = 2 if share < 1 or max(size) > 640 else 0
-    content = _jpeg(Image.fromarray(resized_image(image, size)), quality, sampling)
+    content = _jpeg(Image.fromarray(resize_image(image, size)), quality, sampling)
     return "data:image/jpeg;base64," + base64.b64encode(content).decode(), size
 
 
-def file_address(name: str) -> str:
-    """Return the address of a file in the page's folder, as an attribute can hold it.
+def file_url(name: str) -> str:
+    """Return the relative URL of a file in the folder of the page, escaped for an attribute.
 
-    Nothing in a name is taken for a folder, a scheme or a fragment.
+    Path separators, schemes and fragments in the name are quoted.
 
     Example:
-        >>> file_address("50 % #1.html")
+        >>> file_url("50 % #1.html")
         './50%20%25%20%231.html'
     """
-    return escaped_text("./" + quote(name, safe="", errors="replace"))
+    return escape_text("./" + quote(name, safe="", errors="replace"))
 
 
 def _jpeg(image: Image.Image, quality: int, sampling: int) -> bytes:
-    """Return an image as JPEG, with tables made for it.
+    """Return an image as a JPEG with optimized Huffman tables.
 
-    For these the whole file must fit into a buffer, in which Pillow reckons with a byte for each
-    pixel; noise in full color takes more. The size of the buffer changes no byte of the file.
+    These need a buffer for the whole file. Pillow allocates one byte per pixel, which is too small
+    for noise, so the buffer size is raised meanwhile; it does not affect the output.
     """
     buffer = io.BytesIO()
-    with _ENCODING:  # what a module knows is everybody's
-        usual = ImageFile.MAXBLOCK
-        ImageFile.MAXBLOCK = max(usual, _BYTES_PER_PIXEL * image.width * image.height)
+    with _ENCODING:  # MAXBLOCK is a global of Pillow
+        default = ImageFile.MAXBLOCK
+        ImageFile.MAXBLOCK = max(default, _BYTES_PER_PIXEL * image.width * image.height)
         try:
             image.save(buffer, "jpeg", quality=quality, optimize=True, subsampling=sampling)
         finally:
-            ImageFile.MAXBLOCK = usual
+            ImageFile.MAXBLOCK = default
     return buffer.getvalue()
 
 
@@ -149,6 +147,6 @@ def _hash(text: str) -> str:
 
 
 def _quoted_json(data: Mapping[str, Any]) -> str:
-    """Return JSON in which no tag begins or ends, and no line either."""
+    """Return JSON that cannot end a script element: <, > and & are escaped."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: no U+2028 is left
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

@@ -1,9 +1,9 @@
 let stage, tiles, queries, methods, fields;
-const maps = told.maps.map((map) => ({ ...map, values: new Float32Array(bytes(map.values).buffer) }));
-const who = askers();
+const maps = pageData.maps.map((map) => ({ ...map, values: new Float32Array(bytes(map.values).buffer) }));
+const choices = queryChoices();
 const state = {
   pinned: null, hovered: null, query: null, head: null, shared: true,
-  opacity: told.opacity, threshold: 0, style: told.style, smooth: true,
+  opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: true,
 };
 const current = () => state.hovered ?? state.pinned;
 const isHead = (at) => at !== null && at.layer !== undefined;
@@ -26,9 +26,9 @@ function show() {
   stage.outline(place ? [boxOf(cellOf(place, state.query), place.grid)] : []);
   tiles?.mark(isHead(state.pinned) ? state.pinned : null);
   methods.mark(state.pinned !== null && !isHead(state.pinned) ? state.pinned.method : -1);
-  queries.mark(who.findIndex(({ query }) => query === state.query));
+  queries.mark(choices.findIndex(({ query }) => query === state.query));
   $("alone").setAttribute("aria-pressed", String(at === null));
-  tell(at, shown);
+  showDetails(at, shown);
   if (shown) drawLegend(at, shown, options);
 }
 
@@ -41,21 +41,21 @@ function drawLegend(at, { scale: [low, high], clipped, signed, grid }, options) 
 }
 
 /** Write what is known of the map that is shown. */
-function tell(at, shown) {
+function showDetails(at, shown) {
   $("facts").replaceChildren(...(shown ? factsOf(at, shown) : []));
-  if (at === null) [$("shown").textContent, $("asked").textContent] = ["Photo alone", told.title];
+  if (at === null) [$("shown").textContent, $("query").textContent] = ["Photo alone", pageData.title];
   else if (isHead(at)) {
     const { heads, number, site } = layers[at.layer], head = heads[at.head];
     $("shown").textContent = `Layer ${number}, ${head === undefined ? "mean of all heads" : `head ${head}`}`;
-    $("asked").textContent = `${shown ? "" : "nothing here is "}asked by ${asker()} \u00b7 ${site}`;
+    $("query").textContent = `${shown ? "query: " : "no such query in this layer: "}${queryName()} \u00b7 ${site}`;
   } else {
     $("shown").textContent = maps[at.method].name;
-    $("asked").textContent = told.title;
+    $("query").textContent = pageData.title;
   }
 }
 
-function asker() {
-  const known = who.find(({ query }) => query === state.query);
+function queryName() {
+  const known = choices.find(({ query }) => query === state.query);
   if (known) return known.query === MEAN ? "all patches" : `the ${known.name}`;
   return "this patch";
 }
@@ -75,7 +75,7 @@ function pin(at) {
   show();
 }
 
-/** Let somebody else ask: all tiles change, and the photo shows the head that was looked at. */
+/** select another query: all tiles change, and the photo shows the head that was looked at. */
 function ask(query) {
   state.query = query;
   renew();
@@ -98,7 +98,7 @@ function set(changes) {
 }
 
 /** Keys on the photo move the asking patch by a cell. */
-function wander(event) {
+function moveQuery(event) {
   const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
   if (!step || event.ctrlKey || event.altKey || event.metaKey) return;
   event.preventDefault();
@@ -116,7 +116,7 @@ function listenToPhoto() {
   frame.addEventListener("pointermove", (event) => {
     if (event.pointerType === "mouse" && event.buttons === 1) choose(event);
   });
-  frame.addEventListener("keydown", wander);
+  frame.addEventListener("keydown", moveQuery);
   $("tiles").addEventListener("pointerover", (event) => {
     const at = event.pointerType === "mouse" ? tiles.at(event.target.closest("button")) : null;
     if (at) { state.hovered = at; show(); }
@@ -145,8 +145,8 @@ function methodButton({ name, range }) {
 async function start() {
   await $("photo").decode();
   stage = new Stage();
-  queries = new Choice($("queries"), (index) => ask(who[index].query));
-  queries.fill(who.map(({ name }) => made("button", { type: "button", role: "radio", class: "pill" },
+  queries = new Choice($("queries"), (index) => ask(choices[index].query));
+  queries.fill(choices.map(({ name }) => made("button", { type: "button", role: "radio", class: "pill" },
     name[0].toUpperCase() + name.slice(1))));
   methods = new Choice($("maps"), (index) => pin({ method: index }));
   methods.fill(maps.map(methodButton));
@@ -157,7 +157,7 @@ async function start() {
   listen();
   if (layers.length) {
     tiles = new Tiles(pin);
-    state.query = who[0]?.query ?? MEAN;
+    state.query = choices[0]?.query ?? MEAN;
     const last = layers.length - 1;
     state.head = { layer: last, head: layers[last].heads.length };
     renew();

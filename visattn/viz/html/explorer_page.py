@@ -1,4 +1,4 @@
-"""All that a model looked at, in a page that can be touched: heads, patches, methods."""
+"""Interactive HTML page of a model: attention of all heads and queries, and attribution maps."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -9,36 +9,36 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.viz.html.photo_page import LONGEST, photo_page
-from visattn.viz.html.safe_text import shown_text
-from visattn.viz.maps.colormap import color_table
+from visattn.viz.html.safe_text import sanitize_text
+from visattn.viz.maps.colormap import colormap_lut
 
 _NAME, _TITLE = 60, 200  # characters
 _SCRIPTS = (
-    "overlays.js", "photo.js", "choices.js", "facts.js", "ramps.js", "places.js", "heads.js",
+    "overlays.js", "photo.js", "widgets.js", "heads.js",
     "tiles.js", "explorer.js",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class ExploredLayer:
-    """One layer of attention among tokens, as a page shows it.
+class ExplorerLayer:
+    """One self-attention layer, as a page shows it.
 
     Args:
-        number: Of the layer, counted from 0.
+        number: Index of the layer, from 0.
         site: Path of the module.
-        weights: Of each head, from each token that asks to each cell of the grid `keys`.
-        heads: The numbers of the heads.
-        grid: Rows and columns of the tokens that ask.
-        askers: Roles of the tokens that ask before those on the grid.
-        keys: Rows and columns of what is looked at.
-        before: How many more tokens are looked at, which lie nowhere on the image.
+        weights: Attention of each head from each query to each cell of the key grid.
+        heads: Indices of the heads.
+        grid: Rows and columns of the query patches.
+        query_roles: Roles of the prefix tokens among the queries, such as class and register.
+        keys: Rows and columns of the key patches.
+        before: Number of prefix tokens among the keys.
 
     Raises:
-        ValueError: If a number of heads or tokens does not fit the weights.
+        ValueError: If the numbers of heads or tokens do not match the weights.
 
     Example:
-        >>> seen = np.full((2, 5, 2, 2), 0.2)
-        >>> layer = ExploredLayer(0, "a", seen, (0, 1), (2, 2), ("class",), (2, 2), 1)
+        >>> weights = np.full((2, 5, 2, 2), 0.2)
+        >>> layer = ExplorerLayer(0, "a", weights, (0, 1), (2, 2), ("class",), (2, 2), 1)
         >>> layer.patches
         4
     """
@@ -48,55 +48,55 @@ class ExploredLayer:
     weights: Float[np.ndarray, "h q y x"]
     heads: tuple[int, ...]
     grid: tuple[int, int]
-    askers: tuple[str, ...]
+    query_roles: tuple[str, ...]
     keys: tuple[int, int]
     before: int = 0
 
     def __post_init__(self) -> None:
-        """Check that the numbers fit the weights."""
+        """Check the shapes."""
         heads, count, *keys = self.weights.shape
         patches = (0, self.grid[0] * self.grid[1])
-        fitting = self.patches in patches or self.lone
-        if heads != len(self.heads) or tuple(keys) != self.keys or not fitting:
+        matches = self.patches in patches or self.is_pooling
+        if heads != len(self.heads) or tuple(keys) != self.keys or not matches:
             raise ValueError(
                 f"weights {self.weights.shape} must be [heads, tokens, rows, columns] of "
-                f"{len(self.heads)} heads, {len(self.askers)} tokens before a grid of {self.grid} "
-                f"and keys on {self.keys}; got {count} tokens"
+                f"{len(self.heads)} heads, {len(self.query_roles)} prefix tokens, a query grid of "
+                f"{self.grid} and a key grid of {self.keys}; got {count} tokens"
             )
 
     @property
     def patches(self) -> int:
-        """How many of the tokens that ask lie on the grid: all, or none."""
-        return self.weights.shape[1] - len(self.askers)
+        """Number of query patches: all patches of the grid, or none."""
+        return self.weights.shape[1] - len(self.query_roles)
 
     @property
-    def lone(self) -> bool:
-        """Whether it is a pool: one row, asked by nobody in particular."""
-        return self.weights.shape[1] == 1 and not self.askers
+    def is_pooling(self) -> bool:
+        """Whether it is attention pooling: one query without a token."""
+        return self.weights.shape[1] == 1 and not self.query_roles
 
 
 @dataclass(frozen=True, eq=False)
-class ExploredMap:
-    """A map that a method made, as a page shows it.
+class ExplorerMap:
+    """The map of an attribution method, as a page shows it.
 
     Args:
-        name: Of the method.
-        values: On a grid that covers the network's input.
-        low: The value that begins to show.
-        high: The value that shows in full.
-        signed: Whether values below zero speak against.
-        unit: What the values are, in a word or two.
-        facts: Names and texts for those who want to know more.
+        name: Name of the method.
+        values: Values on a grid that covers the model's input.
+        vmin: Value at the lower end of the colormap.
+        vmax: Value at the upper end of the colormap.
+        signed: Whether the map has negative values.
+        unit: Unit or quantity of the values.
+        facts: Names and values of further properties.
 
     Example:
-        >>> ExploredMap("Grad-CAM", np.ones((7, 7))).unit
+        >>> ExplorerMap("Grad-CAM", np.ones((7, 7))).unit
         'value'
     """
 
     name: str
     values: Float[np.ndarray, "y x"]
-    low: float = 0.0
-    high: float = 1.0
+    vmin: float = 0.0
+    vmax: float = 1.0
     signed: bool = False
     unit: str = "value"
     facts: tuple[tuple[str, str], ...] = ()
@@ -106,51 +106,50 @@ def explorer_page(
     image: UInt8[np.ndarray, "y x 3"],
     geometry: Mapping[str, Any],
     *,
-    layers: Sequence[ExploredLayer] = (),
-    maps: Sequence[ExploredMap] = (),
+    layers: Sequence[ExplorerLayer] = (),
+    maps: Sequence[ExplorerMap] = (),
     name: str = "image",
     model: str = "",
     title: str = "",
-    colors: str = "magma",
+    colormap: str = "magma",
     opacity: float = 0.7,
     style: Literal["heat", "light"] = "heat",
     longest: int = LONGEST,
     index: str | None = None,
 ) -> str:
-    """Return a page of HTML, whole in itself, in which one sees where each head looked.
+    """Return a self-contained HTML page that shows the attention of all heads and attribution maps.
 
-    A wall of tiles shows all heads of all layers; a place that is clicked on the photo asks, and
-    every tile shows where it looked. Beside them stand the maps of methods. Attention is kept with
-    8 bits a number, on a square law, so that what is faint stays visible: it is off by at most a
-    250th of the largest number of its row.
+    A grid of tiles shows all heads of all layers for the selected query; a click on the image
+    selects the patch there as the query. Attention is quantized to 8 bits on a square-root scale,
+    which keeps low values distinguishable: the error is at most 1/250 of the maximum of each row.
 
     Args:
         image: RGB, of any size and proportions.
-        geometry: How the maps lie on the image, as `Geometry.to_dict` writes it.
+        geometry: Geometry of the maps, from `Geometry.to_dict`.
         layers: Of attention among tokens, if the model has any.
         maps: Of methods.
-        name: Of the photo; stands on the page.
+        name: Name of the image.
         model: Its name; stands on the page.
         title: What the maps are about, such as the class and its score.
-        colors: The table of `heat`, see `visattn.viz.maps.colormap.color_table`.
-        opacity: How far attention in full covers the image at first, between 0 and 1.
+        colormap: See `colormap_lut`.
+        opacity: Initial opacity at `vmax`, between 0 and 1.
         style: At first.
-        longest: Of the photo in the page, in pixels.
-        index: Name of a page to go back to.
+        longest: Maximum side of the embedded image in pixels.
+        index: File name of the index page to link to.
 
     Raises:
-        ValueError: If there is nothing to show, numbers are not finite, the geometry is of another
-            image, or there is no such opacity, style or color table.
+        ValueError: If there is nothing to show, values are not finite, the geometry belongs to
+            another image, or an option is invalid.
 
     Example:
         >>> place = {"matrix": np.eye(3).tolist(), "input_size": [30, 40],
         ...          "image_size": [30, 40], "region": [0, 0, 40, 30]}
-        >>> shown = ExploredMap("<Grad-CAM>", np.ones((3, 4)))
+        >>> shown = ExplorerMap("<Grad-CAM>", np.ones((3, 4)))
         >>> page = explorer_page(np.zeros((30, 40, 3), np.uint8), place, maps=[shown])
         >>> page[:15], "<Grad-CAM>" in page
         ('<!doctype html>', False)
     """
-    _check(layers, maps)
+    _check_finite(layers, maps)
     return photo_page(
         "explorer.html",
         image,
@@ -158,14 +157,14 @@ def explorer_page(
         styles=["paper.css", "viewer.css", "explorer.css"],
         scripts=_SCRIPTS,
         data={
-            "table": base64.b64encode(color_table(colors).tobytes()).decode(),
-            "title": shown_text(title, _TITLE),
+            "table": base64.b64encode(colormap_lut(colormap).tobytes()).decode(),
+            "title": sanitize_text(title, _TITLE),
             "layers": [_layer_data(layer) for layer in layers],
-            "maps": [_map_data(one) for one in maps],
+            "maps": [_map_data(entry) for entry in maps],
         },
-        texts={"model": shown_text(model, _TITLE), "title": shown_text(title, _TITLE)},
+        texts={"model": sanitize_text(model, _TITLE), "title": sanitize_text(title, _TITLE)},
         name=name,
-        colors=colors,
+        colormap=colormap,
         opacity=opacity,
         style=style,
         longest=longest,
@@ -173,18 +172,18 @@ def explorer_page(
     )
 
 
-def eight_bits(
+def quantize_weights(
     weights: Float[np.ndarray, "h q y x"],
 ) -> tuple[UInt8[np.ndarray, "h q y x"], Float[np.ndarray, "h q"]]:
-    """Return weights as codes of 8 bits, and the largest weight of each row.
+    """Return weights as 8-bit codes, and the maximum of each row.
 
-    A weight is the square of its code's share of 255, times the largest of its row.
+    A weight is (code / 255)^2 times the maximum of its row.
 
     Args:
-        weights: Not below 0.
+        weights: Non-negative weights.
 
     Example:
-        >>> codes, tops = eight_bits(np.array([[[[0.0, 0.1, 0.9]]]]))
+        >>> codes, tops = quantize_weights(np.array([[[[0.0, 0.1, 0.9]]]]))
         >>> codes.ravel(), tops
         (array([  0,  85, 255], dtype=uint8), array([[0.9]], dtype=float32))
     """
@@ -194,43 +193,45 @@ def eight_bits(
     return codes.astype(np.uint8), tops
 
 
-def _check(layers: Sequence[ExploredLayer], maps: Sequence[ExploredMap]) -> None:
+def _check_finite(layers: Sequence[ExplorerLayer], maps: Sequence[ExplorerMap]) -> None:
     if not layers and not maps:
-        raise ValueError("a page needs a layer of attention or the map of a method")
-    if not all(np.isfinite(one.weights).all() for one in layers) or not all(
-        np.isfinite(one.values).all() for one in maps
+        raise ValueError("a page needs at least one attention layer or attribution map")
+    if not all(np.isfinite(layer.weights).all() for layer in layers) or not all(
+        np.isfinite(entry.values).all() for entry in maps
     ):
-        raise ValueError("maps that are shown must be finite, got NaN or infinity")
+        raise ValueError("maps must be finite, got NaN or infinity")
 
 
-def _layer_data(layer: ExploredLayer) -> dict[str, Any]:
-    codes, tops = eight_bits(layer.weights)
+def _layer_data(layer: ExplorerLayer) -> dict[str, Any]:
+    codes, tops = quantize_weights(layer.weights)
     return {
         "number": layer.number,
-        "site": shown_text(layer.site, _TITLE),
+        "site": sanitize_text(layer.site, _TITLE),
         "heads": list(layer.heads),
         "grid": list(layer.grid),
         "keys": list(layer.keys),
-        "askers": [shown_text(asker, _NAME) for asker in layer.askers],
+        "query_roles": [sanitize_text(role, _NAME) for role in layer.query_roles],
         "count": layer.weights.shape[1],
-        "lone": layer.lone,
+        "is_pooling": layer.is_pooling,
         "before": layer.before,
         "tops": base64.b64encode(tops.astype("<f4").tobytes()).decode(),
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }
 
 
-def _map_data(one: ExploredMap) -> dict[str, Any]:
-    first = -one.high if one.signed else one.low
-    size = np.abs(one.values) if one.signed else one.values
+def _map_data(entry: ExplorerMap) -> dict[str, Any]:
+    first = -entry.vmax if entry.signed else entry.vmin
+    size = np.abs(entry.values) if entry.signed else entry.values
     return {
-        "name": shown_text(one.name, _NAME),
-        "grid": list(one.values.shape),
-        "scale": [one.low, one.high],
-        "clipped": bool(size.max() > one.high),
-        "signed": one.signed,
-        "unit": shown_text(one.unit, _NAME),
-        "range": f"{first:.2g} to {one.high:.2g}".replace("-", "\N{MINUS SIGN}"),
-        "facts": [[shown_text(name, _NAME), shown_text(text, _TITLE)] for name, text in one.facts],
-        "values": base64.b64encode(one.values.astype("<f4").tobytes()).decode(),
+        "name": sanitize_text(entry.name, _NAME),
+        "grid": list(entry.values.shape),
+        "scale": [entry.vmin, entry.vmax],
+        "clipped": bool(size.max() > entry.vmax),
+        "signed": entry.signed,
+        "unit": sanitize_text(entry.unit, _NAME),
+        "range": f"{first:.2g} to {entry.vmax:.2g}".replace("-", "\N{MINUS SIGN}"),
+        "facts": [
+            [sanitize_text(name, _NAME), sanitize_text(text, _TITLE)] for name, text in entry.facts
+        ],
+        "values": base64.b64encode(entry.values.astype("<f4").tobytes()).decode(),
     }

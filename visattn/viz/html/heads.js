@@ -3,21 +3,21 @@
 const SQUARES = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
 const MEAN = "mean"; // all patches together ask
 
-const layers = told.layers.map((layer) => ({
+const layers = pageData.layers.map((layer) => ({
   ...layer,
   codes: bytes(layer.codes),
   tops: new Float32Array(bytes(layer.tops).buffer),
   cells: layer.keys[0] * layer.keys[1],
-  patches: layer.count - layer.askers.length,
+  patches: layer.count - layer.query_roles.length,
 }));
 
 /** Which rows of a layer a query means; none where the layer has no such token. */
 function asking(layer, query) {
-  const before = layer.askers.length;
-  if (layer.lone) return [0]; // a pool, which asks for all
+  const before = layer.query_roles.length;
+  if (layer.is_pooling) return [0]; // a pool, which asks for all
   if (query === MEAN) return Array.from({ length: layer.patches }, (_, patch) => before + patch);
   if (query.role !== undefined) {
-    const rows = layer.askers.flatMap((role, row) => (role === query.role ? [row] : []));
+    const rows = layer.query_roles.flatMap((role, row) => (role === query.role ? [row] : []));
     return rows.slice(query.ordinal, query.ordinal + 1);
   }
   if (!layer.patches) return [];
@@ -31,7 +31,7 @@ function cellOf({ grid: [rows, columns] }, { x, y }) {
   return [within(y, rows), within(x, columns)];
 }
 
-/** The maps of a layer, one for each head and at the end their mean; null if nobody asks here. */
+/** The maps of a layer, one for each head and at the end their mean; null if the layer has no such query. */
 function fieldsOf(layer, query) {
   const rows = asking(layer, query);
   if (!rows.length) return null;
@@ -60,9 +60,9 @@ function topOf(fields, layer, head, shared) {
 }
 
 /** All who can ask: tokens before the patches, by name, and the patches together. */
-function askers() {
+function queryChoices() {
   const found = new Map();
-  for (const { askers: roles } of layers) {
+  for (const { query_roles: roles } of layers) {
     const counts = {};
     for (const role of roles) {
       const ordinal = (counts[role] = (counts[role] ?? -1) + 1);
@@ -87,4 +87,30 @@ function reach(map, layer, query) {
     far += value * Math.hypot(Math.floor(cell / columns) - row, (cell % columns) - column);
   });
   return sum > 0 ? far / sum : null;
+}
+
+// From a place on the photo to one of the network's input, and back.
+
+/** Where a mouse or a finger is on the network's input, as shares; null where it saw nothing. */
+function placeOf(event) {
+  const area = $("frame").getBoundingClientRect(), [height, width] = pageData.geometry.image_size;
+  const x = ((event.clientX - area.left) / area.width) * width;
+  const y = ((event.clientY - area.top) / area.height) * height;
+  const [left, top, right, bottom] = pageData.geometry.region;
+  if (x < left || x >= right || y < top || y >= bottom) return null;
+  const [[xx, xy, x0], [yx, yy, y0]] = pageData.geometry.matrix, [tall, wide] = pageData.geometry.input_size;
+  const [along, down] = xy ? [(y - y0) / yx, (x - x0) / xy] : [(x - x0) / xx, (y - y0) / yy];
+  return { x: along / wide, y: down / tall };
+}
+
+/** The box of a cell of the input's grid, as shares of the image. */
+function boxOf([row, column], [rows, columns]) {
+  const [[xx, xy, x0], [yx, yy, y0]] = pageData.geometry.matrix, [tall, wide] = pageData.geometry.input_size;
+  const [height, width] = pageData.geometry.image_size;
+  const corner = (down, along) => {
+    const y = (down / rows) * tall, x = (along / columns) * wide;
+    return [(xx * x + xy * y + x0) / width, (yx * x + yy * y + y0) / height];
+  };
+  const [[x1, y1], [x2, y2]] = [corner(row, column), corner(row + 1, column + 1)];
+  return [Math.min(x1, x2), Math.min(y1, y2), Math.max(x1, x2), Math.max(y1, y2)];
 }

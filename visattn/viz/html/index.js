@@ -8,7 +8,7 @@ const whole = count.textContent;
 const shown = () => cards.filter((card) => !card.hidden).map((card) => card.firstElementChild);
 
 /** Show the cards that hold all words that were typed, or their beginnings. */
-function sift() {
+function filterCards() {
   const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
   let left = 0;
   cards.forEach((card, index) => {
@@ -46,6 +46,6 @@ document.addEventListener("keydown", (event) => {
   links[Math.min(Math.max(to, 0), links.length - 1)].focus();
 });
 
-filter.addEventListener("input", sift);
+filter.addEventListener("input", filterCards);
 document.getElementById("search").hidden = false;
-sift(); // what was typed may have stayed when one comes back to the page
+filterCards(); // what was typed may have stayed when one comes back to the page

@@ -1,6 +1,6 @@
-const told = JSON.parse(document.getElementById("told").textContent);
+const pageData = JSON.parse(document.getElementById("page-data").textContent);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const glow = bytes(told.glow);
+const glow = bytes(pageData.glow);
 const MORPH = 140; // milliseconds from one map to the next
 
 const $ = (id) => document.getElementById(id);
@@ -29,7 +29,7 @@ function unpacked(caption) {
 /** The photo, what is drawn on it, and what is pointed at on it. */
 class Stage {
   constructor() {
-    const image = $("photo"), [height, width] = told.size;
+    const image = $("photo"), [height, width] = pageData.size;
     // A small photo is drawn larger, so that cells have sharp edges and lines are thin.
     const times = Math.min(8, Math.max(1, Math.round(960 / Math.max(height, width))));
     this.canvas = $("overlay");
@@ -45,9 +45,9 @@ class Stage {
   }
 
   /** How a grid lies on the canvas. */
-  place(smooth, grid = told.grid) {
+  place(smooth, grid = pageData.grid) {
     const { height, width } = this.painter;
-    return (this.places[`${smooth} ${grid}`] ??= placement(told.geometry, grid, height, width, smooth));
+    return (this.places[`${smooth} ${grid}`] ??= placement(pageData.geometry, grid, height, width, smooth));
   }
 
   /** Show a map, or the photo alone where there is none. */

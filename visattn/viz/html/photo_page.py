@@ -1,4 +1,4 @@
-"""Pages about one photo and maps on it: what the captions' page and the explorer share."""
+"""Common part of the HTML pages that show maps on one image."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.viz.html.document import file_address, image_address, sealed_document
-from visattn.viz.html.safe_text import shown_text
-from visattn.viz.maps.heatmap import glowing_colors
+from visattn.viz.html.document import file_url, image_data_url, render_page
+from visattn.viz.html.safe_text import sanitize_text
+from visattn.viz.maps.colormap import overlay_palette
 
 LONGEST = 1280
-"""Of a photo in its page, in pixels: a page is to stay small enough to be sent."""
-_PLACE = ("matrix", "input_size", "image_size", "region")
+"""Maximum side of the embedded image in pixels, which limits the size of the page."""
+_GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 
 def photo_page(
@@ -26,59 +26,58 @@ def photo_page(
     data: Mapping[str, Any],
     texts: Mapping[str, str],
     name: str,
-    colors: str,
+    colormap: str,
     opacity: float,
     style: str,
     longest: int,
     index: str | None,
 ) -> str:
-    """Return a page of HTML, whole in itself, with a photo on which a script draws maps.
+    """Return a self-contained HTML page with an image on which a script draws maps.
 
     Args:
-        template: A file of `pages/`.
+        template: Template file in this folder.
         image: RGB, of any size and proportions.
-        geometry: How the maps lie on the image, as `Geometry.to_dict` writes it.
-        styles: Files of `pages/`.
-        scripts: Files of `pages/`.
-        data: What the script reads besides the photo's size, the geometry and how maps are drawn.
-        texts: What the template says besides the photo's name and size.
-        name: Of the photo; stands on the page.
-        colors: The table of `heat`, see `visattn.viz.maps.colormap.color_table`.
-        opacity: How far attention in full covers the image at first, between 0 and 1.
-        style: `heat` or `light`, at first.
-        longest: Of the photo in the page, in pixels.
-        index: Name of a page to go back to.
+        geometry: Geometry of the maps, from `Geometry.to_dict`.
+        styles: CSS files in this folder.
+        scripts: JavaScript files in this folder.
+        data: Data for the script besides image size, geometry and drawing options.
+        texts: Texts of the template besides the name and size of the image.
+        name: Name of the image.
+        colormap: See `colormap_lut`.
+        opacity: Initial opacity at `vmax`, between 0 and 1.
+        style: Initial style, `heat` or `light`.
+        longest: Maximum side of the embedded image in pixels.
+        index: File name of the index page to link to.
 
     Raises:
-        ValueError: If the geometry is of another image, or there is no such opacity, style or
-            color table.
+        ValueError: If the geometry belongs to another image, or an option is invalid.
     """
     if tuple(geometry["image_size"]) != image.shape[:2]:
         raise ValueError(
-            f"the maps lie on an image of {tuple(geometry['image_size'])} (height, width), "
-            f"but this one has {image.shape[:2]}; hand over the original"
+            f"the maps belong to an image of size {tuple(geometry['image_size'])} (height, width), "
+            f"got {image.shape[:2]}; pass the original image"
         )
     if not 0 <= opacity <= 1 or style not in ("heat", "light"):
         raise ValueError(
-            f"opacity must lie between 0 and 1 and style be heat or light, got {opacity}, {style!r}"
+            f"opacity must be between 0 and 1 and style heat or light, got {opacity} and {style!r}"
         )
-    address, (height, width) = image_address(image, longest=longest)
-    back = "" if index is None else _BACK.format(file_address(index))
-    return sealed_document(
+    address, (height, width) = image_data_url(image, longest=longest)
+    back = "" if index is None else _BACK_LINK.format(file_url(index))
+    return render_page(
         template,
         styles=styles,
         scripts=scripts,
         data={
             "size": [height, width],
-            "geometry": {key: geometry[key] for key in _PLACE},
-            "glow": base64.b64encode(glowing_colors(colors)).decode(),
+            "geometry": {key: geometry[key] for key in _GEOMETRY_KEYS},
+            "glow": base64.b64encode(overlay_palette(colormap)).decode(),
             "opacity": opacity,
             "style": style,
             **data,
         },
         css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
         texts={
-            "name": shown_text(name, 200),
+            "name": sanitize_text(name, 200),
             "size": f"{image.shape[1]} \N{MULTIPLICATION SIGN} {image.shape[0]}",
             "photo": address,
             "width": str(width),
@@ -90,4 +89,4 @@ def photo_page(
     )
 
 
-_BACK = '<a class="back" href="{}">&lsaquo; All photos</a>'
+_BACK_LINK = '<a class="back" href="{}">&lsaquo; All photos</a>'

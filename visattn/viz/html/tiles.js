@@ -1,4 +1,4 @@
-const table = bytes(told.table);
+const table = bytes(pageData.table);
 
 /** The wall of tiles: a row for each layer, a tile for each head, and at the end their mean. */
 class Tiles {

@@ -1,16 +1,89 @@
+const MEAN = "mean"; // instead of a word: all words together
+
+/** A button for each word, with its probability and a strip for its gate. */
+function wordButtons(caption) {
+  const known = new Set(caption.phrases.flatMap(({ first, words }) =>
+    Array.from({ length: words }, (_, offset) => first + offset)));
+  return caption.words.map((word, index) => {
+    const chance = caption.chances[index], gate = caption.gates[index];
+    const label = [`${word}, word ${index + 1} of ${caption.words.length}`];
+    const button = made("button", { type: "button", role: "radio" }, made("span", { class: "word" }, word));
+    if (gate !== undefined) {
+      const strip = made("i");
+      strip.style.width = `${100 * Math.min(Math.max(gate, 0), 1)}%`;
+      button.append(made("span", { class: "gate" }, strip));
+      label.push(`gate ${gate.toFixed(2)}`);
+    }
+    if (chance !== undefined) {
+      button.append(made("span", { class: "chance", dir: "ltr" }, percent(chance)));
+      label.push(`probability ${percent(chance)}`);
+    }
+    if (known.has(index)) button.classList.add("known");
+    button.setAttribute("aria-label", label.join(", "));
+    return button;
+  });
+}
+
+/** A button for each candidate; words that the best caption has not are stronger. */
+function candidateButtons(captions) {
+  const best = new Set(captions[0].words);
+  return captions.map((caption, index) => {
+    const words = caption.words.flatMap((word) => [best.has(word) ? word : made("b", {}, word), " "]);
+    const score = caption.score === null ? "" : `\u2212${Math.abs(caption.score).toFixed(2)}`;
+    const said = made("span", { class: "line", lang: "", dir: "auto" }, ...words);
+    if (!caption.finished) said.append("\u2026");
+    return made("button", { type: "button", role: "radio" },
+      made("span", { class: "rank" }, String(index + 1)), said, made("span", { class: "score" }, score));
+  });
+}
+
+function phraseRows(phrase, word) {
+  const inside = phrase.correctness[word], lift = inside - phrase.baseline;
+  if (inside === undefined) return textRow("Inside the boxes", "outside the model's input");
+  return [
+    ...barRow("Inside the boxes", inside, inside.toFixed(2), phrase.baseline),
+    ...textRow("Uniform attention", phrase.baseline.toFixed(2)),
+    ...textRow("Difference", `${lift < 0 ? "\u2212" : "+"}${Math.abs(lift).toFixed(2)}`),
+    ...textRow("Peak of the phrase", phrase.pointed ? "inside \u2713" : "outside \u2717"),
+  ];
+}
+
+/** Write what is known of a word, or of all of them together. */
+function showDetails(caption, maps, at) {
+  const rows = [], count = caption.words.length, words = caption.phrases.length ? "known" : "";
+  const mean = at === MEAN || at === null;
+  $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
+  $("word").textContent = at === null ? "Photo alone" : mean ? "Mean of all maps" : caption.words[at];
+  if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
+  if (!mean && caption.gates.length) rows.push(...barRow("Gate \u03b2", caption.gates[at], caption.gates[at].toFixed(2)));
+  if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at]));
+  $("facts").replaceChildren(...rows);
+  const phrase = mean ? null : phraseOf(caption, at);
+  $("grounding").hidden = !words;
+  if (!words) return;
+  $("phrase").textContent = phrase
+    ? caption.words.slice(phrase.first, phrase.first + phrase.words).join(" ")
+    : "No boxes are known for " + (mean ? "this" : "this word");
+  $("grounding-scores").replaceChildren(...(phrase ? phraseRows(phrase, at - phrase.first) : []));
+}
+
+function phraseOf(caption, at) {
+  return caption.phrases.find(({ first, words }) => at >= first && at < first + words);
+}
+
 let stage, words, candidates, maps;
 const state = {
   candidate: 0, pinned: null, hovered: null, playing: 0,
-  opacity: told.opacity, threshold: 0, style: told.style, smooth: true, boxes: true,
+  opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: true, boxes: true,
 };
 const STEP = 900; // milliseconds a word, when the caption is played
 
-const caption = () => told.captions[state.candidate];
+const caption = () => pageData.captions[state.candidate];
 const current = () => (state.hovered === null ? state.pinned : state.hovered);
 
 function show() {
   const at = current(), count = caption().words.length;
-  const [low, high] = told.scale;
+  const [low, high] = pageData.scale;
   const options = { ...state, low: low + state.threshold * (high - low), high };
   stage.show(at === null ? null : maps[at === MEAN ? count : at], options);
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
@@ -20,7 +93,7 @@ function show() {
   candidates.mark(state.candidate);
   $("mean").setAttribute("aria-pressed", String(at === MEAN));
   $("alone").setAttribute("aria-pressed", String(at === null));
-  tell(caption(), maps, at);
+  showDetails(caption(), maps, at);
   drawLegend(options);
 }
 
@@ -55,9 +128,9 @@ function forward() {
 }
 
 function drawLegend(options) {
-  const [bottom, top] = told.scale;
-  paintRamp(told.scale, told.clipped, options);
-  $("even").style.left = `${(100 * (1 / (told.grid[0] * told.grid[1]) - bottom)) / (top - bottom)}%`;
+  const [bottom, top] = pageData.scale;
+  paintRamp(pageData.scale, pageData.clipped, options);
+  $("even").style.left = `${(100 * (1 / (pageData.grid[0] * pageData.grid[1]) - bottom)) / (top - bottom)}%`;
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
@@ -65,7 +138,7 @@ function pointAt(event) {
   const values = event && stage.under(event, maps.slice(0, -1), state.smooth);
   words.group.classList.toggle("pointed", Boolean(values));
   words.buttons.forEach((button, index) => {
-    const share = values ? Math.min(1, Math.max(0, values[index] / told.scale[1])) : 0;
+    const share = values ? Math.min(1, Math.max(0, values[index] / pageData.scale[1])) : 0;
     button.style.setProperty("--here", `${Math.round(100 * share)}%`);
   });
 }
@@ -123,7 +196,7 @@ function set(changes) {
 }
 
 /** The word to begin with: one whose boxes are known, or else that with the clearest map. */
-function telling({ words: said, phrases, ...rest }) {
+function initialWord({ words: said, phrases, ...rest }) {
   if (phrases.length) return phrases[0].first + phrases[0].words - 1; // mostly the noun
   const peaks = unpacked({ words: said, ...rest }).slice(0, -1).map((map) => Math.max(...map));
   if (said.length > 1) peaks[0] = 0; // mostly an article, which looks around
@@ -135,14 +208,14 @@ async function start() {
   stage = new Stage();
   words = new Choice($("words"), (index) => { play(false); pin(index); });
   candidates = new Choice($("candidates"), (index) => { play(false); chooseCandidate(index); });
-  candidates.fill(candidateButtons(told.captions));
+  candidates.fill(candidateButtons(pageData.captions));
   segmented("style", ["heat", "light"], state.style, (style) => set({ style }));
   segmented("cells", [true, false], state.smooth, (smooth) => set({ smooth }));
-  state.pinned = telling(caption());
-  $("others").hidden = told.captions.length < 2;
+  state.pinned = initialWord(caption());
+  $("others").hidden = pageData.captions.length < 2;
   $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);
   $("gated").hidden = !caption().gates.length;
-  $("outlines").hidden = !told.captions.some(({ phrases }) => phrases.length);
+  $("outlines").hidden = !pageData.captions.some(({ phrases }) => phrases.length);
   chooseCandidate(0);
   listen();
   set({});

@@ -1,33 +1,33 @@
 from .gif import (
-    encoded_gif as encoded_gif,
+    encode_gif as encode_gif,
 )
 from .grid import (
     TileGrid as TileGrid,
 )
 from .grid import (
-    tile_grid as tile_grid,
+    compute_tile_grid as compute_tile_grid,
 )
 from .grid import (
-    tile_size as tile_size,
+    compute_tile_size as compute_tile_size,
 )
 from .grid import (
-    title_end as title_end,
+    create_titled_page as create_titled_page,
 )
 from .grid import (
-    titled_page as titled_page,
+    draw_title as draw_title,
 )
 from .grid import (
-    write_title as write_title,
+    title_bottom as title_bottom,
 )
 from .text import (
-    Letters as Letters,
+    UnicodeFont as UnicodeFont,
 )
 from .text import (
-    shortened as shortened,
+    load_font as load_font,
 )
 from .text import (
-    typeface as typeface,
+    truncate_text as truncate_text,
 )
 from .text import (
-    wrapped as wrapped,
+    wrap_text as wrap_text,
 )

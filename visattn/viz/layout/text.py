@@ -1,4 +1,4 @@
-"""Text in images: one typeface, and words that fit where they stand."""
+"""Text in figures: the font, truncation and line wrapping."""
 
 from bisect import bisect_right
 from functools import cache
@@ -7,96 +7,96 @@ from typing import Any
 
 from PIL import ImageFont, features
 
-from visattn.viz.html.safe_text import ELLIPSIS, runs_leftwards, shown_text
+from visattn.viz.html.safe_text import ELLIPSIS, has_rtl_letters, sanitize_text
 
-__all__ = ["ELLIPSIS", "Letters", "shortened", "typeface", "wrapped"]
+__all__ = ["ELLIPSIS", "UnicodeFont", "load_font", "truncate_text", "wrap_text"]
 
 
-class Letters(ImageFont.FreeTypeFont):
-    """A typeface that also writes from right to left, and joins letters, where Pillow can.
+class UnicodeFont(ImageFont.FreeTypeFont):
+    """A font that lays out right-to-left scripts with Raqm, if Pillow was built with it.
 
-    Everything else is laid out in Pillow's plain way, which is the same on every machine.
+    All other text uses Pillow's basic layout, which gives the same pixels on every machine.
 
     Args:
-        path: Of the typeface.
-        size: Height of a line, in pixels.
+        path: Font file.
+        size: Font size in pixels.
     """
 
     def __init__(self, path: Path, size: int) -> None:
         super().__init__(path, size, layout_engine=ImageFont.Layout.BASIC)
-        self._joined: ImageFont.FreeTypeFont | None = None
+        self._raqm_font: ImageFont.FreeTypeFont | None = None
         if features.check("raqm"):
-            self._joined = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.RAQM)
+            self._raqm_font = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.RAQM)
 
     def getlength(self, text: Any, *args: Any, **options: Any) -> float:
-        """Return how wide a text is, in pixels."""
-        joined = self._for(text)
-        return (joined or super()).getlength(text, *args, **options)
+        """Return the width of a text in pixels."""
+        raqm_font = self._font_for(text)
+        return (raqm_font or super()).getlength(text, *args, **options)
 
     def getbbox(self, text: Any, *args: Any, **options: Any) -> Any:
-        """Return left, top, right and bottom of a text."""
-        joined = self._for(text)
-        return (joined or super()).getbbox(text, *args, **options)
+        """Return left, top, right and bottom of a text in pixels."""
+        raqm_font = self._font_for(text)
+        return (raqm_font or super()).getbbox(text, *args, **options)
 
     def getmask2(self, text: Any, *args: Any, **options: Any) -> Any:
-        """Return the pixels of a text, and where they begin."""
-        joined = self._for(text)
-        return (joined or super()).getmask2(text, *args, **options)
+        """Return the mask of a text and its offset."""
+        raqm_font = self._font_for(text)
+        return (raqm_font or super()).getmask2(text, *args, **options)
 
-    def _for(self, text: Any) -> ImageFont.FreeTypeFont | None:
-        return self._joined if isinstance(text, str) and runs_leftwards(text) else None
+    def _font_for(self, text: Any) -> ImageFont.FreeTypeFont | None:
+        return self._raqm_font if isinstance(text, str) and has_rtl_letters(text) else None
 
 
 @cache
-def typeface(size: int) -> Letters:
-    """Return DejaVu Sans, as it comes with matplotlib.
+def load_font(size: int) -> UnicodeFont:
+    """Return DejaVu Sans, which matplotlib installs.
 
     Args:
-        size: Height of a line, in pixels.
+        size: Font size in pixels.
 
     Example:
-        >>> typeface(20).getname()
+        >>> load_font(20).getname()
         ('DejaVu Sans', 'Book')
     """
     import matplotlib as mpl
 
     path = Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    return Letters(path, size)
+    return UnicodeFont(path, size)
 
 
-def shortened(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
-    """Return as much of a text as `width` pixels hold, with an ellipsis if that is not all.
+def truncate_text(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
+    """Return a text truncated to a width in pixels, with an ellipsis if it was truncated.
 
     Example:
-        >>> shortened("a man riding a horse", typeface(20), 100.0)
+        >>> truncate_text("a man riding a horse", load_font(20), 100.0)
         'a man r…'
     """
-    # No letter is narrower than a pixel, but for accents, which `shown_text` counts by themselves.
-    text = shown_text(" ".join(text.split()), max(1, int(width) + 1))
+    # No character is narrower than a pixel except combining marks, which `sanitize_text` limits.
+    text = sanitize_text(" ".join(text.split()), max(1, int(width) + 1))
     if font.getlength(text) <= width:
         return text
 
-    def long(end: int) -> float:
+    def truncated_width(end: int) -> float:
         return font.getlength(text[:end].rstrip() + ELLIPSIS)
 
-    end = bisect_right(range(len(text)), width, key=long)
-    while end and long(end) > width:
+    end = bisect_right(range(len(text)), width, key=truncated_width)
+    while end and truncated_width(end) > width:
         end -= 1
     return text[:end].rstrip().removesuffix(ELLIPSIS) + ELLIPSIS
 
 
-def wrapped(text: str, font: ImageFont.FreeTypeFont, width: float, lines: int) -> list[str]:
-    """Return a text in lines `width` pixels wide at most; the last ends in an ellipsis if it must.
+def wrap_text(text: str, font: ImageFont.FreeTypeFont, width: float, lines: int) -> list[str]:
+    """Return a text wrapped to a width in pixels; an ellipsis ends the last line if truncated.
 
     Example:
-        >>> wrapped("a man riding a horse", typeface(20), 150.0, 2)
+        >>> wrap_text("a man riding a horse", load_font(20), 150.0, 2)
         ['a man riding a', 'horse']
     """
-    rest, result = [shown_text(word) for word in text.split()], []
-    while rest and len(result) < lines - 1:
+    words, wrapped = [sanitize_text(word) for word in text.split()], []
+    while words and len(wrapped) < lines - 1:
         count = 1
-        while count < len(rest) and font.getlength(" ".join(rest[: count + 1])) <= width:
+        while count < len(words) and font.getlength(" ".join(words[: count + 1])) <= width:
             count += 1
-        result.append(shortened(" ".join(rest[:count]), font, width))
-        rest = rest[count:]
-    return [*result, shortened(" ".join(rest), font, width)] if rest else result
+        wrapped.append(truncate_text(" ".join(words[:count]), font, width))
+        words = words[count:]
+    return [*wrapped, truncate_text(" ".join(words), font, width)] if words else wrapped

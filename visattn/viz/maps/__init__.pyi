@@ -1,26 +1,35 @@
 from .colormap import (
-    color_table as color_table,
+    colormap_lut as colormap_lut,
+)
+from .colormap import (
+    negative_palette as negative_palette,
+)
+from .colormap import (
+    overlay_palette as overlay_palette,
 )
 from .comparison import (
-    ComparedMap as ComparedMap,
+    MethodMap as MethodMap,
 )
 from .comparison import (
     comparison_panel as comparison_panel,
 )
-from .contours import (
-    isolined as isolined,
+from .comparison import (
+    format_range as format_range,
 )
 from .contours import (
-    outlined as outlined,
+    draw_contours as draw_contours,
+)
+from .contours import (
+    draw_range_contours as draw_range_contours,
 )
 from .crops import (
     crop_panel as crop_panel,
 )
 from .crops import (
-    framed_crop as framed_crop,
+    draw_crop_frame as draw_crop_frame,
 )
 from .heads import (
-    LayerRow as LayerRow,
+    LayerHeads as LayerHeads,
 )
 from .heads import (
     head_grid as head_grid,
@@ -29,26 +38,20 @@ from .heads import (
     head_tile_size as head_tile_size,
 )
 from .heatmap import (
-    cold_colors as cold_colors,
-)
-from .heatmap import (
-    colored_map as colored_map,
-)
-from .heatmap import (
-    glowing_colors as glowing_colors,
-)
-from .heatmap import (
-    level_steps as level_steps,
+    map_to_rgba as map_to_rgba,
 )
 from .heatmap import (
     overlay as overlay,
+)
+from .heatmap import (
+    quantize_levels as quantize_levels,
 )
 from .legend import (
     draw_legend as draw_legend,
 )
 from .resize import (
-    resized_image as resized_image,
+    resize_image as resize_image,
 )
 from .resize import (
-    resized_map as resized_map,
+    resize_map as resize_map,
 )

@@ -1,48 +1,51 @@
-"""Where a network looked when it cut a piece out of its image: the frame, and the piece."""
+"""Figures of image crops: the outline of a crop on its image, and panels of crops."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.maps.resize import resized_image
+from visattn.viz.maps.resize import resize_image
 
 Color = tuple[int, int, int]
-_FINE = 4  # the line is drawn so much larger, then made smaller: smooth at any slant
+_SUPERSAMPLING = 4  # for antialiased lines
 _GAP = 6
 
 
-def framed_crop(
+def draw_crop_frame(
     image: UInt8[np.ndarray, "y x 3"],
     corners: Float[np.ndarray, "4 2"],
     *,
     color: Color = (255, 196, 0),
     width: float = 2.0,
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image with a line around a four-sided piece of it.
+    """Return the image with the outline of a crop, which may be any quadrilateral.
 
-    A dot marks the corner that is the top left of the piece, so that its turn can be seen.
+    A dot marks the top left corner of the crop, which shows its orientation.
 
     Args:
         image: RGB.
-        corners: Of the piece in order around it, the top left first, in pixels of the image, x
-            before y; they may lie outside.
-        color: Of the line, RGB; it lies on a darker, wider one, so that it shows on any ground.
-        width: Of the line, in pixels.
+        corners: Corners of the crop in order around it, the top left first, as (x, y) in pixels
+            of the image; they may be outside the image.
+        color: Color of the line, RGB; a darker, wider line below makes it visible on any
+            background.
+        width: Width of the line in pixels.
 
     Raises:
-        ValueError: If a corner is not finite, or the line has no width.
+        ValueError: If a corner is not finite, or the width is not positive.
 
     Example:
         >>> whole = np.array([[1, 1], [9, 1], [9, 9], [1, 9]], dtype=float)
-        >>> drawn = framed_crop(np.zeros((10, 10, 3), np.uint8), whole, width=1)
+        >>> drawn = draw_crop_frame(np.zeros((10, 10, 3), np.uint8), whole, width=1)
         >>> bool(drawn[1, 5, 0] > 60), int(drawn[5, 5, 0])
         (True, 0)
     """
     if not np.isfinite(corners).all() or width <= 0:
-        raise ValueError(f"corners must be finite, width above 0; got {corners.tolist()}, {width}")
-    shade: Color = (color[0] // 5, color[1] // 5, color[2] // 5)
-    drawn = _lined(image, corners, shade, width + 2, 1.5 * width + 1)
-    return _lined(drawn, corners, color, width, 1.5 * width)
+        raise ValueError(
+            f"corners must be finite and width above 0, got {corners.tolist()} and {width}"
+        )
+    dark: Color = (color[0] // 5, color[1] // 5, color[2] // 5)
+    drawn = _draw_outline(image, corners, dark, width + 2, 1.5 * width + 1)
+    return _draw_outline(drawn, corners, color, width, 1.5 * width)
 
 
 def crop_panel(
@@ -53,14 +56,14 @@ def crop_panel(
     height: int = 96,
     columns: int = 8,
 ) -> UInt8[np.ndarray, "rows columns 3"]:
-    """Return images with the frames of their pieces, each piece below its image.
+    """Return a figure of images with the outlines of their crops, and each crop below its image.
 
     Args:
         images: RGB.
-        corners: Of each piece, as `framed_crop` takes them.
-        crops: What the network saw of each image.
-        height: Of an image on the panel, in pixels.
-        columns: Images side by side.
+        corners: Corners of each crop, as for `draw_crop_frame`.
+        crops: The crops.
+        height: Height of an image in the figure, in pixels.
+        columns: Number of images in a row.
 
     Raises:
         ValueError: If there is no image.
@@ -73,39 +76,40 @@ def crop_panel(
     """
     if not len(images):
         raise ValueError("a panel needs at least one image, got none")
-    count, rows, across = len(images), images.shape[1], images.shape[2]
-    scale = height / rows
-    size = (height, max(1, round(across * scale)))
+    count, image_height, image_width = len(images), images.shape[1], images.shape[2]
+    scale = height / image_height
+    size = (height, max(1, round(image_width * scale)))
     columns = min(columns, count)
-    lines = -(-count // columns)
+    rows = -(-count // columns)
     cell = (2 * height + 2 * _GAP, size[1] + _GAP)
-    panel = np.full((lines * cell[0] + _GAP, columns * cell[1] + _GAP, 3), 255, np.uint8)
+    panel = np.full((rows * cell[0] + _GAP, columns * cell[1] + _GAP, 3), 255, np.uint8)
     for index in range(count):
         top = _GAP + index // columns * cell[0]
         left = _GAP + index % columns * cell[1]
-        shown = framed_crop(resized_image(images[index], size), corners[index] * scale)
-        panel[top : top + size[0], left : left + size[1]] = shown
-        below = top + size[0] + _GAP // 2
-        panel[below : below + size[0], left : left + size[1]] = resized_image(crops[index], size)
+        framed = draw_crop_frame(resize_image(images[index], size), corners[index] * scale)
+        panel[top : top + size[0], left : left + size[1]] = framed
+        crop_top = top + size[0] + _GAP // 2
+        panel[crop_top : crop_top + size[0], left : left + size[1]] = resize_image(
+            crops[index], size
+        )
     return panel
 
 
-def _lined(
+def _draw_outline(
     image: UInt8[np.ndarray, "y x 3"],
     corners: Float[np.ndarray, "4 2"],
     color: Color,
     width: float,
-    dot: float,
+    dot_radius: float,
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image with a closed line and a dot of some radius at its first corner."""
+    """Return the image with a closed polygon and a dot at its first corner."""
     rows, columns = image.shape[:2]
-    mask = Image.new("L", (columns * _FINE, rows * _FINE))
+    mask = Image.new("L", (columns * _SUPERSAMPLING, rows * _SUPERSAMPLING))
     pen = ImageDraw.Draw(mask)
-    # What lies far outside need not be drawn far outside.
-    far = 8.0 * max(rows, columns)
-    places = [tuple(place) for place in (np.clip(corners, -far, far) * _FINE).tolist()]
-    pen.line([*places, *places[:2]], fill=255, width=round(width * _FINE), joint="curve")
-    (x, y), reach = places[0], dot * _FINE
-    pen.ellipse((x - reach, y - reach, x + reach, y + reach), fill=255)
-    share = np.asarray(mask.reduce(_FINE), dtype=np.float32)[..., None] / 255
-    return np.rint(image * (1 - share) + np.array(color) * share).astype(np.uint8)
+    limit = 8.0 * max(rows, columns)
+    points = [tuple(point) for point in (np.clip(corners, -limit, limit) * _SUPERSAMPLING).tolist()]
+    pen.line([*points, *points[:2]], fill=255, width=round(width * _SUPERSAMPLING), joint="curve")
+    (x, y), radius = points[0], dot_radius * _SUPERSAMPLING
+    pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=255)
+    alpha = np.asarray(mask.reduce(_SUPERSAMPLING), dtype=np.float32)[..., None] / 255
+    return np.rint(image * (1 - alpha) + np.array(color) * alpha).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""All heads of all layers on one page, so that one sees at a glance who looks where."""
+"""Figure of the attention of all heads of all layers of a transformer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.grid import MARGIN, title_end, write_title
-from visattn.viz.layout.text import typeface
+from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
+from visattn.viz.layout.text import load_font
 from visattn.viz.maps.heatmap import Style, overlay
-from visattn.viz.maps.legend import HEIGHT, INK, PAPER, SMALL, SOFT, draw_legend
-from visattn.viz.maps.resize import resized_image, resized_map
+from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, draw_legend
+from visattn.viz.maps.resize import resize_image, resize_map
 
-_INNER = 1480  # pixels for a row of heads, where these are not too many or too few
-_LABEL, _HEAD = 74, 22  # room for the name of a layer, beside it; for the number of a head, above
-_NARROWEST, _WIDEST, _GAP, _APART = 40, 150, 5, 14
+_ROW_WIDTH = 1480  # preferred width of a row of heads, in pixels
+_LABEL_WIDTH, _HEADER_HEIGHT = 74, 22  # of layer names at the left; of head numbers above
+_MIN_TILE, _MAX_TILE, _GAP, _MEAN_GAP = 40, 150, 5, 14
 
 
 @dataclass(frozen=True, eq=False)
-class LayerRow:
-    """The heads of one layer.
+class LayerHeads:
+    """The maps of the heads of one layer.
 
     Args:
-        name: Of the layer, short.
-        maps: One for each head, over the whole image, at any size; NaN where it was not seen.
-        heads: The numbers of the heads, counted from 0.
+        name: Short name of the layer.
+        maps: One per head, over the whole image, at any size; NaN outside the model's input.
+        heads: Indices of the heads, from 0.
 
     Example:
-        >>> LayerRow("1", np.zeros((3, 4, 5)), (0, 1, 2)).name
+        >>> LayerHeads("1", np.zeros((3, 4, 5)), (0, 1, 2)).name
         '1'
     """
 
@@ -38,48 +38,49 @@ class LayerRow:
     heads: tuple[int, ...]
 
 
-def head_tile_size(size: tuple[int, int], heads: int) -> tuple[int, int]:
-    """Return height and width at which `head_grid` draws the image for each head.
+def head_tile_size(image_size: tuple[int, int], num_heads: int) -> tuple[int, int]:
+    """Return height and width of a tile of `head_grid`.
 
     Args:
-        size: Of the image.
-        heads: In the layer that has most of them.
+        image_size: Height and width of the image.
+        num_heads: Maximum number of heads of a layer.
 
     Example:
         >>> head_tile_size((480, 640), 12)
         (81, 108)
     """
-    wide = min(max(_INNER // (heads + 1) - _GAP, _NARROWEST), _WIDEST)
-    tall = round(wide * size[0] / size[1])
-    if tall > 1.5 * wide:
-        tall, wide = round(1.5 * wide), max(1, round(1.5 * wide * size[1] / size[0]))
-    return max(1, tall), wide
+    width = min(max(_ROW_WIDTH // (num_heads + 1) - _GAP, _MIN_TILE), _MAX_TILE)
+    height = round(width * image_size[0] / image_size[1])
+    if height > 1.5 * width:
+        max_height = round(1.5 * width)
+        height, width = max_height, max(1, round(1.5 * width * image_size[1] / image_size[0]))
+    return max(1, height), width
 
 
 def head_grid(
     image: UInt8[np.ndarray, "y x 3"],
-    rows: Sequence[LayerRow],
+    rows: Sequence[LayerHeads],
     *,
     title: str,
     subtitle: str = "",
-    high: float,
-    low: float = 0.0,
-    colors: str = "magma",
+    vmax: float,
+    vmin: float = 0.0,
+    colormap: str = "magma",
     opacity: float = 0.85,
     style: Style = "heat",
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a page with a row for each layer, a tile for each of its heads, and their mean.
+    """Return a figure with a row per layer: a tile for each head, and the mean over heads.
 
-    All tiles share one scale.
+    All tiles share one value range.
 
     Args:
         image: RGB, of any size and proportions.
         rows: At least one.
-        title: Of the page.
-        subtitle: In small print.
-        high: The value that shows in full.
-        low: The value that begins to show.
-        colors: See `visattn.viz.maps.heatmap.overlay`.
+        title: Title of the figure.
+        subtitle: Second line of the title, smaller.
+        vmax: Value at the upper end of the colormap.
+        vmin: Value at the lower end of the colormap.
+        colormap: See `visattn.viz.maps.heatmap.overlay`.
         opacity: See `visattn.viz.maps.heatmap.overlay`.
         style: See `visattn.viz.maps.heatmap.overlay`.
 
@@ -87,59 +88,74 @@ def head_grid(
         ValueError: If there is no layer.
 
     Example:
-        >>> row = LayerRow("1", np.zeros((3, 30, 40)), (0, 1, 2))
-        >>> head_grid(np.zeros((30, 40, 3), np.uint8), [row], title="heads", high=1.0).shape
+        >>> row = LayerHeads("1", np.zeros((3, 30, 40)), (0, 1, 2))
+        >>> head_grid(np.zeros((30, 40, 3), np.uint8), [row], title="heads", vmax=1.0).shape
         (303, 775, 3)
     """
     if not rows:
-        raise ValueError("a grid of heads needs at least one layer")
-    shown = partial(overlay, low=low, high=high, colors=colors, opacity=opacity, style=style)
-    most = max(len(row.maps) for row in rows)
-    tile = head_tile_size((image.shape[0], image.shape[1]), most)
-    small = resized_image(image, tile)
-    page, top = _page(tile, most, len(rows), title, subtitle)
+        raise ValueError("a grid of heads needs at least one layer, got none")
+    draw = partial(overlay, vmin=vmin, vmax=vmax, colormap=colormap, opacity=opacity, style=style)
+    num_heads = max(len(row.maps) for row in rows)
+    tile = head_tile_size((image.shape[0], image.shape[1]), num_heads)
+    small = resize_image(image, tile)
+    page, top = _create_page(tile, num_heads, len(rows), title, subtitle)
     pen = ImageDraw.Draw(page)
-    _write_heads(pen, top, tile, rows, most)
+    _write_heads(pen, top, tile, rows, num_heads)
     for number, row in enumerate(rows):
         y = top + number * (tile[0] + _GAP)
         middle = y + tile[0] / 2
-        pen.text((MARGIN + _LABEL - 14, middle), row.name, INK, typeface(SMALL + 1), anchor="rm")
+        pen.text(
+            (MARGIN + _LABEL_WIDTH - 14, middle), row.name, TEXT, load_font(SMALL + 1), anchor="rm"
+        )
         maps = [*row.maps, row.maps.mean(axis=0)]
-        for place, one in zip((*range(len(row.maps)), most), maps, strict=True):
-            page.paste(
-                Image.fromarray(shown(small, resized_map(one, tile))),
-                (_left(place, tile, most), y),
-            )
-    unseen = any(bool(np.isnan(row.maps).any()) for row in rows)
-    clipped = any(float(np.nanmax(row.maps, initial=low)) > high for row in rows)
-    place = (MARGIN + _LABEL, page.height - HEIGHT)
-    draw_legend(page, place, shown, (low, high), unseen=unseen, clipped=clipped)
+        for column, values in zip((*range(len(row.maps)), num_heads), maps, strict=True):
+            drawn = draw(small, resize_map(values, tile))
+            page.paste(Image.fromarray(drawn), (_column_left(column, tile, num_heads), y))
+    has_nan = any(bool(np.isnan(row.maps).any()) for row in rows)
+    clipped = any(float(np.nanmax(row.maps, initial=vmin)) > vmax for row in rows)
+    place = (MARGIN + _LABEL_WIDTH, page.height - LEGEND_HEIGHT)
+    draw_legend(page, place, draw, (vmin, vmax), has_nan=has_nan, clipped=clipped)
     return np.array(page)
 
 
-def _page(
-    tile: tuple[int, int], most: int, rows: int, title: str, subtitle: str
+def _create_page(
+    tile: tuple[int, int], num_heads: int, rows: int, title: str, subtitle: str
 ) -> tuple[Image.Image, int]:
-    """Return a page and where its first row of tiles begins."""
-    width = max(_left(most, tile, most) + tile[1] + MARGIN, 620)
-    top = title_end(title, width, subtitle=subtitle) + _HEAD
-    page = Image.new("RGB", (width, top + rows * (tile[0] + _GAP) + 18 + HEIGHT), PAPER)
-    write_title(page, title, subtitle)
+    """Return a page with its title, and the top of the first row of tiles."""
+    width = max(_column_left(num_heads, tile, num_heads) + tile[1] + MARGIN, 620)
+    top = title_bottom(title, width, subtitle=subtitle) + _HEADER_HEIGHT
+    page = Image.new("RGB", (width, top + rows * (tile[0] + _GAP) + 18 + LEGEND_HEIGHT), BACKGROUND)
+    draw_title(page, title, subtitle)
     return page, top
 
 
-def _left(column: int, tile: tuple[int, int], most: int) -> int:
-    """Return where a column begins; the mean stands a little apart."""
-    return MARGIN + _LABEL + column * (tile[1] + _GAP) + (_APART if column == most else 0)
+def _column_left(column: int, tile: tuple[int, int], num_heads: int) -> int:
+    """Return the left edge of a column; there is a wider gap before the column of the mean."""
+    return (
+        MARGIN
+        + _LABEL_WIDTH
+        + column * (tile[1] + _GAP)
+        + (_MEAN_GAP if column == num_heads else 0)
+    )
 
 
 def _write_heads(
-    pen: ImageDraw.ImageDraw, top: int, tile: tuple[int, int], rows: Sequence[LayerRow], most: int
+    pen: ImageDraw.ImageDraw,
+    top: int,
+    tile: tuple[int, int],
+    rows: Sequence[LayerHeads],
+    num_heads: int,
 ) -> None:
-    y, font = top - 6, typeface(SMALL)
-    numbers = next(row.heads for row in rows if len(row.maps) == most)
+    y, font = top - 6, load_font(SMALL)
+    numbers = next(row.heads for row in rows if len(row.maps) == num_heads)
     for column, number in enumerate(numbers):
-        x = _left(column, tile, most) + tile[1] / 2
+        x = _column_left(column, tile, num_heads) + tile[1] / 2
         text = f"head {number}" if tile[1] >= 60 else str(number)
-        pen.text((x, y), text, SOFT, font, anchor="ms")
-    pen.text((_left(most, tile, most) + tile[1] / 2, y), "mean", SOFT, font, anchor="ms")
+        pen.text((x, y), text, MUTED, font, anchor="ms")
+    pen.text(
+        (_column_left(num_heads, tile, num_heads) + tile[1] / 2, y),
+        "mean",
+        MUTED,
+        font,
+        anchor="ms",
+    )

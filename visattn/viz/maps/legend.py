@@ -1,84 +1,84 @@
-"""What the colors of a page mean."""
+"""Colors of figures, and the legend that explains a color scale."""
 
 from collections.abc import Callable
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.text import typeface
+from visattn.viz.layout.text import load_font
 
-PAPER, INK, SOFT = (250, 250, 247), (34, 36, 40), (120, 122, 126)
-TRACK, GATE = (226, 226, 221), (64, 128, 142)
-SMALL = 12  # height of the small print
-HEIGHT = 64
+BACKGROUND, TEXT, MUTED = (250, 250, 247), (34, 36, 40), (120, 122, 126)
+TRACK, ACCENT = (226, 226, 221), (64, 128, 142)
+SMALL = 12  # font size of annotations
+LEGEND_HEIGHT = 64
 
-_BAR, _SWATCH, _THICK, _APART = 220, 34, 12, 40
-_GRAY = 150  # what stands for an image behind the colors
+_BAR_WIDTH, _SWATCH_WIDTH, _BAR_HEIGHT, _SPACING = 220, 34, 12, 40
+_GRAY = 150  # stands for the image below the colors
 
 
 def draw_legend(
     page: Image.Image,
-    place: tuple[int, int],
-    shown: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    scale: tuple[float, float],
+    position: tuple[int, int],
+    draw_overlay: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    value_range: tuple[float, float],
     *,
     clipped: bool = False,
-    unseen: bool = False,
-    gates: bool = False,
-    ends: tuple[str, str] | None = None,
-    name: str = "attention",
+    has_nan: bool = False,
+    has_gates: bool = False,
+    end_labels: tuple[str, str] | None = None,
+    label: str = "attention",
 ) -> None:
-    """Draw the scale on a page, and what else stands on it.
+    """Draw a color bar, and swatches for the other elements of a figure.
 
     Args:
         page: Is drawn on.
-        place: Left and top of the legend.
-        shown: Draws values on an image, as the page does: the bar looks like what it explains.
-        scale: The values at which attention begins to show, and shows in full.
-        clipped: Whether there are larger values than the scale has.
-        unseen: Whether the page shows what was not seen.
-        gates: Whether the page shows gates.
-        ends: Stand at the ends of the scale in place of its numbers.
-        name: Of what the colors show.
+        position: Left and top of the legend.
+        draw_overlay: Draws values on an image in the way of the figure.
+        value_range: Values at the ends of the color bar.
+        clipped: Whether the figure has values above the range.
+        has_nan: Whether the figure has pixels outside the model's input.
+        has_gates: Whether the figure shows gates.
+        end_labels: Labels at the ends of the bar; by default its values.
+        label: Quantity that the colors show.
 
     Example:
-        >>> page = Image.new("RGB", (400, HEIGHT), PAPER)
+        >>> page = Image.new("RGB", (400, LEGEND_HEIGHT), BACKGROUND)
         >>> draw_legend(page, (10, 10), lambda gray, values: gray, (0.0, 1.0))
         >>> page.getpixel((20, 15))
         (150, 150, 150)
     """
-    (x, y), (low, high) = place, scale
-    pen, font = ImageDraw.Draw(page), typeface(SMALL)
-    ramp = np.tile(np.linspace(low, high, _BAR), (_THICK, 1))
-    page.paste(Image.fromarray(shown(_gray(_BAR), ramp)), place)
-    for share, text in _marks(low, high, ends, clipped=clipped):
-        anchor = {0.0: "la", 0.5: "ma", 1.0: "ra"}[share]
-        pen.text((x + share * _BAR, y + 18), text, SOFT, font, anchor=anchor)
-    x = _named(pen, name, x + _BAR, y)
-    if unseen:
-        blank = np.full((_THICK, _SWATCH), np.nan)
-        page.paste(Image.fromarray(shown(_gray(_SWATCH), blank)), (x, y))
-        x = _named(pen, "not seen", x + _SWATCH, y)
-    if gates:
-        pen.rounded_rectangle((x, y + 4, x + _SWATCH, y + 8), 2, GATE)
-        _named(pen, "gate \N{GREEK SMALL LETTER BETA}", x + _SWATCH, y)
+    (x, y), (vmin, vmax) = position, value_range
+    pen, font = ImageDraw.Draw(page), load_font(SMALL)
+    ramp = np.tile(np.linspace(vmin, vmax, _BAR_WIDTH), (_BAR_HEIGHT, 1))
+    page.paste(Image.fromarray(draw_overlay(_gray_image(_BAR_WIDTH), ramp)), position)
+    for fraction, text in _tick_labels(vmin, vmax, end_labels, clipped=clipped):
+        anchor = {0.0: "la", 0.5: "ma", 1.0: "ra"}[fraction]
+        pen.text((x + fraction * _BAR_WIDTH, y + 18), text, MUTED, font, anchor=anchor)
+    x = _write_label(pen, label, x + _BAR_WIDTH, y)
+    if has_nan:
+        nan = np.full((_BAR_HEIGHT, _SWATCH_WIDTH), np.nan)
+        page.paste(Image.fromarray(draw_overlay(_gray_image(_SWATCH_WIDTH), nan)), (x, y))
+        x = _write_label(pen, "not seen by the model", x + _SWATCH_WIDTH, y)
+    if has_gates:
+        pen.rounded_rectangle((x, y + 4, x + _SWATCH_WIDTH, y + 8), 2, ACCENT)
+        _write_label(pen, "gate \N{GREEK SMALL LETTER BETA}", x + _SWATCH_WIDTH, y)
 
 
-def _marks(
-    low: float, high: float, ends: tuple[str, str] | None, *, clipped: bool
+def _tick_labels(
+    vmin: float, vmax: float, end_labels: tuple[str, str] | None, *, clipped: bool
 ) -> list[tuple[float, str]]:
-    """Return what stands below the bar, and at which share of it."""
-    if ends is not None:
-        return [(0.0, ends[0]), (1.0, ends[1])]
-    more = "\N{GREATER-THAN OR EQUAL TO} " if clipped else ""
-    return [(0.0, f"{low:.2g}"), (0.5, f"{(low + high) / 2:.2g}"), (1.0, f"{more}{high:.2g}")]
+    """Return the labels below the bar, each with its position as a fraction of the bar."""
+    if end_labels is not None:
+        return [(0.0, end_labels[0]), (1.0, end_labels[1])]
+    prefix = "\N{GREATER-THAN OR EQUAL TO} " if clipped else ""
+    return [(0.0, f"{vmin:.2g}"), (0.5, f"{(vmin + vmax) / 2:.2g}"), (1.0, f"{prefix}{vmax:.2g}")]
 
 
-def _gray(width: int) -> np.ndarray:
-    return np.full((_THICK, width, 3), _GRAY, dtype=np.uint8)
+def _gray_image(width: int) -> np.ndarray:
+    return np.full((_BAR_HEIGHT, width, 3), _GRAY, dtype=np.uint8)
 
 
-def _named(pen: ImageDraw.ImageDraw, text: str, x: int, y: int) -> int:
-    """Write a name beside a swatch that ends at x; return where the next swatch may begin."""
-    pen.text((x + 12, y + 6), text, SOFT, typeface(SMALL), anchor="lm")
-    return x + 12 + round(typeface(SMALL).getlength(text)) + _APART
+def _write_label(pen: ImageDraw.ImageDraw, text: str, x: int, y: int) -> int:
+    """Write a label to the right of x; return the x at which the next swatch may begin."""
+    pen.text((x + 12, y + 6), text, MUTED, load_font(SMALL), anchor="lm")
+    return x + 12 + round(load_font(SMALL).getlength(text)) + _SPACING

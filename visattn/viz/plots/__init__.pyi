@@ -1,3 +1,3 @@
 from .attention_stats import (
-    diagnostic_plot as diagnostic_plot,
+    plot_attention_stats as plot_attention_stats,
 )

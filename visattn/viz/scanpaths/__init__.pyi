@@ -1,54 +1,54 @@
 from .animation import (
-    scan_animation as scan_animation,
+    scan_path_animation as scan_path_animation,
+)
+from .animation import (
+    scan_path_grid_animation as scan_path_grid_animation,
+)
+from .canvas import (
+    ImagePlacement as ImagePlacement,
+)
+from .canvas import (
+    draw_patch as draw_patch,
+)
+from .canvas import (
+    glimpse_mosaic as glimpse_mosaic,
+)
+from .canvas import (
+    patch_to_rgb as patch_to_rgb,
+)
+from .canvas import (
+    place_image as place_image,
 )
 from .coverage import (
     coverage_panel as coverage_panel,
-)
-from .mosaic import (
-    colored as colored,
-)
-from .mosaic import (
-    mosaic as mosaic,
-)
-from .mosaic import (
-    patch_tile as patch_tile,
 )
 from .panel import (
     glimpse_strip as glimpse_strip,
 )
 from .panel import (
-    scan_panel as scan_panel,
+    scan_path_panel as scan_path_panel,
 )
 from .path import (
-    draw_number as draw_number,
+    draw_number_marker as draw_number_marker,
 )
 from .path import (
-    scan_path as scan_path,
+    draw_scan_path as draw_scan_path,
 )
 from .path import (
-    time_colors as time_colors,
+    glimpse_colors as glimpse_colors,
 )
 from .probabilities import (
     class_colors as class_colors,
 )
 from .probabilities import (
-    probability_plot as probability_plot,
+    plot_probabilities as plot_probabilities,
 )
 from .probabilities import (
-    shown_classes as shown_classes,
+    top_classes as top_classes,
 )
 from .record import (
-    ShownScan as ShownScan,
+    ScanPathData as ScanPathData,
 )
 from .record import (
-    per_cent as per_cent,
-)
-from .view import (
-    ScanView as ScanView,
-)
-from .view import (
-    scan_view as scan_view,
-)
-from .wall import (
-    scan_wall as scan_wall,
+    format_percent as format_percent,
 )

@@ -1,106 +1,218 @@
-"""A scan as an image that moves: glimpse after glimpse, what was seen and what was thought."""
+"""Animated GIFs of scan paths: one image in detail, or a grid of many images."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.gif import encoded_gif
-from visattn.viz.layout.text import shortened, typeface
-from visattn.viz.maps.legend import INK, PAPER, SMALL, SOFT, TRACK
-from visattn.viz.scanpaths.mosaic import mosaic
-from visattn.viz.scanpaths.path import scan_path, time_colors
-from visattn.viz.scanpaths.probabilities import class_colors, shown_classes
-from visattn.viz.scanpaths.record import ShownScan, per_cent
-from visattn.viz.scanpaths.view import ScanView, scan_view
+from visattn.viz.layout.gif import encode_gif
+from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
+from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, place_image
+from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors
+from visattn.viz.scanpaths.probabilities import class_colors, top_classes
+from visattn.viz.scanpaths.record import ScanPathData, format_percent
 
-FIRST, GLIMPSE, LAST = 1000, 900, 2800  # milliseconds: the image, each glimpse, all of them
+FIRST_DURATION, GLIMPSE_DURATION, LAST_DURATION = 1000, 900, 2800  # of frames, in milliseconds
 _MARGIN, _GAP = 14, 12
-_BAR, _NAME, _CHANCE = 22, 110, 52  # a bar's line; the room for its name and its number
-_SMALLEST = 240  # pixels wide: below, nothing could be read
+_BAR_HEIGHT, _NAME_WIDTH, _PROBABILITY_WIDTH = 22, 110, 52
+_MIN_WIDTH = 240  # in pixels
 
 
-def scan_animation(scan: ShownScan, *, width: int = 560, max_bytes: int = 1_500_000) -> bytes:
-    """Return a GIF: the image, a frame for each glimpse, and at last the whole path.
+def scan_path_animation(
+    scan: ScanPathData, *, width: int = 560, max_bytes: int = 1_500_000
+) -> bytes:
+    """Return a GIF: the image, a frame for each glimpse, and the complete scan path.
 
-    On the left the image with the path so far, on the right what has been seen so far, below how
-    likely the classes are. What would be longer than `max_bytes` is drawn smaller.
+    Each frame shows the scan path at the left, the mosaic of glimpses at the right, and the class
+    probabilities below. If the file would exceed `max_bytes`, the frames are made smaller.
 
     Args:
-        scan: What to draw.
-        width: In pixels, at least 240.
-        max_bytes: The longest file, unless the smallest is longer.
+        scan: Scan path to draw.
+        width: Width of the GIF in pixels, at least 240.
+        max_bytes: Maximum size of the file; exceeded only at the minimum width.
 
     Raises:
         ValueError: If the width is too small.
 
     Example:
-        >>> scan = ShownScan(
+        >>> scan = ScanPathData(
         ...     np.zeros((30, 40, 3), np.uint8), np.array([[[10.0, 10, 18, 18]]]),
         ...     np.zeros((1, 1, 1, 4, 4), np.uint8), np.array([[0.2, 0.8]]), ("cat", "dog"),
         ... )
-        >>> scan_animation(scan, width=240)[:6]
+        >>> scan_path_animation(scan, width=240)[:6]
         b'GIF89a'
     """
-    if width < _SMALLEST:
-        raise ValueError(f"an animation must be at least {_SMALLEST} pixels wide, got {width}")
-    times = [FIRST, *[GLIMPSE] * len(scan.boxes), LAST]
+    if width < _MIN_WIDTH:
+        raise ValueError(f"an animation must be at least {_MIN_WIDTH} pixels wide, got {width}")
+    durations = [FIRST_DURATION, *[GLIMPSE_DURATION] * len(scan.boxes), LAST_DURATION]
     while True:
-        frames, height = _frames(scan, width)
-        inks = [*time_colors(len(scan.boxes)), *class_colors(5)]
-        moving = encoded_gif(frames, times, height, inks=inks)
-        if len(moving) <= max_bytes or width == _SMALLEST:
-            return moving
-        width = max(_SMALLEST, int(width * 0.95 * (max_bytes / len(moving)) ** 0.5))
+        frames, image_height = _draw_frames(scan, width)
+        text_colors = [*glimpse_colors(len(scan.boxes)), *class_colors(5)]
+        gif = encode_gif(frames, durations, image_height, text_colors=text_colors)
+        if len(gif) <= max_bytes or width == _MIN_WIDTH:
+            return gif
+        width = max(_MIN_WIDTH, int(width * 0.95 * (max_bytes / len(gif)) ** 0.5))
 
 
-def _frames(scan: ShownScan, width: int) -> tuple[list[Image.Image], int]:
-    """Return all frames, and the height down to which they show images."""
-    room = (width - 2 * _MARGIN - _GAP) // 2
-    view = scan_view(scan.image.shape[:2], scan.boxes, (room, room))
-    shown = shown_classes(scan.probabilities)
-    height = _MARGIN + view.size[0] + _MARGIN
-    whole = (width, height + len(shown) * _BAR + _MARGIN)
-    count, canvas = len(scan.boxes), view.canvas(scan.image)
+def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int]:
+    """Return all frames, and the height of their images."""
+    max_side = (width - 2 * _MARGIN - _GAP) // 2
+    placement = place_image(scan.image.shape[:2], scan.boxes, (max_side, max_side))
+    shown = top_classes(scan.probabilities)
+    height = _MARGIN + placement.canvas_size[0] + _MARGIN
+    frame_size = (width, height + len(shown) * _BAR_HEIGHT + _MARGIN)
+    count, canvas = len(scan.boxes), placement.paste_image(scan.image)
     frames = []
     for step in range(count + 2):
-        over = min(step, count)
-        frame = Image.new("RGB", whole, PAPER)
-        marked = None if step > count else over
-        path = scan_path(canvas, view.boxes(scan.boxes), seen=marked, area=view.area)
-        left = (width - 2 * view.size[1] - _GAP) // 2
+        drawn_glimpses = min(step, count)
+        frame = Image.new("RGB", frame_size, BACKGROUND)
+        current = None if step > count else drawn_glimpses
+        path = draw_scan_path(
+            canvas,
+            placement.boxes_on_canvas(scan.boxes),
+            num_glimpses=current,
+            image_area=placement.image_area,
+        )
+        left = (width - 2 * placement.canvas_size[1] - _GAP) // 2
         frame.paste(Image.fromarray(path), (left, _MARGIN))
-        seen = Image.fromarray(_seen(scan, view, over))
-        at = (left + view.size[1] + _GAP + view.corner[0], _MARGIN + view.corner[1])
-        frame.paste(seen, at)
-        _draw_bars(ImageDraw.Draw(frame), scan, shown, over, height)
+        mosaic = Image.fromarray(_mosaic_of_first(scan, placement, drawn_glimpses))
+        position = (
+            left + placement.canvas_size[1] + _GAP + placement.offset[0],
+            _MARGIN + placement.offset[1],
+        )
+        frame.paste(mosaic, position)
+        _draw_bars(ImageDraw.Draw(frame), scan, shown, drawn_glimpses, height)
         frames.append(frame)
     return frames, height
 
 
-def _seen(scan: ShownScan, view: ScanView, over: int) -> np.ndarray:
-    boxes = view.boxes_on_image(scan.boxes)
-    return mosaic(scan.patches[:over], boxes[:over], view.drawn)
+def _mosaic_of_first(scan: ScanPathData, placement: ImagePlacement, count: int) -> np.ndarray:
+    boxes = placement.boxes_on_resized_image(scan.boxes)
+    return glimpse_mosaic(scan.patches[:count], boxes[:count], placement.image_size)
 
 
 def _draw_bars(
-    pen: ImageDraw.ImageDraw, scan: ShownScan, shown: Sequence[int], over: int, top: int
+    pen: ImageDraw.ImageDraw, scan: ScanPathData, shown: Sequence[int], count: int, top: int
 ) -> None:
-    """Draw how likely classes are after some glimpses; before the first nothing is known."""
-    font, width = typeface(SMALL + 1), pen.im.size[0]
-    names = [shortened(scan.classes[which], font, _NAME) for which in shown]
+    """Draw the class probabilities after some glimpses; before the first, empty bars."""
+    font, width = load_font(SMALL + 1), pen.im.size[0]
+    names = [truncate_text(scan.class_names[index], font, _NAME_WIDTH) for index in shown]
     start = _MARGIN + max(map(font.getlength, names)) + 12
-    end = width - _MARGIN - _CHANCE
-    best = int(scan.probabilities[over - 1].argmax()) if over else -1
-    for line, (which, color) in enumerate(zip(shown, class_colors(len(shown)), strict=True)):
-        y = top + line * _BAR + _BAR // 2
-        pen.text((start - 12, y), names[line], INK if which == best else SOFT, font, anchor="rm")
+    end = width - _MARGIN - _PROBABILITY_WIDTH
+    best = int(scan.probabilities[count - 1].argmax()) if count else -1
+    for line, (index, color) in enumerate(zip(shown, class_colors(len(shown)), strict=True)):
+        y = top + line * _BAR_HEIGHT + _BAR_HEIGHT // 2
+        pen.text((start - 12, y), names[line], TEXT if index == best else MUTED, font, anchor="rm")
         pen.rectangle((start, y - 4, end, y + 3), TRACK)
-        if not over:
+        if not count:
             continue
-        chance = float(scan.probabilities[over - 1, which])
-        long = round((end - start) * chance)
-        if long:
-            pen.rectangle((start, y - 4, start + long, y + 3), color)
-        ink = INK if which == best else SOFT
-        pen.text((width - _MARGIN, y), per_cent(chance), ink, font, anchor="rm")
+        probability = float(scan.probabilities[count - 1, index])
+        length = round((end - start) * probability)
+        if length:
+            pen.rectangle((start, y - 4, start + length, y + 3), color)
+        text_color = TEXT if index == best else MUTED
+        pen.text((width - _MARGIN, y), format_percent(probability), text_color, font, anchor="rm")
+
+
+_WRONG_COLOR = (186, 84, 84)
+_CAPTION_HEIGHT = 30
+
+
+def scan_path_grid_animation(
+    scans: Sequence[ScanPathData],
+    *,
+    truths: Sequence[str | None] = (),
+    columns: int | None = None,
+    side: int = 170,
+) -> bytes:
+    """Return a GIF of a grid of images: a frame for each glimpse, and the complete scan paths.
+
+    Below each image is the most probable class so far, with its probability.
+
+    Args:
+        scans: At least one scan path; all with the same number of glimpses.
+        truths: True class of each image, if known; wrong predictions are red.
+        columns: Number of columns; by default slightly more than rows.
+        side: Maximum side of an image in pixels.
+
+    Raises:
+        ValueError: If there is no scan path, the numbers of glimpses differ, or there is not one
+            true class for each image.
+
+    Example:
+        >>> scan = ScanPathData(
+        ...     np.zeros((30, 40, 3), np.uint8), np.array([[[10.0, 10, 18, 18]]]),
+        ...     np.zeros((1, 1, 1, 4, 4), np.uint8), np.array([[0.2, 0.8]]), ("cat", "dog"),
+        ... )
+        >>> scan_path_grid_animation([scan, scan], truths=["dog", "cat"], side=64)[:6]
+        b'GIF89a'
+    """
+    counts = {len(scan.boxes) for scan in scans}
+    if len(counts) != 1 or len(truths) not in (0, len(scans)):
+        raise ValueError(
+            "a grid needs scan paths with the same number of glimpses, and either no truths or one "
+            f"for each; got {len(scans)} scan paths of {sorted(counts)} glimpses, "
+            f"{len(truths)} truths"
+        )
+    [count] = counts
+    columns = columns or min(len(scans), round((1.6 * len(scans)) ** 0.5 + 0.4))
+    true_classes = list(truths) or [None] * len(scans)
+    frames = [
+        _draw_grid_frame(scans, true_classes, step, columns, side) for step in range(count + 2)
+    ]
+    durations = [FIRST_DURATION, *[GLIMPSE_DURATION] * count, LAST_DURATION]
+    text_colors = [*glimpse_colors(count), ACCENT, _WRONG_COLOR]
+    return encode_gif(frames, durations, frames[0].height, text_colors=text_colors)
+
+
+def _draw_grid_frame(
+    scans: Sequence[ScanPathData],
+    truths: Sequence[str | None],
+    step: int,
+    columns: int,
+    side: int,
+) -> Image.Image:
+    """Return all images after `step` glimpses; one step more shows the complete paths."""
+    rows = -(-len(scans) // columns)
+    column_step, row_step = side + _GAP, side + _CAPTION_HEIGHT + _GAP
+    size = (2 * _MARGIN + columns * column_step - _GAP, 2 * _MARGIN + rows * row_step - _GAP)
+    page = Image.new("RGB", size, BACKGROUND)
+    pen = ImageDraw.Draw(page)
+    for index, (scan, truth) in enumerate(zip(scans, truths, strict=True)):
+        x, y = _MARGIN + index % columns * column_step, _MARGIN + index // columns * row_step
+        count = len(scan.boxes)
+        placement = place_image(scan.image.shape[:2], scan.boxes, (side, side), max_margin=0)
+        current = None if step > count else step
+        boxes = placement.boxes_on_canvas(scan.boxes)
+        drawn = draw_scan_path(
+            placement.paste_image(scan.image),
+            boxes,
+            num_glimpses=current,
+            image_area=placement.image_area,
+        )
+        place = (x + (side - drawn.shape[1]) // 2, y + (side - drawn.shape[0]) // 2)
+        page.paste(Image.fromarray(drawn), place)
+        if step:
+            _write_prediction(pen, scan, truth, min(step, count) - 1, (x, y + side + 7, x + side))
+    return page
+
+
+def _write_prediction(
+    pen: ImageDraw.ImageDraw,
+    scan: ScanPathData,
+    truth: str | None,
+    glimpse: int,
+    place: tuple[int, int, int],
+) -> None:
+    """Write the most probable class after a glimpse, with its probability."""
+    left, top, right = place
+    best, font = int(np.argmax(scan.probabilities[glimpse])), load_font(SMALL)
+    probability = format_percent(float(scan.probabilities[glimpse, best]))
+    pen.text((right, top + 2), probability, MUTED, font, anchor="ra")
+    large = load_font(SMALL + 3)
+    name = truncate_text(
+        scan.class_names[best], large, right - left - font.getlength(probability) - 8
+    )
+    color = TEXT if truth is None else ACCENT if truth == scan.class_names[best] else _WRONG_COLOR
+    pen.text((left, top), name, color, large)

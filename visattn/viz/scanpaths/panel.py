@@ -1,72 +1,79 @@
-"""A scan on one page: where the eye went, what it saw, and what the network thought."""
+"""Figure of a scan path: the path, the mosaic of glimpses, class probabilities and patches."""
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from visattn.viz.layout.grid import GAP, MARGIN
-from visattn.viz.layout.text import shortened, typeface
-from visattn.viz.maps.legend import INK, PAPER, SMALL, SOFT
-from visattn.viz.scanpaths.mosaic import mosaic, patch_tile
-from visattn.viz.scanpaths.path import draw_number, scan_path, time_colors
-from visattn.viz.scanpaths.probabilities import probability_plot
-from visattn.viz.scanpaths.record import ShownScan, per_cent
-from visattn.viz.scanpaths.view import scan_view
+from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
+from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
+from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
+from visattn.viz.scanpaths.probabilities import plot_probabilities
+from visattn.viz.scanpaths.record import ScanPathData, format_percent
 
 _WIDTH = 1200
-_INNER = _WIDTH - 2 * MARGIN
-_ROOM = 400  # a side of the two images
-_PLOT = _INNER - 2 * _ROOM - 2 * GAP
-_LOWEST = 240  # the plot needs as much
-_TITLE, _HEAD = 25, 24  # heights in pixels
-_WIDEST = {1: 169, 2: 136}  # a patch, by the number of scales
-_WIDEST_OF_MANY, _NARROWEST = 104, 64
-_CLOSE = 8  # between patches of one glimpse
-_CHIP, _WORDS = 32, 22  # above and below the patches of a glimpse
-_CHANCE = 46  # beside a name
+_INNER_WIDTH = _WIDTH - 2 * MARGIN
+_IMAGE_SIZE = 400  # maximum side of the two images
+_PLOT_WIDTH = _INNER_WIDTH - 2 * _IMAGE_SIZE - 2 * GAP
+_MIN_PLOT_HEIGHT = 240
+_TITLE_SIZE, _HEADER_HEIGHT = 25, 24  # in pixels
+_MAX_PATCH = {1: 169, 2: 136}  # maximum side of a patch, by the number of scales
+_MAX_PATCH_MANY_SCALES, _MIN_PATCH = 104, 64
+_SCALE_GAP = 8  # between the patches of one glimpse
+_MARKER_HEIGHT, _LINE_HEIGHT = 32, 22  # above and below the patches of a glimpse
+_PROBABILITY_WIDTH = 46
 
 
-def scan_panel(scan: ShownScan, *, note: str = "") -> UInt8[np.ndarray, "height 1200 3"]:
-    """Return a page that shows a scan.
+def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, "height 1200 3"]:
+    """Return a figure of a scan path.
 
-    Above on the left the image with the path of the eye; beside it all that was seen, put
-    together, and the probabilities after each glimpse. Below what each glimpse showed, a row for
-    each scale, and the class that was likeliest after it.
+    The first row shows the image with the scan path, the mosaic of all glimpses, and the class
+    probabilities after each glimpse. Below are the patches of each glimpse, a row per scale, and
+    the most probable class after it.
 
     Args:
-        scan: What to draw.
-        note: A line of small print.
+        scan: Scan path to draw.
+        note: Line below the title.
 
     Example:
-        >>> scan = ShownScan(
+        >>> scan = ScanPathData(
         ...     np.zeros((30, 40, 3), np.uint8), np.array([[[10.0, 10, 18, 18]]]),
         ...     np.zeros((1, 1, 1, 4, 4), np.uint8), np.array([[0.2, 0.8]]), ("cat", "dog"),
         ... )
-        >>> scan_panel(scan).shape[1]
+        >>> scan_path_panel(scan).shape[1]
         1200
     """
-    view = scan_view(scan.image.shape[:2], scan.boxes, (_ROOM, _ROOM))
-    path = scan_path(view.canvas(scan.image), view.boxes(scan.boxes), area=view.area)
-    whole = mosaic(scan.patches, view.boxes_on_image(scan.boxes), view.drawn)
-    height = max(_LOWEST, path.shape[0])
-    plot = probability_plot(scan.probabilities, scan.classes, (height, _PLOT))
+    placement = place_image(scan.image.shape[:2], scan.boxes, (_IMAGE_SIZE, _IMAGE_SIZE))
+    path = draw_scan_path(
+        placement.paste_image(scan.image),
+        placement.boxes_on_canvas(scan.boxes),
+        image_area=placement.image_area,
+    )
+    mosaic = glimpse_mosaic(
+        scan.patches, placement.boxes_on_resized_image(scan.boxes), placement.image_size
+    )
+    height = max(_MIN_PLOT_HEIGHT, path.shape[0])
+    plot = plot_probabilities(scan.probabilities, scan.class_names, (height, _PLOT_WIDTH))
     strip = glimpse_strip(scan)
-    above = MARGIN + _TITLE + 40 + _HEAD
-    page = Image.new("RGB", (_WIDTH, above + height + 30 + strip.shape[0] + MARGIN), PAPER)
+    above = MARGIN + _TITLE_SIZE + 40 + _HEADER_HEIGHT
+    page = Image.new("RGB", (_WIDTH, above + height + 30 + strip.shape[0] + MARGIN), BACKGROUND)
     pen = ImageDraw.Draw(page)
     _write_title(pen, scan, note)
-    heads = ("where it looked", "what it saw, put together", "what it thought")
-    parts = zip(heads, (path, whole, plot), (0, view.corner[1], 0), strict=True)
-    for column, (head, part, lower) in enumerate(parts):
-        x = MARGIN + column * (_ROOM + GAP)
-        pen.text((x, above - _HEAD), head, SOFT, typeface(SMALL))
-        page.paste(Image.fromarray(part), (x, above + lower))
+    headers = ("scan path", "mosaic of all glimpses", "class probabilities")
+    parts = zip(headers, (path, mosaic, plot), (0, placement.offset[1], 0), strict=True)
+    for column, (header, part, y_offset) in enumerate(parts):
+        x = MARGIN + column * (_IMAGE_SIZE + GAP)
+        pen.text((x, above - _HEADER_HEIGHT), header, MUTED, load_font(SMALL))
+        page.paste(Image.fromarray(part), (x, above + y_offset))
     page.paste(Image.fromarray(strip), (MARGIN, above + height + 30))
     return np.array(page)
 
 
-def glimpse_strip(scan: ShownScan, *, width: int = _INNER) -> UInt8[np.ndarray, "height width 3"]:
-    """Return what each glimpse showed, in order, with the class that was likeliest after it.
+def glimpse_strip(
+    scan: ScanPathData, *, width: int = _INNER_WIDTH
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the patches of each glimpse in order, with the most probable class after it.
 
     Args:
         scan: What to draw.
@@ -74,53 +81,57 @@ def glimpse_strip(scan: ShownScan, *, width: int = _INNER) -> UInt8[np.ndarray, 
     """
     count, scales = scan.boxes.shape[:2]
     side, columns = _strip_layout(count, scales, width)
-    best, font = scan.probabilities.argmax(1), typeface(SMALL + 2)
-    names = [scan.classes[which] for which in best]
-    apart = max(map(font.getlength, names)) > side - _CHANCE  # chances go below their names
-    tall = _CHIP + scales * (side + _CLOSE) + (2 if apart else 1) * _WORDS
+    best, font = scan.probabilities.argmax(1), load_font(SMALL + 2)
+    names = [scan.class_names[which] for which in best]
+    apart = (
+        max(map(font.getlength, names)) > side - _PROBABILITY_WIDTH
+    )  # chances go below their names
+    tall = _MARKER_HEIGHT + scales * (side + _SCALE_GAP) + (2 if apart else 1) * _LINE_HEIGHT
     rows = -(-count // columns)
-    page = Image.new("RGB", (width, rows * tall + (rows - 1) * 16), PAPER)
+    page = Image.new("RGB", (width, rows * tall + (rows - 1) * 16), BACKGROUND)
     pen = ImageDraw.Draw(page)
-    for index, color in enumerate(time_colors(count)):
+    for index, color in enumerate(glimpse_colors(count)):
         x, y = index % columns * (side + GAP), index // columns * (tall + 16)
-        _draw_chip(page, (x + 12, y + 12), index + 1, color)
+        _draw_marker(page, (x + 12, y + 12), index + 1, color)
         for scale, patch in enumerate(scan.patches[index]):
-            tile = Image.fromarray(patch_tile(patch, side))
-            page.paste(tile, (x, y + _CHIP + scale * (side + _CLOSE)))
-        below, chance = y + tall - 20, per_cent(float(scan.probabilities[index, best[index]]))
-        name = shortened(names[index], font, side if apart else side - _CHANCE)
-        pen.text((x, below - _WORDS * apart), name, INK, font)
+            tile = Image.fromarray(draw_patch(patch, side))
+            page.paste(tile, (x, y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)))
+        below, chance = y + tall - 20, format_percent(float(scan.probabilities[index, best[index]]))
+        name = truncate_text(names[index], font, side if apart else side - _PROBABILITY_WIDTH)
+        pen.text((x, below - _LINE_HEIGHT * apart), name, TEXT, font)
         place, anchor = ((x, below), "la") if apart else ((x + side, below + 1), "ra")
-        pen.text(place, chance, SOFT, typeface(SMALL), anchor=anchor)
+        pen.text(place, chance, MUTED, load_font(SMALL), anchor=anchor)
     return np.array(page)
 
 
 def _strip_layout(count: int, scales: int, width: int) -> tuple[int, int]:
-    """Return the side of a patch and how many stand in a row."""
-    widest = _WIDEST.get(scales, _WIDEST_OF_MANY)
-    side = min(widest, (width + GAP) // count - GAP)
-    if side >= _NARROWEST:
+    """Return the side of a patch and the number of glimpses in a row."""
+    max_side = _MAX_PATCH.get(scales, _MAX_PATCH_MANY_SCALES)
+    side = min(max_side, (width + GAP) // count - GAP)
+    if side >= _MIN_PATCH:
         return side, count
-    most = (width + GAP) // (_NARROWEST + GAP)
-    columns = -(-count // -(-count // most))  # rows as even as can be
-    return min(widest, (width + GAP) // columns - GAP), columns
+    max_columns = (width + GAP) // (_MIN_PATCH + GAP)
+    columns = -(-count // -(-count // max_columns))  # balances the rows
+    return min(max_side, (width + GAP) // columns - GAP), columns
 
 
-def _draw_chip(
+def _draw_marker(
     page: Image.Image, place: tuple[int, int], number: int, color: tuple[int, int, int]
 ) -> None:
-    """Draw a number on a page, smooth at its edge."""
-    large = Image.new("RGB", (72, 72), PAPER)
-    draw_number(ImageDraw.Draw(large), (36, 36), number, color, 30)
+    """Draw a number marker with antialiasing."""
+    large = Image.new("RGB", (72, 72), BACKGROUND)
+    draw_number_marker(ImageDraw.Draw(large), (36, 36), number, color, 30)
     page.paste(large.reduce(3), (place[0] - 12, place[1] - 12))
 
 
-def _write_title(pen: ImageDraw.ImageDraw, scan: ShownScan, note: str) -> None:
-    name, chance = scan.answer
-    font, large = typeface(SMALL + 4), typeface(_TITLE)
-    text = shortened(name, large, _INNER - 100)
-    pen.text((MARGIN, MARGIN - 6), text, INK, large)
+def _write_title(pen: ImageDraw.ImageDraw, scan: ScanPathData, note: str) -> None:
+    name, probability = scan.prediction
+    font, large = load_font(SMALL + 4), load_font(_TITLE_SIZE)
+    text = truncate_text(name, large, _INNER_WIDTH - 100)
+    pen.text((MARGIN, MARGIN - 6), text, TEXT, large)
     x = MARGIN + large.getlength(text) + 14
-    pen.text((x, MARGIN + 2), per_cent(chance), SOFT, font)
-    small = typeface(SMALL)
-    pen.text((MARGIN, MARGIN + _TITLE + 6), shortened(note, small, _INNER), SOFT, small)
+    pen.text((x, MARGIN + 2), format_percent(probability), MUTED, font)
+    small = load_font(SMALL)
+    pen.text(
+        (MARGIN, MARGIN + _TITLE_SIZE + 6), truncate_text(note, small, _INNER_WIDTH), MUTED, small
+    )

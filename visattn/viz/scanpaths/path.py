@@ -1,148 +1,150 @@
-"""Where an eye went over an image: a box for each glimpse, numbered and colored by time."""
+"""Scan paths on images: a numbered box for each glimpse, colored by time."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.text import typeface
-from visattn.viz.maps.colormap import color_table
-from visattn.viz.maps.legend import INK, PAPER
+from visattn.viz.layout.text import load_font
+from visattn.viz.maps.colormap import colormap_lut
+from visattn.viz.maps.legend import BACKGROUND, TEXT
 
 Color = tuple[int, int, int]
 
-_FINE = 3  # lines are drawn so much larger, then made smaller: smooth at any slant
-_FIRST, _LAST = 80, 240  # of the 256 colors: neither lost on black nor on white
-_DIM = 0.5  # the light that is left where nothing was looked at
-_SMALLEST, _LARGEST = 6.0, 11.0  # radius of a number, in pixels
-_MANY = 6  # glimpses: from here on the lines of wide windows are fainter
-_APART = 2.1  # of numbers, in radii
-_SHADE = (16, 16, 20)
+_SUPERSAMPLING = 3  # for antialiased lines
+_FIRST_COLOR, _LAST_COLOR = 80, 240  # indices into the colormap: visible on black and on white
+_DIMMED = 0.5  # brightness outside all glimpses
+_MIN_RADIUS, _MAX_RADIUS = 6.0, 11.0  # of a number marker, in pixels
+_MANY_GLIMPSES = 6  # with more glimpses, boxes of coarse scales have fainter lines
+_MARKER_DISTANCE = 2.1  # minimum distance of number markers, in radii
+_OUTLINE = (16, 16, 20)
 
 
-def time_colors(count: int) -> list[Color]:
+def glimpse_colors(count: int) -> list[Color]:
     """Return a color for each glimpse, from violet for the first to yellow for the last.
 
     Example:
-        >>> time_colors(2)
+        >>> glimpse_colors(2)
         [(149, 17, 161), (248, 223, 36)]
     """
-    steps = np.linspace(_FIRST, _LAST, count).round().astype(int)
-    return [(int(r), int(g), int(b)) for r, g, b in color_table("plasma")[steps]]
+    steps = np.linspace(_FIRST_COLOR, _LAST_COLOR, count).round().astype(int)
+    return [(int(r), int(g), int(b)) for r, g, b in colormap_lut("plasma")[steps]]
 
 
-def scan_path(
+def draw_scan_path(
     image: UInt8[np.ndarray, "y x 3"],
     boxes: Float[np.ndarray, "t s 4"],
     *,
-    seen: int | None = None,
-    area: tuple[int, int, int, int] | None = None,
-    numbers: bool = True,
+    num_glimpses: int | None = None,
+    image_area: tuple[int, int, int, int] | None = None,
+    show_numbers: bool = True,
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image with the path of an eye on it.
+    """Return an image with the scan path of a recurrent attention model.
 
-    What was looked at keeps its light. Each glimpse has a box for every scale, the finest with the
-    strongest line; numbers stand at their middles, a little aside where several would lie on top
-    of each other.
+    The image is dimmed outside the glimpses. Each glimpse has a box per scale, the finest with the
+    strongest line, and a number at its center, moved aside where numbers would overlap.
 
     Args:
-        image: RGB, as large as it is to be drawn; it may have margins.
-        boxes: Left, top, right and bottom of each window, the finest of a glimpse first, in pixels
-            of this image. They may reach out of it.
-        seen: How many glimpses are over, the last of these being marked; all if left out.
-        area: Left, top, right and bottom of the image inside its margins; all if left out.
-        numbers: Whether to draw numbers and the line between them.
+        image: RGB, at the size of the output; it may have margins.
+        boxes: Left, top, right and bottom of each glimpse and scale, the finest scale first, in
+            pixels of this image. They may extend beyond it.
+        num_glimpses: Number of glimpses to draw, of which the last is highlighted; by default all,
+            without highlighting.
+        image_area: Left, top, right and bottom of the image inside its margins; by default the
+            whole image.
+        show_numbers: Whether to draw the numbers and the lines between them.
 
     Raises:
-        ValueError: If a box is not finite, or more glimpses are over than there are.
+        ValueError: If a box is not finite, or `num_glimpses` exceeds the number of glimpses.
 
     Example:
         >>> boxes = np.array([[[4.0, 4, 20, 20]], [[30, 4, 46, 20]]])
-        >>> drawn = scan_path(np.full((24, 50, 3), 200, np.uint8), boxes, numbers=False)
+        >>> drawn = draw_scan_path(np.full((24, 50, 3), 200, np.uint8), boxes, show_numbers=False)
         >>> drawn[12, 12].tolist(), drawn[12, 25].tolist()
         ([200, 200, 200], [100, 100, 100])
     """
-    count = len(boxes) if seen is None else seen
+    count = len(boxes) if num_glimpses is None else num_glimpses
     if not np.isfinite(boxes).all() or not 0 <= count <= len(boxes):
         raise ValueError(
-            f"boxes must be finite and at least {count}, got {len(boxes)}: {boxes.tolist()}"
+            f"boxes must be finite and at least num_glimpses={count}, got {len(boxes)}: "
+            f"{boxes.tolist()}"
         )
-    far = 8.0 * max(image.shape)  # what lies far outside need not be drawn far outside
-    boxes, colors = np.clip(boxes, -far, far), time_colors(len(boxes))[:count]
-    lit = _lit(image, boxes[:count], area) if count else image
-    size = (image.shape[1] * _FINE, image.shape[0] * _FINE)
-    large = Image.fromarray(lit).resize(size, Image.Resampling.NEAREST)
-    pen = ImageDraw.Draw(large, "RGBA")  # lines are mixed with what is below them
-    _draw_boxes(pen, boxes[:count], colors, marked=None if seen is None else count - 1)
-    if numbers and count:
+    limit = 8.0 * max(image.shape)
+    boxes, colors = np.clip(boxes, -limit, limit), glimpse_colors(len(boxes))[:count]
+    dimmed = _dim_outside(image, boxes[:count], image_area) if count else image
+    size = (image.shape[1] * _SUPERSAMPLING, image.shape[0] * _SUPERSAMPLING)
+    large = Image.fromarray(dimmed).resize(size, Image.Resampling.NEAREST)
+    pen = ImageDraw.Draw(large, "RGBA")  # blends lines with the image
+    _draw_boxes(pen, boxes[:count], colors, current=None if num_glimpses is None else count - 1)
+    if show_numbers and count:
         _draw_path(pen, boxes[:count], colors, image.shape[:2])
-    return np.array(large.reduce(_FINE))
+    return np.array(large.reduce(_SUPERSAMPLING))
 
 
-def draw_number(
-    pen: ImageDraw.ImageDraw, place: tuple[float, float], number: int, color: Color, radius: float
+def draw_number_marker(
+    pen: ImageDraw.ImageDraw, center: tuple[float, float], number: int, color: Color, radius: float
 ) -> None:
-    """Draw a filled circle with a number in it, around a place.
+    """Draw a filled circle with a number in it.
 
     Example:
         >>> page = Image.new("RGB", (30, 30))
-        >>> draw_number(ImageDraw.Draw(page), (15, 15), 7, (248, 224, 37), 11)
+        >>> draw_number_marker(ImageDraw.Draw(page), (15, 15), 7, (248, 224, 37), 11)
         >>> page.getpixel((7, 15))
         (248, 224, 37)
     """
-    (x, y), edge = place, radius * 1.14
-    pen.ellipse((x - edge, y - edge, x + edge, y + edge), _SHADE)
+    (x, y), outer_radius = center, radius * 1.14
+    pen.ellipse((x - outer_radius, y - outer_radius, x + outer_radius, y + outer_radius), _OUTLINE)
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), color)
-    light = 0.3 * color[0] + 0.59 * color[1] + 0.11 * color[2]
+    luminance = 0.3 * color[0] + 0.59 * color[1] + 0.11 * color[2]
     size = max(1, round(radius * (1.35 if number < 10 else 1.1)))
-    ink = INK if light > 120 else PAPER
-    pen.text((x, y), str(number), ink, typeface(size), anchor="mm")
+    text_color = TEXT if luminance > 120 else BACKGROUND
+    pen.text((x, y), str(number), text_color, load_font(size), anchor="mm")
 
 
-def _lit(
+def _dim_outside(
     image: UInt8[np.ndarray, "y x 3"],
     boxes: Float[np.ndarray, "t s 4"],
-    area: tuple[int, int, int, int] | None,
+    image_area: tuple[int, int, int, int] | None,
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image with its light where it was seen sharply, and less elsewhere."""
+    """Return the image, darker outside the boxes of the finest scale."""
     scales = boxes.shape[1]
-    left, top, right, bottom = area or (0, 0, image.shape[1], image.shape[0])
-    light = np.ones(image.shape[:2], np.float32)
-    light[top:bottom, left:right] = _DIM
-    margin = light == 1
-    for scale in reversed(range(scales)):  # the finest last: it has the last word
-        level = 1 - (1 - _DIM) * scale / scales
+    left, top, right, bottom = image_area or (0, 0, image.shape[1], image.shape[0])
+    brightness = np.ones(image.shape[:2], np.float32)
+    brightness[top:bottom, left:right] = _DIMMED
+    margin = brightness == 1
+    for scale in reversed(range(scales)):  # the finest scale overwrites coarser ones
+        level = 1 - (1 - _DIMMED) * scale / scales
         for left, top, right, bottom in boxes[:, scale].round().astype(int).clip(0).tolist():
-            light[top:bottom, left:right] = level
-    light[margin] = 1
-    return np.rint(image * light[..., None]).astype(np.uint8)
+            brightness[top:bottom, left:right] = level
+    brightness[margin] = 1
+    return np.rint(image * brightness[..., None]).astype(np.uint8)
 
 
 def _draw_boxes(
     pen: ImageDraw.ImageDraw,
     boxes: Float[np.ndarray, "t s 4"],
     colors: list[Color],
-    marked: int | None,
+    current: int | None,
 ) -> None:
-    """Draw the windows, wide ones first; where one glimpse is marked, the others step back."""
+    """Draw the boxes, the coarsest scale first, with weaker lines if another glimpse is current."""
     for scale in reversed(range(boxes.shape[1])):
         for index, color in enumerate(colors):
-            loud = marked is None or index == marked
-            width = (2.0 if loud else 1.5) if not scale else 1.0
-            wide = 150 if len(colors) <= _MANY or marked is not None else 80
-            strength = (255 if loud else 150) if not scale else (wide if loud else 0)
-            box = [float(edge) * _FINE for edge in boxes[index, scale]]
-            _draw_box(pen, box, _SHADE, width + 1.4, strength * 2 // 3)
-            _draw_box(pen, box, color, width, strength)
+            strong = current is None or index == current
+            width = (2.0 if strong else 1.5) if not scale else 1.0
+            coarse_alpha = 150 if len(colors) <= _MANY_GLIMPSES or current is not None else 80
+            alpha = (255 if strong else 150) if not scale else (coarse_alpha if strong else 0)
+            box = [float(edge) * _SUPERSAMPLING for edge in boxes[index, scale]]
+            _draw_box(pen, box, _OUTLINE, width + 1.4, alpha * 2 // 3)
+            _draw_box(pen, box, color, width, alpha)
 
 
 def _draw_box(
-    pen: ImageDraw.ImageDraw, box: list[float], color: Color, width: float, strength: int
+    pen: ImageDraw.ImageDraw, box: list[float], color: Color, width: float, alpha: int
 ) -> None:
-    """Draw a line of some width along the edge of a box, half of it on either side."""
-    half = width * _FINE / 2
+    """Draw the outline of a box, centered on its edges."""
+    half = width * _SUPERSAMPLING / 2
     left, top, right, bottom = box
     edges = (left - half, top - half, max(left, right + half - 1), max(top, bottom + half - 1))
-    pen.rectangle(edges, outline=(*color, strength), width=round(2 * half))
+    pen.rectangle(edges, outline=(*color, alpha), width=round(2 * half))
 
 
 def _draw_path(
@@ -151,33 +153,33 @@ def _draw_path(
     colors: list[Color],
     size: tuple[int, int],
 ) -> None:
-    """Draw numbers at the middles of the glimpses, and the line from one to the next."""
-    fine = boxes[:, 0]
-    middles = (fine[:, :2] + fine[:, 2:]) / 2
-    side = float((fine[:, 2:] - fine[:, :2]).min())
-    radius = min(max(0.2 * side, _SMALLEST), _LARGEST)
-    whole = np.array(size[::-1], dtype=float)
-    edge = np.minimum(1.2 * radius, whole / 2)  # as far as it goes, numbers are shown whole
-    inside = np.clip(middles, edge, whole - edge)
-    places = _spread(inside, _APART * radius)
-    for start, end, color in zip(places, places[1:], colors[1:], strict=False):
-        line = [tuple(start * _FINE), tuple(end * _FINE)]
-        pen.line(line, (*_SHADE, 170), round(3.6 * _FINE))
-        pen.line(line, (*color, 255), round(2.0 * _FINE))
-    for middle, place, color in zip(middles, places, colors, strict=False):
-        if np.abs(middle - place).max() > 0.5 * radius:  # moved aside: say where it belongs
-            (x, y), dot = middle * _FINE, 2.0 * _FINE
-            pen.line([(x, y), tuple(place * _FINE)], (*color, 200), _FINE)
-            pen.ellipse((x - dot, y - dot, x + dot, y + dot), color, _SHADE)
-    for number, (place, color) in enumerate(zip(places, colors, strict=True), start=1):
-        x, y = (place * _FINE).tolist()
-        draw_number(pen, (x, y), number, color, radius * _FINE)
+    """Draw the numbers of the glimpses, and a line from each to the next."""
+    finest = boxes[:, 0]
+    centers = (finest[:, :2] + finest[:, 2:]) / 2
+    side = float((finest[:, 2:] - finest[:, :2]).min())
+    radius = min(max(0.2 * side, _MIN_RADIUS), _MAX_RADIUS)
+    width_height = np.array(size[::-1], dtype=float)
+    margin = np.minimum(1.2 * radius, width_height / 2)  # keeps the markers inside the image
+    inside = np.clip(centers, margin, width_height - margin)
+    positions = _separate_points(inside, _MARKER_DISTANCE * radius)
+    for start, end, color in zip(positions, positions[1:], colors[1:], strict=False):
+        line = [tuple(start * _SUPERSAMPLING), tuple(end * _SUPERSAMPLING)]
+        pen.line(line, (*_OUTLINE, 170), round(3.6 * _SUPERSAMPLING))
+        pen.line(line, (*color, 255), round(2.0 * _SUPERSAMPLING))
+    for center, position, color in zip(centers, positions, colors, strict=False):
+        if np.abs(center - position).max() > 0.5 * radius:  # a line to the center of the glimpse
+            (x, y), dot = center * _SUPERSAMPLING, 2.0 * _SUPERSAMPLING
+            pen.line([(x, y), tuple(position * _SUPERSAMPLING)], (*color, 200), _SUPERSAMPLING)
+            pen.ellipse((x - dot, y - dot, x + dot, y + dot), color, _OUTLINE)
+    for number, (position, color) in enumerate(zip(positions, colors, strict=True), start=1):
+        x, y = (position * _SUPERSAMPLING).tolist()
+        draw_number_marker(pen, (x, y), number, color, radius * _SUPERSAMPLING)
 
 
-def _spread(places: Float[np.ndarray, "t 2"], distance: float) -> Float[np.ndarray, "t 2"]:
-    """Return places moved as little as it takes that each two lie a distance apart."""
-    moved = places.astype(np.float64)
-    golden = np.arange(len(places)) * 2.39996  # radians: turns that do not repeat
+def _separate_points(points: Float[np.ndarray, "t 2"], distance: float) -> Float[np.ndarray, "t 2"]:
+    """Return points moved apart until each two have a minimum distance (80 iterations at most)."""
+    moved = points.astype(np.float64)
+    golden = np.arange(len(points)) * 2.39996  # golden angle: distinct directions
     moved += 1e-3 * np.stack([np.cos(golden), np.sin(golden)], -1)
     for _ in range(80):
         gap = moved[:, None] - moved

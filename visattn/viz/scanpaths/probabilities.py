@@ -1,133 +1,141 @@
-"""How the probabilities of classes changed from glimpse to glimpse."""
+"""Line plot of class probabilities over glimpses."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.text import shortened, typeface
-from visattn.viz.maps.legend import GATE, INK, PAPER, SMALL, SOFT, TRACK
-from visattn.viz.scanpaths.path import draw_number, time_colors
+from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
+from visattn.viz.scanpaths.path import draw_number_marker, glimpse_colors
 
-_FINE = 3
-_OTHERS = (GATE, (190, 128, 44), (140, 92, 160), (186, 84, 84))
-_LEFT, _TOP, _BOTTOM = 48, 12, 34  # beside, above and below the plot, in pixels
-_NAMES = 84  # most room for names on the right
-_READABLE = 8.0  # radius of a number; where there is no room, only some have theirs
-_LINE = 15  # between names
+_SUPERSAMPLING = 3  # for antialiased lines
+_COLORS = (TEXT, ACCENT, (190, 128, 44), (140, 92, 160), (186, 84, 84))
+_LEFT, _TOP, _BOTTOM = 48, 12, 34  # margins of the plot, in pixels
+_MAX_NAME_WIDTH = 84
+_MIN_RADIUS = 8.0  # of a number marker; if they do not fit, some are left out
+_LINE_HEIGHT = 15
 
 
-def shown_classes(probabilities: Float[np.ndarray, "t k"], most: int = 5) -> list[int]:
-    """Return the classes that are worth showing: the last glimpse's best, then rivals.
+def top_classes(probabilities: Float[np.ndarray, "t k"], max_classes: int = 5) -> list[int]:
+    """Return the classes to plot: the prediction after the last glimpse, then its rivals.
 
-    Rivals are the classes that were likely at any time, most at last first.
+    Rivals are the classes with the highest probability after any glimpse, ordered by their
+    probability after the last one.
 
     Example:
-        >>> shown_classes(np.array([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7]]), most=2)
+        >>> top_classes(np.array([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7]]), max_classes=2)
         [2, 1]
     """
     last = probabilities[-1]
     best = int(last.argmax())
-    heights = probabilities.max(0)
-    rivals = [int(one) for one in np.argsort(-heights, kind="stable") if one != best]
-    return [best, *sorted(rivals[: most - 1], key=lambda one: -float(last[one]))]
+    peaks = probabilities.max(0)
+    rivals = [int(index) for index in np.argsort(-peaks, kind="stable") if index != best]
+    return [best, *sorted(rivals[: max_classes - 1], key=lambda index: -float(last[index]))]
 
 
 def class_colors(count: int) -> list[tuple[int, int, int]]:
-    """Return a color for each class that is shown: dark for the best, then one for each rival.
+    """Return a color for each plotted class: dark for the first, then one for each rival.
 
     Example:
         >>> class_colors(2)
         [(34, 36, 40), (64, 128, 142)]
     """
-    return [(INK, *_OTHERS)[index % (1 + len(_OTHERS))] for index in range(count)]
+    return [_COLORS[index % len(_COLORS)] for index in range(count)]
 
 
-def probability_plot(
+def plot_probabilities(
     probabilities: Float[np.ndarray, "t k"],
-    classes: tuple[str, ...],
+    class_names: tuple[str, ...],
     size: tuple[int, int],
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return lines of the likeliest classes over the glimpses.
+    """Return a line plot of the most probable classes over glimpses.
 
     Args:
-        probabilities: Of each class after each glimpse.
-        classes: Their names.
-        size: Height and width in pixels; below 120 x 200 there is no room for the text.
+        probabilities: Class probabilities after each glimpse.
+        class_names: Names of the classes.
+        size: Height and width of the plot in pixels; at least 120 x 200.
 
     Raises:
-        ValueError: If there is not one name for each class.
+        ValueError: If the numbers of classes and names differ.
 
     Example:
-        >>> probability_plot(np.full((3, 2), 0.5), ("cat", "dog"), (240, 280)).shape
+        >>> plot_probabilities(np.full((3, 2), 0.5), ("cat", "dog"), (240, 280)).shape
         (240, 280, 3)
     """
-    if len(classes) != probabilities.shape[1]:
+    if len(class_names) != probabilities.shape[1]:
         raise ValueError(
-            f"each of {probabilities.shape[1]} classes needs a name, got {len(classes)}"
+            f"each of {probabilities.shape[1]} classes needs a name, got {len(class_names)}"
         )
     (height, width), count = size, len(probabilities)
-    page = Image.new("RGB", (width * _FINE, height * _FINE), PAPER)
+    page = Image.new("RGB", (width * _SUPERSAMPLING, height * _SUPERSAMPLING), BACKGROUND)
     pen = ImageDraw.Draw(page)
-    shown = shown_classes(probabilities)
-    names = [shortened(classes[one], typeface(SMALL), _NAMES - 12) for one in shown]
-    end = width - 12 - max(typeface(SMALL).getlength(name) for name in names)
-    inner = (height - _TOP - _BOTTOM, end - _LEFT)
-    x = _LEFT + inner[1] * (np.arange(count) + 0.5) / count
-    y = _TOP + inner[0] * (1 - np.nan_to_num(probabilities[:, shown]).T)
-    for share in (0.0, 0.5, 1.0):
-        line = _TOP + inner[0] * (1 - share)
-        pen.line(_large((_LEFT, line), (end, line)), TRACK, _FINE)
+    shown = top_classes(probabilities)
+    names = [
+        truncate_text(class_names[index], load_font(SMALL), _MAX_NAME_WIDTH - 12) for index in shown
+    ]
+    end = width - 12 - max(load_font(SMALL).getlength(name) for name in names)
+    inner_size = (height - _TOP - _BOTTOM, end - _LEFT)
+    x = _LEFT + inner_size[1] * (np.arange(count) + 0.5) / count
+    y = _TOP + inner_size[0] * (1 - np.nan_to_num(probabilities[:, shown]).T)
+    for fraction in (0.0, 0.5, 1.0):
+        line = _TOP + inner_size[0] * (1 - fraction)
+        pen.line(_scale_up((_LEFT, line), (end, line)), TRACK, _SUPERSAMPLING)
     colors = class_colors(len(shown))
     for ys, color in reversed(list(zip(y, colors, strict=True))):
-        thick = 3.0 if color == INK else 2.0
+        line_width = 3.0 if color == TEXT else 2.0
         if count > 1:
-            pen.line(_large(*zip(x, ys, strict=True)), color, round(thick * _FINE), "curve")
-        for place in _large(*zip(x, ys, strict=True)):
-            _dot(pen, place, color, (thick + 0.6) * _FINE)
-    radius = min(10.0, max(_READABLE, 0.42 * inner[1] / count))
-    every = -(-count * 2.3 * radius // inner[1])
-    for index, color in enumerate(time_colors(count)):
-        if (count - 1 - index) % every == 0:
-            [place] = _large((x[index], height - _BOTTOM + 22))
-            draw_number(pen, place, index + 1, color, radius * _FINE)
-    small = page.reduce(_FINE)
-    _write(ImageDraw.Draw(small), names, colors, y[:, -1], (height, end))
+            pen.line(
+                _scale_up(*zip(x, ys, strict=True)),
+                color,
+                round(line_width * _SUPERSAMPLING),
+                "curve",
+            )
+        for point in _scale_up(*zip(x, ys, strict=True)):
+            _draw_dot(pen, point, color, (line_width + 0.6) * _SUPERSAMPLING)
+    radius = min(10.0, max(_MIN_RADIUS, 0.42 * inner_size[1] / count))
+    step = -(-count * 2.3 * radius // inner_size[1])
+    for index, color in enumerate(glimpse_colors(count)):
+        if (count - 1 - index) % step == 0:
+            [center] = _scale_up((x[index], height - _BOTTOM + 22))
+            draw_number_marker(pen, center, index + 1, color, radius * _SUPERSAMPLING)
+    small = page.reduce(_SUPERSAMPLING)
+    _write_labels(ImageDraw.Draw(small), names, colors, y[:, -1], (height, end))
     return np.array(small)
 
 
-def _large(*places: tuple[float, float]) -> list[tuple[float, float]]:
-    return [(float(x) * _FINE, float(y) * _FINE) for x, y in places]
+def _scale_up(*points: tuple[float, float]) -> list[tuple[float, float]]:
+    return [(float(x) * _SUPERSAMPLING, float(y) * _SUPERSAMPLING) for x, y in points]
 
 
-def _dot(
+def _draw_dot(
     pen: ImageDraw.ImageDraw,
-    place: tuple[float, float],
+    center: tuple[float, float],
     color: tuple[int, int, int],
     radius: float,
 ) -> None:
-    (x, y) = place
+    (x, y) = center
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), color)
 
 
-def _write(
+def _write_labels(
     pen: ImageDraw.ImageDraw,
     names: list[str],
     colors: list[tuple[int, int, int]],
     ends: Float[np.ndarray, " k"],
     area: tuple[int, float],
 ) -> None:
-    """Write the scale on the left, and the names where their lines end, none on another."""
-    (height, end), font = area, typeface(SMALL)
-    for share in (0.0, 0.5, 1.0):
-        place = (_LEFT - 8, _TOP + (height - _TOP - _BOTTOM) * (1 - share))
-        pen.text(place, f"{share:.0%}".replace("%", " %"), SOFT, font, anchor="rm")
+    """Write the labels of the y axis, and the class names at the ends of their lines."""
+    (height, end), font = area, load_font(SMALL)
+    for fraction in (0.0, 0.5, 1.0):
+        position = (_LEFT - 8, _TOP + (height - _TOP - _BOTTOM) * (1 - fraction))
+        pen.text(position, f"{fraction:.0%}".replace("%", " %"), MUTED, font, anchor="rm")
     order = np.argsort(ends, kind="stable")
-    places = ends[order].astype(float)
+    positions = ends[order].astype(float)
     lowest = height - _BOTTOM
-    for index in range(1, len(places)):  # from the top down, each below the one before
-        places[index] = max(places[index], places[index - 1] + _LINE)
-    places[-1] = min(places[-1], lowest)
-    for index in reversed(range(len(places) - 1)):
-        places[index] = min(places[index], places[index + 1] - _LINE)
-    for at, which in zip(places, order, strict=True):
-        pen.text((end + 8, float(at)), names[which], colors[which], font, anchor="lm")
+    for index in range(1, len(positions)):  # from the top down, without overlap
+        positions[index] = max(positions[index], positions[index - 1] + _LINE_HEIGHT)
+    positions[-1] = min(positions[-1], lowest)
+    for index in reversed(range(len(positions) - 1)):
+        positions[index] = min(positions[index], positions[index + 1] - _LINE_HEIGHT)
+    for y, index in zip(positions, order, strict=True):
+        pen.text((end + 8, float(y)), names[index], colors[index], font, anchor="lm")

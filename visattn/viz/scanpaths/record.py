@@ -1,4 +1,4 @@
-"""What is drawn of one scan: an image, and what a network saw and thought of it, by glimpses."""
+"""Data of one scan path: boxes, patches and class probabilities of the glimpses of an image."""
 
 from dataclasses import dataclass
 
@@ -7,27 +7,27 @@ from jaxtyping import Float, UInt8
 
 
 @dataclass(frozen=True, eq=False)
-class ShownScan:
-    """An image that was looked at piece by piece.
+class ScanPathData:
+    """An image and the glimpses of a recurrent attention model on it.
 
     Args:
         image: RGB, of any size and proportions.
-        boxes: Of each glimpse and scale left, top, right and bottom in pixels of the image, the
-            finest scale first; they may reach out of it.
-        patches: What the network saw there, in one color channel or three.
-        probabilities: Of each class after each glimpse.
-        classes: Their names.
+        boxes: Left, top, right and bottom of each glimpse and scale in pixels of the image, the
+            finest scale first; they may extend beyond the image.
+        patches: Pixels of each glimpse and scale, with one or three color channels.
+        probabilities: Class probabilities after each glimpse.
+        class_names: Names of the classes.
 
     Raises:
         ValueError: If there is no glimpse, the numbers of glimpses, scales or classes differ, or a
             box or a probability is not finite.
 
     Example:
-        >>> one = ShownScan(
+        >>> scan = ScanPathData(
         ...     np.zeros((30, 40, 3), np.uint8), np.array([[[10.0, 10, 18, 18]]]),
         ...     np.zeros((1, 1, 1, 4, 4), np.uint8), np.array([[0.2, 0.8]]), ("cat", "dog"),
         ... )
-        >>> one.answer
+        >>> scan.prediction
         ('dog', 0.8)
     """
 
@@ -35,36 +35,36 @@ class ShownScan:
     boxes: Float[np.ndarray, "t s 4"]
     patches: UInt8[np.ndarray, "_ _ c g g"]
     probabilities: Float[np.ndarray, "_ k"]
-    classes: tuple[str, ...]
+    class_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check that everything belongs to the same glimpses."""
+        """Check the shapes and that boxes and probabilities are finite."""
         glimpses, scales = self.boxes.shape[:2]
-        found = (self.patches.shape[:2], self.probabilities.shape)
-        if not glimpses or found != ((glimpses, scales), (glimpses, len(self.classes))):
+        shapes = (self.patches.shape[:2], self.probabilities.shape)
+        if not glimpses or shapes != ((glimpses, scales), (glimpses, len(self.class_names))):
             raise ValueError(
-                "a scan needs at least one glimpse, and for each glimpse patches of all scales and "
-                f"a probability for each class; got boxes {self.boxes.shape}, patches "
+                "a scan path needs at least one glimpse, and for each glimpse patches of all "
+                f"scales and a probability for each class; got boxes {self.boxes.shape}, patches "
                 f"{self.patches.shape}, probabilities {self.probabilities.shape} and "
-                f"{len(self.classes)} classes"
+                f"{len(self.class_names)} classes"
             )
         if not (np.isfinite(self.boxes).all() and np.isfinite(self.probabilities).all()):
             raise ValueError("boxes and probabilities must be finite, got NaN or infinity")
 
     @property
-    def answer(self) -> tuple[str, float]:
-        """The likeliest class after the last glimpse, and its probability."""
+    def prediction(self) -> tuple[str, float]:
+        """The most probable class after the last glimpse, and its probability."""
         best = int(self.probabilities[-1].argmax())
-        return self.classes[best], float(self.probabilities[-1, best])
+        return self.class_names[best], float(self.probabilities[-1, best])
 
 
-def per_cent(share: float) -> str:
-    """Return a probability as people read it; only certainty is 100 %.
+def format_percent(probability: float) -> str:
+    """Return a probability as a percentage; only 1.0 is formatted as 100 %.
 
     Example:
-        >>> per_cent(0.003), per_cent(0.42), per_cent(0.9999)
+        >>> format_percent(0.003), format_percent(0.42), format_percent(0.9999)
         ('<1 %', '42 %', '>99 %')
     """
-    if 0 < share < 0.01:
+    if 0 < probability < 0.01:
         return "<1 %"
-    return ">99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
+    return ">99 %" if 0.99 < probability < 1 else f"{100 * probability:.0f} %"

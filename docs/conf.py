@@ -1,0 +1,52 @@
+"""Configuration of the documentation (Sphinx with MyST); pages of the gallery and reference are generated."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+project = "visattn"
+copyright = "The visattn authors"  # noqa: A001 (Sphinx reads this name)
+release = metadata.version("visattn")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+suppress_warnings = ["myst.xref_missing"]  # links into the checkout, such as LICENSE
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+default_role = "code"
+napoleon_google_docstring = True
+napoleon_custom_sections = [("Source", "notes")]
+
+html_theme = "furo"
+html_title = "visattn"
+html_static_path = []
+
+
+def write_pages(app: object) -> None:
+    """Write the pages that are made from the code."""
+    import gallery
+    import reference_pages
+
+    gallery.write(HERE / "gallery", steps=app.config.gallery_steps)
+    reference_pages.write(HERE / "reference")
+
+
+def escape_bars(
+    app: object, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Escape vertical bars, which reStructuredText would take for substitutions."""
+    lines[:] = [
+        line if line.lstrip().startswith(">>>") else line.replace("|", "\\|") for line in lines
+    ]
+
+
+def setup(app: object) -> None:
+    """Connect the generated pages to the build."""
+    app.add_config_value("gallery_steps", 40, "env")
+    app.connect("builder-inited", write_pages)
+    app.connect("autodoc-process-docstring", escape_bars)

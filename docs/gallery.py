@@ -1,0 +1,520 @@
+"""Gallery of the documentation: a page with figure, equation, source and snippet per block, method and model.
+
+The figures use two small classifiers of drawn shapes (`_gallery/*.safetensors`), trained by
+`python docs/gallery.py train`; blocks are inserted into the CNN and trained for a few steps.
+"""
+
+import argparse
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import visattn as va
+from visattn.attribution import METHODS, Method
+from visattn.blocks import block_class, block_info, list_blocks
+from visattn.data import Scenes, SingleObjectScenes, WorldConfig, single_object_scenes
+from visattn.models import AttentionResNet, VisionTransformer
+from visattn.viz import colormap_lut
+
+HERE = Path(__file__).resolve().parent
+SHAPES = ("circle", "square", "triangle", "cross", "ring")
+SIZE = 64
+SCALE = 2
+"""Figures are drawn at this multiple of the size of a scene."""
+GAP = 4
+
+
+# ---------------------------------------------------------------- scenes and classifiers
+
+
+@cache
+def scenes(split: str, count: int) -> SingleObjectScenes:
+    """Return drawn scenes with one plain shape each."""
+    config = WorldConfig(shapes=SHAPES, textures=("plain",), num_objects=(2, 2))
+    return single_object_scenes(Scenes(count, size=SIZE, config=config, split=split))
+
+
+def photos(count: int = 3) -> tuple[list[np.ndarray], list[tuple[float, float]]]:
+    """Return test scenes of distinct shapes as RGB arrays, and x and y of each shape in [0, 1]."""
+    drawn = scenes("test", 40)
+    first = [int((drawn.shapes == shape).nonzero()[0]) for shape in range(count)]
+    centers = [tuple(((drawn.centers[index] + 1) / 2).tolist()) for index in first]
+    return [drawn.images[index].permute(1, 2, 0).numpy() for index in first], centers
+
+
+def untrained_cnn() -> AttentionResNet:
+    """Return the architecture of the CNN."""
+    return AttentionResNet(SHAPES, img_size=(SIZE, SIZE), depth=8, stem_width=12)
+
+
+def untrained_vit() -> VisionTransformer:
+    """Return the architecture of the Vision Transformer."""
+    return VisionTransformer(
+        SHAPES, img_size=(SIZE, SIZE), patch_size=8, depth=4, embed_dim=64, num_heads=4
+    )
+
+
+def trained(name: str) -> nn.Module:
+    """Return the trained `cnn` or `vit`."""
+    model = {"cnn": untrained_cnn, "vit": untrained_vit}[name]()
+    weights = load_file(HERE / "_gallery" / f"shapes_{name}.safetensors")
+    model.load_state_dict(
+        {key: value.to(model.state_dict()[key]) for key, value in weights.items()}
+    )
+    return model.eval()
+
+
+def fit(model: nn.Module, parameters: Sequence[nn.Parameter], steps: int, batch: int = 32) -> None:
+    """Train some parameters of a classifier of shapes."""
+    drawn = scenes("train", 6000 if steps > 500 else 256)
+    optimizer = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=max(steps, 2))
+    for _ in range(steps):
+        index = torch.randint(len(drawn.images), (batch,))
+        loss = nn.functional.cross_entropy(model(drawn.images[index]), drawn.shapes[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+
+
+# ---------------------------------------------------------------- figures
+
+
+def block_figure(name: str, *, steps: int) -> np.ndarray:
+    """Return three scenes above what a block, trained in the CNN, attended to on each."""
+    torch.manual_seed(0)
+    model = trained("cnn")
+    images, centers = photos()
+    batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+    options: dict[str, Any] = {"signal": "layer1"} if name == "gate" else {}
+    before = {id(parameter) for parameter in model.parameters()}
+    place = "layer3" if block_info(name).kind == "self_attention" else "layer2"
+    va.insert(model, name, position=[place], example=batch, **options)
+    added = [parameter for parameter in model.parameters() if id(parameter) not in before]
+    if added:
+        fit(model.train(), added, steps, batch=16)
+    with torch.no_grad(), va.record(model.eval()) as recorder:
+        model(batch)
+    rows = [[enlarged(image) for image in images]]
+    rows += [map_tiles(entry, images, centers) for entry in unique_sites(recorder.maps)]
+    return tiled(rows)
+
+
+def unique_sites(maps: Sequence[va.AttentionMap]) -> list[va.AttentionMap]:
+    """Return the last map of each site: a block may attend several times."""
+    return list({entry.site: entry for entry in maps}.values())
+
+
+def map_tiles(
+    entry: va.AttentionMap,
+    images: Sequence[np.ndarray],
+    centers: Sequence[tuple[float, float]],
+) -> list[np.ndarray]:
+    """Return one tile per image: an overlay, or bars where the map has no place on the image."""
+    values = entry.values.float()
+    if entry.kind == "channel":
+        return [channel_bars(value) for value in values]
+    tiles = []
+    for value, image, (x, y) in zip(values, images, centers, strict=True):
+        rows, columns = value.shape[-2:]
+        if entry.kind == "tokens":  # the mean of the heads, the row of the query on the shape
+            value = value.flatten(0, -4).mean(0) if value.ndim > 3 else value
+            query = int(y * rows) * columns + int(x * columns)
+            value = value[query if len(value) == rows * columns else 0]
+        elif value.ndim > 2:  # the channel whose gate varies most over the image
+            value = value[int(value.flatten(1).std(1).argmax())]
+        heatmap = va.AttentionMap(value, entry.site, entry.kind, va.Geometry.identity((SIZE, SIZE)))
+        tiles.append(enlarged(np.asarray(va.overlay(image, heatmap))))
+    return tiles
+
+
+def tiled(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    """Return tiles in rows, with white gaps."""
+    padded = [
+        [np.pad(t, ((0, GAP), (0, GAP), (0, 0)), constant_values=255) for t in r] for r in rows
+    ]
+    return np.concatenate([np.concatenate(row, 1) for row in padded])[:-GAP, :-GAP]
+
+
+def channel_bars(values: torch.Tensor) -> np.ndarray:
+    """Return a tile with the weights of channels: a bar each, or a matrix where there are two axes."""
+    side = SIZE * SCALE
+    table = colormap_lut("magma")
+    grid = values.reshape(-1, values.shape[-1])
+    low, high = float(grid.min()), float(grid.max())
+    shares = (grid - low) / (high - low) if high > low else torch.full_like(grid, 0.5)
+    tile = np.full((side, side, 3), 255, np.uint8)
+    if len(grid) > 2:
+        cells = table[(shares * 255).round().int().numpy()]
+        return np.asarray(Image.fromarray(cells).resize((side, side), Image.Resampling.NEAREST))
+    for row, line in enumerate(shares):
+        top, height = row * side // len(grid), side // len(grid)
+        for column, share in enumerate(line):
+            left, right = column * side // len(line), (column + 1) * side // len(line)
+            length = int(4 + float(share) * (height - 12))
+            ink = table[int(40 + float(share) * 170)]
+            tile[top + height - length : top + height, left : max(right - 1, left + 1)] = ink
+    return tile
+
+
+def method_figure(name: str) -> np.ndarray:
+    """Return three scenes above the maps of a method on them."""
+    torch.manual_seed(0)
+    method = METHODS[name]
+    model = trained("vit" if method.needs == "tokens" else "cnn")
+    images, _ = photos()
+    target = SHAPES[:3] if method.needs_target else None
+    maps = va.explain(model, images, name, target=target)
+    return tiled([[enlarged(image) for image in images], overlays(images, maps)])
+
+
+def overlays(images: Sequence[np.ndarray], maps: Sequence[va.AttentionMap]) -> list[np.ndarray]:
+    """Return one tile per image with its map."""
+    pairs = zip(images, maps, strict=True)
+    return [enlarged(np.asarray(va.overlay(image, heatmap))) for image, heatmap in pairs]
+
+
+def enlarged(image: np.ndarray) -> np.ndarray:
+    """Return an image at the scale of the figures."""
+    size = (image.shape[1] * SCALE, image.shape[0] * SCALE)
+    return np.asarray(Image.fromarray(image[..., :3]).resize(size, Image.Resampling.NEAREST))
+
+
+# ---------------------------------------------------------------- pages
+
+
+def block_page(name: str) -> str:
+    """Return the page of a block in Markdown."""
+    info, block = block_info(name), block_class(name)
+    snippet = f"""
+        import torch
+        import visattn as va
+
+        block = va.create_block("{name}", 64)
+        assert block(torch.randn(2, 64, 14, 14)).shape == (2, 64, 14, 14)
+        """
+    facts = [
+        ("paper", info.paper),
+        ("kind", info.kind),
+        ("parameters", info.parameters),
+        ("also known as", ", ".join(info.aliases)),
+        ("class", f"`from visattn.blocks import {block.__name__}`"),
+        ("code", f"`{source_file(block)}`"),
+    ]
+    shown = "Top: test scenes. Below: what the block attended to in a small CNN of drawn shapes."
+    parts = [
+        f"# {info.title}",
+        first_paragraph(block),
+        f"![{shown}]({name}.png)",
+        f"*{shown} Channel weights are drawn as bars, attention among tokens as the row of the token on the shape, gates per channel by the channel that varies most.*",
+        fenced(info.equation.replace("; ", "\n"), "text"),
+        table(facts),
+        bullets("Deviations", info.deviations),
+        bullets("Compatible weights", info.compatible_weights),
+        "## Use\n\n" + fenced(textwrap.dedent(snippet).strip(), "python"),
+        options_section(block, first=1),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+NEEDS = {
+    "tokens": "attention among tokens",
+    "features": "a layer whose features lie on the image",
+    "gradient": "gradients down to the pixels",
+    "scores": "scores only; the model runs on changed images",
+    "pixels": "nothing: the model is not used",
+}
+
+
+def method_page(name: str) -> str:
+    """Return the page of an attribution method in Markdown."""
+    method = METHODS[name]
+    architecture = "vit_tiny_patch16_224" if method.needs == "tokens" else "resnet18"
+    options = ", num_masks=20" if name == "rise" else ""
+    snippet = f"""
+        import numpy as np
+        import timm
+        import visattn as va
+
+        model = timm.create_model("{architecture}").eval()  # pretrained=True for trained weights
+        photo = np.random.default_rng(0).integers(0, 256, (240, 320, 3), dtype=np.uint8)  # or a file
+        [heatmap] = va.explain(model, photo, "{name}"{options})
+        va.overlay(photo, heatmap).save("{name}.png")
+        """
+    facts = [
+        ("paper", method.paper),
+        ("needs", NEEDS[method.needs]),
+        ("class-specific", "yes" if method.needs_target else "no"),
+        ("signed", "yes" if method.signed else "no"),
+        ("cost", cost(method)),
+        ("code", f"`{source_file(method.function)}`"),
+    ]
+    network = "ViT" if method.needs == "tokens" else "CNN"
+    shown = f"Top: test scenes. Below: {method.title} of a small {network} of drawn shapes."
+    parts = [
+        f"# {method.title}",
+        first_paragraph(method.function),
+        f"![{shown}]({name}.png)",
+        f"*{shown}*",
+        table(facts),
+        body_of_docstring(method.function),
+        "## Use\n\n" + fenced(textwrap.dedent(snippet).strip(), "python"),
+        options_section(method.function, keyword_only=True),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def cost(method: Method) -> str:
+    """Return what a map costs, in passes of the model."""
+    passes = {
+        "smoothgrad": "one forward and backward pass per noisy sample",
+        "integrated_gradients": "one forward and backward pass per integration step",
+        "occlusion": "one forward pass per position of the window",
+        "rise": "one forward pass per mask",
+    }
+    simple = {"pixels": "no pass", "tokens": "one forward pass"}
+    if method.needs_target:
+        simple["tokens"] = "one forward and backward pass"
+    return passes.get(method.name, simple.get(method.needs, "one forward and backward pass"))
+
+
+MODELS: dict[str, dict[str, str]] = {
+    "ShowAttendTell": {
+        "figure": "../../panel.jpg",
+        "caption": "Attention of each word of a caption on a drawn test scene (`scenes_soft`).",
+        "configs": "scenes_demo, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards",
+        "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
+    },
+    "RecurrentAttentionModel": {
+        "figure": "../../scan.png",
+        "caption": "Six glimpses at a digit (`ram_mnist`).",
+        "configs": "ram_scenes, ram_mnist, ram_mnist_paper, ram_translated60, ram_cluttered60",
+        "works": "glimpses, scan paths, coverage, policies random, raster and saliency",
+    },
+    "AttentionResNet": {
+        "figure": "AttentionResNet.png",
+        "caption": "Grad-CAM of a ResNet-8 of drawn shapes.",
+        "configs": "mnist_resnet_cbam, stn_mnist, cifar10_resnet20_none, cifar10_resnet20_se",
+        "works": "all blocks by name, Grad-CAM and its relatives, gradients, perturbations",
+    },
+    "TimmClassifier": {
+        "figure": "TimmClassifier.png",
+        "caption": "Occlusion maps of a CNN of drawn shapes, as of any classifier.",
+        "configs": "flowers_mobilenetv2_cbam, flowers_shards",
+        "works": "any timm backbone with inserted blocks; the methods that fit the backbone",
+    },
+    "VisionTransformer": {
+        "figure": "VisionTransformer.png",
+        "caption": "Relevance maps of a small ViT of drawn shapes.",
+        "configs": "vit_mnist, vit_mnist_conv, vit_cifar10, vit_cifar10_slvit, cct_cifar10, vit_flowers, vit_imagenet",
+        "works": "attention, rollout, relevance, gradients, perturbations; timm, torchvision and DINOv2 weights",
+    },
+    "SwinTransformer": {
+        "figure": "SwinTransformer.png",
+        "caption": "Input gradients of an untrained Swin: the geometry only.",
+        "configs": "",
+        "works": "window attention per layer, Grad-CAM, gradients, perturbations; Swin weights of timm",
+    },
+}
+_MODEL_METHODS = {
+    "AttentionResNet": "gradcam",
+    "TimmClassifier": "occlusion",
+    "VisionTransformer": "relevance",
+}
+
+
+def model_figure(name: str) -> np.ndarray | None:
+    """Return the figure of a model; None if the page shows a committed picture."""
+    if name in _MODEL_METHODS:
+        return method_figure(_MODEL_METHODS[name])
+    if name != "SwinTransformer":
+        return None
+    from visattn.models import create_swin
+
+    torch.manual_seed(0)
+    images, _ = photos()
+    maps = va.explain(create_swin("tiny", SHAPES).eval(), images, "input_gradient", target="circle")
+    return tiled([overlays(images, maps)])
+
+
+def model_page(name: str) -> str:
+    """Return the page of a model in Markdown."""
+    import visattn.models
+
+    model, about = getattr(visattn.models, name), MODELS[name]
+    facts = [
+        ("class", f"`from visattn.models import {name}`"),
+        ("code", f"`{source_file(model)}`"),
+        ("configs", about["configs"]),
+        ("what works", about["works"]),
+    ]
+    parts = [
+        f"# {name}",
+        first_paragraph(model),
+        f"![{about['caption']}]({about['figure']})",
+        f"*{about['caption']}*",
+        table(facts),
+        body_of_docstring(model),
+        "## Use\n\n" + fenced(example(model), "python"),
+        options_section(model),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# ---------------------------------------------------------------- Markdown out of docstrings
+
+
+def sections(thing: Any) -> dict[str, str]:
+    """Return the parts of a Google docstring by heading; the text before them under ''."""
+    text = inspect.getdoc(thing) or ""
+    pieces = re.split(
+        r"^(Args|Returns|Raises|Example|Source|Note|Yields):\s*", text, flags=re.MULTILINE
+    )
+    return {"": pieces[0].strip(), **dict(zip(pieces[1::2], pieces[2::2], strict=True))}
+
+
+def first_paragraph(thing: Any) -> str:
+    """Return the first paragraph of a docstring."""
+    return " ".join(sections(thing)[""].split("\n\n")[0].split())
+
+
+def body_of_docstring(thing: Any) -> str:
+    """Return what follows the first paragraph, and the source."""
+    paragraphs = sections(thing)[""].split("\n\n")[1:]
+    source = " ".join(sections(thing).get("Source", "").split())
+    return "\n\n".join([*paragraphs, *([f"Source: {source}"] if source else [])])
+
+
+def example(thing: Any) -> str:
+    """Return the code of the docstring's example."""
+    lines = [line.strip() for line in sections(thing).get("Example", "").splitlines()]
+    code = [line[4:] for line in lines if line.startswith((">>> ", "... "))]
+    imports = ["import numpy as np", "import torch", "from visattn.models import *"]
+    return "\n".join([*imports, "", *code])
+
+
+def options_section(thing: Any, *, first: int = 0, keyword_only: bool = False) -> str:
+    """Return a table of arguments with defaults and meanings."""
+    meanings = dict(
+        re.findall(
+            r"^\s{4}(\w+): (.*?)(?=^\s{4}\w+: |\Z)",
+            sections(thing).get("Args", ""),
+            re.MULTILINE | re.DOTALL,
+        )
+    )
+    parameters = list(inspect.signature(thing).parameters.values())[first:]
+    if keyword_only:
+        parameters = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    rows = [
+        (
+            f"`{p.name}`",
+            "required" if p.default is p.empty else f"`{p.default!r}`",
+            " ".join(meanings.get(p.name, "").split()),
+        )
+        for p in parameters
+        if p.kind is not p.VAR_KEYWORD
+    ]
+    if not rows:
+        return ""
+    lines = ["| argument | default | meaning |", "|---|---|---|"]
+    return "## Arguments\n\n" + "\n".join(
+        lines + ["| " + " | ".join(cell(c) for c in row) + " |" for row in rows]
+    )
+
+
+def source_file(thing: Any) -> str:
+    """Return the file of a definition, from the root of the checkout."""
+    module = inspect.getmodule(inspect.unwrap(thing))
+    return module.__name__.replace(".", "/") + ".py" if module else ""
+
+
+def table(facts: Sequence[tuple[str, str]]) -> str:
+    """Return a table of two columns, without the rows that are empty."""
+    rows = [f"| {name} | {cell(value)} |" for name, value in facts if value]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def cell(text: str) -> str:
+    """Return a text that does not end a cell of a table."""
+    return text.replace("|", "\\|")
+
+
+def bullets(title: str, lines: Sequence[str]) -> str:
+    """Return a section with a list, or nothing."""
+    return f"## {title}\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+
+
+def fenced(text: str, language: str) -> str:
+    """Return a block of code."""
+    return f"```{language}\n{text}\n```"
+
+
+# ---------------------------------------------------------------- all pages
+
+
+def write(folder: Path, *, steps: int) -> None:
+    """Write all pages and figures of the gallery into a folder."""
+    rooms: dict[
+        str, tuple[Sequence[str], Callable[[str], str], Callable[[str], np.ndarray | None]]
+    ] = {
+        "blocks": (list_blocks(), block_page, lambda name: block_figure(name, steps=steps)),
+        "methods": (list(METHODS), method_page, method_figure),
+        "models": (list(MODELS), model_page, model_figure),
+    }
+    for room, (names, page, figure) in rooms.items():
+        (folder / room).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (folder / room / f"{name}.md").write_text(page(name))
+            if (drawn := figure(name)) is not None:
+                Image.fromarray(drawn).save(folder / room / f"{name}.png")
+        (folder / room / "index.md").write_text(contents(room, names))
+    rows = "\n".join(f"{room}/index" for room in rooms)
+    (folder / "index.md").write_text(
+        f"# Gallery\n\n{_INTRODUCTION}\n\n```{{toctree}}\n{rows}\n```\n"
+    )
+
+
+_INTRODUCTION = """\
+Every block, attribution method and model with figure, equation, cost, source and a snippet that the tests run.
+Blocks and maps are drawn with two small classifiers of drawn shapes, trained for this gallery."""
+
+
+def contents(room: str, names: Sequence[str]) -> str:
+    """Return the page that lists a part of the gallery."""
+    entries = "\n".join(names)
+    return f"# {room.capitalize()}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train the classifiers of the figures, or draw the gallery into a folder."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("action", choices=["train", "draw"])
+    parser.add_argument("--out", type=Path, default=HERE / "gallery")
+    parser.add_argument("--steps", type=int, default=40)
+    args = parser.parse_args(argv)
+    if args.action == "draw":
+        write(args.out, steps=args.steps)
+        return 0
+    for name, build, steps in (("cnn", untrained_cnn, 1000), ("vit", untrained_vit, 3000)):
+        torch.manual_seed(0)
+        model = build()
+        fit(model, list(model.parameters()), steps, batch=48)
+        weights = {key: value.half() for key, value in model.state_dict().items()}
+        save_file(weights, HERE / "_gallery" / f"shapes_{name}.safetensors")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

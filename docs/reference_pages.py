@@ -1,0 +1,85 @@
+"""Reference pages that are written from the code: one per room of the API, and the command line."""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import io
+from collections import defaultdict
+from pathlib import Path
+
+import visattn
+from visattn.cli import COMMANDS
+
+ROOMS = (
+    "geometry functional blocks insertion testing recording attribution models metrics data viz pipelines training"
+).split()
+PACKAGE = Path(visattn.__file__).parent
+
+
+def write(folder: Path) -> None:
+    """Write all pages into a folder."""
+    api = folder / "api"
+    api.mkdir(parents=True, exist_ok=True)
+    (api / "visattn.md").write_text(api_page("visattn", PACKAGE / "__init__.pyi"))
+    for room in ROOMS:
+        (api / f"{room}.md").write_text(
+            api_page(f"visattn.{room}", PACKAGE / room / "__init__.pyi")
+        )
+    rows = "\n".join(["visattn", *ROOMS])
+    (api / "index.md").write_text(
+        "# Python API\n\nPublic names are imported from their room: `from visattn.blocks import CBAM`.\n\n"
+        f"```{{toctree}}\n:maxdepth: 1\n\n{rows}\n```\n"
+    )
+    (folder / "cli.md").write_text(cli_page())
+
+
+def api_page(room: str, stub: Path) -> str:
+    """Return the page of a room: the names that its stub exports, by module."""
+    modules = defaultdict(list)
+    for node in ast.parse(stub.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            modules[f"{room}.{node.module}"] += [alias.name for alias in node.names]
+    docstring = (importlib.import_module(room).__doc__ or "").strip().split("\n\n")[0]
+    parts = [f"# {room}", docstring]
+    for module, names in sorted(modules.items()):
+        summary = (importlib.import_module(module).__doc__ or "").strip().split("\n\n")[0]
+        parts += [f"## {module.removeprefix(room + '.')}", summary, "```{eval-rst}"]
+        for name in sorted(names):
+            kind = "autoclass" if name[:1].isupper() else "autofunction"
+            members = "   :members:\n" if kind == "autoclass" else ""
+            index = "   :no-index:\n" if room == "visattn" else ""
+            parts.append(f".. {kind}:: {module}.{name}\n{members}{index}")
+        parts.append("```")
+    return "\n\n".join(parts) + "\n"
+
+
+def cli_page() -> str:
+    """Return the page of the command line: what `--help` of each command prints."""
+    parts = ["# Command line", "`visattn --help`, and the help of each command."]
+    for word in COMMANDS:
+        parts += [f"## visattn {word}", f"```text\n{help_text(word)}\n```"]
+        parts += [
+            f"### visattn {word} {sub}\n\n```text\n{help_text(word, sub)}\n```"
+            for sub in subcommands(word)
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def subcommands(word: str) -> list[str]:
+    """Return the words that a command takes in turn, as `visattn score captions`."""
+    parser = getattr(importlib.import_module(COMMANDS[word][1]), "build_parser", None)
+    actions = parser()._actions if parser else []  # noqa: SLF001 (there is no other list of them)
+    return [
+        name for a in actions if isinstance(a, argparse._SubParsersAction) for name in a.choices
+    ]  # noqa: SLF001
+
+
+def help_text(*words: str) -> str:
+    """Return what a command prints for `--help`."""
+    from visattn.cli import main
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    return printed.getvalue().strip()

@@ -1,0 +1,36 @@
+"""Baseline maps that do not depend on a model."""
+
+import torch
+
+from visattn.attribution.model_free import BASELINES, center_maps, edge_maps, random_maps
+from visattn.functional.evaluation.localization import peak_locations
+
+
+def test_each_image_gets_a_map_that_does_not_depend_on_the_batch() -> None:
+    images = torch.randn(2, 3, 11, 13)
+    for make in BASELINES.values():
+        maps = make(images, [3, 4])
+        assert maps.shape[0] == 2
+        assert maps.dtype == images.dtype
+        assert bool((maps >= 0).all())
+        assert torch.allclose(make(images[1:], [4]), maps[1:], atol=1e-5)
+
+
+def test_center_maps_are_centered() -> None:
+    maps = center_maps(torch.zeros(1, 3, 11, 13))
+    assert peak_locations(maps).tolist() == [[5, 6]]
+    assert torch.equal(maps, maps.flip(1))
+    assert torch.equal(maps, maps.flip(2))
+
+
+def test_edges_are_where_the_image_changes() -> None:
+    images = torch.zeros(1, 3, 11, 13)
+    images[:, :, 7:] = 1.0
+    maps = edge_maps(images)[0]
+    assert maps.amax(1).nonzero().flatten().tolist() == [6, 7]
+    assert torch.allclose(edge_maps(images.mT).mT, edge_maps(images))
+
+
+def test_different_seeds_give_different_maps() -> None:
+    first, second = random_maps(torch.zeros(2, 1, 3, 3), [0, 1])
+    assert not torch.equal(first, second)

@@ -1,0 +1,115 @@
+"""Methods agree with pytorch-grad-cam and Captum, which run in a separate environment."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from visattn.attribution.cam import gradcam, gradcam_plus_plus, layercam
+from visattn.attribution.gradient_based import input_gradient, integrated_gradients
+from visattn.attribution.perturbation import occlusion
+from visattn.attribution.targets import resolve_target
+from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+CLASS_INDICES = [2, 0]
+SCRIPT = """
+import sys, torch
+from captum.attr import IntegratedGradients, LayerGradCam, Occlusion, Saliency
+from pytorch_grad_cam import GradCAM, GradCAMPlusPlus, LayerCAM
+from pytorch_grad_cam.utils.model_targets import RawScoresOutputTarget
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+class ClassScore:
+    def __init__(self, index):
+        self.index = index
+
+    def __call__(self, scores):
+        return scores[self.index]
+
+inputs = load_file(sys.argv[1])
+x = inputs.pop("x")
+model = nn.Sequential(
+    nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(5, 7, 3, stride=2, padding=1),
+    nn.ReLU(), nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), nn.Linear(42, 4),
+)
+model.load_state_dict(inputs)
+model.eval()
+indices, results = [2, 0], {}
+for name, method in (("gradcam", GradCAM), ("gradcam++", GradCAMPlusPlus), ("layercam", LayerCAM)):
+    with method(model=model, target_layers=[model[3]]) as cam:
+        maps = cam(input_tensor=x, targets=[ClassScore(index) for index in indices])
+        results[name] = torch.from_numpy(maps.copy())
+target = torch.tensor(indices)
+results["captum_gradcam"] = LayerGradCam(model, model[3]).attribute(
+    x, target, relu_attributions=True).detach()
+results["integrated_gradients"] = IntegratedGradients(model).attribute(
+    x, torch.zeros_like(x), target, n_steps=16, method="gausslegendre")
+results["saliency"] = Saliency(model).attribute(x.clone().requires_grad_(), target).detach()
+results["occlusion"] = Occlusion(model).attribute(
+    x, (3, 9, 9), (3, 6, 6), target=target, baselines=0)
+save_file({name: value.contiguous() for name, value in results.items()}, sys.argv[2])
+"""
+
+
+def network() -> nn.Module:
+    torch.manual_seed(4)
+    last = nn.Linear(42, 4)
+    last.weight.data *= 1000  # so that the 1e-6 that grad-cam adds to a divisor do not count
+    return nn.Sequential(
+        nn.Conv2d(3, 5, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(5, 7, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d((2, 3)),
+        nn.Flatten(),
+        last,
+    )
+
+
+def normalized_and_resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return maps normalized to [0, 1] and resized, as pytorch-grad-cam does."""
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    scaled = ((maps - low) / (1e-7 + high - low))[:, None]
+    large = nn.functional.interpolate(scaled, size, mode="bilinear", align_corners=False)[:, 0]
+    low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
+    return (large - low) / (1e-7 + high - low)
+
+
+@pytest.mark.peers
+def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None:
+    if not PYTHON.exists():
+        pytest.fail("no .venv-peers; make peers installs it")
+    model, x = network(), torch.randn(2, 3, 56, 72, generator=torch.Generator().manual_seed(0))
+    save_file({**model.state_dict(), "x": x}, tmp_path / "inputs.safetensors")
+    files = [str(tmp_path / f"{name}.safetensors") for name in ("inputs", "results")]
+    subprocess.run([PYTHON, "-c", SCRIPT, *files], check=True)
+    expected = load_file(files[1])
+    layer = FeatureLayer("3", "b c y x", (14, 18))
+    info = ModelInfo(
+        "net", "other", (56, 72), (0.5,) * 3, (0.5,) * 3, "none", feature_layers=(layer,)
+    )
+    explained = ExplainedModel(model, info, model)
+    target = resolve_target(CLASS_INDICES, explained)
+    for name, method in (
+        ("gradcam", gradcam),
+        ("gradcam++", gradcam_plus_plus),
+        ("layercam", layercam),
+    ):
+        result = normalized_and_resized(method(explained, x, target), (56, 72))
+        torch.testing.assert_close(result, expected[name], atol=5e-6, rtol=0)
+    result = gradcam(explained, x, target)
+    torch.testing.assert_close(result, expected["captum_gradcam"][:, 0], atol=1e-6, rtol=1e-6)
+    result = integrated_gradients(explained, x, target, n_steps=16)
+    torch.testing.assert_close(
+        result, expected["integrated_gradients"].sum(1), atol=1e-4, rtol=1e-5
+    )
+    result = input_gradient(explained, x, target)
+    torch.testing.assert_close(result, expected["saliency"].amax(1), atol=0, rtol=1e-6)
+    result = occlusion(explained, x, target, sliding_window_size=9, stride=6, score_type="logits")
+    torch.testing.assert_close(result, expected["occlusion"][:, 0], atol=1e-2, rtol=1e-4)

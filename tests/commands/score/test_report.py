@@ -1,0 +1,58 @@
+"""Means over images, and how they are printed."""
+
+import pytest
+
+from visattn.commands.score.report import mean_scores, sanity_check_table, score_table
+
+ROW = {"method": "rise", "point": 1.0, "difficult": False, "energy": 0.5, "area": 0.25}
+
+
+def test_missing_values_are_left_out_of_the_means() -> None:
+    rows = [
+        {**ROW, "insertion": 0.5},
+        {**ROW, "point": 0.0, "difficult": True},
+        {"method": "rise", "outside_input": True, "insertion": 9.0},
+        {"method": "random", "insertion": 0.25},
+    ]
+    assert mean_scores(rows) == {
+        "rise": {
+            "count": 2,
+            "point": 0.5,
+            "hard": 0.0,
+            "energy": 0.5,
+            "enrichment": 2.0,
+            "insertion": 0.5,
+        },
+        "random": {"count": 1, "insertion": 0.25},
+    }
+
+
+def test_baselines_are_listed_last_and_empty_columns_are_omitted() -> None:
+    results = mean_scores([{**ROW, "method": name} for name in ("random", "gradcam++", "rise")])
+    assert score_table(results, ["random"]) == [
+        "            point energy enrich",
+        "gradcam++   100.0   50.0   2.00",
+        "rise        100.0   50.0   2.00",
+        "random      100.0   50.0   2.00",
+    ]
+    del results["rise"]["enrichment"]
+    assert score_table(results, ["random"])[2] == "rise        100.0   50.0      -"
+
+
+def test_sanity_checks_are_averaged() -> None:
+    rows = [
+        {"method": name, "randomized": [share, 0.0], "other_class": -0.5}
+        for name in ("edges", "rise")
+        for share in (0.25, 0.75)
+    ]
+    lines = sanity_check_table(rows, ["edges"])
+    assert [line.split() for line in lines[2:]] == [
+        ["rise", "0.50", "0.00", "-0.50"],
+        ["edges", "0.50", "0.00", "-0.50"],
+    ]
+    assert lines[1].split() == ["50", "%", "100", "%", "class"]
+    assert sanity_check_table([], []) == []
+
+
+def test_a_single_value_is_its_own_mean() -> None:
+    assert mean_scores([ROW])["rise"]["enrichment"] == pytest.approx(2)

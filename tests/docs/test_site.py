@@ -1,0 +1,96 @@
+"""Story: the documentation builds without a warning, and every snippet on its pages runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+FENCED = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GENERATED = ("gallery", "_build", "api")
+
+
+def written_pages() -> list[Path]:
+    """Return the pages that are written by hand, README and CONTRIBUTING among them."""
+    pages = [page for page in DOCS.rglob("*.md") if not {*GENERATED} & {*page.parts}]
+    return sorted([*pages, *ROOT.glob("*.md"), *(ROOT / "configs").glob("*.md")])
+
+
+def snippets(page: Path) -> list[str]:
+    """Return the Python snippets of a page; those marked `data` need files or a cluster."""
+    blocks = FENCED.findall(page.read_text())
+    return [text for language, mark, text in blocks if language == "python" and "data" not in mark]
+
+
+PAGES = [page for page in written_pages() if snippets(page)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_snippets_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for snippet in snippets(page):
+        exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; figures of blocks are drawn after one step of training."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command += ["-D", "gallery_steps=1", str(DOCS), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_the_site_builds_without_warnings(site: Path) -> None:
+    pages = {str(page.relative_to(site)) for page in site.rglob("*.html")}
+    expected = {"index.html", "start.html", "gallery/blocks/cbam.html", "gallery/methods/rise.html"}
+    expected |= {"gallery/models/ShowAttendTell.html", "reference/cli.html", "benchmarks.html"}
+    assert expected <= pages
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    loaded = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"(https?:)?//")
+    assert [page.name for page in site.rglob("*.html") if loaded.search(page.read_text())] == []
+
+
+def test_every_page_of_the_gallery_has_figure_source_and_snippet(site: Path) -> None:
+    from visattn.attribution import METHODS
+    from visattn.blocks import list_blocks
+
+    for room, names in (("blocks", list_blocks()), ("methods", METHODS)):
+        for name in names:
+            page = DOCS / "gallery" / room / f"{name}.md"
+            text = page.read_text()
+            assert page.with_suffix(".png").is_file(), name
+            assert "| paper |" in text, name
+            assert "| code | `visattn/" in text, name
+            assert snippets(page), name
+
+
+def test_snippets_of_the_gallery_run(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages = sorted((DOCS / "gallery").rglob("*.md"))
+    for page in pages:
+        for snippet in snippets(page):
+            exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
+
+
+def test_figures_differ_and_are_not_blank(site: Path) -> None:
+    from PIL import Image
+
+    figures = sorted((DOCS / "gallery").rglob("*.png"))
+    arrays = [np.asarray(Image.open(figure).convert("RGB")) for figure in figures]
+    assert len(figures) >= 38
+    assert [f.name for f, a in zip(figures, arrays, strict=True) if a.std() < 10] == []
+    below = {array[len(array) // 2 :].tobytes() for array in arrays}
+    assert len(below) == len(arrays)

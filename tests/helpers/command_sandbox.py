@@ -1,0 +1,97 @@
+"""A folder in which every command can be tried: photos, models, a config, files that are torn."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+import visattn
+from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.serialization.config import model_config
+
+CONFIG = """\
+trainer:
+  accelerator: cpu
+  max_steps: 2
+  max_epochs: 1
+  enable_progress_bar: false
+  enable_model_summary: false
+  num_sanity_val_steps: 0
+  log_every_n_steps: 1
+model:
+  class_path: CaptioningTask
+  init_args:
+    captioner:
+      class_path: ShowAttendTell
+      init_args:
+        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
+        embed_dim: 7
+        hidden_size: 11
+        attention_dim: 5
+data:
+  class_path: ScenesDataModule
+  init_args: {image_size: 24, train: 3, val: 3, test: 2, batch_size: 7, num_workers: 0}
+"""
+CLASSES = ("ant", "bee", "cat")
+
+
+def fill(folder: Path) -> None:
+    """Put into a folder what docs/exit_codes.md says is there."""
+    (folder / "configs").mkdir()
+    (folder / "configs" / "scenes_demo.yaml").write_text(CONFIG)
+    (folder / "configs" / "torn.yaml").write_text("model: [CaptioningTask\n")
+    for name in ("torn.safetensors", "torn.ckpt"):
+        (folder / name).write_bytes(b"<html>not found</html>")
+    (folder / "runs" / "unfinished").mkdir(parents=True)
+    (folder / "runs" / "unfinished" / "config.yaml").write_text(CONFIG)
+    _add_photos(folder)
+    _add_models(folder)
+    (folder / "captions.txt").write_text("dog.png\ta red ball\ncat.png\ta blue box\n")
+    (folder / "references.csv").write_text("image,caption\ndog.png,a red ball .\ncat.png,a box .\n")
+
+
+def _add_photos(folder: Path) -> None:
+    random = np.random.default_rng(3)
+    for place in ("photos", "masks", "mixed", "empty"):
+        (folder / place).mkdir()
+    for name, size in (("dog", (31, 53)), ("cat", (59, 29))):
+        pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "photos" / f"{name}.png")
+        mask = np.zeros(size, np.uint8)
+        mask[5:19, 5:19] = 255
+        Image.fromarray(mask).save(folder / "masks" / f"{name}.png")
+    shutil.copy(folder / "photos" / "dog.png", folder / "mixed")
+    (folder / "mixed" / "torn.jpg").write_text("<html>not found</html>")
+    (folder / "empty" / "notes.json").write_text(json.dumps("no image"))
+
+
+def _add_models(folder: Path) -> None:
+    torch.manual_seed(4)
+    encoder = SmallEncoder((24, 40), channels=12, coord_scale=1.0)
+    words = (*SPECIAL_TOKENS, "red", "green", "blue")
+    captioner = ShowAttendTell(words, encoder, embed_dim=5, hidden_size=11, attention_dim=3)
+    colors = (0.5,) * 3, (0.3,) * 3
+    eye = RecurrentAttentionModel(
+        CLASSES, (24, 40), *colors, glimpse_size=7, num_scales=2, num_glimpses=3, hidden_size=11
+    )
+    cnn = AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40))
+    for name, model in (("captioner", captioner), ("eye", eye), ("cnn", cnn)):
+        visattn.save(model, folder / f"{name}.safetensors")
+    add_run(folder / "runs" / "tried" / "1", captioner)
+
+
+def add_run(folder: Path, model: nn.Module) -> None:
+    """Leave of a model what matters of what its training would have left."""
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    saved = {"state_dict": weights, "visattn": {"model": model_config(model)}}
+    torch.save(saved, folder / "checkpoints" / "best.ckpt")

@@ -1,0 +1,198 @@
+"""Tiny runs of every task with all that is drawn at random, and what breaks them on the way."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from caption_data import write_caption_data
+from classification_data import write_digits, write_photo_folders
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from visattn.io import atomic as whole_files
+
+TRAINER = """\
+trainer:
+  accelerator: cpu
+  max_epochs: 2
+  enable_progress_bar: false
+  enable_model_summary: false
+  num_sanity_val_steps: 0
+  log_every_n_steps: 1
+  callbacks:
+    - {class_path: EMA, init_args: {decay: 0.7}}
+    - {class_path: interrupted_runs.FaultInjector}
+model:
+"""
+CLASSES = """\
+  class_path: ClassificationTask
+  init_args:
+    mixup: 0.4
+    cutmix: 1.0
+    warmup_steps: 2
+    classifier:
+"""
+TRANSFORMER = (
+    CLASSES
+    + """\
+      class_path: VisionTransformer
+      init_args:
+        {img_size: [28, 28], patch_size: 7, embed_dim: 8, depth: 2, num_heads: 2,
+         drop_path_rate: 0.3, patch_drop_rate: 0.2, mean: %s, std: %s}
+    optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1.0e-2}}
+"""
+)
+DIGITS = """\
+data:
+  class_path: TorchvisionDataModule
+  init_args:
+    {dataset: MNIST, root: ., val: 7, batch_size: 6, affine: {degrees: 9, scale: [0.9, 1.1]},
+     train_transforms: [{RandomTranslate: {pixels: 3}}, {RandomRotation: {degrees: 20}}]}
+"""
+PHOTOS = (
+    CLASSES
+    + """\
+      class_path: AttentionResNet
+      init_args: {depth: 8, stem_width: 4, img_size: [24, 24], block: cbam}
+data:
+  class_path: FolderDataModule
+  init_args:
+    root: folders
+    batch_size: 4
+    train_transforms: [{RandomResizedCrop: {size: [24, 24]}}, RandomHorizontalFlip]
+"""
+)
+SHAPES = """\
+data:
+  class_path: SingleObjectDataModule
+  init_args:
+    {image_size: 28, train: 23, val: 7, test: 5, batch_size: 6,
+     train_transforms: [RandomHorizontalFlip]}
+"""
+CANVASES = """\
+  class_path: GlimpseTask
+  init_args:
+    model:
+      class_path: RecurrentAttentionModel
+      init_args:
+        {img_size: [33, 33], mean: [0.1], std: [0.3], glimpse_size: 7, num_glimpses: 3,
+         hidden_size: 11, what_dim: 7, where_dim: 5, policy_std: 0.3, dropout: 0.2}
+    num_rollouts: 2
+    baseline: moving_average
+    final_std: 0.1
+    random_location_epochs: 1
+data:
+  class_path: ClutteredMNISTDataModule
+  init_args:
+    {root: ., canvas_size: [33, 33], num_distractors: 2, val: 7, batch_size: 6,
+     train_transforms: [RandomTranslate]}
+"""
+CAPTIONER = """\
+  class_path: %s
+  init_args:
+    captioner:
+      class_path: ShowAttendTell
+      init_args:
+        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
+        embed_dim: 7
+        hidden_size: 11
+        attention_dim: 5
+        dropout: 0.3
+    beam_size: 1
+    warmup_steps: 0
+"""
+SCENES = (
+    CAPTIONER
+    + """\
+data:
+  class_path: ScenesDataModule
+  init_args:
+    {image_size: 24, train: 7, val: 3, test: 3, batch_size: 7, batches_per_pool: 2,
+     num_workers: 0}
+"""
+)
+CAPTIONS = (
+    CAPTIONER
+    + """\
+    monitor: val/loss
+data:
+  class_path: CaptionDataModule
+  init_args:
+    {captions: captions.token.txt, photos: photos, train: train.txt, val: validation.txt,
+     phrases: phrase_boxes.json.gz, min_word_freq: 1, batch_size: 4, hflip: true}
+"""
+)
+TASKS = {
+    "classes": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + DIGITS,
+    "photos": TRAINER + PHOTOS,
+    "shapes": TRAINER + TRANSFORMER % ("[0.5, 0.5, 0.5]", "[0.3, 0.3, 0.3]") + SHAPES,
+    "canvases": TRAINER + CANVASES,
+    "scenes": TRAINER + SCENES % "CaptioningTask",
+    "captions": TRAINER + CAPTIONS % "CaptioningTask",
+    "critical": TRAINER + CAPTIONS % "SCSTTask",
+}
+
+
+def write_run_configs(folder: Path) -> None:
+    """Write a config for every task, and the data that they read, into a folder."""
+    for name, config in TASKS.items():
+        (folder / f"{name}.yaml").write_text(config)
+    write_digits(folder, train=34)
+    write_photo_folders(folder / "folders", train=6, val=2)
+    paths = write_caption_data(folder, photos=23)
+    names = [*paths.train.read_text().split(), *paths.validation.read_text().split()]
+    paths.train.write_text("\n".join(names[:16]))
+    paths.validation.write_text("\n".join(names[16:]))
+
+
+class FaultInjector(Callback):
+    """Do at a batch of the run what the environment says, in the process that it says.
+
+    BREAK is EVENT:BATCH or EVENT:BATCH:RANK. The events: `kill` in the middle of the batch, `end`
+    at its end, `validation` in the next validation, `writing` in the middle of the next checkpoint;
+    `term` and `int` for the signals; `nan` for gradients that are none, from this batch to the one
+    after NANS batches.
+    """
+
+    def __init__(self) -> None:
+        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        asked = os.environ.get("BREAK", "none:0") if first else "none:0"
+        event, _, place = asked.partition(":")
+        batch, _, rank = place.partition(":")
+        self.event, self.batch, self.rank = event, int(batch), int(rank or 0)
+        self.bad = range(self.batch, self.batch + int(os.environ.get("NANS", "1")))
+
+    def _now(self, trainer: Trainer, event: str) -> bool:
+        due = trainer.fit_loop.total_batch_idx >= self.batch
+        return self.event == event and due and trainer.global_rank == self.rank
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        for event, number in (("term", signal.SIGTERM), ("int", signal.SIGINT)):
+            if self._now(trainer, event):
+                self.event = "done"
+                os.kill(os.getpid(), number)
+
+    def on_before_backward(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        if self._now(trainer, "kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.event == "nan" and trainer.fit_loop.total_batch_idx in self.bad:
+            for parameter in pl_module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.fill_(torch.nan)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        if self._now(trainer, "end"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._now(trainer, "writing"):
+            whole_files._flush = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_validation_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        if self._now(trainer, "validation") and not trainer.sanity_checking:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._now(trainer, "term_validation"):
+            self.event = "done"
+            os.kill(os.getpid(), signal.SIGTERM)

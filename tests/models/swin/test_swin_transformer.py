@@ -1,0 +1,253 @@
+"""The hierarchical transformer: known sizes, other sizes, maps, training, and what it refuses."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from visattn.blocks.transformer.drop import DropPath
+from visattn.blocks.transformer.window_attention import WindowAttention
+from visattn.models.serialization.config import model_config, restore_model
+from visattn.models.swin.swin_transformer import SwinTransformer, create_swin
+from visattn.recording.recorder import record
+
+SMALL: dict[str, Any] = {
+    "img_size": (24, 40), "patch_size": 2, "embed_dim": 6, "depths": (2, 3), "num_heads": (2, 3), "window_size": (3, 5)
+}  # fmt: skip
+CLASSES = ("ant", "bee", "cat", "dog", "elk")
+GRIDS = [(12, 20), (12, 20), (6, 10), (6, 10), (6, 10)]
+SITES = [
+    f"layers.{stage}.blocks.{block}.attn.tap" for stage in (0, 1) for block in range(2 + stage)
+]
+
+
+def made(**options: Any) -> SwinTransformer:
+    torch.manual_seed(5)
+    model = SwinTransformer(CLASSES, **{**SMALL, **options})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def noise(*shape: int) -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
+
+
+def multiplications(model: SwinTransformer) -> int:
+    """By arithmetic, on grids that windows tile."""
+    cells, width = model.grid_size[0] * model.grid_size[1], model.embed_dim
+    total = cells * width * len(model.mean) * model.patch_size[0] * model.patch_size[1]
+    for number, depth in enumerate(model.depths):
+        if number:  # four tokens of the old width to one of the new
+            cells, width = cells // 4, 2 * width
+            total += cells * 2 * width * width
+        inside = model.window_size[0] * model.window_size[1]
+        layer = (4 + 2 * round(model.mlp_ratio)) * cells * width**2 + 2 * cells * inside * width
+        total += depth * layer
+    return total + width * len(model.class_names)
+
+
+def counted(model: SwinTransformer) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model.eval().classify(torch.empty(1, 3, *model.img_size, device="meta"))
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "macs"),
+    [
+        ("tiny", 28_288_354, 4_490_566_656),
+        ("small", 49_606_258, 8_740_875_264),
+        ("base", 87_768_224, 15_430_946_816),
+    ],
+)
+def test_known_sizes(name: str, weights: int, macs: int) -> None:
+    with torch.device("meta"):
+        model = create_swin(name, tuple(map(str, range(1000))))
+    assert sum(parameter.numel() for parameter in model.parameters()) == weights
+    assert multiplications(model) == macs
+    last: Any = list(model.layers)[-1]
+    assert (last.window_size, last.shift_size) == (
+        (7, 7),
+        (0, 0),
+    )  # one window covers the last grid
+
+
+def test_what_is_multiplied_is_what_arithmetic_says() -> None:
+    with torch.device("meta"):
+        tiny = create_swin("tiny", tuple(map(str, range(1000))))
+        other = SwinTransformer(CLASSES, **SMALL)
+    assert counted(tiny) == multiplications(tiny)
+    assert counted(other) == multiplications(other)
+
+
+def test_a_misspelt_preset_gets_close_matches() -> None:
+    with pytest.raises(ValueError, match=r"unknown preset 'smal'; did you mean small"):
+        create_swin("smal", CLASSES)
+
+
+def test_it_takes_other_sizes_learns_and_is_built_again() -> None:
+    model, images = made(), noise(2, 3, 24, 40)
+    model.train()(images).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    scores = model.eval()(images)
+    assert scores.shape == (2, 5)
+    for size in ((2, 2), (26, 14), (34, 90)):
+        assert model(noise(1, 3, *size)).isfinite().all()
+    again = restore_model(model_config(model), model.state_dict(), source="memory")
+    assert torch.equal(again(images), scores)
+
+
+def test_every_layer_shows_its_maps_on_its_own_grid() -> None:
+    model, images = made(), noise(2, 3, 24, 40)
+    plain = model(images)
+    with record(model) as seen:
+        assert torch.equal(model(images), plain)
+    assert [one.site for one in seen.maps] == SITES
+    for one, rows, grid, heads in zip(seen.maps, seen.weights, GRIDS, (2, 2, 3, 3, 3), strict=True):
+        count = grid[0] * grid[1]
+        assert one.values.shape == (2, heads, count, *grid)
+        torch.testing.assert_close(rows.sum(-1), torch.ones(2, heads, count))
+        assert one.metadata["prefix_tokens"] == ()
+    kinds = [one.metadata["attention"] for one in seen.maps]
+    assert kinds == ["window", "shifted", "window", "shifted", "window"]
+
+
+def test_one_row_of_one_layer_is_one_window() -> None:
+    model = made()
+    with record(model, queries=[7 * 20 + 11], layers="layers.0.blocks.1*", heads=[1]) as seen:
+        model(noise(1, 3, 24, 40))
+    (found,) = seen.maps
+    assert found.values.shape == (1, 1, 1, 12, 20)
+    wanted = torch.zeros(12, 20, dtype=torch.bool)
+    wanted[7:10, 7:12] = True  # windows of 3 x 5, moved by 1 and 2
+    assert torch.equal(found.values[0, 0, 0] > 0, wanted)
+
+
+def test_rows_of_a_grid_that_windows_do_not_tile_are_kept_on_it() -> None:
+    model, images = made(), noise(1, 3, 22, 26)
+    with record(model) as seen:
+        model(images)
+    grids = [tuple(one.values.shape[-2:]) for one in seen.maps]
+    assert grids == [(11, 13)] * 2 + [(6, 7)] * 3
+    sums = seen.weights[0].sum(-1)
+    assert sums.max() < 1 + 1e-5
+    assert sums.min() < 0.99  # of windows at the edge, which see empty slots
+
+
+def test_it_has_no_class_row() -> None:
+    model = made()
+    no_class = "no class token; its prefix tokens are none: .* queries='patches'"
+    with pytest.raises(ValueError, match=no_class), record(model, queries="class"):
+        model(noise(1, 3, 24, 40))
+
+
+def test_one_window_without_positions_does_not_know_where_patches_lie() -> None:
+    model = made(depths=(2,), num_heads=(2,), window_size=(12, 20))
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, WindowAttention):
+                module.biases.zero_()
+    images = model.normalize(noise(2, 3, 24, 40))
+    turned = images.unflatten(3, (20, 2)).unflatten(2, (12, 2)).flip(2, 4).flatten(4)
+    scores = model.classify(images)
+    torch.testing.assert_close(model.classify(turned.flatten(2, 3)), scores)
+    assert not torch.allclose(made().classify(turned.flatten(2, 3)), made().classify(images))
+
+
+def test_images_are_padded_to_whole_patches_if_they_may_be() -> None:
+    model, images = made(dynamic_img_pad=True, patch_size=4), noise(1, 3, 17, 30)
+    with record(model, queries=[0]) as seen:
+        scores = model(images)
+    assert seen.maps[0].metadata["padding"] == (3, 2)
+    filled = torch.nn.functional.pad(model.normalize(images), (0, 2, 0, 3))
+    torch.testing.assert_close(made(patch_size=4).classify(filled), scores)
+
+
+def test_paths_are_dropped_more_often_from_layer_to_layer() -> None:
+    rates = [
+        part.drop_prob for part in made(drop_path_rate=0.2).modules() if isinstance(part, DropPath)
+    ]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+
+
+def test_layers_that_are_computed_again_learn_the_same() -> None:
+    images, found = noise(2, 3, 24, 40), []
+    for checkpointing in (False, True):
+        model = made(grad_checkpointing=checkpointing, drop_path_rate=0.5).train()
+        torch.manual_seed(1)
+        scores = model(images)
+        scores.square().sum().backward()
+        found.append((scores, [parameter.grad for parameter in model.parameters()]))
+        with record(model) as seen:
+            model(images).sum().backward()
+        assert len(seen.maps) == 5
+    assert torch.equal(found[0][0], found[1][0])
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("size", [(24, 40), (22, 26)])
+def test_half_precision_and_channels_last_change_little(size: tuple[int, int]) -> None:
+    model, images = made(), noise(2, 3, *size)
+    scores = model(images)
+    last = model(images.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(last, scores)
+    with torch.autocast("cpu", torch.bfloat16), record(model, queries=[0]) as seen:
+        half = model(images)
+    assert (half.float() - scores).abs().max() < 0.05 * scores.abs().max()
+    assert seen.weights[0].isfinite().all()
+
+
+def test_biases_are_not_decayed() -> None:
+    model = made()
+    kept = {id(parameter) for parameter in model.no_weight_decay_parameters()}
+    left = [name for name, weight in model.named_parameters() if id(weight) not in kept]
+    assert all(name.endswith("weight") and "norm" not in name for name in left)
+    assert sum("biases" in name for name, _ in model.named_parameters()) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"img_size": (25, 40)},
+            "25 x 40 is not a multiple of the patch size 2 x 2: set dynamic_img_pad=True",
+        ),
+        ({"num_heads": (2, 5)}, "num_heads must divide dim 12, got 5"),
+        ({"num_heads": (2,)}, r"depths=\(2, 3\) and num_heads=\(2,\)"),
+        ({"depths": (2, 0)}, r"one entry per stage, and depths entries >= 1; got depths=\(2, 0\)"),
+        ({"depths": (), "num_heads": ()}, "depths and num_heads must have one entry per stage"),
+        ({"window_size": 0}, "window_size must be a height and a width of at least 1, got 0"),
+        ({"drop_path_rate": -0.5}, r"drop_prob must be in \[0, 1\], got -0.125"),
+    ],
+)
+def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(**options)
+
+
+def test_images_that_do_not_fit_are_refused() -> None:
+    for shape, said in (
+        (
+            (1, 3, 24, 41),
+            "24 x 41 is not a multiple of the patch size .*: set dynamic_img_pad=True",
+        ),
+        ((1, 4, 24, 40), r"images must be \[batch, 3, 24, 40\], got \[1, 4, 24, 40\]"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            made()(noise(*shape))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("size", [(24, 40), (22, 26)])
+def test_it_compiles_whole_for_one_size(size: tuple[int, int]) -> None:
+    model, images = made(), noise(2, 3, *size)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(images), model(images))

@@ -1,0 +1,329 @@
+"""Attribution maps of models on images of any size."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import visattn as va
+from visattn.attribution.methods import METHODS
+from visattn.models.captioner import SPECIAL_TOKENS, Captioner
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.pipelines.explainer import explain, methods_for
+
+CLASSES = ("cat", "dog", "cow")
+QUICK: dict[str, dict[str, Any]] = {
+    "rise": {"num_masks": 3},
+    "smoothgrad": {"num_samples": 2},
+    "integrated_gradients": {"n_steps": 3},
+    "occlusion": {"sliding_window_size": 24},
+}
+
+
+def photo(rows: int = 61, columns: int = 83, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), dtype=np.uint8)
+
+
+def cnn() -> AttentionResNet:
+    torch.manual_seed(0)
+    return AttentionResNet(CLASSES, depth=8, stem_width=8, img_size=(32, 48))
+
+
+def vit() -> VisionTransformer:
+    torch.manual_seed(0)
+    return VisionTransformer(
+        CLASSES, img_size=(24, 40), patch_size=8, embed_dim=16, depth=2, num_heads=2
+    )
+
+
+def captioner() -> Captioner[Any]:
+    torch.manual_seed(0)
+    words = (*SPECIAL_TOKENS, "red", "blue", "dog")
+    return ShowAttendTell(words, SmallEncoder((24, 40), channels=8), hidden_size=11)
+
+
+@pytest.mark.parametrize("make", [cnn, vit])
+def test_every_supported_method_returns_a_placed_map(make: Any) -> None:
+    model, image = make(), photo()
+    names = methods_for(model)
+    assert len(names) >= 10
+    for name in names:
+        [heatmap] = explain(model, image, name, keep_empty=True, **QUICK.get(name, {}))
+        assert heatmap.values.ndim == 2
+        assert heatmap.geometry is not None
+        assert heatmap.geometry.image_size == (61, 83)
+        assert heatmap.geometry.input_size == model.img_size
+        assert heatmap.kind == METHODS[name].kind
+        assert heatmap.metadata["signed"] == METHODS[name].signed
+        assert (heatmap.metadata["method"], heatmap.metadata["model"]) == (
+            name,
+            type(model).__name__,
+        )
+        assert heatmap.resize_to_image().shape == (61, 83)
+
+
+def test_metadata_describes_target_and_score() -> None:
+    model = cnn()
+    first, second = explain(model, [photo(), photo(seed=1)], "input_gradient", ["dog", 2])
+    assert (first.metadata["class"], first.metadata["target"]) == ("dog", 1)
+    assert (second.metadata["class"], second.metadata["target"]) == ("cow", 2)
+    assert first.metadata["options"] == {"signed": False}
+    [best] = explain(model, photo(), "input_gradient", signed=True)
+    assert best.metadata["signed"]
+    with torch.no_grad():
+        resized = torch.from_numpy(resized_pixels(photo(), best)).permute(2, 0, 1)[None]
+        scores = model.eval()(resized)[0]
+    assert best.metadata["target"] == int(scores.argmax())
+    assert best.metadata["score"] == pytest.approx(float(scores.max()), abs=1e-5)
+
+
+def resized_pixels(image: np.ndarray, heatmap: va.AttentionMap) -> np.ndarray:
+    from visattn.data.images.reader import LoadedImage
+    from visattn.data.images.resize import ResizeSpec, resize_to_input
+
+    assert heatmap.geometry is not None
+    return (
+        resize_to_input(LoadedImage(image), ResizeSpec(heatmap.geometry.input_size))[0]
+        .permute(1, 2, 0)
+        .numpy()
+    )
+
+
+def test_batches_match_single_images() -> None:
+    model = vit()
+    images = [photo(61 + 7 * seed, 83 - 5 * seed, seed) for seed in range(5)]
+    together = explain(model, images, "relevance", [0, 1, 2, 1, 0], batch_size=2)
+    for index, (heatmap, image) in enumerate(zip(together, images, strict=True)):
+        [alone] = explain(model, image, "relevance", [0, 1, 2, 1, 0][index])
+        torch.testing.assert_close(heatmap.values, alone.values, atol=1e-6, rtol=1e-4)
+        assert heatmap.geometry == alone.geometry
+
+
+def test_model_and_random_state_are_restored() -> None:
+    model = vit().train()
+    state = torch.get_rng_state()
+    for name in ("rollout", "relevance", "smoothgrad"):
+        explain(model, photo(), name, **QUICK.get(name, {}))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in model.modules())
+    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+
+
+def test_timm_models_are_explained_on_their_crop() -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit", num_classes=5)
+    [heatmap] = explain(model, photo(200, 300), "rollout", 3)
+    assert (heatmap.metadata["target"], heatmap.metadata["class"]) == (3, "")
+    resized = heatmap.resize_to_image()
+    assert resized.isnan().any()
+    assert resized[100, 150].isfinite()
+
+
+def test_transform_replaces_the_preprocessing() -> None:
+    from torchvision.transforms import v2
+
+    steps = [v2.ToImage(), v2.Resize((32, 48)), v2.ToDtype(torch.float32, scale=True)]
+    [heatmap] = explain(cnn(), photo(), "input_gradient", transform=v2.Compose(steps))
+    assert heatmap.geometry is not None
+    assert heatmap.geometry.seen() == (0, 0, 83, 61)
+
+
+def test_captioners_have_one_map_per_word() -> None:
+    model = captioner()
+    assert methods_for(model) == ["words", "word_gradcam"]
+    [expected] = va.caption(model, photo(), max_length=3)
+    for name in methods_for(model):
+        [heatmap] = explain(model, photo(), name, max_length=3)
+        assert heatmap.labels == expected.words
+        assert heatmap.values.shape == (len(expected.words), 3, 5)
+        assert heatmap.geometry == expected.maps.geometry
+        assert heatmap.metadata["caption"] == expected.text
+    with pytest.raises(
+        ValueError, match=r"rollout does not fit a ShowAttendTell; supported methods: words"
+    ):
+        explain(model, photo())
+
+
+def test_glimpse_models_support_glimpses() -> None:
+    model = RecurrentAttentionModel(
+        CLASSES, (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
+    )
+    assert methods_for(model)[0] == "glimpses"
+    [heatmap] = explain(model, photo(), "glimpses", policy="raster")
+    assert heatmap.values.shape == (3, 24, 24)
+    assert heatmap.metadata["policy"] == "raster"
+    [pixels] = explain(model, photo(), "input_gradient", keep_empty=True)
+    assert pixels.values.shape == (24, 24)
+
+
+def test_empty_maps_raise_or_are_kept_with_the_reason() -> None:
+    model = cnn()
+    nn.init.zeros_(model.fc.weight)
+    with pytest.raises(
+        ValueError, match=r"gradcam gives an empty map for 2 of 2 images; .* zero everywhere"
+    ):
+        explain(model, [photo(), photo()], "gradcam")
+    kept = explain(model, photo(), "gradcam", keep_empty=True)
+    assert "zero everywhere" in kept[0].metadata["empty"]
+    nn.init.constant_(model.fc.weight, torch.nan)
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        explain(model, photo(), "gradcam", 0)
+
+
+def test_invalid_arguments_are_refused() -> None:
+    model = cnn()
+    with pytest.raises(ValueError, match=r"no method 'gradcan'; did you mean .*gradcam"):
+        explain(model, photo(), "gradcan")
+    with pytest.raises(ValueError, match=r"rollout does not fit .*; supported methods: gradcam, "):
+        explain(model, photo())
+    with pytest.raises(ValueError, match="words does not fit a AttentionResNet"):
+        explain(model, photo(), "words")
+    with pytest.raises(ValueError, match="has no argument 'leyer'; it takes layer=-1"):
+        explain(model, photo(), "gradcam", leyer=2)
+    with pytest.raises(ValueError, match="one target per image, 1, got 2"):
+        explain(model, photo(), "gradcam", [0, 1])
+    with pytest.raises(ValueError, match="target must be a class index, 0 to 2; got 3"):
+        explain(model, photo(), "gradcam", 3)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        explain(model, photo(), "gradcam", batch_size=0)
+    with pytest.raises(ValueError, match="takes no target, transform, img_size or class_names"):
+        explain(captioner(), photo(), "words", 3)
+
+
+class Flat(nn.Module):
+    """A network for images of 32 x 32, which returns scores, features and a dense map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
+        self.head = nn.Linear(5 * 8 * 8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        features = self.features(x)
+        return {"dense": features, "features": features.mean((2, 3)), "out": self.scored(features)}
+
+    def scored(self, features: Tensor) -> Tensor:
+        return self.head(features.flatten(1))
+
+
+class Dense(Flat):
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Conv2d(5, 5, 1)
+
+    def scored(self, features: Tensor) -> Tensor:
+        return self.classifier(features)
+
+
+def test_input_size_from_argument_or_transform() -> None:
+    from torchvision.transforms import v2
+
+    steps = [v2.ToImage(), v2.Resize((32, 32)), v2.ToDtype(torch.float32, scale=True)]
+    with pytest.raises(ValueError, match=r"it runs on 32 x 32: visattn.explain\(.*img_size=32\)"):
+        explain(Flat(), photo(), "gradcam")
+    assert "gradcam" in methods_for(Flat(), img_size=32)
+    arguments: list[dict[str, Any]] = [
+        {"img_size": 32},
+        {"img_size": (32, 32)},
+        {"transform": v2.Compose(steps)},
+    ]
+    for kwargs in arguments:
+        [heatmap] = explain(Flat(), photo(), "gradcam", "dog", class_names=CLASSES, **kwargs)
+        assert heatmap.geometry is not None
+        assert (heatmap.geometry.input_size, tuple(heatmap.values.shape)) == ((32, 32), (8, 8))
+        assert (heatmap.metadata["class"], heatmap.metadata["scores"]) == ("dog", "out")
+    with pytest.raises(
+        ValueError, match="the transform gives images of 32 x 32 pixels, but img_size is 64"
+    ):
+        explain(Flat(), photo(), "gradcam", img_size=64, transform=v2.Compose(steps))
+
+
+def test_target_functions_receive_the_model_output() -> None:
+    model, outputs = Flat(), []
+
+    def target(output: Any) -> Tensor:
+        outputs.append(sorted(output))
+        return output["out"][:, 2]
+
+    for name in ("gradcam", "input_gradient", "occlusion"):
+        options = {"sliding_window_size": 16, "score_type": "logits"} if name == "occlusion" else {}
+        [by_class] = explain(model, photo(), name, 2, img_size=32, **options)
+        options.pop("score_type", None)
+        [heatmap] = explain(model, photo(), name, target, img_size=32, **options)
+        torch.testing.assert_close(heatmap.values, by_class.values)
+        assert (heatmap.metadata["target"], heatmap.metadata["function"]) == (None, "target")
+        assert "score_type" not in heatmap.metadata["options"]
+    assert set(map(tuple, outputs)) == {("dense", "features", "out")}
+    with pytest.raises(ValueError, match="a target function receives the output of the model"):
+        explain(model, photo(), "occlusion", target, img_size=32, score_type="logits")
+    with pytest.raises(
+        ValueError, match=r"one number for each image, .* shape \[1, 3\] .* from a dict: "
+    ):
+        explain(model, photo(), "gradcam", lambda output: output["out"], img_size=32)
+    with pytest.raises(ValueError, match="for each of 1 images, got 3"):
+        explain(model, photo(), "gradcam", lambda output: output["out"][0], img_size=32)
+
+
+def test_models_without_class_scores_support_fewer_methods() -> None:
+    model, pixels = Dense(), ["itti_koch", "spectral_residual"]
+    assert methods_for(model, img_size=32) == pixels
+    with pytest.raises(ValueError, match=r"target=lambda output: output\['out'\]\[:, 3\].mean"):
+        explain(model, photo(), "gradcam", 1, img_size=32)
+
+    def target(output: Any) -> Tensor:
+        return output["out"][:, 3].mean((1, 2))
+
+    assert methods_for(model, img_size=32, target=target)[0] == "gradcam"
+    [heatmap] = explain(model, photo(), "gradcam", target, img_size=32)
+    assert heatmap.values.shape == (8, 8)
+    bare = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=0)
+    assert methods_for(bare) == ["attention", "rollout", *pixels]
+    for name in methods_for(bare):
+        [heatmap] = explain(bare, photo(), name)
+        assert (heatmap.metadata["target"], heatmap.metadata["score"]) == (None, None)
+
+
+class Streams(Flat):
+    """Two streams of features side by side, each pooled by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coarse, self.sum = nn.Conv2d(3, 5, 8, 8), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        streams = (self.features(x), self.coarse(x))
+        return self.sum(torch.cat([stream.mean((2, 3)) for stream in streams], 1))
+
+
+def test_layer_can_be_named_for_parallel_streams() -> None:
+    model = Streams()
+    with pytest.raises(ValueError, match=r"in parallel .*; name one of its modules with layer=;"):
+        explain(model, photo(), "gradcam", 1, img_size=32)
+    [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="coarse", keep_empty=True)
+    assert (heatmap.metadata["layer"], heatmap.values.shape) == ("coarse", (4, 4))
+
+
+def test_layer_may_be_any_module() -> None:
+    model = Flat()
+    for layer in ("features.0", model.features[0]):
+        [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer=layer)
+        assert (heatmap.site, heatmap.metadata["layer"]) == ("features.0", "features.0")
+        assert heatmap.metadata["options"]["layer"] == "features.0"
+    [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="features.1#1")
+    assert (heatmap.metadata["layer"], heatmap.metadata["run"]) == ("features.1", 1)
+    ours = vit()
+    [known] = explain(ours, photo(), "attention", layer=0)
+    assert known.metadata["layer"] == "blocks.0.attn.tap"
+    for layer in ("blocks.0", ours.blocks[0], "blocks.0.attn.tap"):
+        [heatmap] = explain(ours, photo(), "attention", layer=layer)
+        assert torch.equal(heatmap.values, known.values)
+    with pytest.raises(ValueError, match=r"got 'blocks', which contains 2: blocks\.0\.attn"):
+        explain(ours, photo(), "attention", layer="blocks")

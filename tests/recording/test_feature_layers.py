@@ -1,0 +1,142 @@
+"""Any module is a feature layer if its output lies on the image; others raise an error."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from visattn.attribution.cam import activations_and_gradients, gradcam
+from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.targets import resolve_target
+from visattn.functional.attribution.cam import grad_cam
+from visattn.recording.feature_layers import resolve_feature_layer
+
+SIZE = (40, 56)
+
+
+class Rearrange(nn.Module):
+    """Return features in another layout."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        tokens = x.flatten(2).mT
+        extra = x.new_zeros(len(x), 2, x.shape[1])
+        order = torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(5))
+        outputs: dict[str, Any] = {
+            "last": lambda: x.movedim(1, -1),
+            "tokens": lambda: tokens,
+            "channels first": lambda: tokens.mT,
+            "after two": lambda: torch.cat((extra, tokens), 1),
+            "before two": lambda: torch.cat((tokens, extra), 1),
+            "tuple": lambda: (x, None),
+            "mapping": lambda: {"x": x},
+            "shuffled": lambda: tokens[:, order],
+            "transposed": lambda: x.transpose(2, 3),
+            "mirrored": lambda: x.flip(3),
+            "dropped": lambda: tokens[:, :24],
+            "products": lambda: (tokens @ tokens.mT)[:, None],
+            "windows": lambda: x.unflatten(2, (5, -1)).movedim(2, 1).flatten(0, 1),
+            "pooled": lambda: x.mean((2, 3)),
+            "nothing": lambda: None,
+        }
+        return outputs[self.kind]()
+
+
+class Net(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.rearrange = nn.Conv2d(3, 11, 8, 8), Rearrange(kind)
+        self.head = nn.Linear(11, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.first(x)
+        self.rearrange(features)
+        return self.head(features.mean((2, 3)))
+
+
+def test_layouts_are_measured_with_changed_blocks() -> None:
+    expected = {
+        "last": ("b y x c", 0, 0),
+        "tokens": ("b n c", 0, 0),
+        "channels first": ("b c n", 0, 0),
+        "after two": ("b n c", 2, 0),
+        "before two": ("b n c", 0, 2),
+        "tuple": ("b c y x", 0, 0),
+        "mapping": ("b c y x", 0, 0),
+    }
+    for kind, layout in expected.items():
+        layer = resolve_feature_layer(analyze_model(Net(kind), SIZE), "rearrange")
+        assert (layer.layout, layer.num_prefix_tokens, layer.num_suffix_tokens) == layout, kind
+        assert layer.grid == (5, 7), kind
+
+
+def test_outputs_that_do_not_lie_on_the_image_raise_an_error() -> None:
+    for kind in ("shuffled", "transposed", "mirrored", "dropped", "products"):
+        with pytest.raises(
+            ValueError, match=r"features of rearrange of Net .* must respond to changed"
+        ):
+            resolve_feature_layer(analyze_model(Net(kind), SIZE), "rearrange")
+    for kind in ("windows", "pooled"):
+        with pytest.raises(ValueError, match="must return features on a grid for each image"):
+            resolve_feature_layer(analyze_model(Net(kind), SIZE), "rearrange")
+    with pytest.raises(ValueError, match="must run and return a tensor"):
+        resolve_feature_layer(analyze_model(Net("nothing"), SIZE), "rearrange")
+
+
+class Shared(nn.Module):
+    """One in-place activation is called three times, on two grids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Conv2d(3, 5, 4, 4), nn.Conv2d(5, 7, 2, 2)
+        self.act, self.head = nn.ReLU(inplace=True), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.a(x))
+        x = self.act(self.b(x) + 0.1)
+        return self.head(self.act(x - 0.05).mean((2, 3)))
+
+
+def test_the_last_call_counts_or_the_selected_one() -> None:
+    model = Shared().eval()
+    explained, x = analyze_model(model, SIZE), torch.randn(2, 3, *SIZE)
+    first = torch.relu(model.a(x)).detach().requires_grad_()
+    second = torch.relu(model.b(first) + 0.1)
+    third = torch.relu(second - 0.05)
+    score = model.head(third.mean((2, 3)))[:, 1].sum()
+    gradients = torch.autograd.grad(score, [first, second, third])
+    target = resolve_target(1, explained)
+    calls = (("act#1", first), ("act#2", second), ("act#3", third))
+    for (name, features), gradient in zip(calls, gradients, strict=True):
+        layer = resolve_feature_layer(explained, name)
+        assert layer.call == int(name[-1])
+        activations, gradient_of_layer = activations_and_gradients(explained, x, target, layer)
+        torch.testing.assert_close(activations, features.detach())
+        torch.testing.assert_close(gradient_of_layer, gradient)
+    last = grad_cam(third.detach(), gradients[2])
+    for layer in ("act", model.act):
+        assert resolve_feature_layer(explained, layer).call == 3
+        torch.testing.assert_close(gradcam(explained, x, target, layer=layer), last)
+    with pytest.raises(ValueError, match="a call of the module, act#1 to act#3; got act#0"):
+        resolve_feature_layer(explained, "act#0")
+
+
+def test_unknown_modules_raise_an_error_with_similar_names() -> None:
+    explained = analyze_model(Shared(), SIZE)
+    with pytest.raises(
+        ValueError, match="must name a module of Shared, got 'heed'; did you mean head"
+    ):
+        resolve_feature_layer(explained, "heed")
+    with pytest.raises(
+        ValueError, match="must name a module of Shared, got 'act#x'; did you mean act"
+    ):
+        resolve_feature_layer(explained, "act#x")
+    with pytest.raises(ValueError, match="a module of the Shared, got a ReLU that is not part"):
+        resolve_feature_layer(explained, nn.ReLU())
+    assert all(not part._forward_hooks for part in explained.model.modules())

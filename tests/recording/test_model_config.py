@@ -1,0 +1,86 @@
+"""Image size and class names come from the configuration of a model, or an error says how."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from visattn.attribution.explained_model import analyze_model
+from visattn.recording.model_config import (
+    configured_image_size,
+    parse_class_names,
+    parse_image_size,
+)
+
+
+class Flat(nn.Module):
+    """A network for images of 32 x 32 without any configuration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
+        self.head = nn.Linear(5 * 8 * 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).flatten(1))
+
+
+def test_image_size_is_read_from_attributes_and_configs() -> None:
+    cases: list[tuple[dict[str, Any], tuple[int, int] | None]] = [
+        ({}, None),
+        ({"image_size": 48}, (48, 48)),
+        ({"img_size": (48, 80)}, (48, 80)),
+        ({"input_size": (3, 48, 80)}, (48, 80)),
+        ({"default_cfg": {"input_size": (3, 31, 37)}}, (31, 37)),
+        ({"config": SimpleNamespace(image_size=64)}, (64, 64)),
+        ({"config": {"image_size": [40, 56]}}, (40, 56)),
+        ({"image_size": "large"}, None),
+    ]
+    for attributes, size in cases:
+        model = Flat()
+        vars(model).update(attributes)
+        assert configured_image_size(model) == size
+        nested = nn.Sequential(nn.Identity(), model)
+        assert configured_image_size(nested) == size
+    model = Flat()
+    vars(model)["image_size"] = 32
+    assert analyze_model(model).info.input_size == (32, 32)
+    small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=5)
+    assert analyze_model(small).info.input_size == (32, 32)
+
+
+def test_the_error_suggests_the_call_and_the_size() -> None:
+    message = r"224 x 224 pixels, but Flat raised an error \(RuntimeError.*; it runs on 32 x 32: visattn.explain\(model, "
+    with pytest.raises(ValueError, match=message + r"images, size=32\), or --input-size 32$"):
+        analyze_model(Flat())
+
+    class Two(nn.Module):
+        def forward(self, x: Tensor, text: Tensor) -> Tensor:
+            return x + text
+
+    with pytest.raises(ValueError, match="must take a batch of images as its only argument; wrap"):
+        analyze_model(Two())
+    odd = nn.Sequential(nn.Flatten(), nn.Linear(3 * 17 * 19, 2))
+    with pytest.raises(ValueError, match=r"give the size of its images: .*size=\(height, width\)"):
+        analyze_model(odd)
+    assert analyze_model(odd, (17, 19)).info.input_size == (17, 19)
+    for wrong in (0, (3,), (3, 17, 19), "32"):
+        with pytest.raises(ValueError, match=r"a positive integer or \(height, width\)"):
+            parse_image_size(wrong)
+
+
+def test_class_names_must_be_unique_and_complete() -> None:
+    assert analyze_model(Flat(), 32, ["cat", "dog", "cow"]).class_names == ("cat", "dog", "cow")
+    assert parse_class_names({2: "cow", 0: "cat", 1: "dog"}, 3) == ("cat", "dog", "cow")
+    with pytest.raises(ValueError, match="a name for each of 3 classes, got 2"):
+        analyze_model(Flat(), 32, ["cat", "dog"])
+    with pytest.raises(ValueError, match="class indices must be 0 to 1"):
+        parse_class_names({1: "cat", 2: "dog"}, 2)
+    with pytest.raises(ValueError, match="must be unique, got 'cat' more than once"):
+        parse_class_names(["cat", "cat"], None)
+    with pytest.raises(TypeError, match="got the string 'cat'"):
+        parse_class_names("cat", None)

@@ -1,0 +1,332 @@
+"""Pages in a browser, with a mouse, with keys, with a finger; and texts that try to be code."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from visattn.geometry.affine import Geometry
+from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
+from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
+
+RNG = np.random.default_rng(3)
+WORDS = ("a", "red", "dog", "runs")
+DOG = PagePhrase(
+    1, 2, ((0.25, 0.5, 0.75, 1.0), (0.0, 0.0, 0.1, 0.2)), (0.625, 0.25), 0.375, pointed=True
+)
+UNSEEN = PagePhrase(3, 1, ((0.9, 0.0, 1.0, 0.1),))
+EVIL = (
+    "<script>window.pwned=1</script>",
+    "<img src=x onerror=window.pwned=2>",
+    "</script><script>window.pwned=3</script>",
+    "</script onload=window.pwned=5 ",
+    "<!--<script -->",
+    '"><svg onload=window.pwned=4>',
+    "'\\\"\u2028\u2029&lt;\x00\udcff",
+    "{{7*7}}$name${caption}",
+)
+
+
+def said(words: tuple[str, ...], **more: Any) -> PageCaption:
+    maps = RNG.random((len(words), 3, 5)) ** 3
+    chances = tuple(np.log(RNG.uniform(0.01, 1, len(words))).tolist())
+    gates = tuple(RNG.random(len(words)).tolist())
+    return PageCaption(words, maps / maps.sum((1, 2), keepdims=True), chances, gates, **more)
+
+
+def page(*captions: PageCaption, size: tuple[int, int] = (48, 80), **options: Any) -> str:
+    pixels = RNG.integers(0, 256, (*size, 3), dtype=np.uint8)
+    return caption_page(pixels, captions, Geometry.identity(size).to_dict(), **options)
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with two captions; two phrases of the first have boxes."""
+    path = tmp_path_factory.mktemp("pages") / "viewer.html"
+    first = said(WORDS, score=-3.25, phrases=(DOG, UNSEEN))
+    second = said(("a", "cat"), score=-4.5, finished=False)
+    path.write_text(page(first, second, name="dog.jpg", index="index.html"), encoding="utf-8")
+    return path
+
+
+def opened(browser: Any, path: Path, **window: Any) -> None:
+    browser.open(path, **window)
+    browser.wait("document.documentElement.classList.contains('alive')")
+
+
+def shown(browser: Any) -> str:
+    """Return a name for what is drawn; none where the photo is alone."""
+    if browser.value("document.getElementById('overlay').hidden"):
+        return "photo"
+    pixels = browser.value("document.getElementById('overlay').toDataURL()")
+    return hashlib.sha256(pixels.encode()).hexdigest()
+
+
+def chosen(browser: Any) -> int:
+    return browser.value(
+        "[...document.querySelectorAll('#words button')]"
+        ".findIndex(button => button.ariaChecked === 'true')"
+    )
+
+
+def text(browser: Any, selector: str) -> str:
+    return browser.value(f"document.querySelector({selector!r}).innerText")
+
+
+def maps_by_word(browser: Any) -> list[str]:
+    drawn = []
+    for _ in browser.value("[...document.querySelectorAll('#words button')].map(one => 0)"):
+        browser.press("ArrowRight" if drawn else "Home")
+        drawn.append(shown(browser))
+    return drawn
+
+
+def test_the_mouse_shows_a_map_and_leaving_brings_back_the_chosen_one(
+    browser: Any, viewer: Path
+) -> None:
+    opened(browser, viewer)
+    maps = maps_by_word(browser)
+    assert len({*maps, "photo"}) == len(WORDS) + 1
+    browser.press("Home")
+    browser.hover("#words button", 2)
+    assert shown(browser) == maps[2]
+    assert text(browser, "#word") == "dog"
+    assert chosen(browser) == 0
+    browser.hover("header .name")
+    assert shown(browser) == maps[0]
+    browser.click("#words button", 3)
+    browser.hover("header .name")
+    assert shown(browser) == maps[3]
+    assert chosen(browser) == 3
+
+
+def test_a_finger_chooses_a_word(browser: Any, viewer: Path) -> None:
+    opened(browser, viewer, width=360, height=740, touch=True)
+    maps = maps_by_word(browser)
+    browser.tap("#words button", 1)
+    browser.wait("document.getElementById('word').innerText === 'red'")
+    assert (shown(browser), chosen(browser)) == (maps[1], 1)
+
+
+def test_keys_go_from_word_to_word(browser: Any, viewer: Path) -> None:
+    opened(browser, viewer)
+    browser.press("Home")
+    visited = [chosen(browser)]
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "ArrowRight", "ArrowLeft", "Home"):
+        browser.press(key)
+        visited.append(chosen(browser))
+    assert visited == [0, 1, 2, 1, 3, 0, 3, 0]
+    browser.press("Escape")
+    assert (shown(browser), chosen(browser)) == ("photo", -1)
+    browser.press("Tab", "Tab")  # the way back, then the words: one stop for all of them
+    assert browser.value("document.activeElement.parentElement.id") == "words"
+    browser.press("ArrowRight")
+    assert browser.value("document.activeElement.innerText").startswith("red")
+    assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert chosen(browser) == 1
+    browser.press("Tab")
+    assert browser.value("document.activeElement.id") == "play"
+
+
+def test_playing_goes_through_the_words_and_ends_with_all_of_them(
+    browser: Any, viewer: Path
+) -> None:
+    slow = viewer.read_text(encoding="utf-8")
+    quick = viewer.with_name("quick.html")
+    assert slow.count("const STEP = 900") == 1
+    # Another script has another hash: without its policy the page runs as before.
+    quick.write_text(
+        slow.replace("const STEP = 900", "const STEP = 30").replace("Content-Security", "X"),
+        encoding="utf-8",
+    )
+    opened(browser, quick)
+    browser.value(
+        "window.seen = []; new MutationObserver(() => seen.push(word.innerText))"
+        ".observe(word, {childList: true})"
+    )
+    browser.press(" ")
+    browser.wait("word.innerText === 'Mean of all maps'")
+    assert browser.value("seen") == [*WORDS, "Mean of all maps"]
+    assert browser.value("play.ariaPressed") == "false"
+    browser.press(" ", "ArrowRight")
+    assert browser.value("play.ariaPressed") == "false"
+
+
+def test_candidates_bring_their_own_words_and_maps(browser: Any, viewer: Path) -> None:
+    opened(browser, viewer)
+    before = maps_by_word(browser)
+    lines = text(browser, "#candidates").splitlines()
+    assert lines == ["1", "a red dog runs", "\u22123.25", "2", "a cat \u2026", "\u22124.50"]
+    browser.click("#candidates button", 1)
+    assert browser.value("[...document.querySelectorAll('.word')].map(one => one.innerText)") == [
+        "a",
+        "cat",
+    ]
+    assert chosen(browser) == 1  # there is no fourth word
+    assert shown(browser) not in before
+    browser.press("ArrowUp", "Escape")
+    assert browser.value("caption.innerText") == "a red dog runs"
+
+
+def test_boxes_and_what_is_known_of_a_word(browser: Any, viewer: Path) -> None:
+    opened(browser, viewer)
+    count = "document.querySelectorAll('#boxes .over').length"
+    assert text(browser, "#word") == "dog"  # a page begins with the last word of a known phrase
+    browser.press("Home")
+    assert browser.value(count) == 0
+    assert text(browser, "#phrase") == "No boxes are known for this word"
+    browser.press("ArrowRight")
+    assert browser.value(count) == 2
+    first = browser.value(
+        "(r => [r.x, r.y, r.width, r.height])(boxes.querySelector('.over').getBoundingClientRect())"
+    )
+    x, y, width, height = browser.value(
+        "(r => [r.x, r.y, r.width, r.height])(photo.getBoundingClientRect())"
+    )
+    assert first == pytest.approx([x + width / 4, y + height / 2, width / 2, height / 2], abs=3)
+    page_data = text(browser, "#grounding")
+    for part in ("red dog", "0.63", "0.38", "+0.25", "inside"):
+        assert part in page_data
+    browser.press("ArrowRight")
+    assert "\u22120.13" in text(browser, "#grounding")
+    browser.click("#outlined")
+    assert browser.value(count) == 0
+    browser.click("#words button", 3)
+    assert "outside the model's input" in text(browser, "#grounding")
+
+
+def test_a_place_on_the_photo_says_which_words_looked_there(browser: Any, viewer: Path) -> None:
+    opened(browser, viewer)
+    strengths = (
+        "[...document.querySelectorAll('#words button')]"
+        ".map(one => one.style.getPropertyValue('--here'))"
+    )
+    browser.hover("#frame")
+    assert browser.value("words.classList.contains('pointed')")
+    assert len({*browser.value(strengths)}) > 2
+    browser.hover("header .name")
+    assert {*browser.value(strengths)} == {"0%"}
+
+
+@pytest.mark.parametrize("width", [360, 820, 1280, 1920])
+def test_nothing_runs_off_a_page(browser: Any, tmp_path: Path, width: int) -> None:
+    long = said(("incomprehensibilities" * 5, *["dog"] * 39), score=-1.0, phrases=(DOG,))
+    (tmp_path / "a.html").write_text(page(long, name="x" * 250, index="i.html"), encoding="utf-8")
+    opened(browser, tmp_path / "a.html", width=width, height=740, dark=True)
+    assert browser.value("document.documentElement.scrollWidth") == width
+    for selector in (".frame", "#words", ".card"):
+        left, right = browser.value(
+            f"(e => (r => [r.left, r.right])(e.getBoundingClientRect()))"
+            f"(document.querySelector('{selector}'))"
+        )
+        assert 0 <= left < right <= width
+
+
+def test_texts_stay_texts_and_nothing_is_asked_for(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    evil = said(EVIL, score=-1.0)
+    path.write_text(page(evil, said(EVIL[::-1]), name=EVIL[0] + EVIL[5]), encoding="utf-8")
+    opened(browser, path)
+    for index in range(len(EVIL)):
+        browser.click("#words button", index)
+    browser.click("#candidates button", 1)
+    browser.click("#candidates button", 0)
+    browser.hover("#frame")
+    assert browser.value("typeof pwned") == "undefined"
+    assert browser.complaints() == []
+    assert browser.requests() == [path.as_uri()]
+    words = browser.value(
+        "[...document.querySelectorAll('#words .word')].map(one => one.textContent)"
+    )
+    assert words[:6] == list(EVIL[:6])
+    assert browser.value("document.querySelector('.name').textContent") == EVIL[0] + EVIL[5]
+    assert browser.value("document.querySelectorAll('script, img, svg, iframe').length") == 5
+
+
+def test_the_policy_of_a_page_is_in_force(browser: Any, viewer: Path) -> None:
+    opened(browser, viewer)
+    browser.value(
+        "window.broken = []; addEventListener('securitypolicyviolation', event =>"
+        "  broken.push(event.effectiveDirective));"
+        "document.body.append(Object.assign(document.createElement('script'),"
+        "  {textContent: 'window.pwned = 1'}));"
+        "document.body.insertAdjacentHTML('beforeend', '<img src=\"https://example.org/a.png\">"
+        '  <p style="color: red" onclick="window.pwned = 2">\');'
+        "fetch('https://example.org/').catch(() => 0); 0"
+    )
+    browser.wait("broken.length >= 5")
+    assert {*browser.value("broken")} == {
+        "script-src-elem", "img-src", "style-src-attr", "script-src-attr", "connect-src"
+    }  # fmt: skip
+    assert browser.value("typeof pwned") == "undefined"
+    assert browser.requests() == [viewer.as_uri()]
+
+
+def test_without_scripts_photo_and_caption_are_there(browser: Any, viewer: Path) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(viewer)
+    page_data = text(browser, "body")
+    height = browser.value("photo.getBoundingClientRect().height")
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert "a red dog runs" in page_data
+    assert "scripts are off" in page_data
+    assert "Opacity" not in page_data
+    assert height > 100
+
+
+NAMES = ("50 % #1?.jpg", 'it\'s "quoted" & <b>', "naïve 犬", "photo 10", "photo 9")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("index")
+    entries = []
+    for number, name in enumerate(NAMES):
+        caption = f"a dog and {number} cats"
+        (folder / f"{name}.html").write_text(f"<title>{number}</title>", encoding="utf-8")
+        image = np.full((30, 40, 3), 50 * number, np.uint8)
+        entries.append(IndexEntry(name, f"{name}.html", caption, thumbnail(image)))
+    evil = IndexEntry(EVIL[0], "no.html", EVIL[1] + EVIL[5], "data:image/jpeg;base64,")
+    (folder / "index.html").write_text(index_page([*entries, evil]), encoding="utf-8")
+    return folder / "index.html"
+
+
+def test_typing_sifts_the_cards(browser: Any, index: Path) -> None:
+    browser.open(index)
+    assert text(browser, "#count") == "6 photos"
+    browser.press("/", *"DOG 1")
+    left = "[...document.querySelectorAll('#cards li:not([hidden]) .name')].map(e => e.textContent)"
+    assert browser.value(left) == ["50 % #1?.jpg", NAMES[1], "photo 10"]
+    assert text(browser, "#count") == "3 of 6 photos"
+    browser.press(*" horse")
+    assert browser.value("document.getElementById('none').hidden") is False
+    assert browser.value("typeof pwned") == "undefined"
+    assert browser.complaints() == []
+    assert browser.requests() == [index.as_uri()]
+
+
+def test_keys_go_from_card_to_card(browser: Any, index: Path) -> None:
+    browser.open(index, width=620)  # two in a row
+    at = "document.activeElement.querySelector('.name')?.textContent"
+    visited = []
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowLeft", "End", "ArrowUp", "Home"):
+        browser.press(key)
+        visited.append(browser.value(at))
+    order = [EVIL[0], "50 % #1?.jpg", NAMES[1], NAMES[2], "photo 9", "photo 10"]
+    listed = browser.value("[...document.querySelectorAll('.name')].map(e => e.textContent)")
+    assert sorted(listed) == sorted(order)
+    assert listed[-2:] == ["photo 9", "photo 10"]
+    assert visited == [listed[i] for i in (0, 1, 3, 2, 5, 3, 0)]
+    browser.press("ArrowUp")
+    assert browser.value("document.activeElement.id") == "filter"
+
+
+@pytest.mark.parametrize("number", range(len(NAMES)))
+def test_a_card_leads_to_its_page_whatever_the_name(browser: Any, index: Path, number: int) -> None:
+    browser.open(index)
+    browser.press("/", *NAMES[number])
+    browser.press("ArrowDown", "Enter")
+    browser.wait("!location.pathname.endsWith('index.html') && document.readyState === 'complete'")
+    assert browser.value("document.title") == str(number)

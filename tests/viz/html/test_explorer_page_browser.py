@@ -1,0 +1,268 @@
+"""The page of a model in a browser: with a mouse, with keys, with a finger."""
+
+import base64
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from visattn.geometry.affine import Geometry
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.html.explorer_page import (
+    ExplorerLayer,
+    ExplorerMap,
+    explorer_page,
+    quantize_weights,
+)
+from visattn.viz.maps.heatmap import overlay
+
+RNG = np.random.default_rng(3)
+GRID, SIZE = (3, 5), (96, 160)
+GEOMETRY = Geometry.identity(SIZE).cropped(0, 30, (96, 100)).resized((60, 100))
+EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=2>"
+
+
+def attention(heads: int, askers: int, grid: tuple[int, int]) -> np.ndarray:
+    cells = grid[0] * grid[1]
+    weights = RNG.random((heads, askers + cells, *grid)) ** 4
+    return 0.9 * weights / weights.sum((2, 3), keepdims=True)
+
+
+LAYERS = (
+    ExplorerLayer(0, "blocks.0", attention(3, 2, GRID), (0, 1, 2), GRID, ("class", "register"),
+                  GRID, 2),
+    ExplorerLayer(1, "blocks.1", attention(2, 0, (6, 10)), (0, 1), (6, 10), (), (6, 10)),
+)  # fmt: skip
+MAPS = (
+    ExplorerMap("Grad-CAM", RNG.random((4, 6)), 0.0, 0.9, facts=(("Explains", "dog"),)),
+    ExplorerMap("gradients", RNG.normal(size=(60, 100)), 0.0, 2.0, signed=True),
+)
+
+
+def photo() -> np.ndarray:
+    down, along = np.mgrid[: SIZE[0], : SIZE[1]] / max(SIZE)
+    layers = (np.sin(9 * down + 3 * along), np.cos(5 * along), np.sin(11 * along * down))
+    return np.stack([127 + 90 * layer for layer in layers], axis=-1).astype(np.uint8)
+
+
+def write(path: Path, **options: Any) -> Path:
+    options = {"layers": LAYERS, "maps": MAPS, "name": "dog.jpg", "model": "ViT", **options}
+    page = explorer_page(photo(), GEOMETRY.to_dict(), **options)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("pages") / "a.html", title="dog, 91 %", index="index.html")
+
+
+def opened(browser: Any, path: Path, **window: Any) -> None:
+    browser.open(path, **window)
+    browser.wait("document.documentElement.classList.contains('alive')")
+
+
+def shown(browser: Any) -> str:
+    if browser.value("document.getElementById('overlay').hidden"):
+        return "photo"
+    pixels = browser.value("document.getElementById('overlay').toDataURL()")
+    return hashlib.sha256(pixels.encode()).hexdigest()
+
+
+def drawn(browser: Any) -> np.ndarray:
+    content = browser.value("document.getElementById('overlay').toDataURL()").split(",")[1]
+    return np.array(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
+
+
+def text(browser: Any, selector: str) -> str:
+    return browser.value(f"document.querySelector({selector!r}).innerText")
+
+
+def click_at(browser: Any, x: float, y: float) -> None:
+    """Click on a place of the photo, in shares of it."""
+    left, top, width, height = browser.value(
+        "(r => [r.x, r.y, r.width, r.height])(frame.getBoundingClientRect())"
+    )
+    at = {"x": left + x * width, "y": top + y * height}
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        browser.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+
+
+def expected(page: Path, browser: Any, values: np.ndarray, **scale: Any) -> np.ndarray:
+    """Return what Python draws on the photo that the page holds, at the page's size."""
+    embedded = page.read_text(encoding="utf-8").split("data:image/jpeg;base64,")[1].split('"')[0]
+    small = Image.open(io.BytesIO(base64.b64decode(embedded))).convert("RGB")
+    size = browser.value("[overlay.height, overlay.width]")
+    large = browser.value(
+        "(() => { const c = document.createElement('canvas'); c.width = overlay.width;"
+        "c.height = overlay.height; const p = c.getContext('2d'); p.imageSmoothingQuality = 'high';"
+        "p.drawImage(photo, 0, 0, c.width, c.height); return c.toDataURL() })()"
+    )
+    assert small.size == (SIZE[1], SIZE[0])
+    pixels = Image.open(io.BytesIO(base64.b64decode(large.split(",")[1]))).convert("RGB")
+    item = AttentionMap(torch.from_numpy(values).float(), "a", "gradient", GEOMETRY)
+    return overlay(np.array(pixels), item.resize_to_image(tuple(size)).numpy(), **scale)
+
+
+def back(weights: np.ndarray) -> np.ndarray:
+    codes, tops = quantize_weights(weights)
+    return (codes / 255.0) ** 2 * tops[..., None, None]
+
+
+def test_a_method_is_drawn_as_python_draws_it(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    assert text(browser, "#shown") == "Grad-CAM"
+    wanted = expected(page, browser, MAPS[0].values, vmax=0.9)
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+    browser.click("#maps button", 1)
+    wanted = expected(page, browser, MAPS[1].values, vmax=2.0, signed=True)
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+    assert text(browser, "#low") == "\u22122.0"
+    assert text(browser, "#facts") == ""
+
+
+def test_a_tile_shows_its_head_on_the_scale_of_all(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    browser.click("#tiles button", 1)
+    assert text(browser, "#shown") == "Layer 0, head 1"
+    assert "query: the class token" in text(browser, "#query")
+    rows = back(LAYERS[0].weights)[:, 0]
+    top = max(sorted(row.max() for row in rows)[1], 4 / 15)
+    wanted = expected(page, browser, rows[1], vmax=top)
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+    browser.click("#shared button", 1)
+    wanted = expected(page, browser, rows[1], vmax=rows[1].max())
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+    browser.click("#tiles button", 3)
+    assert text(browser, "#shown") == "Layer 0, mean of all heads"
+    wanted = expected(page, browser, rows.mean(0), vmax=rows.mean(0).max())
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+
+
+def test_a_place_on_the_photo_asks(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    browser.click("#tiles button", 0)
+    click_at(browser, (30 + 75) / 160, 0.55)  # the fourth of five columns, the middle row
+    assert "query: this patch" in text(browser, "#query")
+    left, right = browser.value(
+        "(r => [r.left, r.right])(boxes.querySelector('.over').getBoundingClientRect())"
+    )
+    start, width = browser.value("(r => [r.left, r.width])(photo.getBoundingClientRect())")
+    assert (left - start) / width == pytest.approx((30 + 60) / 160, abs=0.02)
+    assert (right - start) / width == pytest.approx((30 + 80) / 160, abs=0.02)
+    browser.click("#shared button", 1)
+    row = back(LAYERS[0].weights)[0, 2 + 5 + 3]
+    wanted = expected(page, browser, row, vmax=row.max())
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+    browser.click("#tiles button", 4)  # another layer, whose grid is finer
+    assert "this patch" in text(browser, "#query")
+    row = back(LAYERS[1].weights)[0, 3 * 10 + 7]
+    wanted = expected(page, browser, row, vmax=row.max())
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+
+
+def test_what_the_network_did_not_see_asks_nothing(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    before = shown(browser)
+    click_at(browser, 0.05, 0.5)
+    assert shown(browser) == before
+
+
+def test_who_has_no_such_token_is_not_asked(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    names = "[...document.querySelectorAll('#queries button')].map(e => e.innerText)"
+    assert browser.value(names) == ["Class token", "Register token", "All patches"]
+    off = "[...document.querySelectorAll('#tiles button')].map(e => e.disabled)"
+    assert browser.value(off) == [False] * 4 + [True] * 3
+    browser.click("#queries button", 2)
+    assert browser.value(off) == [False] * 7
+    browser.click("#shared button", 1)
+    browser.click("#tiles button", 4)
+    row = back(LAYERS[1].weights)[0].mean(0)
+    wanted = expected(page, browser, row, vmax=row.max())
+    assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
+
+
+def test_keys_walk_over_the_wall_and_over_the_photo(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    browser.click("#queries button", 2)
+    browser.click("#tiles button", 0)
+    visited = []
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "End", "ArrowUp"):
+        browser.press(key)
+        visited.append(text(browser, "#shown"))
+    assert visited == [
+        "Layer 0, head 1", "Layer 1, head 1", "Layer 1, head 0", "Layer 1, mean of all heads",
+        "Layer 0, head 2",
+    ]  # fmt: skip
+    browser.value("frame.focus()")
+    browser.press("ArrowLeft", "ArrowLeft")
+    assert "query: this patch" in text(browser, "#query")
+    browser.press("Escape")
+    assert shown(browser) == "photo"
+
+
+def test_hovering_previews_a_tile_and_leaving_brings_back(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    before = shown(browser)
+    browser.hover("#tiles button", 2)
+    assert text(browser, "#shown") == "Layer 0, head 2"
+    assert shown(browser) != before
+    browser.hover("header .name")
+    assert shown(browser) == before
+
+
+def test_a_finger_asks(browser: Any, page: Path) -> None:
+    opened(browser, page, width=360, height=740, touch=True)
+    browser.tap("#tiles button", 0)
+    browser.wait("shown.innerText === 'Layer 0, head 0'")
+    browser.tap("#frame")
+    browser.wait("query.innerText.includes('this patch')")
+
+
+@pytest.mark.parametrize("width", [360, 820, 1280, 1920])
+def test_nothing_runs_off(browser: Any, tmp_path: Path, width: int) -> None:
+    wide = ExplorerLayer(23, "x" * 90, attention(24, 1, GRID), tuple(range(24)), GRID, ("class",),
+                         GRID, 1)  # fmt: skip
+    path = write(tmp_path / "a.html", layers=[wide] * 24, name="x" * 250, model="y" * 250)
+    opened(browser, path, width=width, height=740, dark=True)
+    assert browser.value("document.documentElement.scrollWidth") == width
+
+
+def test_a_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) -> None:
+    opened(browser, write(tmp_path / "a.html", layers=()))
+    assert browser.value("heads.hidden")
+    assert browser.value("queries.children.length") == 0
+    before = shown(browser)
+    click_at(browser, 0.5, 0.5)
+    assert shown(browser) == before
+    assert browser.complaints() == []
+
+
+def test_texts_stay_texts_and_nothing_is_asked_for(browser: Any, tmp_path: Path) -> None:
+    layer = ExplorerLayer(0, EVIL, attention(1, 1, GRID), (0,), GRID, (EVIL,), GRID, 1)
+    evil = ExplorerMap(EVIL, np.ones((2, 2)), unit=EVIL, facts=((EVIL, EVIL),))
+    names = {"name": EVIL, "model": EVIL, "title": EVIL}
+    path = write(tmp_path / "a.html", layers=[layer], maps=[evil], **names)
+    opened(browser, path)
+    browser.click("#tiles button", 0)
+    click_at(browser, 0.5, 0.5)
+    browser.click("#queries button", 0)
+    assert browser.value("typeof pwned") == "undefined"
+    assert browser.complaints() == []
+    assert browser.requests() == [path.as_uri()]
+
+
+def test_without_scripts_the_photo_is_there(browser: Any, page: Path) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(page)
+    page_data = text(browser, "body")
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert "dog, 91 %" in page_data
+    assert "scripts are off" in page_data
+    assert "Opacity" not in page_data

@@ -1,0 +1,140 @@
+"""What a browser draws is what Python draws, pixel by pixel."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from visattn.data.images.resize import ResizeSpec, resize_geometry
+from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+from visattn.pipelines.captioning import ResizeMode, caption
+from visattn.pipelines.draw_captions import overlay as draw
+from visattn.pipelines.draw_pages import caption_html
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.html.caption_page import PageCaption, caption_page
+from visattn.viz.maps.heatmap import Style, overlay
+
+WORDS = ("a", "red", "dog")
+TOLERANCE = 2  # of 255
+
+
+def photo(y: int, x: int) -> np.ndarray:
+    """Return a landscape with soft edges: no two decoders differ much in it."""
+    down, along = np.mgrid[:y, :x] / max(y, x)
+    layers = (np.sin(9 * down + 3 * along), np.cos(5 * along - down), np.sin(11 * along * down))
+    return np.stack([127 + 120 * layer for layer in layers], axis=-1).astype(np.uint8)
+
+
+def grids(y: int, x: int) -> torch.Tensor:
+    maps = torch.rand(3, y, x, generator=torch.Generator().manual_seed(5)) ** 4
+    return maps / maps.sum((1, 2), keepdim=True)
+
+
+def write(path: Path, pixels: np.ndarray, maps: AttentionMap, **options: Any) -> Image.Image:
+    """Write a page and return the photo that it holds."""
+    assert maps.geometry is not None
+    shown = PageCaption(WORDS, maps.values.numpy())
+    page = caption_page(pixels, [shown], maps.geometry.to_dict(), **options)
+    path.write_text(page, encoding="utf-8")
+    embedded = page.split("data:image/jpeg;base64,")[1].split('"')[0]
+    return Image.open(io.BytesIO(base64.b64decode(embedded))).convert("RGB")
+
+
+def drawn(browser: Any) -> np.ndarray:
+    browser.wait("document.documentElement.classList.contains('alive')")
+    content = browser.value("document.getElementById('overlay').toDataURL()").split(",")[1]
+    return np.array(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
+
+
+GEOMETRIES = {
+    "crop": resize_geometry((211, 653), ResizeSpec((224, 224))),
+    "tall crop": resize_geometry((653, 211), ResizeSpec((224, 160), shorter=170), orientation=6),
+    "squash": resize_geometry((211, 653), ResizeSpec((224, 224), mode="squash")),
+    "pad": resize_geometry((211, 653), ResizeSpec((224, 224), mode="pad")),
+    "mirror": resize_geometry((211, 653), ResizeSpec((224, 224))).flipped(),
+    "turned": resize_geometry((653, 211), ResizeSpec((224, 160)), orientation=6).to_stored(),
+    "turned back": resize_geometry((653, 211), ResizeSpec((224, 160)), orientation=5).to_stored(),
+}
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    distance = np.abs(found.astype(int) - expected)
+    assert distance.max() <= TOLERANCE, f"{(distance.max(2) > TOLERANCE).mean():.2%} of pixels"
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_maps_lie_where_python_lays_them(browser: Any, tmp_path: Path, name: str) -> None:
+    geometry = GEOMETRIES[name]
+    maps = AttentionMap(grids(5, 7), "look", "words", geometry, {}, WORDS)
+    kept = write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.11)
+    browser.open(tmp_path / "a.html")
+    for word, smooth in ((1, True), (2, False)):
+        browser.click("#words button", word)
+        browser.click("#cells button", 0 if smooth else 1)
+        placed = maps[word].resize_to_image((kept.height, kept.width), smooth=smooth).numpy()
+        close(drawn(browser), overlay(np.array(kept), placed, vmax=0.11))
+
+
+def test_controls_do_what_their_options_do_in_python(browser: Any, tmp_path: Path) -> None:
+    geometry = GEOMETRIES["pad"]
+    maps = AttentionMap(grids(5, 7), "look", "words", geometry, {}, WORDS)
+    kept = np.array(write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.09))
+    mean = AttentionMap(maps.values.mean(0), "look", "words", geometry).resize_to_image()
+    browser.open(tmp_path / "a.html")
+    browser.click("#mean")
+    assert browser.value("document.getElementById('opacity').value") == "70"
+    browser.value("document.getElementById('opacity').focus()")
+    browser.press(*["ArrowRight"] * 13)
+    close(drawn(browser), overlay(kept, mean.numpy(), vmax=0.09, opacity=0.83))
+    browser.value("document.getElementById('threshold').focus()")
+    browser.press("End", *["ArrowLeft"] * 35)
+    close(drawn(browser), overlay(kept, mean.numpy(), vmin=0.6 * 0.09, vmax=0.09, opacity=0.83))
+    browser.press("Home")
+    browser.click("#style button", 1)
+    close(drawn(browser), overlay(kept, mean.numpy(), vmax=0.09, style="light"))
+    assert browser.value("document.getElementById('opacity').disabled")
+
+
+@pytest.mark.parametrize("style", ["heat", "light"])
+def test_a_small_photo_is_drawn_larger(browser: Any, tmp_path: Path, style: Style) -> None:
+    geometry = resize_geometry((61, 107), ResizeSpec((32, 32)))
+    maps = AttentionMap(grids(3, 3), "look", "words", geometry, {}, WORDS)
+    kept = write(tmp_path / "a.html", photo(61, 107), maps, style=style, opacity=0.9, vmax=0.3)
+    browser.open(tmp_path / "a.html")
+    browser.place("#words button")  # the script is at work once the photo is decoded
+    browser.press("Home")
+    size = (8 * 61, 8 * 107)
+    larger = np.array(kept.resize((size[1], size[0]), Image.Resampling.BICUBIC))
+    expected = overlay(
+        larger, maps[0].resize_to_image(size).numpy(), style=style, opacity=0.9, vmax=0.3
+    )
+    distance = np.abs(drawn(browser).astype(int) - expected)
+    assert distance.max() <= 40  # at the edges each enlarges in its own way
+    assert distance.mean() <= 1
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad"])
+def test_a_photo_of_a_turned_camera_is_shown_upright(
+    browser: Any, tmp_path: Path, fit: ResizeMode
+) -> None:
+    encoder = SmallEncoder((24, 40), channels=12)
+    model = ShowAttendTell((*SPECIAL_TOKENS, *WORDS), encoder, hidden_size=7).eval()
+    exif, upright = Image.Exif(), Image.fromarray(photo(653, 211))
+    exif[274] = 6
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.png", exif=exif)
+    (said,) = caption(model, tmp_path / "a.png", resize_mode=fit, min_length=3, max_length=3)
+    text = caption_html(tmp_path / "a.png", said)
+    (tmp_path / "a.html").write_text(text, encoding="utf-8")
+    browser.open(tmp_path / "a.html")
+    browser.click("#words button", 1)
+    expected = np.asarray(draw(upright, said.maps[1], vmax=said.maps.display_range()[1]))
+    distance = np.abs(drawn(browser).astype(int) - expected)
+    assert distance.max() <= 20  # the photo in the page is a JPEG
+    assert distance.mean() <= 1

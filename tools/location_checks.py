@@ -1,0 +1,158 @@
+"""Check that perturbed blocks of pixels change features and attention at their locations."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from visattn.attribution.explained_model import analyze_model
+from visattn.recording.feature_layers import to_grid
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.quadrant_probe import QuadrantProbe
+from visattn.recording.recorder import record
+
+
+@dataclass(frozen=True)
+class LocationCheck:
+    """Numbers of perturbed blocks of pixels that were localized.
+
+    Args:
+        name: Name of the model.
+        layer: Default layer of class activation maps, or the reason for none.
+        features: Blocks localized in the features of that layer, and all blocks.
+        attention: Blocks localized in the keys of the first and last layer, and all blocks.
+    """
+
+    name: str
+    layer: str
+    features: tuple[int, int]
+    attention: tuple[int, int]
+
+    def row(self) -> str:
+        """Return the row of the table."""
+        counts = [f"{hits} of {count}" if count else "" for hits, count in
+            (self.features, self.attention)]  # fmt: skip
+        return f"| {self.name} | {self.layer} | {counts[0]} | {counts[1]} |"
+
+
+def check_locations(
+    name: str, model: nn.Module, size: tuple[int, int] | None = None
+) -> LocationCheck:
+    """Perturb single blocks of pixels and localize the changes.
+
+    Attention is replaced by the identity for features, so that random weights do not spread a
+    change.
+
+    Args:
+        name: Name of the model.
+        model: The model, in evaluation mode.
+        size: Height and width of its images; None for its default.
+    """
+    explained = analyze_model(model.double(), size)  # changes may be small with random weights
+    info = explained.info
+    attention = (0, 0)
+    if info.attention_layers:
+        ends = dict.fromkeys((info.attention_layers[0].site, info.attention_layers[-1].site))
+        attention = _sum_counts(_localize_in_keys(explained, site) for site in ends)
+    if not info.feature_layers:
+        return LocationCheck(name, info.features_error, (0, 0), attention)
+    site = info.feature_layers[-1]
+    blocks = _block_cells(site.grid)
+    with torch.no_grad(), _identity_attention(model, site.site) as outputs:
+        explained.scores(_perturbed_images(info, site.grid, blocks))
+    features = to_grid(outputs[0], site)
+    change = (features[1:] - features[:1]).square().sum(1)
+    layer = f"{site.site}, {site.grid[0]} x {site.grid[1]}"
+    return LocationCheck(name, layer, _count_localized(change, blocks), attention)
+
+
+def _localize_in_keys(explained: ExplainedModel, site: str) -> tuple[int, int]:
+    layer = next(layer for layer in explained.info.attention_layers if layer.site == site)
+    grid = layer.key_grid or layer.grid
+    blocks = _block_cells(grid)
+    blocks = blocks if layer.window_size is not None else blocks[:3]
+    images = _perturbed_images(explained.info, grid, blocks)
+    if layer.window_size is None:  # the values, as the probe records them
+        probe = QuadrantProbe(explained.model, (1, 1))
+        with torch.no_grad(), probe.identity_attention():
+            explained.scores(images)
+        values = probe.result.attention_tokens[site, 0].keys[:, 0]
+        values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
+    else:
+        with torch.no_grad(), record(explained.model, layers=[site]) as records:
+            explained.scores(images)
+        values = records.maps[0].values.flatten(1, -3)
+    return _count_localized((values[1:] - values[:1]).square().sum(1), blocks)
+
+
+def _block_cells(grid: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return cells of a grid without mirror symmetry."""
+    shares = ((0.15, 0.3), (0.3, 0.85), (0.7, 0.1), (0.85, 0.6), (0.5, 0.45))
+    cells = ((int(rows * grid[0]), int(columns * grid[1])) for rows, columns in shares)
+    return list(dict.fromkeys(cells))
+
+
+def _block_radius(grid: tuple[int, int]) -> tuple[int, int]:
+    """Return the number of cells on each side of the center of a block."""
+    return (grid[0] + 1) // 8, (grid[1] + 1) // 8
+
+
+def _perturbed_images(
+    info: ModelInfo, grid: tuple[int, int], blocks: list[tuple[int, int]]
+) -> torch.Tensor:
+    """Return noise, and copies with other noise in one block each."""
+    height, width = info.input_size
+    random = torch.Generator().manual_seed(3)
+    base, other = torch.randn(2, len(info.mean), height, width, generator=random)
+    images = [base]
+    for block in blocks:
+        image = base.clone()
+        (top, low), (left, counts) = (
+            (int((at - reach) * side / cells), -int(-(at + reach + 1) * side // cells))
+            for at, reach, side, cells in zip(
+                block, _block_radius(grid), info.input_size, grid, strict=True
+            )
+        )
+        region = slice(max(top, 0), low), slice(max(left, 0), counts)
+        image[:, *region] = 2 * other[:, *region]
+        images.append(image)
+    return torch.stack(images).double()
+
+
+@contextmanager
+def _identity_attention(model: nn.Module, site: str) -> Iterator[list[torch.Tensor]]:
+    """Replace attention by the identity, and collect the outputs of a module."""
+    outputs: list[torch.Tensor] = []
+    probe = QuadrantProbe(model, (1, 1))
+
+    def keep(_: nn.Module, __: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = model.get_submodule(site).register_forward_hook(keep)
+    with probe.identity_attention():
+        yield outputs
+    handle.remove()
+
+
+def _count_localized(change: torch.Tensor, blocks: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return how many blocks change most at their own location, and the number of blocks.
+
+    Changes are compared relative to the mean of each block and of each location.
+    """
+    level = (change + 1e-9 * change.max()).double().log()
+    level -= level.flatten(1).mean(1)[:, None, None]
+    down, across = _block_radius((change.shape[1], change.shape[2]))
+    parts = [
+        level[:, max(row - down, 0) : row + down + 1, max(column - across, 0) : column + across + 1]
+        for row, column in blocks
+    ]
+    local = torch.stack([part.flatten(1).mean(1) for part in parts], 1)
+    most = (local - local.mean(0)).argmax(0)
+    return int((most == torch.arange(len(blocks))).sum()), len(blocks)
+
+
+def _sum_counts(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    hits, count = zip(*counts, strict=True)
+    return sum(hits), sum(count)

@@ -1,0 +1,46 @@
+"""`visattn configs`: list the configs that come with visattn, or print one to copy."""
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from visattn.commands.options.arguments import CommandParser
+from visattn.io.config_files import find_config, list_configs
+
+_DESCRIPTION = """\
+List the configs that come with visattn, each one an experiment, or print one to copy and edit.
+visattn fit --config NAME trains one of them from any directory."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the options of the command."""
+    options = CommandParser(prog="visattn configs", description=_DESCRIPTION)
+    options.add_argument("name", nargs="?", metavar="NAME", help="config to print (default: list)")
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the list of configs, or the text of one; return 0, or 2 if there is none.
+
+    Example:
+        >>> main(["scenes_demo"])
+        # Captioning on rendered scenes: ...
+        0
+    """
+    args = build_parser().parse_args(argv)
+    if args.name is None:
+        columns = shutil.get_terminal_size((100, 24)).columns
+        configs = list_configs()
+        width = max(map(len, configs))
+        for name, purpose in configs.items():
+            room = max(columns - width - 2, 20)
+            print(f"{name:{width}}  {textwrap.shorten(purpose, room, placeholder=' ...')}")
+        return 0
+    try:
+        print(find_config(args.name).read_text(), end="")
+    except FileNotFoundError as error:
+        print(f"visattn: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,200 @@
+"""Argument parser of the commands and the types of its values."""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
+LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Argument parser with short error messages and suggestions for mistyped options.
+
+    Example:
+        >>> parser = CommandParser(prog="visattn caption")
+        >>> _ = parser.add_argument("--weights")
+        >>> parser.parse_args(["--wieghts", "a"])
+        Traceback (most recent call last):
+        SystemExit: 2
+    """
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**options)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and the closest known option, and exit with code 2."""
+        known = list(_option_names(self))
+        typed = re.findall(r"(?<!\S)--?[\w-]+", message) if "unrecognized" in message else []
+        close = [match for name in typed for match in get_close_matches(name, known, n=1)]
+        hint = f"; did you mean {' '.join(dict.fromkeys(close))}?" if close else ""
+        help_line = f"{self.prog} --help lists all options"
+        self.exit(2, f"{self.prog}: error: {message}{hint}\n{help_line}\n")
+
+
+def _option_names(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the options of a parser and of its subcommands."""
+    for action in parser._actions:  # noqa: SLF001 (argparse has no public list)
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for subparser in action.choices.values():
+                yield from _option_names(subparser)
+
+
+def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
+    """Return an argument type for integers of a closed range.
+
+    Args:
+        lowest: Smallest accepted value.
+        highest: Largest accepted value.
+
+    Raises:
+        argparse.ArgumentTypeError: By the returned function, if the text is not an integer of the
+            range.
+
+    Example:
+        >>> whole_number(1, 1000)("16")
+        16
+        >>> whole_number(1, 1000)("100000000000000000000")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: must be a whole number from 1 to 1,000, got '1000000000000...
+    """
+
+    def parse(text: str) -> int:
+        plain = re.fullmatch(r"[+-]?[0-9]{1,20}", text)
+        if plain is None or not lowest <= int(text) <= highest:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number from {lowest:,} to {highest:,}, got {quoted(text)}"
+            )
+        return int(text)
+
+    return parse
+
+
+def real_number(lowest: float, highest: float) -> Callable[[str], float]:
+    """Return an argument type for finite numbers of a closed range.
+
+    Args:
+        lowest: Smallest accepted value.
+        highest: Largest accepted value.
+
+    Raises:
+        argparse.ArgumentTypeError: By the returned function, if the text is not a number of the
+            range.
+
+    Example:
+        >>> real_number(-10, 10)("0.7")
+        0.7
+        >>> real_number(-10, 10)("nan")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: must be a number from -10 to 10, got 'nan'
+    """
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            value = math.nan
+        if not lowest <= value <= highest:
+            raise argparse.ArgumentTypeError(
+                f"must be a number from {lowest:g} to {highest:g}, got {quoted(text)}"
+            )
+        return value
+
+    return parse
+
+
+# Upper bounds beyond which neither memory nor a folder is large enough.
+batch_size = whole_number(1, 65_536)
+count = whole_number(1, 1_000_000)
+seed = whole_number(0, LARGEST_SEED)
+
+
+def quoted(text: str) -> str:
+    """Return typed text in quotation marks, shortened to 40 characters.
+
+    Example:
+        >>> quoted("7" * 5000)
+        "'7777777777777777777777777777777777777...'"
+    """
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+def named_value(text: str) -> tuple[str, Any]:
+    """Return name and value of NAME=VALUE.
+
+    A value is a number, true, false, null, a list (brackets are optional), or else a string.
+
+    Raises:
+        argparse.ArgumentTypeError: If the name is missing.
+
+    Example:
+        >>> named_value("mean=0.5,0.5"), named_value("pad_type=same")
+        (('mean', [0.5, 0.5]), ('pad_type', 'same'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    for literal in (value, f"[{value}]") if "," in value else (value,):
+        try:
+            return name, json.loads(literal)
+        except ValueError:
+            continue
+    return name, value
+
+
+def height_width(text: str) -> tuple[int, int]:
+    """Return height and width from `N` (a square) or `HEIGHTxWIDTH`.
+
+    Raises:
+        argparse.ArgumentTypeError: If the text has another form.
+
+    Example:
+        >>> height_width("32"), height_width("48x64")
+        ((32, 32), (48, 64))
+    """
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
+    height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if min(height, width) < 1 or max(height, width) > LONGEST_SIDE:
+        raise argparse.ArgumentTypeError(
+            f"must be N or HEIGHTxWIDTH, each from 1 to {LONGEST_SIDE:,}, got {quoted(text)}"
+        )
+    return height, width
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add `--device`."""
+    parser.add_argument(
+        "--device", default="cpu", help="torch device: cpu, cuda, cuda:1, mps (default: cpu)"
+    )
+
+
+def add_resize_mode(parser: argparse.ArgumentParser, *, default: str | None = "crop") -> None:
+    """Add `--resize-mode`; without a default the preprocessing of the model applies."""
+    parser.add_argument(
+        "--resize-mode",
+        choices=("crop", "squash", "pad"),
+        default=default,
+        help="fit an image to the input size: center crop, change of aspect ratio, or padding "
+        f"(default: {default or 'preprocessing of the model'})",
+    )
+
+
+def add_images(parser: argparse.ArgumentParser) -> None:
+    """Add the positional arguments `images` and the option `--strict`."""
+    parser.add_argument(
+        "images",
+        nargs="+",
+        type=Path,
+        metavar="IMAGE_OR_FOLDER",
+        help="image files, or folders that are searched recursively",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="stop at the first unreadable image (default: skip)"
+    )

@@ -1,0 +1,57 @@
+"""Helpers for error messages: similar names, and the user's code that raised an exception."""
+
+import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+_PACKAGE = f"{Path(__file__).parent.parent}/"
+_FOREIGN = ("site-packages", "dist-packages", f"{Path(traceback.__file__).parent}/", _PACKAGE)
+_MAX_LISTED = 16
+
+
+def did_you_mean(name: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return a hint with the names that are most similar to an unknown one.
+
+    Without a similar name, the hint lists the choices.
+
+    Args:
+        name: The unknown name.
+        choices: The valid names.
+        cutoff: How similar names must be, in [0, 1], as `difflib.get_close_matches` takes it.
+
+    Example:
+        >>> did_you_mean("rise1", ["rise", "rollout"])
+        'did you mean rise?'
+        >>> did_you_mean("x", ["rise", "rollout"])
+        'choose from rise, rollout'
+    """
+    names = list(choices)
+    *others, last = get_close_matches(name, names, n=3, cutoff=cutoff) or [""]
+    if last:
+        return f"did you mean {' or '.join(filter(None, [', '.join(others), last]))}?"
+    listed = ", ".join(names[:_MAX_LISTED])
+    return f"choose from {listed}{', ...' if len(names) > _MAX_LISTED else ''}"
+
+
+def user_code_location(error: BaseException) -> str:
+    """Return file, line and function of the user's own code that raised an exception; "" for none.
+
+    Frames of this package, of Python and of installed packages are skipped.
+
+    Args:
+        error: The exception.
+
+    Example:
+        >>> user_code_location(SyntaxError("a typo", ("net.py", 3, 1, "x =")))
+        'net.py, line 3'
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_user_code(frame.filename)]
+    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
+
+
+def _is_user_code(file: str) -> bool:
+    return not file.startswith("<") and not any(part in file for part in _FOREIGN)

@@ -1,0 +1,298 @@
+"""LSTM caption decoder with an exchangeable attention module."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.functional.captioning.losses import packed_indices
+from visattn.models.captioner import AttentionStep, TeacherForcedOutput
+
+
+@dataclass(frozen=True)
+class AttendingDecoderState:
+    """Annotations and keys of an image, and the LSTM state of each of its hypotheses."""
+
+    annotations: Float[Tensor, "b n c"]
+    keys: Float[Tensor, "b n d"]
+    hidden: Float[Tensor, "b *k h"]
+    cell: Float[Tensor, "b *k h"]
+
+    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
+        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
+        index = parents.unsqueeze(-1).expand(-1, -1, self.hidden.shape[-1])
+        return replace(self, hidden=self.hidden.gather(1, index), cell=self.cell.gather(1, index))
+
+    def select_images(self, kept: Tensor | slice) -> Self:
+        """Return the state of some images, chosen by index, by boolean mask or by slice."""
+        return type(self)(
+            self.annotations[kept], self.keys[kept], self.hidden[kept], self.cell[kept]
+        )
+
+
+class CaptionAttention(nn.Module, ABC):
+    """Selects what the decoder reads from the grid before each word.
+
+    Soft attention takes the expectation over all places. Other selections, such as a sampled place
+    (hard attention) or a visual sentinel (adaptive attention), subclass this class; the LSTM in
+    `AttendingDecoder` stays the same. The state holds hidden state and memory cell.
+    """
+
+    @property
+    @abstractmethod
+    def hidden_weight(self) -> Float[Tensor, "q h"]:
+        """Weights, without biases, of all linear maps of the hidden state, stacked.
+
+        Teacher forcing computes them and the recurrent product of the LSTM as one product.
+        """
+
+    @abstractmethod
+    def project_keys(
+        self, annotations: Float[Tensor, "b n c"], grid_size: tuple[int, int]
+    ) -> Float[Tensor, "b n d"]:
+        """Return the part of the scores that is the same for all words, computed once per image.
+
+        Args:
+            annotations: Features of the grid, row by row.
+            grid_size: Rows and columns of the grid.
+        """
+
+    @abstractmethod
+    def forward(self, state: AttendingDecoderState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
+        """Return the context vector and the attention of each hypothesis."""
+
+    @abstractmethod
+    def attend_projected(
+        self, projected: Float[Tensor, "r q"], state: AttendingDecoderState
+    ) -> tuple[Float[Tensor, "r c"], AttentionStep]:
+        """Do the same for teacher forcing, with one caption per row.
+
+        Args:
+            projected: The hidden state times `hidden_weight`.
+            state: Hidden state and cell have no beam axis here.
+        """
+
+
+class SoftAttention(CaptionAttention):
+    """Soft attention: the expected feature under additive attention, scaled by a gate.
+
+    Args:
+        feature_dim: Number of feature channels.
+        hidden_size: Hidden size of the LSTM.
+        attention_dim: Dimension in which features and hidden state are compared.
+
+    Source:
+        Xu et al. 2015, arXiv:1502.03044, equations 4 to 6 and 13; the gate beta is the scalar of
+        section 4.2.1.
+    """
+
+    def __init__(self, feature_dim: int, hidden_size: int, attention_dim: int) -> None:
+        super().__init__()
+        self.attention_dim = attention_dim
+        self.scorer = AdditiveAttention(
+            feature_dim, query_dim=hidden_size, attention_dim=attention_dim
+        )
+        self.gate = nn.Linear(hidden_size, 1)
+
+    @property
+    def hidden_weight(self) -> Float[Tensor, "q h"]:
+        """Weights of the query and of the gate, stacked."""
+        return torch.cat((self.scorer.query.weight, self.gate.weight))
+
+    def project_keys(
+        self, annotations: Float[Tensor, "b n c"], grid_size: tuple[int, int]
+    ) -> Float[Tensor, "b n d"]:
+        """Return the keys of the additive attention."""
+        self.scorer.tap.grid = grid_size
+        return self.scorer.project_keys(annotations)
+
+    def forward(self, state: AttendingDecoderState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
+        """Return the gated expected feature and the attention of each hypothesis."""
+        context, weights = self.scorer(state.hidden, state.annotations, state.keys)
+        gate = self.gate(state.hidden).sigmoid()
+        return gate * context, AttentionStep(weights, gate.squeeze(-1))
+
+    def attend_projected(
+        self, projected: Float[Tensor, "r q"], state: AttendingDecoderState
+    ) -> tuple[Float[Tensor, "r c"], AttentionStep]:
+        """Do the same for teacher forcing, with one caption per row."""
+        query, gate = projected.split((self.attention_dim, 1), 1)
+        context, weights = self.scorer.attend(query, state.annotations, state.keys)
+        gate = (gate + self.gate.bias).sigmoid()
+        return gate * context, AttentionStep(weights, gate.squeeze(-1))
+
+
+class AttendingDecoder(nn.Module):
+    """LSTM decoder that attends to the feature grid before each word.
+
+    At each step the attention module computes a context vector from the previous hidden state; the
+    LSTM reads the previous word and the context vector; the deep output layer predicts the next
+    word from the new hidden state, the previous word and the context vector.
+
+    Args:
+        num_words: Size of the vocabulary.
+        in_channels: Number of channels of the encoder's features.
+        attention: Builds the attention module from the feature dimension and the hidden size.
+        embed_dim: Dimension of the word embeddings.
+        hidden_size: Hidden size of the LSTM.
+        dropout: Dropout rate on word embeddings and before the vocabulary.
+        feature_proj_dim: Dimension to which features are projected, once per image; None for no
+            projection.
+        feature_dropout: Dropout rate on features before the projection.
+
+    Raises:
+        ValueError: If there is feature dropout without a projection.
+
+    Example:
+        >>> from functools import partial
+        >>> decoder = AttendingDecoder(11, 8, partial(SoftAttention, attention_dim=7))
+        >>> state = decoder.start(torch.zeros(2, 8, 3, 5))
+        >>> logits, state, attention = decoder.step(state, torch.ones(2, 1, dtype=torch.long))
+        >>> logits.shape, attention.weights.shape
+        (torch.Size([2, 1, 11]), torch.Size([2, 1, 15]))
+
+    Source:
+        Xu et al. 2015, arXiv:1502.03044, equations 1 to 3 and 7. The projection, with layer norm
+        and ReLU, is not in the paper.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        in_channels: int,
+        attention: Callable[[int, int], CaptionAttention],
+        *,
+        embed_dim: int = 128,
+        hidden_size: int = 256,
+        dropout: float = 0.1,
+        feature_proj_dim: int | None = None,
+        feature_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if feature_dropout and feature_proj_dim is None:
+            raise ValueError(
+                f"feature_dropout={feature_dropout} needs a feature projection: set "
+                "feature_proj_dim, or feature_dropout to 0"
+            )
+        self.feature_dim = feature_proj_dim or in_channels
+        self.embed_dim, self.hidden_size = embed_dim, hidden_size
+        self.feature_proj = (
+            _feature_projection(in_channels, feature_proj_dim, feature_dropout)
+            if feature_proj_dim
+            else nn.Identity()
+        )
+        self.embedding = nn.Embedding(num_words, embed_dim)
+        self.attention = attention(self.feature_dim, hidden_size)
+        self.lstm = nn.LSTMCell(embed_dim + self.feature_dim, hidden_size)
+        self.init_hidden = _init_mlp(self.feature_dim, hidden_size)
+        self.init_cell = _init_mlp(self.feature_dim, hidden_size)
+        self.output_hidden = nn.Linear(hidden_size, embed_dim)
+        self.output_context = nn.Linear(self.feature_dim, embed_dim, bias=False)
+        self.output = nn.Linear(embed_dim, num_words)
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self, features: Float[Tensor, "b c y x"]) -> AttendingDecoderState:
+        """Return the state before the first word, with one hypothesis per image."""
+        annotations = self.feature_proj(features.flatten(2).transpose(1, 2).contiguous())
+        mean = annotations.mean(1, keepdim=True)
+        keys = self.attention.project_keys(annotations, (features.shape[-2], features.shape[-1]))
+        return AttendingDecoderState(
+            annotations, keys, self.init_hidden(mean), self.init_cell(mean)
+        )
+
+    def step(
+        self, state: AttendingDecoderState, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], AttendingDecoderState, AttentionStep]:
+        """Read one word per hypothesis; return next-word logits, the new state and attention."""
+        context, attention = self.attention(state)
+        word = self.dropout(self.embedding(token))
+        inputs = torch.cat((word, context), -1).flatten(0, 1)
+        updated = self.lstm(inputs, (state.hidden.flatten(0, 1), state.cell.flatten(0, 1)))
+        hidden, cell = (value.view(*token.shape, -1) for value in updated)
+        state = replace(state, hidden=hidden, cell=cell)
+        return self._deep_output(hidden, word, context), state, attention
+
+    def teacher_force(
+        self,
+        features: Float[Tensor, "b c y x"],
+        captions: Int[Tensor, "r t"],
+        lengths: Int[Tensor, " r"],
+        image_indices: Int[Tensor, " r"] | None = None,
+    ) -> TeacherForcedOutput:
+        """Read whole captions; equal to `step` after `step`, several times faster.
+
+        Keys are projected once per image, the words' part of the LSTM once for all steps, the
+        linear maps of the hidden state are one product, and so is the map to the vocabulary.
+        """
+        rows, steps = packed_indices(lengths)
+        state = self.start(features)
+        if image_indices is not None:
+            state = state.select_images(image_indices)
+        words = self.dropout(self.embedding(captions))
+        hidden, context, attention = self._decode(state, words, steps.bincount().tolist())
+        logits = self._deep_output(hidden, words[rows, steps], context)
+        return TeacherForcedOutput(logits, attention, rows, steps)
+
+    def _decode(
+        self, state: AttendingDecoderState, words: Float[Tensor, "r t e"], active: list[int]
+    ) -> tuple[Float[Tensor, "p h"], Float[Tensor, "p c"], AttentionStep]:
+        """Run the recurrence; step t has `active[t]` rows. All results are packed."""
+        from_word, from_context = self.lstm.weight_ih.split((self.embed_dim, self.feature_dim), 1)
+        bias = self.lstm.bias_ih + self.lstm.bias_hh
+        word_gates = linear(words.transpose(0, 1), from_word, bias).unbind()  # one backward for all
+        queries = self.attention.hidden_weight
+        from_hidden = torch.cat((queries, self.lstm.weight_hh))
+        state = replace(state, hidden=state.hidden.squeeze(1), cell=state.cell.squeeze(1))
+        hiddens, contexts, attentions = [], [], []
+        for step, count in enumerate(active):
+            if count < len(state.hidden):
+                state = state.select_images(slice(count))
+            projected, recurrent = linear(state.hidden, from_hidden).split(
+                (len(queries), 4 * self.hidden_size), 1
+            )
+            context, attention = self.attention.attend_projected(projected, state)
+            gates = word_gates[step][:count] + recurrent + linear(context, from_context)
+            hidden, cell = _lstm_step(gates, state.cell)
+            state = replace(state, hidden=hidden, cell=cell)
+            hiddens.append(hidden)
+            contexts.append(context)
+            attentions.append(attention)
+        attention = AttentionStep(*(torch.cat(parts) for parts in zip(*attentions, strict=True)))
+        return torch.cat(hiddens), torch.cat(contexts), attention
+
+    def _deep_output(
+        self,
+        hidden: Float[Tensor, "*b h"],
+        word: Float[Tensor, "*b e"],
+        context: Float[Tensor, "*b c"],
+    ) -> Float[Tensor, "*b v"]:
+        """Return logits over the vocabulary: the paper's deep output layer."""
+        output = torch.tanh(self.output_hidden(hidden) + word + self.output_context(context))
+        return self.output(self.dropout(output))
+
+
+def _init_mlp(in_dim: int, out_dim: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(in_dim, out_dim), nn.Tanh(), nn.Linear(out_dim, out_dim), nn.Tanh()
+    )
+
+
+def _feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Dropout(dropout), nn.Linear(in_dim, out_dim), nn.LayerNorm(out_dim), nn.ReLU()
+    )
+
+
+def _lstm_step(
+    gates: Float[Tensor, "b gates"], cell: Float[Tensor, "b h"]
+) -> tuple[Float[Tensor, "b h"], Float[Tensor, "b h"]]:
+    """Return hidden state and cell after one step; gates are in torch's order (i, f, g, o)."""
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, -1)
+    cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+    return output_gate.sigmoid() * cell.tanh(), cell

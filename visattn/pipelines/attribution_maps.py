@@ -1,0 +1,104 @@
+"""Maps of one attribution method on prepared images, with their metadata."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from visattn.attribution.layer_weights import resolve_attention_layer
+from visattn.attribution.methods import Method
+from visattn.attribution.targets import TargetLike, resolve_target
+from visattn.pipelines.inputs import PreparedImages
+from visattn.pipelines.scale import empty_map_reason
+from visattn.recording.attention_map import AttentionMap
+from visattn.recording.feature_layers import resolve_feature_layer
+from visattn.recording.model_info import ExplainedModel
+
+
+def compute_maps(
+    explained: ExplainedModel,
+    batch: PreparedImages,
+    method: Method,
+    target: TargetLike,
+    method_args: Mapping[str, Any],
+) -> list[AttentionMap]:
+    """Return one map for each prepared image, with geometry and metadata.
+
+    Args:
+        explained: The model with its metadata.
+        batch: Prepared images.
+        method: Method that fits the model.
+        target: As for `visattn.explain`.
+        method_args: Arguments of the method.
+
+    Raises:
+        ValueError: If the target or an argument does not fit the model.
+
+    Example:
+        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.attribution.methods import METHODS
+        >>> from visattn.models import AttentionResNet
+        >>> from visattn.pipelines.inputs import prepare_images
+        >>> model = analyze_model(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
+        >>> batch = prepare_images(model, torch.zeros(60, 80, 3).byte().numpy())
+        >>> [heatmap] = compute_maps(model, batch, METHODS["gradcam"], "dog", {})
+        >>> heatmap.metadata["class"], heatmap.geometry.image_size
+        ('dog', (60, 80))
+    """
+    resolved = resolve_target(target, explained)
+    values = method.function(explained, batch.inputs, resolved, **method_args)
+    values = values.detach().float().cpu()
+    options = {**method.default_kwargs, **method_args}
+    signed = bool(options.get("signed", method.signed))
+    if callable(target):
+        options.pop("score_type", None)
+    common = {
+        "method": method.name,
+        "options": options,
+        "model": explained.info.name,
+        "signed": signed,
+        **_layer_metadata(explained, method, options.get("layer")),
+    }
+    if explained.info.output.key and method.needs_target and not callable(target):
+        common["scores"] = explained.info.output.key
+    rows = zip(values, batch.geometries, batch.originals, strict=True)
+    return [
+        AttentionMap(
+            value.clone(),
+            common.get("layer", method.name),
+            method.kind,
+            geometry,
+            {
+                **common,
+                **resolved.describe(index, explained.class_names),
+                "image": image.name,
+                "empty": empty_map_reason(value),
+            },
+        )
+        for index, (value, geometry, image) in enumerate(rows)
+    ]
+
+
+def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> dict[str, Any]:
+    """Return the layer of a map, and which of its calls if there are several."""
+    if layer is None:
+        return {}
+    if method.needs == "tokens":
+        index = resolve_attention_layer(explained.info, layer)
+        return {"layer": explained.info.attention_layers[index].site}
+    resolved = resolve_feature_layer(explained, layer)
+    return {"layer": resolved.site, **({} if resolved.call is None else {"run": resolved.call})}
+
+
+def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:
+    """Return the maps, after checking that none is empty.
+
+    Raises:
+        ValueError: If a map is zero everywhere or not finite.
+    """
+    empty = [attention_map for attention_map in maps if attention_map.metadata["empty"]]
+    if empty:
+        raise ValueError(
+            f"{method} gives an empty map for {len(empty)} of {len(maps)} images; the first, "
+            f"{empty[0].metadata['image']}: {empty[0].metadata['empty']}; try another layer, "
+            "target or method, or keep_empty=True"
+        )
+    return maps

@@ -1,0 +1,348 @@
+"""Attribution maps of any model on any images: `Explainer`, and `explain` for one method."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.methods import (
+    METHODS,
+    Method,
+    supported_methods,
+    unsupported_reason,
+)
+from visattn.attribution.targets import Target, TargetLike
+from visattn.io.messages import did_you_mean
+from visattn.models.captioner import Captioner
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.pipelines.attribution_maps import compute_maps, require_values
+from visattn.pipelines.captioning import ImageLike, ResizeMode
+from visattn.pipelines.explain_words import WORD_METHODS
+from visattn.pipelines.inputs import (
+    PreparedImages,
+    list_images,
+    prepare_images,
+    transform_images,
+)
+from visattn.pipelines.scale import empty_map_reason
+from visattn.pipelines.scanpath import glimpses
+from visattn.recording.attention_map import AttentionMap
+from visattn.recording.feature_layers import find_module_name
+from visattn.recording.model_config import ClassNames, parse_image_size
+from visattn.recording.model_info import ExplainedModel
+
+
+class Explainer:
+    """Explains a model with several methods on images that are prepared once.
+
+    Args:
+        model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; or
+            the result of `analyze_model`, which is then not repeated.
+        img_size: Height and width of its input, or both in one number; by default that of the
+            transform, or the one that the model states.
+        class_names: Names of the classes, in their order or by index, of a model without names.
+        transform: Preprocessing by steps of torchvision or timm; by default that of the model.
+        resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
+
+    Raises:
+        ValueError: If the model does not run on images of that size.
+
+    Example:
+        >>> from visattn.models import AttentionResNet
+        >>> explainer = Explainer(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
+        >>> batch = explainer.prepare(np.full((60, 80, 3), 90, np.uint8))
+        >>> for method in ("input_gradient", "gradcam++"):
+        ...     [heatmap] = explainer.map(batch, method, "dog", keep_empty=True)
+        ...     print(heatmap.metadata["method"], heatmap.geometry.image_size)
+        input_gradient (60, 80)
+        gradcam++ (60, 80)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | ExplainedModel,
+        *,
+        img_size: int | tuple[int, int] | None = None,
+        class_names: ClassNames | None = None,
+        transform: Any = None,
+        resize_mode: ResizeMode | None = None,
+    ) -> None:
+        self._explained = model if isinstance(model, ExplainedModel) else None
+        self.model = model.model if isinstance(model, ExplainedModel) else model
+        self.class_names = class_names
+        self.img_size, self.transform, self.resize_mode = img_size, transform, resize_mode
+
+    def analyze(self, batch: PreparedImages | None = None) -> ExplainedModel:
+        """Return the model with its metadata, at the size of prepared images if there are any.
+
+        The analysis is cached as long as the model exists.
+        """
+        size = self.img_size
+        if self.transform is not None and batch is not None:
+            size = _image_size(batch)
+        if self._explained is None:
+            return analyze_model(self.model, size, self.class_names)
+        if size is None or parse_image_size(size) == self._explained.info.input_size:
+            return self._explained
+        explained = analyze_model(self.model, size)
+        return replace(explained, class_names=self._explained.class_names)
+
+    def prepare(self, images: Iterable[ImageLike] | ImageLike) -> PreparedImages:
+        """Return images as the model takes them, with the geometry back to the originals.
+
+        Raises:
+            ImageError: If an image cannot be read.
+            ValueError: If the transform gives images of another size than `img_size`.
+        """
+        if self.transform is None:
+            return prepare_images(self.analyze(), images, resize_mode=self.resize_mode)
+        batch = transform_images(self.model, images, self.transform, resize_mode=self.resize_mode)
+        if self.img_size is not None and parse_image_size(self.img_size) != _image_size(batch):
+            height, width = _image_size(batch)
+            raise ValueError(
+                f"the transform gives images of {height} x {width} pixels, but img_size is "
+                f"{self.img_size!r}: pass only one of them"
+            )
+        return batch
+
+    def check(self, method: str, target: TargetLike = None, **method_args: Any) -> None:
+        """Refuse a method that does not fit the model, or arguments that it does not take.
+
+        Raises:
+            ValueError: With the reason and what fits.
+        """
+        self._check(self.analyze(), METHODS[method], target, method_args)
+
+    def map(
+        self,
+        batch: PreparedImages,
+        method: str,
+        target: TargetLike = None,
+        *,
+        keep_empty: bool = False,
+        **method_args: Any,
+    ) -> list[AttentionMap]:
+        """Return one map for each prepared image; arguments as for `explain`.
+
+        Raises:
+            ValueError: If the method does not fit, or a map is empty and `keep_empty` is False.
+        """
+        chosen = METHODS[method]
+        explained = self.analyze(batch)
+        if isinstance(method_args.get("layer"), nn.Module):
+            method_args["layer"] = find_module_name(self.model, method_args["layer"])
+        self._check(explained, chosen, target, method_args)
+        maps = compute_maps(explained, batch, chosen, target, method_args)
+        return maps if keep_empty else require_values(maps, method)
+
+    def _check(
+        self,
+        explained: ExplainedModel,
+        method: Method,
+        target: TargetLike,
+        method_args: Mapping[str, Any],
+    ) -> None:
+        is_function = callable(target)
+        _check_method_args(method, method_args, is_function=is_function)
+        reason = unsupported_reason(method, explained.info, callable_target=is_function)
+        no_layers = method.needs == "features" and not explained.info.feature_layers
+        has_target = is_function or not explained.info.output.error
+        if no_layers and has_target and "layer" in method_args:
+            return  # the named layer is checked when it is resolved
+        if reason:
+            fits = supported_methods(explained.info, callable_target=is_function)
+            hint = ""
+            if no_layers and has_target and "layer" in method.default_kwargs:
+                hint = "; name one of its modules with layer="
+            raise ValueError(
+                f"{method.name} does not fit {explained.info.name}: {reason}{hint}; supported "
+                f"methods: {', '.join([*_sequence_methods(self.model), *fits])}"
+            )
+
+
+def explain(
+    model: nn.Module,
+    images: Iterable[ImageLike] | ImageLike,
+    method: str = "rollout",
+    target: TargetLike = None,
+    *,
+    img_size: int | tuple[int, int] | None = None,
+    class_names: ClassNames | None = None,
+    transform: Any = None,
+    resize_mode: ResizeMode | None = None,
+    batch_size: int = 16,
+    keep_empty: bool = False,
+    **method_args: Any,
+) -> list[AttentionMap]:
+    """Return attribution or attention maps of a model on images, placed on the originals.
+
+    The model may come from visattn, timm, torchvision, Hugging Face or elsewhere; `methods_for`
+    lists the methods that fit. Its training mode, gradients and the random state are restored.
+    Several methods on the same images: `Explainer` prepares them once.
+
+    Captioners have the methods `words` (attention of each word) and `word_gradcam`, glimpse models
+    also `glimpses`; these return one map per word or glimpse.
+
+    Args:
+        model: Model to explain.
+        images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
+        method: Name of a method in `visattn.attribution.METHODS`.
+        target: Class index or name, or one per image; or a function from the output of the model,
+            whatever it is, to one number per image; None for the predicted class.
+        img_size: Height and width of the input, or both in one number; by default that of the
+            transform, or the one that the model states.
+        class_names: Names of the classes, in their order or by index, of a model without names.
+        transform: Preprocessing by steps of torchvision or timm; by default that of the model.
+        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
+        batch_size: Images per batch.
+        keep_empty: Return maps that are zero everywhere or not finite, with the reason in
+            `metadata["empty"]`, instead of raising an error.
+        method_args: Arguments of the method. `layer` is the index of an attention layer, or any
+            module of the model or its name; `layer4.2.relu#2` is the second call of
+            `layer4.2.relu`.
+
+    Returns:
+        A map `[y, x]` per image; `metadata` holds method, options, target (class index), class
+        (its name), score, `scores` (key of the class scores in the output), model, `layer` and its
+        `run` if there is one, `signed`, and `empty`.
+
+    Raises:
+        ImageError: If an image cannot be read.
+        ValueError: If a method, argument, layer or class does not exist, the method does not fit
+            the model, the model does not run on images of that size, or a map is empty.
+
+    Example:
+        >>> from visattn.models import AttentionResNet
+        >>> model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+        >>> [heatmap] = explain(model, np.full((60, 80, 3), 90, np.uint8), "input_gradient", "dog")
+        >>> heatmap.values.shape, heatmap.geometry.image_size, heatmap.metadata["class"]
+        (torch.Size([32, 32]), (60, 80), 'dog')
+
+    Source:
+        Each method names its paper in `METHODS`.
+    """
+    listed = list_images(images)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if method in _sequence_methods(model):
+        _refuse_arguments(method, target, transform, img_size, class_names)
+        resize = {} if resize_mode is None else {"resize_mode": resize_mode}
+        return _sequence_maps(model, listed, method, resize, method_args)
+    _check_method_name(method, model)
+    targets = _targets_per_image(target, len(listed))
+    explainer = Explainer(
+        model,
+        img_size=img_size,
+        class_names=class_names,
+        transform=transform,
+        resize_mode=resize_mode,
+    )
+    if transform is None:
+        explainer.check(method, target, **method_args)
+    maps: list[AttentionMap] = []
+    for start in range(0, len(listed), batch_size):
+        part = slice(start, start + batch_size)
+        batch_target = target if targets is None else targets[part]
+        batch = explainer.prepare(listed[part])
+        maps += explainer.map(batch, method, batch_target, keep_empty=True, **method_args)
+    return maps if keep_empty else require_values(maps, method)
+
+
+def methods_for(
+    model: nn.Module,
+    *,
+    img_size: int | tuple[int, int] | None = None,
+    target: Target | None = None,
+) -> list[str]:
+    """Return the names of the methods that fit a model.
+
+    Args:
+        model: Model to explain.
+        img_size: Height and width of its input, or both in one number; None for what it states.
+        target: A function of the output, if one will be passed: then class scores are not needed.
+
+    Example:
+        >>> from visattn.models import AttentionResNet
+        >>> methods_for(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))[:3]
+        ['gradcam', 'gradcam++', 'layercam']
+    """
+    own = _sequence_methods(model)
+    if isinstance(model, Captioner):
+        return own
+    info = analyze_model(model, img_size).info
+    return [*own, *supported_methods(info, callable_target=target is not None)]
+
+
+def _image_size(batch: PreparedImages) -> tuple[int, int]:
+    return batch.inputs.shape[2], batch.inputs.shape[3]
+
+
+def _sequence_methods(model: nn.Module) -> list[str]:
+    """Return the methods of captioners and glimpse models, which give several maps per image."""
+    if isinstance(model, Captioner):
+        return list(WORD_METHODS)
+    return ["glimpses"] if isinstance(model, RecurrentAttentionModel) else []
+
+
+def _sequence_maps(
+    model: nn.Module,
+    images: list[ImageLike],
+    method: str,
+    resize: Mapping[str, Any],
+    method_args: Mapping[str, Any],
+) -> list[AttentionMap]:
+    if isinstance(model, Captioner):
+        maps = WORD_METHODS[method](model, images, **resize, **method_args)
+    else:
+        maps = [scan.maps for scan in glimpses(model, images, **resize, **method_args)]
+    common = {"method": method, "options": dict(method_args), "signed": False}
+    return [
+        replace(m, metadata={**m.metadata, **common, "empty": empty_map_reason(m.values)})
+        for m in maps
+    ]
+
+
+def _check_method_name(name: str, model: nn.Module) -> None:
+    names = [*METHODS, *WORD_METHODS, "glimpses"]
+    if name not in names:
+        raise ValueError(f"there is no method {name!r}; {did_you_mean(name, names)}")
+    if isinstance(model, Captioner) or name not in METHODS:
+        raise ValueError(
+            f"{name} does not fit a {type(model).__name__}; supported methods: "
+            f"{', '.join(methods_for(model))}"
+        )
+
+
+def _check_method_args(
+    method: Method, method_args: Mapping[str, Any], *, is_function: bool
+) -> None:
+    known = method.default_kwargs
+    if unknown := sorted(set(method_args) - set(known)):
+        listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        raise ValueError(
+            f"{method.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
+        )
+    if is_function and "score_type" in method_args:
+        raise ValueError(
+            "score_type= transforms class scores; a target function receives the output of the "
+            "model and computes any number from it: drop score_type="
+        )
+
+
+def _refuse_arguments(method: str, *arguments: Any) -> None:
+    if any(argument is not None for argument in arguments):
+        raise ValueError(
+            f"{method} explains the output of the model on images that the model prepares itself: "
+            "it takes no target, transform, img_size or class_names"
+        )
+
+
+def _targets_per_image(target: TargetLike, count: int) -> list[int | str] | None:
+    """Return the targets if there is one for each image."""
+    if not isinstance(target, Sequence) or isinstance(target, str):
+        return None
+    if len(target) != count:
+        raise ValueError(f"there must be one target per image, {count}, got {len(target)}")
+    return list(target)

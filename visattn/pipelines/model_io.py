@@ -1,0 +1,188 @@
+"""Model files and model names: `save`, `load` and `load_model`."""
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from visattn.io.run_directory import find_run, run_checkpoint
+from visattn.models.backbones.huggingface import load_huggingface_model
+from visattn.models.backbones.pretrained import (
+    LoadedModel,
+    close_matches,
+    load_timm_model,
+    load_torchvision_model,
+)
+from visattn.models.backbones.timm_weights import load_weights
+from visattn.models.backbones.user_code import is_user_code, load_user_model
+from visattn.models.serialization import safetensors_file
+from visattn.models.serialization.checkpoint import read_model
+from visattn.models.serialization.config import (
+    MODEL_CLASSES,
+    build_with_weights,
+    check_config_fits,
+    model_config,
+)
+from visattn.models.serialization.weight_files import check_loaded_weights
+
+__all__ = ["LoadedModel", "load", "load_model", "save"]
+
+_FORMS = (
+    "timm:NAME, torchvision:NAME, hf:DIRECTORY, run:DIRECTORY, FILE.py:NAME, package.module:NAME "
+    "or an exported .safetensors file"
+)
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a visattn model to one safetensors file, from which `load` rebuilds it.
+
+    Raises:
+        ValueError: If the model is not of a visattn class, or the name does not end in
+            .safetensors.
+
+    Example:
+        >>> from visattn.models import SmallEncoder
+        >>> file = getfixture("tmp_path") / "encoder.safetensors"
+        >>> save(SmallEncoder((24, 24), channels=8), file)
+        >>> load(file).channels
+        8
+    """
+    if MODEL_CLASSES.get(type(model).__name__) is not type(model):
+        raise ValueError(
+            f"only visattn models ({', '.join(MODEL_CLASSES)}) can be described and saved, got "
+            f"{type(model).__name__}; for other models save the weights, "
+            "torch.save(model.state_dict(), 'weights.pth'), and name the code that builds the "
+            "model: --model FILE.py:NAME --weights weights.pth"
+        )
+    safetensors_file.write_safetensors(path, model.state_dict(), model_config(model))
+
+
+def load(path: str | os.PathLike[str]) -> nn.Module:
+    """Return the model of an exported visattn file, in evaluation mode, on the CPU.
+
+    Only files of visattn models describe their architecture. Load the weights of other models with
+    `model.load_state_dict`, or with `load_model("FILE.py:NAME", weights=FILE)`.
+
+    Nothing in the file is executed, and memory for the weights is only allocated after they were
+    checked against the model that the file describes.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is damaged, is not an exported visattn model, contains NaN weights,
+            or is not a local file.
+
+    Example:
+        >>> load("nowhere.safetensors")
+        Traceback (most recent call last):
+        FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
+    """
+    weights, config = safetensors_file.read_safetensors(
+        path, check=partial(check_config_fits, source=path)
+    )
+    model = build_with_weights(config, weights)
+    check_loaded_weights(model, path)
+    return model
+
+
+def load_model(
+    spec: str | os.PathLike[str] | nn.Module,
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    pretrained: bool = False,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Return a model with its preprocessing and class names, in evaluation mode, on the CPU.
+
+    Only local files are read, unless `pretrained` requests a download. Code is only executed for
+    `FILE.py:NAME` and `package.module:NAME`.
+
+    Args:
+        spec: One of: an exported file, as `visattn export` and `visattn.save` write it; the
+            directory of a training run, of which the best checkpoint is loaded (as a string also
+            `run:DIRECTORY`); `timm:NAME`; `torchvision:NAME`; `hf:DIRECTORY`, as `save_pretrained`
+            writes it; `FILE.py:NAME` or `package.module:NAME` with a class or function that builds
+            a model; or an `nn.Module`, which is used as it is.
+        weights: File or directory with weights for a model of timm, torchvision, your own code or
+            an `nn.Module`, as `read_state_dict` accepts it. A timm or torchvision model with 1000
+            classes is taken for an ImageNet classifier.
+        pretrained: Download the pretrained weights of timm or torchvision.
+        model_kwargs: Constructor arguments of timm, torchvision or your own code; for timm also
+            `mean` and `std`.
+
+    Raises:
+        FileNotFoundError: If the file or directory does not exist.
+        ImportError: If the library is not installed.
+        ValueError: If the name or an argument is unknown, two sources of weights are given, or the
+            weights do not fit the model.
+
+    Example:
+        >>> load_model("torchvision:squeezenet1_1").class_names[:2]
+        ('tench', 'goldfish')
+        >>> load_model("timm:resnet81")
+        Traceback (most recent call last):
+        ValueError: unknown timm model 'resnet81'; did you mean resnet18...
+    """
+    file = None if weights is None else Path(weights)
+    if isinstance(spec, nn.Module):
+        if pretrained or model_kwargs:
+            raise ValueError(
+                "an nn.Module is built already: pretrained and model_kwargs have no use"
+            )
+        notes = load_weights(spec, file) if file else ()
+        return LoadedModel(spec, None, _class_names(spec), str(file or "in memory"), notes)
+    name = os.fspath(spec)
+    kind, colon, rest = name.partition(":") if isinstance(spec, str) else ("", "", "")
+    if colon and kind == "timm":
+        return load_timm_model(rest, weights=file, pretrained=pretrained, timm_kwargs=model_kwargs)
+    if colon and kind == "torchvision":
+        return load_torchvision_model(
+            rest, weights=file, pretrained=pretrained, model_kwargs=model_kwargs
+        )
+    if isinstance(spec, str) and is_user_code(name):
+        if pretrained:
+            raise ValueError(f"pretrained belongs to timm:NAME and torchvision:NAME, not to {name}")
+        return load_user_model(name, weights=file, model_kwargs=model_kwargs)
+    if file or pretrained or model_kwargs:
+        raise ValueError(
+            "weights and arguments belong to timm:NAME, torchvision:NAME and your own code, "
+            f"pretrained to the first two; {name} brings its own"
+        )
+    if colon and kind == "hf":
+        return load_huggingface_model(Path(rest).expanduser())
+    if colon and kind == "run":
+        return _run_model(Path(rest).expanduser())
+    if Path(name).is_dir() and (find_run(Path(name)) / "checkpoints").is_dir():
+        return _run_model(Path(name))
+    if name.endswith(".safetensors") or not isinstance(spec, str):
+        model = load(name)
+        return LoadedModel(model, None, _class_names(model), name)
+    raise ValueError(_unknown_spec(name, kind if colon else ""))
+
+
+def _run_model(folder: Path) -> LoadedModel:
+    """Return the model of the best checkpoint of a run; the folder may hold this run alone."""
+    checkpoint = run_checkpoint(find_run(folder))
+    model = read_model(checkpoint)
+    return LoadedModel(model, None, _class_names(model), str(checkpoint))
+
+
+def _class_names(model: nn.Module) -> tuple[str, ...]:
+    return tuple(map(str, getattr(model, "class_names", None) or getattr(model, "classes", ())))
+
+
+def _unknown_spec(spec: str, kind: str) -> str:
+    if kind:
+        hint = close_matches(kind, ["timm", "torchvision", "hf", "run"])
+    elif Path(spec).suffix in (".pth", ".pt", ".ckpt", ".bin"):
+        hint = (
+            "; a weight file does not describe its model: name the model too, as in "
+            f"--model timm:NAME --weights {spec}"
+        )
+    elif Path(spec).is_dir():
+        hint = f"; did you mean hf:{spec} or run:{spec}?"
+    else:
+        hint = f"; did you mean timm:{spec} or torchvision:{spec}?" if spec.isidentifier() else ""
+    return f"a model is named {_FORMS}, got {spec!r}{hint}"

@@ -1,0 +1,200 @@
+"""Image size, class names and vision tower, read from the attributes and configs of a model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from visattn.recording.frozen_model import eval_mode
+from visattn.recording.probe_cache import forward_function
+
+ClassNames = Sequence[str] | Mapping[int, str] | Mapping[str, str]
+_COMMON_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
+_SIZE_ATTRIBUTES = ("image_size", "img_size", "input_size")
+_CONFIGS = ("default_cfg", "pretrained_cfg", "config")
+_VISION_CONFIGS = ("vision_config", "image_config", "encoder")
+
+
+def parse_image_size(size: Any) -> tuple[int, int]:
+    """Return height and width from one number or a pair.
+
+    Args:
+        size: One number for both sides, or (height, width).
+
+    Raises:
+        ValueError: If it is neither.
+
+    Example:
+        >>> parse_image_size(32), parse_image_size((48, 64))
+        ((32, 32), (48, 64))
+    """
+    sides = _parse_sides(size)
+    if sides is None or (isinstance(size, Sequence) and len(size) != 2):
+        raise ValueError(
+            f"size must be a positive integer or (height, width) of the images, got {size!r}"
+        )
+    return sides
+
+
+def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
+    """Return the image size in the configuration of a model or its modules; None without one.
+
+    It is an attribute `image_size`, `img_size` or `input_size`, or an entry of a `default_cfg`,
+    `pretrained_cfg` or `config`; the model itself comes before its modules.
+
+    Args:
+        model: Any module.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten())
+        >>> configured_image_size(model)
+        >>> model[0].img_size = 32
+        >>> configured_image_size(model)
+        (32, 32)
+    """
+    values = (value for module in model.modules() for value in _size_values(module))
+    return next((size for size in map(_parse_sides, values) if size is not None), None)
+
+
+def input_size_hint(
+    model: nn.Module, default_size: tuple[int, int], channels: int, error: str
+) -> str:
+    """Return advice for a model that does not run on images of the given size.
+
+    Args:
+        model: Any module.
+        default_size: The configured image size of the model, or a common default.
+        channels: Of its images.
+        error: The exception that it raised, with its type first.
+    """
+    if error.startswith("TypeError"):
+        return (
+            "a model must take a batch of images as its only argument; wrap it in a module that "
+            "does"
+        )
+    sizes = dict.fromkeys([default_size, *((size, size) for size in _COMMON_SIZES)])
+    working = [size for size in sizes if _runs(model, channels, size)]
+    if not working:
+        return (
+            "give the size of its images: visattn.explain(model, images, img_size=(height, width)), "
+            "or --input-size HEIGHTxWIDTH"
+        )
+    listed = " and ".join(f"{height} x {width}" for height, width in working)
+    height, width = working[0]
+    square = height == width
+    argument, option = (height, f"{height}") if square else (working[0], f"{height}x{width}")
+    return (
+        f"it runs on {listed}: visattn.explain(model, images, img_size={argument}), or "
+        f"--input-size {option}"
+    )
+
+
+def parse_class_names(class_names: ClassNames, num_classes: int | None) -> tuple[str, ...]:
+    """Return class names in the order of their indices.
+
+    Args:
+        class_names: Names in order, or by index (such as `id2label`).
+        num_classes: Number of classes of the model; None if unknown.
+
+    Raises:
+        TypeError: If they are a single string.
+        ValueError: If their number is wrong, an index is missing, or a name is duplicated.
+
+    Example:
+        >>> parse_class_names({"1": "dog", "0": "cat"}, 2)
+        ('cat', 'dog')
+    """
+    if isinstance(class_names, str):
+        raise TypeError(f"classes must be a sequence of names, got the string {class_names!r}")
+    if isinstance(class_names, Mapping):
+        by_index = {int(index): str(name) for index, name in class_names.items()}
+        if sorted(by_index) != list(range(len(by_index))):
+            raise ValueError(
+                f"class indices must be 0 to {len(by_index) - 1}, got {sorted(by_index)[:5]} ..."
+            )
+        names = tuple(by_index[index] for index in range(len(by_index)))
+    else:
+        names = tuple(map(str, class_names))
+    if num_classes is not None and len(names) != num_classes:
+        raise ValueError(
+            f"there must be a name for each of {num_classes} classes, got {len(names)} names"
+        )
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"class names must be unique, got {duplicates[0]!r} more than once")
+    return names
+
+
+def vision_tower(model: nn.Module) -> tuple[str, nn.Module] | None:
+    """Return name and module of the vision tower of a Hugging Face model that also takes text.
+
+    Returns None for a model that takes only images: a classifier, a backbone or a vision tower.
+
+    Args:
+        model: A Hugging Face model.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> class Config: model_type = "vision"
+        >>> tower, model = nn.Identity(), nn.Module()
+        >>> tower.config, model.config = Config(), SimpleNamespace(vision_config=Config())
+        >>> model.vision_model = tower
+        >>> vision_tower(model)
+        ('vision_model', Identity())
+    """
+    if "ForImageClassification" in type(model).__name__:
+        return None
+    config = vision_config(getattr(model, "config", None))
+    if config is getattr(model, "config", None):
+        return None
+    return next(
+        (
+            (name, module)
+            for name, module in model.named_modules()
+            if name and type(getattr(module, "config", None)) is type(config)
+        ),
+        None,
+    )
+
+
+def vision_config(config: Any) -> Any:
+    """Return the vision part of a Hugging Face configuration; the whole one if it has no parts.
+
+    Args:
+        config: Configuration of a Hugging Face model.
+    """
+    parts = (getattr(config, name, None) for name in _VISION_CONFIGS)
+    return next((part for part in parts if hasattr(part, "model_type")), config)
+
+
+def _size_values(module: nn.Module) -> Iterator[Any]:
+    for name in _SIZE_ATTRIBUTES:
+        yield vars(module).get(name)  # no properties, which may run any code
+    for name in _CONFIGS:
+        config = getattr(module, name, None)
+        for key in _SIZE_ATTRIBUTES:
+            yield config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
+
+
+def _parse_sides(size: Any) -> tuple[int, int] | None:
+    """Return height and width from one number, (height, width) or (channels, height, width)."""
+    if isinstance(size, int) and not isinstance(size, bool):
+        return (size, size) if size > 0 else None
+    if not isinstance(size, Sequence) or isinstance(size, str):
+        return None
+    sides = cast("Sequence[Any]", size)
+    valid = all(isinstance(side, int) and side > 0 for side in sides)
+    return (sides[-2], sides[-1]) if valid and len(sides) in (2, 3) else None
+
+
+def _runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:
+    """Whether a model runs on an image of this size."""
+    weights = (weight for weight in model.parameters() if weight.is_floating_point())
+    zeros = next(weights, torch.zeros(())).new_zeros(1, channels, *size)
+    devices = [zeros.device] if zeros.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(model):
+        try:
+            forward_function(model)(zeros)
+        except Exception:  # noqa: BLE001 - any exception of the user's model means no
+            return False
+    return True
