@@ -1,4 +1,4 @@
-"""Configuration of the documentation (Sphinx with MyST); pages of the gallery and reference are generated."""
+"""Configuration of the documentation: Sphinx with MyST, gallery and reference generated."""
 
 import sys
 from importlib import metadata

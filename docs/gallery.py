@@ -1,4 +1,4 @@
-"""Gallery of the documentation: a page with figure, equation, source and snippet per block, method and model.
+"""Gallery of the documentation: one page per block, attribution method and model.
 
 The figures use two small classifiers of drawn shapes (`_gallery/*.safetensors`), trained by
 `python docs/gallery.py train`; blocks are inserted into the CNN and trained for a few steps.
@@ -149,7 +149,7 @@ def tiled(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 
 
 def channel_bars(values: torch.Tensor) -> np.ndarray:
-    """Return a tile with the weights of channels: a bar each, or a matrix where there are two axes."""
+    """Return a tile with the weights of channels: one bar each, or a matrix for two axes."""
     side = SIZE * SCALE
     table = colormap_lut("magma")
     grid = values.reshape(-1, values.shape[-1])
@@ -218,8 +218,9 @@ def block_page(name: str) -> str:
         f"# {info.title}",
         first_paragraph(block),
         f"![{shown}]({name}.png)",
-        f"*{shown} Channel weights are drawn as bars, attention among tokens as the row of the token on the shape, gates per channel by the channel that varies most.*",
-        fenced(info.equation.replace("; ", "\n"), "text"),
+        f"*{shown} Channel weights are drawn as bars, attention among tokens as the row of the "
+        "token on the shape, gates per channel by the channel that varies most.*",
+        fenced(re.sub(r";\s+(?![^\[]*\])", "\n", info.equation), "text"),
         table(facts),
         bullets("Deviations", info.deviations),
         bullets("Compatible weights", info.compatible_weights),
@@ -249,7 +250,7 @@ def method_page(name: str) -> str:
         import visattn as va
 
         model = timm.create_model("{architecture}").eval()  # pretrained=True for trained weights
-        photo = np.random.default_rng(0).integers(0, 256, (240, 320, 3), dtype=np.uint8)  # or a file
+        photo = np.random.default_rng(0).integers(0, 256, (240, 320, 3), dtype=np.uint8)
         [heatmap] = va.explain(model, photo, "{name}"{options})
         va.overlay(photo, heatmap).save("{name}.png")
         """
@@ -318,14 +319,16 @@ MODELS: dict[str, dict[str, str]] = {
     "VisionTransformer": {
         "figure": "VisionTransformer.png",
         "caption": "Relevance maps of a small ViT of drawn shapes.",
-        "configs": "vit_mnist, vit_mnist_conv, vit_cifar10, vit_cifar10_slvit, cct_cifar10, vit_flowers, vit_imagenet",
-        "works": "attention, rollout, relevance, gradients, perturbations; timm, torchvision and DINOv2 weights",
+        "configs": "vit_mnist, vit_mnist_conv, vit_cifar10, vit_cifar10_slvit, cct_cifar10, "
+        "vit_flowers, vit_imagenet",
+        "works": "attention, rollout, relevance, gradients, perturbations; weights of timm, "
+        "torchvision and DINOv2",
     },
     "SwinTransformer": {
         "figure": "SwinTransformer.png",
         "caption": "Input gradients of an untrained Swin: the geometry only.",
         "configs": "",
-        "works": "window attention per layer, Grad-CAM, gradients, perturbations; Swin weights of timm",
+        "works": "window attention per layer, Grad-CAM, gradients, perturbations; timm weights",
     },
 }
 _MODEL_METHODS = {
@@ -487,8 +490,9 @@ def write(folder: Path, *, steps: int) -> None:
 
 
 _INTRODUCTION = """\
-Every block, attribution method and model with figure, equation, cost, source and a snippet that the tests run.
-Blocks and maps are drawn with two small classifiers of drawn shapes, trained for this gallery."""
+Every block, attribution method and model with figure, equation, cost, source and a snippet that
+the tests run. Blocks and maps are drawn with two small classifiers of drawn shapes, trained for
+this gallery."""
 
 
 def contents(room: str, names: Sequence[str]) -> str:

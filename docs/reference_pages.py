@@ -11,9 +11,21 @@ from pathlib import Path
 import visattn
 from visattn.cli import COMMANDS
 
-ROOMS = (
-    "geometry functional blocks insertion testing recording attribution models metrics data viz pipelines training"
-).split()
+ROOMS = [
+    "geometry",
+    "functional",
+    "blocks",
+    "insertion",
+    "testing",
+    "recording",
+    "attribution",
+    "models",
+    "metrics",
+    "data",
+    "viz",
+    "pipelines",
+    "training",
+]
 PACKAGE = Path(visattn.__file__).parent
 
 
@@ -28,7 +40,8 @@ def write(folder: Path) -> None:
         )
     rows = "\n".join(["visattn", *ROOMS])
     (api / "index.md").write_text(
-        "# Python API\n\nPublic names are imported from their room: `from visattn.blocks import CBAM`.\n\n"
+        "# Python API\n\nPublic names are imported from their package: "
+        "`from visattn.blocks import CBAM`.\n\n"
         f"```{{toctree}}\n:maxdepth: 1\n\n{rows}\n```\n"
     )
     (folder / "cli.md").write_text(cli_page())
@@ -69,10 +82,10 @@ def cli_page() -> str:
 def subcommands(word: str) -> list[str]:
     """Return the words that a command takes in turn, as `visattn score captions`."""
     parser = getattr(importlib.import_module(COMMANDS[word][1]), "build_parser", None)
-    actions = parser()._actions if parser else []  # noqa: SLF001 (there is no other list of them)
+    actions = parser()._actions if parser else []
     return [
         name for a in actions if isinstance(a, argparse._SubParsersAction) for name in a.choices
-    ]  # noqa: SLF001
+    ]
 
 
 def help_text(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""Stories at the front door: what is typed, what comes back, and with which exit code."""
+"""Tests of the command line: help, dispatch, error messages and exit codes."""
 
 import importlib.metadata
 import os
@@ -16,16 +16,16 @@ Command = Callable[[list[str]], int]
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Command], None]:
-    """Put a command of the test's own in place of `visattn data`."""
+def replace_command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Command], None]:
+    """Replace `visattn data` by a command of the test."""
 
-    def put(command: Command) -> None:
+    def replace(command: Command) -> None:
         module = ModuleType("stand_in")
         vars(module)["main"] = command
         monkeypatch.setitem(sys.modules, "stand_in", module)
         monkeypatch.setitem(cli.COMMANDS, "data", ("a stand-in", "stand_in"))
 
-    return put
+    return replace
 
 
 def failing(error: BaseException) -> Command:
@@ -62,14 +62,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("captoin", "unknown command 'captoin'; did you mean 'caption'?"),
         (
             "zzz",
-            "unknown command 'zzz'; expected one of fit, validate, test, caption, overlay, glimpse, export, "
-            "score, configs, blocks, data, doctor",
+            "unknown command 'zzz'; expected one of fit, validate, test, caption, overlay, "
+            "glimpse, export, score, configs, blocks, data, doctor",
         ),
         ("--verison", "unknown option '--verison'; did you mean '--version'?"),
         ("-q", "unknown option '-q'; expected one of --help, --version, --debug"),
     ],
 )
-def test_an_unknown_command_gets_a_suggestion(typo: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_gets_a_suggestion(
+    typo: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main([typo]) == 2
     assert capsys.readouterr().err == f"visattn: {answer}\n"
 
@@ -84,7 +86,7 @@ def test_arguments_default_to_those_of_the_process(
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_command_gets_its_arguments_and_returns_its_exit_code(
-    code: int, play: Callable[[Command], None]
+    code: int, replace_command: Callable[[Command], None]
 ) -> None:
     values: list[list[str]] = []
 
@@ -92,16 +94,16 @@ def test_a_command_gets_its_arguments_and_returns_its_exit_code(
         values.append(argv)
         return code
 
-    play(command)
+    replace_command(command)
     assert cli.main(["data", "scenes", "--count", "3"]) == code
     assert values == [["scenes", "--count", "3"]]
 
 
 def test_training_commands_get_their_name(
-    play: Callable[[Command], None], monkeypatch: pytest.MonkeyPatch
+    replace_command: Callable[[Command], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values: list[list[str]] = []
-    play(lambda argv: values.append(argv) or 0)
+    replace_command(lambda argv: values.append(argv) or 0)
     monkeypatch.setitem(cli.COMMANDS, "fit", cli.COMMANDS["data"])
     assert cli.main(["fit", "--config", "a.yaml"]) == 0
     assert values == [["fit", "--config", "a.yaml"]]
@@ -109,17 +111,17 @@ def test_training_commands_get_their_name(
 
 @pytest.mark.parametrize("error", [ValueError("no such thing"), FileNotFoundError("no such thing")])
 def test_user_errors_are_one_line(
-    error: Exception, play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+    error: Exception, replace_command: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play(failing(error))
+    replace_command(failing(error))
     assert cli.main(["data"]) == 1
     assert capsys.readouterr().err == "visattn: no such thing\n"
 
 
 def test_debug_prints_the_traceback(
-    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+    replace_command: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play(failing(ValueError("no such thing")))
+    replace_command(failing(ValueError("no such thing")))
     assert cli.main(["--debug", "data"]) == 1
     err = capsys.readouterr().err
     assert "Traceback" in err
@@ -130,26 +132,26 @@ def test_debug_prints_the_traceback(
 def test_debug_from_the_environment(
     value: str,
     shown: bool,
-    play: Callable[[Command], None],
+    replace_command: Callable[[Command], None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("VISATTN_DEBUG", value)
-    play(failing(ValueError("no such thing")))
+    replace_command(failing(ValueError("no such thing")))
     assert cli.main(["data"]) == 1
     assert ("Traceback" in capsys.readouterr().err) is shown
 
 
-def test_bugs_keep_their_traceback(play: Callable[[Command], None]) -> None:
-    play(failing(RuntimeError("sizes do not match")))
+def test_bugs_keep_their_traceback(replace_command: Callable[[Command], None]) -> None:
+    replace_command(failing(RuntimeError("sizes do not match")))
     with pytest.raises(RuntimeError, match="sizes do not match"):
         cli.main(["data"])
 
 
 def test_keyboard_interrupt_exits_with_130(
-    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+    replace_command: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play(failing(KeyboardInterrupt()))
+    replace_command(failing(KeyboardInterrupt()))
     assert cli.main(["data"]) == 130
     assert capsys.readouterr().err == "visattn: interrupted\n"
 
@@ -162,18 +164,16 @@ def test_system_exit_becomes_an_exit_code(
     exit_value: str | int | None,
     code: int,
     output: str,
-    play: Callable[[Command], None],
+    replace_command: Callable[[Command], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    play(failing(SystemExit(exit_value)))
+    replace_command(failing(SystemExit(exit_value)))
     assert cli.main(["data"]) == code
     assert capsys.readouterr().err == output
 
 
 @pytest.mark.parametrize("words", [["caption", "--no-such"], ["export"], ["data", "no-such"]])
-def test_usage_errors_exit_with_2(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_usage_errors_exit_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     output = capsys.readouterr().err
     assert output.startswith(f"visattn {words[0]}: error: ")
@@ -199,9 +199,9 @@ def test_an_unknown_option_gets_a_suggestion(
 
 
 def test_a_missing_package_is_a_user_error(
-    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+    replace_command: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play(failing(ModuleNotFoundError("No module named 'transformers'")))
+    replace_command(failing(ModuleNotFoundError("No module named 'transformers'")))
     assert cli.main(["data"]) == 1
     assert capsys.readouterr().err == (
         "visattn: No module named 'transformers'\n"
@@ -210,23 +210,23 @@ def test_a_missing_package_is_a_user_error(
 
 
 def test_file_errors_name_the_file(
-    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    replace_command: Callable[[Command], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    play(lambda _argv: len((tmp_path / "gone").read_text()))
+    replace_command(lambda _argv: len((tmp_path / "gone").read_text()))
     assert cli.main(["data"]) == 1
     assert capsys.readouterr().err == f"visattn: {tmp_path}/gone: No such file or directory\n"
 
 
 def test_an_interruption_reports_what_was_finished(
-    play: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
+    replace_command: Callable[[Command], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play(failing(KeyboardInterrupt("3 of 7 are in out")))
+    replace_command(failing(KeyboardInterrupt("3 of 7 are in out")))
     assert cli.main(["data"]) == 130
     assert capsys.readouterr().err == "visattn: interrupted; 3 of 7 are in out\n"
 
 
-def started(words: str, stdout: int | None, *, stderr: int, unbuffered: str = "") -> str:
-    """Start a command with such an output; return its code and what it said on stderr."""
+def run_shell(words: str, stdout: int | None, *, stderr: int, unbuffered: str = "") -> str:
+    """Run a command with these streams; return its exit code and its stderr."""
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m visattn {words}"],
         cwd=Path(__file__).parents[1],
@@ -240,8 +240,8 @@ def started(words: str, stdout: int | None, *, stderr: int, unbuffered: str = ""
 
 
 @pytest.fixture
-def unread() -> Iterator[int]:
-    """A pipe nobody reads: what `visattn ... | head -0` comes to, without the race."""
+def closed_pipe() -> Iterator[int]:
+    """Write end of a pipe whose read end is closed, as with `visattn ... | head -n 0`."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer
@@ -252,12 +252,12 @@ def unread() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("words", "unbuffered"), [("--help", ""), ("--help", "1"), ("caption --help", "")]
 )
-def test_a_closed_stdout_gives_no_traceback(words: str, unbuffered: str, unread: int) -> None:
-    assert started(words, unread, stderr=subprocess.PIPE, unbuffered=unbuffered) == "141"
+def test_a_closed_stdout_gives_no_traceback(words: str, unbuffered: str, closed_pipe: int) -> None:
+    assert run_shell(words, closed_pipe, stderr=subprocess.PIPE, unbuffered=unbuffered) == "141"
 
 
-def test_a_closed_stderr_keeps_the_exit_code(unread: int) -> None:
-    assert started("captoin", unread, stderr=unread) == "2"
+def test_a_closed_stderr_keeps_the_exit_code(closed_pipe: int) -> None:
+    assert run_shell("captoin", closed_pipe, stderr=closed_pipe) == "2"
 
 
 @pytest.mark.parametrize(
@@ -271,4 +271,4 @@ def test_a_closed_stderr_keeps_the_exit_code(unread: int) -> None:
     ],
 )
 def test_an_output_error_is_reported(words: str, output: str) -> None:
-    assert started(words, None, stderr=subprocess.PIPE) == output
+    assert run_shell(words, None, stderr=subprocess.PIPE) == output

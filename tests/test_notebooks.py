@@ -14,8 +14,8 @@ LESS = {
     },
     "scenes_to_overlay": {"steps = 400": "steps = 2", "range(200)": "range(60)"},
     "ten_methods": {
-        "Scenes(360": "Scenes(24", "steps = 100": "steps = 2", '"masks": 300': '"masks": 7',
-        '"steps": 16': '"steps": 2', '"samples": 8': '"samples": 2',
+        "Scenes(360": "Scenes(24", "steps = 100": "steps = 2", '"num_masks": 300': '"num_masks": 7',
+        '"n_steps": 16': '"n_steps": 2', '"num_samples": 8': '"num_samples": 2',
     },
 }  # fmt: skip
 

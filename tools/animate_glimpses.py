@@ -127,7 +127,7 @@ def _digits(
         LoadedImage(array, name=f"digit {number}")
         for number, array in zip(numbers, pixels, strict=True)
     ]
-    return images, [data.data_info["classes"][label] for label in labels.tolist()]
+    return images, [data.data_info["class_names"][label] for label in labels.tolist()]
 
 
 if __name__ == "__main__":

@@ -95,8 +95,7 @@ def shape(text: str) -> tuple[int, ...]:
 
 def time_blocks(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Time blocks; the results so far are written after each."""
-    from benchmarks.block_speeds import SHAPES, markdown
-    from benchmarks.block_speeds import time_blocks as iterate_timings
+    from benchmarks.block_speeds import SHAPES, markdown, time_blocks as iterate_timings
 
     from visattn.blocks.registry import list_blocks
 
@@ -123,8 +122,7 @@ def time_blocks(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
 
 def time_glimpses(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Time glimpse extraction and an epoch of training."""
-    from benchmarks.glimpse_speeds import BATCH
-    from benchmarks.glimpse_speeds import time_glimpses as iterate_timings
+    from benchmarks.glimpse_speeds import BATCH, time_glimpses as iterate_timings
 
     if args.num_digits and args.num_digits < BATCH:
         parser.error(f"--num-digits must be 0 or at least {BATCH}, a batch; got {args.num_digits}")

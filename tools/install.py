@@ -4,8 +4,8 @@
     python3 tools/install.py dev      .venv: the same and development dependencies
     python3 tools/install.py peers    .venv-peers: other libraries, for comparisons
 
-The Makefile runs this script. It uses only the standard library and the syntax of Python 3.7, so that
-an old Python can report its version. An environment with an interrupted install is recreated,
+The Makefile runs this script. It uses only the standard library and the syntax of Python 3.7, so
+that an old Python can report its version. An environment with an interrupted install is recreated,
 because pip regards partly copied packages as installed.
 """
 

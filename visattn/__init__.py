@@ -6,14 +6,19 @@ nothing and a program pays only for the rooms it enters.
 Example:
     >>> import visattn as va
     >>> sorted(va.__all__)[:3]
-    ['AttentionMap', 'Geometry', 'Scenes']
+    ['AttentionMap', 'Explainer', 'Geometry']
 """
 
 import difflib
 
 import lazy_loader
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __dir__() -> list[str]:
+    """List the public names and `__version__`."""
+    return [*_names(), "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,13 +1,7 @@
 from .blocks.registry import (
-    create_block as create_block,
-)
-from .blocks.registry import (
     block_info as block_info,
-)
-from .blocks.registry import (
+    create_block as create_block,
     list_blocks as list_blocks,
-)
-from .blocks.registry import (
     register_block as register_block,
 )
 from .data.images.reader import (
@@ -21,15 +15,13 @@ from .geometry.affine import (
 )
 from .insertion.baking import (
     bake as bake,
-)
-from .insertion.baking import (
     remove as remove,
-)
-from .insertion.insertion import (
-    insert as insert,
 )
 from .insertion.cost import (
     summary as summary,
+)
+from .insertion.insertion import (
+    insert as insert,
 )
 from .pipelines.captioning import (
     caption as caption,
@@ -39,20 +31,12 @@ from .pipelines.draw_captions import (
 )
 from .pipelines.explainer import (
     Explainer as Explainer,
-)
-from .pipelines.explainer import (
     explain as explain,
-)
-from .pipelines.explainer import (
     methods_for as methods_for,
 )
 from .pipelines.model_io import (
     load as load,
-)
-from .pipelines.model_io import (
     load_model as load_model,
-)
-from .pipelines.model_io import (
     save as save,
 )
 from .recording.attention_map import (

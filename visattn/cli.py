@@ -45,10 +45,11 @@ _CLOSING = """\
 --debug before the command, or VISATTN_DEBUG=1, prints the traceback of an error.
 
 first steps:
-  visattn doctor                                    check the installation
-  visattn fit --config configs/scenes_demo.yaml     train a captioner, without downloads
-  visattn test --run runs/scenes_demo/1
-  visattn caption PHOTO --run runs/scenes_demo/1 --out images
+  visattn doctor                                               check the installation
+  visattn configs                                              list the configs
+  visattn fit --config scenes_demo                             train a captioner, no download
+  visattn test --run runs/scenes_demo/1                        score it on the test split
+  visattn caption PHOTO --run runs/scenes_demo/1 --out images  caption an image, with maps
 
 exit codes: 0 success, 1 error or partial result, 2 usage error, 130 interrupted,
             141 output closed by its reader
@@ -124,7 +125,7 @@ def help_text() -> str:
         [
             "usage: visattn [--version] [--debug] COMMAND ...",
             "",
-            "Attention for vision: train models, and see where they look.",
+            "Vision attention: train models, draw their attention maps, and evaluate them.",
             "",
             "commands (visattn COMMAND --help lists the options):",
             *rows,

@@ -56,7 +56,8 @@ def test_a_name_means_one_block() -> None:
         ("squeeze-excit", "did you mean se"),
         (
             "qqqq",
-            r"choose from se, ese, .*botnet \(a block of your own: call va.register_block\(MyBlock\)",
+            r"choose from se, ese, .*botnet \(a block of your own: "
+            r"call va.register_block\(MyBlock\)",
         ),
     ],
 )

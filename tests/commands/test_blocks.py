@@ -64,7 +64,9 @@ def test_counts_have_three_digits(count: int, output: str) -> None:
 
 
 @pytest.mark.parametrize("name", list_blocks())
-def test_a_description_is_complete_and_fits_the_width(name: str, narrow: None, capsys: Capsys) -> None:
+def test_a_description_is_complete_and_fits_the_width(
+    name: str, narrow: None, capsys: Capsys
+) -> None:
     lines = shown(capsys, name)
     card = block_info(name)
     assert lines[0] == f"{name}: {card.title}"

@@ -42,7 +42,7 @@ def checks(capsys: Capsys, code: int) -> dict[str, Check]:
     assert main(["doctor", "--json"]) == code
     report = json.loads(capsys.readouterr().out)
     assert report["usable"] == (code == 0)
-    return {check["name"]: Check(**check) for check in report["sanity_checks"]}
+    return {check["name"]: Check(**check) for check in report["checks"]}
 
 
 def test_this_installation_is_usable(capsys: Capsys) -> None:

@@ -1,4 +1,4 @@
-"""From a training checkpoint to the one file that is passed on."""
+"""`visattn export` converts a training checkpoint to a safetensors file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_the_exported_model_matches_the_trained_model(
     out = tmp_path / "new" / "m.safetensors"
     assert main(["export", str(saved), "--out", str(out)]) == 0
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    record = f"{out}\tSoftAttentionCaptioner, {parameters:,} parameters\n"
+    record = f"{out}\tShowAttendTell, {parameters:,} parameters\n"
     assert capsys.readouterr().out == record
     image = np.random.default_rng(2).integers(0, 256, (31, 53, 3), dtype=np.uint8)
     loaded = visattn.load(out)
@@ -99,7 +99,7 @@ def test_a_malicious_checkpoint_executes_nothing(
 
 
 def drop_a_weight(content: dict[str, Any]) -> None:
-    del content["state_dict"]["model.gate.weight"]
+    del content["state_dict"]["model.decoder.attention.gate.weight"]
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,7 @@ def test_a_folder_yields_lines_images_and_arrays(
             assert (panel.width, getattr(moving, "n_frames", 1)) == (1200, 5)
 
 
-def test_saved_arrays_match_the_library(
-    weights: Path, images: Path, tmp_path: Path
-) -> None:
+def test_saved_arrays_match_the_library(weights: Path, images: Path, tmp_path: Path) -> None:
     words = [
         "--weights",
         str(weights),
@@ -131,7 +129,9 @@ def test_every_policy_predicts_a_class(
     assert capsys.readouterr().out == first  # chance has a seed
 
 
-def test_the_seed_changes_a_random_initial_location(weights: Path, images: Path, tmp_path: Path) -> None:
+def test_the_seed_changes_a_random_initial_location(
+    weights: Path, images: Path, tmp_path: Path
+) -> None:
     places = []
     for seed in ("0", "1"):
         words = ["--weights", str(weights), "--out", str(tmp_path / seed), "--seed", seed]
@@ -211,7 +211,9 @@ def test_weights_must_be_a_glimpse_model(images: Path, tmp_path: Path, capsys: C
     assert "no model at" in capsys.readouterr().err
 
 
-def test_nonfinite_weights_yield_no_prediction(images: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_nonfinite_weights_yield_no_prediction(
+    images: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     nothing = write_model(tmp_path / "nan.safetensors", factor=float("nan"))
     assert main(["glimpse", str(images), "--weights", str(nothing)]) == 1
     assert capsys.readouterr().out == ""

@@ -1,4 +1,4 @@
-"""What lies in folders besides photos: links in a loop, pipes, results; all commands alike."""
+"""Commands skip special files in image folders: link loops, pipes, sockets, own results."""
 
 import os
 import shlex
@@ -37,7 +37,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def odd(sandbox: Path) -> Iterator[Path]:
-    """A folder with a photo, a link to it, and whatever else can have the name of a photo."""
+    """A folder with a photo, a link to it, and special files with the names of photos."""
     folder = sandbox / "odd"
     folder.mkdir()
     (folder / "dog.png").write_bytes((sandbox / "photos" / "dog.png").read_bytes())
@@ -59,9 +59,7 @@ REASONS = {
 }
 
 
-def test_special_files_are_skipped_and_results_are_not_read(
-    odd: Path, capsys: Capsys
-) -> None:
+def test_special_files_are_skipped_and_results_are_not_read(odd: Path, capsys: Capsys) -> None:
     for name in ("dog", "link", "round", "gone", "pipe", "listener"):
         (odd.parent / "masks" / f"{name}.png").write_bytes(
             (odd.parent / "masks" / "dog.png").read_bytes()

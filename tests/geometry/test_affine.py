@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
@@ -60,7 +59,7 @@ def test_plain_values_hold_everything(geometry: Geometry) -> None:
 
 @given(geometry=geometries())
 def test_what_was_seen_lies_on_the_image(geometry: Geometry) -> None:
-    left, top, right, bottom = geometry.seen()
+    left, top, right, bottom = geometry.region
     height, width = geometry.image_size
     assert -1e-9 <= left <= right <= width + 1e-9
     assert -1e-9 <= top <= bottom <= height + 1e-9
@@ -73,7 +72,7 @@ def test_turning_to_the_file_keeps_every_place(geometry: Geometry) -> None:
     assert stored.image_size == (geometry.image_size[::-1] if turned else geometry.image_size)
     assert stored.orientation == 1
     assert stored.to_stored() == stored
-    assert math.isclose(_area(stored.seen()), _area(geometry.seen()), abs_tol=1e-6)
+    assert math.isclose(_area(stored.region), _area(geometry.region), abs_tol=1e-6)
 
 
 def _area(box: tuple[float, float, float, float]) -> float:
@@ -105,14 +104,14 @@ def test_each_step_by_hand() -> None:
 
 def test_bars_beside_a_cut_do_not_show_what_was_cut_off() -> None:
     cut = Geometry.identity((10, 20)).cropped(2, 5, (6, 10))
-    assert cut.seen() == (5, 2, 15, 8)
-    assert cut.padded(4, 4, (14, 18)).seen() == (5, 2, 15, 8)
-    assert cut.padded(4, 4, (14, 18)).cropped(0, 0, (7, 18)).seen() == (5, 2, 15, 5)
+    assert cut.region == (5, 2, 15, 8)
+    assert cut.padded(4, 4, (14, 18)).region == (5, 2, 15, 8)
+    assert cut.padded(4, 4, (14, 18)).cropped(0, 0, (7, 18)).region == (5, 2, 15, 5)
 
 
 def test_a_window_of_bars_shows_nothing() -> None:
     bars = Geometry.identity((4, 4)).padded(0, 6, (4, 12)).cropped(0, 0, (4, 3))
-    left, _, right, _ = bars.seen()
+    left, _, right, _ = bars.region
     assert left == right
 
 

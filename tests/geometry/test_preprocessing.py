@@ -13,8 +13,7 @@ from timm.data import transforms as timm_steps
 from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
 from torchvision import transforms as v1
-from torchvision.transforms import _presets as presets
-from torchvision.transforms import v2
+from torchvision.transforms import _presets as presets, v2
 
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import geometry_of_transform, transform_with_geometry
@@ -93,7 +92,7 @@ def check(seen: Tensor, geometry: Geometry, *, soft: bool = False) -> None:
     """
     assert geometry.input_size == tuple(seen.shape[-2:])
     told = places(geometry)
-    left, top, right, bottom = geometry.seen()
+    left, top, right, bottom = geometry.region
     x, y = told
     inside = (left < x) & (x < right) & (top < y) & (y < bottom)
     bars = (seen == 0).any(0)  # they are black, and no place is at 0
@@ -162,7 +161,7 @@ def test_regions_that_were_measured_elsewhere(
     size: tuple[int, int], shorter: int, region: tuple[float, ...]
 ) -> None:
     geometry = geometry_of_transform(v1.Compose([v1.Resize(shorter), v1.CenterCrop(224)]), size)
-    assert geometry.seen() == pytest.approx(region, abs=0.005)
+    assert geometry.region == pytest.approx(region, abs=0.005)
 
 
 class Resize(nn.Module):

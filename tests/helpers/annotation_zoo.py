@@ -181,7 +181,11 @@ KINDS: dict[str, Kind] = {
     "array": Kind("a.npy", npy(NOISE), _maps),
     "arrays": Kind("a.npz", npz(maps=NOISE, other=np.zeros(3)), _maps),
     "map json": Kind("a.json", written(MAPS), _maps),
-    "idx images": Kind("a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: read_idx_shape(path, 3)),
-    "idx classes": Kind("a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)),
+    "idx images": Kind(
+        "a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: read_idx_shape(path, 3)
+    ),
+    "idx classes": Kind(
+        "a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)
+    ),
     "features": Kind("a.json", written(FEATURES), _features),
 }

@@ -28,7 +28,9 @@ def mutated(seeds: Sequence[bytes], number: int) -> bytes:
     for _ in range(random.choice((1, 1, 2, 3, 5, _EDITS))):
         _edit(content, seeds, random)
     is_png = content.startswith(b"\x89PNG")
-    return with_valid_checksums(bytes(content)) if is_png and random.random() < 0.5 else bytes(content)
+    return (
+        with_valid_checksums(bytes(content)) if is_png and random.random() < 0.5 else bytes(content)
+    )
 
 
 def _edit(content: bytearray, seeds: Sequence[bytes], random: Random) -> None:

@@ -41,7 +41,9 @@ def main(what: str, first: int, count: int, folder: Path) -> None:
     _bound()
     for name, kind in KINDS.items():
         reading = partial(_read, kind.reader, folder / kind.name)
-        counts = run_cases(reading, [kind.content], numbers, (ValueError, FileNotFoundError), progress)
+        counts = run_cases(
+            reading, [kind.content], numbers, (ValueError, FileNotFoundError), progress
+        )
         sys.stdout.write(json.dumps({"kind": name, **counts}) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The command line cannot grow, shrink or change by accident."""
+"""The options of the command line match a checked-in list."""
 
 import argparse
 import importlib
@@ -11,7 +11,7 @@ import pytest
 from visattn import cli
 
 FROZEN = Path(__file__).with_name("options.txt")
-TRAINING = {"fit", "validate", "test"}  # Lightning's own options are its own affair
+TRAINING = {"fit", "validate", "test"}  # without the options of Lightning
 
 
 def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -24,7 +24,7 @@ def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def of_configs() -> Iterator[str]:
-    """What a config may say of our classes, which is what training commands take as options."""
+    """Yield the constructor arguments of the classes in configs, which are options of training."""
     from visattn.models.serialization.config import MODEL_CLASSES
     from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
     from visattn.training.data.folder import FolderDataModule
@@ -48,19 +48,19 @@ def of_configs() -> Iterator[str]:
 
 
 def current() -> list[str]:
-    found = [f"--{name}" for name in ("help", "version", "debug")]
+    names = [f"--{name}" for name in ("help", "version", "debug")]
     for word, (_, module) in cli.COMMANDS.items():
         if word in TRAINING:
             from visattn.training.cli.lightning_cli import OPTIONS
 
-            found += [word, *(f"{word} --{name}" for name in OPTIONS)]
+            names += [word, *(f"{word} --{name}" for name in OPTIONS)]
         else:
-            found += options(word, importlib.import_module(module).build_parser())
-    return [*found, *of_configs()]
+            names += options(word, importlib.import_module(module).build_parser())
+    return [*names, *of_configs()]
 
 
-def test_the_command_line_is_the_one_that_was_agreed() -> None:
-    """A new option is added to options.txt by hand: then somebody has thought about it."""
+def test_the_command_line_matches_options_txt() -> None:
+    """Options are added to options.txt by hand, so that no option changes by accident."""
     assert current() == FROZEN.read_text().splitlines()
 
 

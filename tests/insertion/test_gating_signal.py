@@ -97,8 +97,8 @@ def test_a_signal_that_cannot_be_is_refused() -> None:
         ("enc2", "gate", "up2", r"up2 runs after it; put an nn.Identity\(\) .*after up2"),
         ("skip2", "gate", "up3", "no module 'up3' for the signal; did you mean up2"),
         ("skip2", "gate", "skip2", "is the site itself"),
-        ("skip2", "gate", "enc2", "would attend to its own input"),
-        ("skip2", "gate", "pool", "of one width, but pool returns"),
+        ("skip2", "gate", "enc2", "is the tensor that it gates"),
+        ("skip2", "gate", "pool", "must be a feature map .* but pool returns"),
         ("skip2", "se", "up2", "se takes no gating signal, got signal='up2'"),
     ):
         with pytest.raises(ValueError, match=said):

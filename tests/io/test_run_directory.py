@@ -75,5 +75,7 @@ def test_the_best_checkpoint_counts_and_else_the_last(
 def test_a_run_without_checkpoints_says_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="visattn fit saves them after validation"):
         run_checkpoint(make_run(tmp_path / "empty", "config.yaml"))
-    with pytest.raises(FileNotFoundError, match=r"it has epoch=3.ckpt, which can be named"):
+    with pytest.raises(
+        FileNotFoundError, match=r"it has epoch=3.ckpt, which can be passed as --ckpt_path"
+    ):
         run_checkpoint(make_run(tmp_path / "other", "checkpoints/epoch=3.ckpt"))

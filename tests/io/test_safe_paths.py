@@ -5,8 +5,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.io.safe_paths import SafeDirectory, check_relative_path
 

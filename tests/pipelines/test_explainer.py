@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import visattn as va
+from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
 from visattn.models.captioner import SPECIAL_TOKENS, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -132,7 +133,7 @@ def test_transform_replaces_the_preprocessing() -> None:
     steps = [v2.ToImage(), v2.Resize((32, 48)), v2.ToDtype(torch.float32, scale=True)]
     [heatmap] = explain(cnn(), photo(), "input_gradient", transform=v2.Compose(steps))
     assert heatmap.geometry is not None
-    assert heatmap.geometry.seen() == (0, 0, 83, 61)
+    assert heatmap.geometry.region == (0, 0, 83, 61)
 
 
 def test_captioners_have_one_map_per_word() -> None:
@@ -327,3 +328,24 @@ def test_layer_may_be_any_module() -> None:
         assert torch.equal(heatmap.values, known.values)
     with pytest.raises(ValueError, match=r"got 'blocks', which contains 2: blocks\.0\.attn"):
         explain(ours, photo(), "attention", layer="blocks")
+
+
+def test_explainer_prepares_images_once_for_all_methods() -> None:
+    model, images = cnn(), [photo(), photo(seed=1)]
+    explainer = va.Explainer(analyze_model(model))
+    batch = explainer.prepare(images)
+    for method in ("gradcam", "input_gradient", "occlusion"):
+        kwargs = QUICK.get(method, {})
+        expected = explain(model, images, method, ["dog", 2], **kwargs)
+        for heatmap, other in zip(
+            explainer.map(batch, method, ["dog", 2], **kwargs), expected, strict=True
+        ):
+            assert torch.equal(heatmap.values, other.values)
+            assert heatmap.metadata == other.metadata
+    [second] = explainer.map(batch.select([1]), "gradcam", 2)
+    assert second.metadata["class"] == "cow"
+    assert batch.select([1, 0, 1]).originals == tuple(batch.originals[i] for i in (1, 0, 1))
+    with pytest.raises(ValueError, match="did you mean gradcam"):
+        explainer.map(batch, "gradcan")
+    with pytest.raises(ValueError, match="has its class names already"):
+        va.Explainer(analyze_model(model), class_names=CLASSES)

@@ -149,8 +149,8 @@ def test_torchvision_and_other_models_are_center_cropped() -> None:
         torch.testing.assert_close(
             batch.inputs[0], v1.Compose(steps)(Image.fromarray(noise(71, 83))), atol=1e-5, rtol=0
         )
-        assert batch.geometries[0].seen() == pytest.approx(
-            prepare_images(explained(), noise(71, 83), transform=steps).geometries[0].seen()
+        assert batch.geometries[0].region == pytest.approx(
+            prepare_images(explained(), noise(71, 83), transform=steps).geometries[0].region
         )
 
 
@@ -165,7 +165,7 @@ def test_padding_has_the_mean_color() -> None:
     info = ModelInfo("net", "other", (20, 40), (0.4, 0.5, 0.6), (0.2,) * 3, "none")
     batch = prepare_images(explained(info=info), noise(20, 20), resize_mode="pad")
     assert batch.inputs[..., :10].abs().max() < 0.01
-    assert batch.geometries[0].seen() == (0, 0, 20, 20)
+    assert batch.geometries[0].region == (0, 0, 20, 20)
 
 
 def test_inputs_have_the_dtype_of_the_model() -> None:

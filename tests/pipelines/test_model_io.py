@@ -75,7 +75,7 @@ from beside_it import WIDTH
 
 @dataclasses.dataclass
 class Options:
-    """Looks for its module while it is made."""
+    """A dataclass, which looks up its module when it is defined."""
     width: int = WIDTH
 
 class Net(nn.Module):
@@ -93,12 +93,12 @@ class Broken(Net):
         return super().forward(x).view(77, 77)
 
 def make(width=3):
-    from beside_it import WIDTH  # found while it is built, too
+    from beside_it import WIDTH  # importable in the call, too
     return nn.Sequential(Net(width))
 
 ready = Net(5)
 number = 7
-unmade = lambda: {}
+not_a_model = lambda: {}
 '''
 
 
@@ -140,7 +140,7 @@ def test_errors_in_user_code_name_file_and_line(code: Path) -> None:
     refused(f"{code}:Net", "TypeError: .*unexpected keyword .*'wide'", model_kwargs={"wide": 2})
     refused(f"{code}:Nett", r"has no 'Nett'; did you mean Net")
     refused(f"{code}:number", "must be a class, a function or a model, got int")
-    refused(f"{code}:unmade", "must build an nn.Module, got dict")
+    refused(f"{code}:not_a_model", "must build an nn.Module, got dict")
     refused(f"{code}:ready", "is already a model", model_kwargs={"width": 2})
     refused(f"{code}:Net", "pretrained belongs to", pretrained=True)
     broken = load_model(f"{code}:Broken").model

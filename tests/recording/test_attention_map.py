@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -29,7 +28,7 @@ def bilinear_pixel(values: Tensor, geometry: Geometry, y: int, x: int) -> float:
     """Return one pixel of an interpolated map, from the four cells around it."""
     point = torch.tensor([[x + 0.5, y + 0.5]], dtype=torch.float64)
     to_x, to_y = geometry.to_input(point)[0].tolist()
-    left, top, right, bottom = geometry.seen()
+    left, top, right, bottom = geometry.region
     if not (left <= x + 0.5 <= right and top <= y + 0.5 <= bottom):
         return math.nan
     rows, columns = values.shape

@@ -172,7 +172,8 @@ def test_dense_window_weights_times_values_equal_the_output(
 
 def test_model_info_has_windows_and_shifts() -> None:
     info = analyze_model(create("swin_tiny_patch4_window7_224", **WINDOWS)).info
-    assert [(layer.grid, layer.window_size, layer.shift_size) for layer in info.attention_layers] == [
+    layers = [(layer.grid, layer.window_size, layer.shift_size) for layer in info.attention_layers]
+    assert layers == [
         ((6, 10), (3, 5), (0, 0)), ((6, 10), (3, 5), (1, 2)), ((3, 5), None, (0, 0))
     ]  # fmt: skip
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from visattn.functional.attention.window import padded_window_indices
 from visattn.recording.token_grid import (

@@ -38,7 +38,7 @@ def test_differing_plain_version_raises(tool: ModuleType, monkeypatch: pytest.Mo
     block_speeds = benchmark_module("block_speeds")
 
     monkeypatch.setitem(block_speeds.PLAIN, "se", block_speeds.PLAIN["simam"])
-    with pytest.raises(ValueError, match=r"se: ours and the plain record differ by 0\.\d+"):
+    with pytest.raises(ValueError, match=r"se: ours and the plain version differ by 0\.\d+"):
         block_speeds.check_same("se")
 
 
@@ -115,7 +115,7 @@ def test_runs_are_interleaved(tool: ModuleType) -> None:
         ),
         (
             ["transformers", "--only", "sped"],
-            "no benchmark_module sped; choose from speed, memory, rows",
+            "there is no part sped; choose from speed, memory, rows",
         ),
         (["blocks", "search"], "blocks must be run alone"),
         (["search", "glimpses"], "glimpses must be run alone"),

@@ -90,7 +90,7 @@ def test_arguments_of_registered_blocks(
     tool: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tool.main(["se", "--block-arg", "bias=False", "--checks", "gradients"]) == 0
-    assert capsys.readouterr().out == "gradients ok    2 of 2 parameters\n"
+    assert capsys.readouterr().out == "gradients ok    2 of 2\n"
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_transformers_compared_from_end_to_end(config: Path, tmp_path: Path) -> 
     }
     config.write_text(yaml.safe_dump(recipe))
     out = tmp_path / "runs.jsonl"
-    windowed = "with:attn_type=[window,shifted],window_size=2,pos_embed=relative"
+    windowed = "with:attn_type=[window,shifted],window_size=2,pos_embed_type=relative"
     arguments = ["--config", str(config), "--rows", "as-is", windowed, "--seeds", "3"]
     assert compare_blocks.main([*arguments, "--out", str(out)]) == 0
     plain, changed = map(json.loads, out.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""One tiny run of training, made once, for the tests that look at what it left."""
+"""A tiny config and a finished run, shared by the tests of the session."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ data:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config that trains in a moment."""
+    """A config that trains within seconds."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(TINY)
     return path
@@ -44,7 +44,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run; look, do not touch."""
+    """The folder of a finished run, shared by tests, which must not change it."""
     folder = tmp_path_factory.mktemp("runs") / "first"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["visattn"])
@@ -53,7 +53,7 @@ def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """LightningCLI reads the words of the process; runs without a name land here."""
+def _own_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Set the arguments that LightningCLI reads, and a working directory for runs."""
     monkeypatch.setattr("sys.argv", ["visattn"])
     monkeypatch.chdir(tmp_path)

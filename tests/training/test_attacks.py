@@ -143,7 +143,9 @@ def test_untrusted_blocks_are_not_imported(
         assert main([*words, f"{place}.{key}", block]) == 1
         lines = capsys.readouterr().err.splitlines()
         errors = [line for line in lines if line.startswith("visattn:")]
-        assert f"{block} may not be imported because a text names it" in errors[-1]
+        assert (
+            f"{block} may not be imported by name, because its module is not trusted" in errors[-1]
+        )
     assert not evil.exists()
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "evilmod")
     assert main([*words, f"{place}.block", "evilmod.Evil"]) == 1

@@ -98,15 +98,15 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "zeros, packed": (
         lambda: packed(saved(torch.zeros(10**7)), lambda _, part: part, zipfile.ZIP_DEFLATED),
-        "unpacks to more than it is long",
+        "unpacks to more than its own size",
     ),
     "weights, packed": (
         lambda: packed(
             saved(checkpoint(more=torch.rand(10**4))), lambda _, part: part, zipfile.ZIP_DEFLATED
         ),
-        "a part of it is packed|unpacks to more",
+        "it has a compressed entry|unpacks to more",
     ),
-    "parts that are one another": (overlapping, "unpacks to more than it is long"),
+    "parts that are one another": (overlapping, "unpacks to more than its own size"),
     "bytes by a number": (
         lambda: saved(checkpoint(more=Call(bytearray, 10**11))), "names .*bytearray, which no",
     ),
@@ -191,7 +191,9 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_it_is_refused_in_a_line_before_memory_is_taken(name: str, tmp_path: Path) -> None:
+def test_hostile_checkpoints_are_refused_before_memory_is_allocated(
+    name: str, tmp_path: Path
+) -> None:
     make, reason = ATTACKS[name]
     file = tmp_path / "hostile.ckpt"
     file.write_bytes(make())
@@ -244,7 +246,7 @@ def test_nothing_is_fetched(address: str) -> None:
         read_checkpoint(Path(address))
 
 
-def test_the_pickles_of_torch_name_what_is_looked_for() -> None:
+def test_torch_pickles_name_globals_in_one_opcode() -> None:
     """Names stand in one step of the pickle, `GLOBAL`; otherwise they would be overlooked."""
     whole = saved({"a": Call(bytearray, 3), "b": Call(torch.Tensor, 3)})
     with zipfile.ZipFile(io.BytesIO(whole)) as archive:

@@ -1,8 +1,7 @@
 """Learning-rate schedules: trapezoid and cosine."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.training.optim import cosine, trapezoid
 

@@ -119,7 +119,7 @@ def check_same(block: str) -> None:
         difference = (ours_result - plain_result).abs().max()
         error = float(difference / plain_result.abs().max())
         if not error < 1e-4:
-            raise ValueError(f"{block}: ours and the plain one differ by {error:.2g}")
+            raise ValueError(f"{block}: ours and the plain version differ by {error:.2g}")
 
 
 class PlainBlock(nn.Module):

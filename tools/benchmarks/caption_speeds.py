@@ -1,4 +1,4 @@
-"""Captioner speed compared with a plain loop over steps, on random features."""
+"""Speed of caption training and beam search compared with plain loops, on random features."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from visattn.models.encoder import ImageEncoder
 
 
 class Comparison(NamedTuple):
-    """Two implementations of one computation, and the target speedup of ours."""
+    """A plain implementation, that of visattn, and the target speedup."""
 
     title: str
     plain: Callable[[], object]
@@ -24,19 +24,19 @@ class Comparison(NamedTuple):
 
 
 class FeatureEncoder(ImageEncoder):
-    """Encoder placeholder: the features are random tensors."""
+    """Placeholder of an encoder; the benchmark passes random features."""
 
     def __init__(self, channels: int, grid: tuple[int, int]) -> None:
         super().__init__((32, 32), (0.5,) * 3, (0.5,) * 3)
         self.channels, self.grid_size = channels, grid
 
     def forward_features(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Raise: the benchmark passes features."""
-        raise NotImplementedError("the benchmark passes features; nothing is encoded")
+        """Raise an error, because the benchmark passes features."""
+        raise NotImplementedError("the encoder of the benchmark must not be called; pass features")
 
 
 def captioner(channels: int, side: int, vocabulary: int) -> ShowAttendTell:
-    """Return a Show, Attend and Tell captioner over side x side regions."""
+    """Return a Show, Attend and Tell captioner over a square grid of regions."""
     count = vocabulary - len(SPECIAL_TOKENS)
     words = [*SPECIAL_TOKENS, *(f"word{index}" for index in range(count))]
     encoder = FeatureEncoder(channels, (side, side))
@@ -45,11 +45,11 @@ def captioner(channels: int, side: int, vocabulary: int) -> ShowAttendTell:
     )
 
 
-# ------------------------------------------------------------------ one training step
+# ------------------------------------------------------------------ training step
 
 
 def training() -> Comparison:
-    """16 captions of 10 to 20 words, 196 regions of 2048 features, 8000 words."""
+    """Training step: 16 captions of 10 to 20 words, 196 regions of 2048 features, 8000 words."""
     torch.manual_seed(0)
     model = captioner(2048, 14, 8000)
     features = torch.randn(16, 2048, 14, 14)
@@ -79,7 +79,7 @@ def training() -> Comparison:
 def stepwise_loss(
     model: ShowAttendTell, features: Tensor, captions: Tensor, lengths: Tensor
 ) -> Tensor:
-    """Plain loop over steps, which recomputes all and keeps finished captions."""
+    """Return the loss of a plain loop over steps, without cached keys or batch shrinking."""
     annotations = features.flatten(2).transpose(1, 2).contiguous()
     mean = annotations.mean(1)
     decoder = model.decoder
@@ -97,15 +97,15 @@ def stepwise_loss(
         output = decoder.output_hidden(hidden) + word + decoder.output_context(context)
         logits.append(decoder.output(torch.tanh(output)))
     stacked = torch.stack(logits, 1)
-    inside = torch.arange(stacked.shape[1]) < lengths[:, None]
-    return cross_entropy(stacked[inside], captions[:, 1 : stacked.shape[1] + 1][inside])
+    valid = torch.arange(stacked.shape[1]) < lengths[:, None]
+    return cross_entropy(stacked[valid], captions[:, 1 : stacked.shape[1] + 1][valid])
 
 
 # ------------------------------------------------------------------ beam search
 
 
 def search() -> Comparison:
-    """64 images, 49 regions of 1280 features, 8000 words, beam 5."""
+    """Beam search: 64 images, 49 regions of 1280 features, 8000 words, beam size 5."""
     torch.manual_seed(0)
     model = captioner(1280, 7, 8000).eval()
     features = torch.randn(64, 1280, 7, 7)
@@ -134,7 +134,7 @@ def search() -> Comparison:
         return [best_captions(image[None])[0] for image in features]
 
     if ours() != plain():
-        raise SystemExit("search: batched and single images give different captions")
+        raise SystemExit("beam search: captions of the batch differ from those of single images")
     return Comparison("beam search, 64 x 49 x 1280, beam 5", plain, ours, 3.0)
 
 

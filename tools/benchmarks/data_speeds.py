@@ -138,7 +138,7 @@ def measure_opening(folder: Path, rounds: int) -> Iterator[Figure]:
     seconds = in_turn({"ours": lambda: ShardSamples(folder, "train").labels}, rounds)[
         "ours"
     ].seconds
-    title = f"{MILLION:,} samples in {TARS:,} tars seconds"
+    title = f"{MILLION:,} samples in {TARS:,} tars opened"
     yield Figure(f"{title}, s", {"ours": seconds}, seconds, seconds, seconds, "target: seconds")
     memory = data_memory(INDEX, folder)
     if memory is not None:

@@ -1,4 +1,4 @@
-"""Speed of glimpse extraction and of a training epoch, compared with a loop over images."""
+"""Speed of glimpse extraction and of a training epoch compared with a loop over images."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from visattn.training.cli.lightning_cli import silence_lightning
 from visattn.training.data.classification import ClassificationDataModule, Split
 from visattn.training.tasks.glimpse import GlimpseTask
 
-SECONDS = 3.0  # minimum, per comparison
+SECONDS = 3.0  # minimum duration of a comparison
 BATCH = 128
 
 
@@ -43,14 +43,14 @@ class GlimpseSpeed(NamedTuple):
     """Result of a comparison.
 
     Args:
-        title: What was timed.
+        title: Description of the timed computation.
         plain_s: Median seconds of the plain implementation.
-        ours_s: Median seconds of ours.
+        ours_s: Median seconds of visattn.
         ratio: Median speedup over the rounds.
         least: Minimum speedup.
         most: Maximum speedup.
-        floor: Target: minimum of the speedup.
-        ceiling: Target: maximum of our seconds.
+        floor: Target of the speedup, as a minimum.
+        ceiling: Target of the seconds of visattn, as a maximum.
     """
 
     title: str
@@ -74,7 +74,7 @@ class GlimpseSpeed(NamedTuple):
 
 
 class RandomDigits(ClassificationDataModule):
-    """Random images of the size of MNIST digits."""
+    """Random images with the size of MNIST digits."""
 
     def __init__(self, count: int) -> None:
         super().__init__(None, batch_size=BATCH, num_workers=0, seed=0)
@@ -84,8 +84,8 @@ class RandomDigits(ClassificationDataModule):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """Names of the classes."""
-        return {"classes": list("0123456789")}
+        """Class names."""
+        return {"class_names": list("0123456789")}
 
     def open_dataset(self, split: Split) -> InMemoryImages:
         """Return all digits for training, and one batch for validation and test."""
@@ -94,7 +94,7 @@ class RandomDigits(ClassificationDataModule):
 
 
 def time_glimpses(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpeed]:
-    """Time glimpse extraction at three sizes, then an epoch of `digits` digits, if any."""
+    """Time glimpse extraction at three sizes, then a training epoch if `digits` is not 0."""
     for case in RETINAS:
         plain, ours = retina_runs(case)
         title = (
@@ -112,10 +112,10 @@ def time_glimpses(*, rounds: int, digits: int = 60_000) -> Iterator[GlimpseSpeed
 def retina_runs(
     case: RetinaCase, batch: int = BATCH
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return the plain extraction of all glimpses of a batch, and ours.
+    """Return the extraction of all glimpses of a batch, plain and by visattn.
 
     Raises:
-        AssertionError: If their glimpses differ.
+        AssertionError: If the glimpses differ.
     """
     images = torch.rand(batch, 1, case.side, case.side)
     path = torch.rand(batch * case.rollouts, case.glimpses, 2) * 2 - 1
@@ -140,7 +140,7 @@ def retina_runs(
 
 
 def epoch_runs(digits: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return the plain training epoch and ours, with data loading and the same loss.
+    """Return a training epoch with data loading, plain and by visattn, with the same loss.
 
     Raises:
         AssertionError: If the losses differ.
@@ -169,7 +169,7 @@ def epoch_runs(digits: int) -> tuple[Callable[[], object], Callable[[], object]]
 
 
 def build_task(data: RandomDigits) -> GlimpseTask:
-    """Return a task with the model of the paper, one rollout and a learned baseline."""
+    """Return a task with the RAM model, one rollout and a learned baseline."""
 
     def model(classes: list[str]) -> RecurrentAttentionModel:
         return RecurrentAttentionModel(classes, (28, 28), [0.1307], [0.3081], rnn_type="rnn")
@@ -189,7 +189,7 @@ def baseline_layer(task: GlimpseTask) -> torch.nn.Module:
 
 
 def check_same_loss(task: GlimpseTask, digits: Tensor, labels: Tensor) -> None:
-    """Compare the loss and the gradients of the policy.
+    """Compare the loss and the policy gradients of both implementations.
 
     Raises:
         AssertionError: If they differ.

@@ -161,10 +161,7 @@ def activations_and_gradients(
             to_grid(other_layouts[-1], layer)  # raises an error about the layout
         if not leaves:
             got = f"ran {calls} times" if calls else "did not run"
-            raise ValueError(
-                f"the layer must run to get a class activation map, but {title} {got}; choose "
-                "another layer"
-            )
+            raise ValueError(f"the layer must run, but {title} {got}; choose another layer")
         leaf = leaves[-1]
         gradients = None
         if values.requires_grad:

@@ -24,9 +24,9 @@ List the attention blocks with their cost at {CHANNELS} channels, or describe on
 arguments, deviations from the paper, compatible weights."""
 
 _EPILOG = """\
-va.create_block(NAME, channels, ...) creates a block, va.insert(model, NAME, position=..., example=...) inserts
-it into a network. NAME can also be your own class, package.module.Class. Blocks that your modules
-register are listed, too, if VISATTN_TRUST_MODULES names these modules."""
+va.create_block(NAME, channels, ...) creates a block; va.insert(model, NAME, position=...,
+example=...) inserts it into a network. NAME can also be your own class, package.module.Class.
+Blocks that your modules register are listed, too, if VISATTN_TRUST_MODULES names these modules."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -38,8 +38,8 @@ from .captions.vocabulary import (
     split_words as split_words,
 )
 from .classification.cluttered_mnist import (
-    ClutterSpec as ClutterSpec,
     ClutteredMNIST as ClutteredMNIST,
+    ClutterSpec as ClutterSpec,
     Placements as Placements,
     paste as paste,
 )
@@ -186,17 +186,17 @@ from .scenes.verify import (
 from .scenes.world import (
     COLORS as COLORS,
     SHAPES as SHAPES,
-    SceneObject as SceneObject,
     TEXTURES as TEXTURES,
+    SceneObject as SceneObject,
     World as World,
     WorldConfig as WorldConfig,
     sample_world as sample_world,
 )
 from .shards.datasets import (
-    ShardEntries as ShardEntries,
-    ShardImages as ShardImages,
     ShardedPhotos as ShardedPhotos,
     ShardedTensors as ShardedTensors,
+    ShardEntries as ShardEntries,
+    ShardImages as ShardImages,
     caption_entry as caption_entry,
 )
 from .shards.format import (
@@ -234,8 +234,8 @@ from .shards.verify import (
 )
 from .shards.webdataset import (
     SampleStream as SampleStream,
-    StreamLoader as StreamLoader,
     StreamedSample as StreamedSample,
+    StreamLoader as StreamLoader,
     check_url as check_url,
     import_webdataset as import_webdataset,
     parse_streamed_sample as parse_streamed_sample,

@@ -1,4 +1,4 @@
-"""Where a network's pixels lie on the original image."""
+"""Coordinate transforms between network inputs and original images."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Affine geometry between the network's input and the image."""
+"""Affine transforms between the coordinates of network inputs and original images."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
 Box = tuple[float, float, float, float]
 
-# EXIF code -> the affine from the upright unit square to the stored one: x' = a x + b y + c, ...
-_STORED: dict[int, tuple[Row, Row]] = {
+# EXIF code -> affine map from the upright to the stored unit square: x' = a x + b y + c, ...
+_EXIF_TRANSFORMS: dict[int, tuple[Row, Row]] = {
     1: ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
     2: ((-1.0, 0.0, 1.0), (0.0, 1.0, 0.0)),
     3: ((-1.0, 0.0, 1.0), (0.0, -1.0, 1.0)),
@@ -27,28 +27,29 @@ _STORED: dict[int, tuple[Row, Row]] = {
 
 @dataclass(frozen=True)
 class Geometry:
-    """The way from the network's input to the image: one affine and what the network saw.
+    """Affine transform from a network input to the original image, and the visible region.
 
-    Coordinates are (x, y) in pixels, continuous: the first pixel reaches from 0 to 1, its center is
-    0.5. Begin with `identity` and name each step of the preprocessing in its order.
+    Coordinates are continuous (x, y) in pixels: the first pixel extends from 0 to 1, and its center
+    is at 0.5. Start with `identity` and apply the preprocessing steps in their order.
 
     Args:
-        matrix: Carries a point (x, y, 1) of the input to the upright image. Scales, shifts, flips
-            and quarter turns only.
+        matrix: Homogeneous matrix that maps a point (x, y, 1) of the input to the upright image.
+            Only scalings, translations, flips and rotations by multiples of 90 degrees.
         input_size: Height and width of the network's input.
         image_size: Height and width of the upright image.
-        region: Left, top, right, bottom of what the network saw of the image.
-        orientation: EXIF code of the image's file, 1 to 8.
+        region: Left, top, right, bottom of the part of the image that is visible to the network.
+        orientation: EXIF orientation of the image file, 1 to 8.
 
     Raises:
-        ValueError: If a size is below 1, the code is none, or the matrix turns by another angle.
+        ValueError: If a size is below 1, the orientation is invalid, a value is not finite, or the
+            matrix has a shear or a rotation by another angle.
 
     Example:
-        >>> seen = Geometry.identity((480, 640)).resized((240, 320)).cropped(8, 48, (224, 224))
-        >>> seen.to_image(torch.tensor([[0.0, 0.0], [224.0, 224.0]]))
+        >>> geometry = Geometry.identity((480, 640)).resized((240, 320)).cropped(8, 48, (224, 224))
+        >>> geometry.to_image(torch.tensor([[0.0, 0.0], [224.0, 224.0]]))
         tensor([[ 96.,  16.],
                 [544., 464.]])
-        >>> seen.seen()
+        >>> geometry.region
         (96.0, 16.0, 544.0, 464.0)
     """
 
@@ -59,42 +60,42 @@ class Geometry:
     orientation: int = 1
 
     def __post_init__(self) -> None:
-        """Check the sizes, the code and the matrix."""
+        """Check the sizes, the orientation, the region and the matrix."""
         if min(*self.input_size, *self.image_size) < 1:
             raise ValueError(
                 "sizes must be at least 1 x 1 pixel, "
                 f"got input {self.input_size}, image {self.image_size}"
             )
-        if self.orientation not in _STORED:
+        if self.orientation not in _EXIF_TRANSFORMS:
             raise ValueError(f"an EXIF orientation is 1 to 8, got {self.orientation}")
-        numbers = [*self.region, *(number for row in self.matrix for number in row)]
-        if not all(map(math.isfinite, numbers)):
+        values = [*self.region, *(value for row in self.matrix for value in row)]
+        if not all(map(math.isfinite, values)):
             raise ValueError(f"matrix and region must be finite, got {self.matrix}, {self.region}")
-        (a, b, _), (c, d, _), last = self.matrix
-        along, across = a and d and not (b or c), b and c and not (a or d)
-        if not (along or across) or last != (0, 0, 1):
+        (a, b, _), (c, d, _), last_row = self.matrix
+        axes_kept, axes_swapped = a and d and not (b or c), b and c and not (a or d)
+        if not (axes_kept or axes_swapped) or last_row != (0, 0, 1):
             raise ValueError(
-                "the matrix must be made of scales, shifts, flips and quarter turns, "
+                "the matrix must consist of scales, shifts, flips and quarter turns, "
                 f"got {self.matrix}"
             )
 
     @classmethod
     def identity(cls, size: tuple[int, int], orientation: int = 1) -> "Geometry":
-        """Return the geometry of a network that sees the upright image as it is."""
+        """Return the geometry of an upright image without preprocessing."""
         height, width = size
         unit: Matrix = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
         return cls(unit, size, size, (0.0, 0.0, float(width), float(height)), orientation)
 
     def resized(self, size: tuple[int, int]) -> "Geometry":
-        """Return the geometry after the input was resized, each axis by its own scale."""
+        """Return the geometry after resizing the input, with a separate scale for each axis."""
         (height, width), (new_height, new_width) = self.input_size, size
         return self._after(width / new_width, 0.0, height / new_height, 0.0, size)
 
     def cropped(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
-        """Return the geometry after a window was cut out; what lies outside is unseen from now on.
+        """Return the geometry after cropping to a window, which limits the visible region.
 
         Raises:
-            ValueError: If the window does not lie inside the input.
+            ValueError: If the window is not inside the input.
         """
         (height, width), (y, x) = size, self.input_size
         if not (0 <= top <= top + height <= y and 0 <= left <= left + width <= x):
@@ -102,14 +103,14 @@ class Geometry:
                 f"the window {size} at ({top}, {left}) must lie inside {y} x {x} pixels"
             )
         after = self._after(1.0, float(left), 1.0, float(top), size)
-        window = _carried(after.matrix, (0.0, 0.0, float(width), float(height)))
-        return replace(after, region=_common(window, self.region))
+        window = _transform_box(after.matrix, (0.0, 0.0, float(width), float(height)))
+        return replace(after, region=_intersection(window, self.region))
 
     def padded(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
-        """Return the geometry after the input was laid on a larger canvas, at (top, left).
+        """Return the geometry after padding the input to a canvas, with the input at (top, left).
 
         Raises:
-            ValueError: If the canvas does not hold the input.
+            ValueError: If the canvas does not contain the input.
         """
         (y, x), (height, width) = self.input_size, size
         if not (0 <= top <= top + y <= height and 0 <= left <= left + x <= width):
@@ -117,19 +118,19 @@ class Geometry:
         return self._after(1.0, -float(left), 1.0, -float(top), size)
 
     def flipped(self, *, vertical: bool = False) -> "Geometry":
-        """Return the geometry after the input was mirrored, left for right or top for bottom."""
+        """Return the geometry after a horizontal or vertical flip of the input."""
         height, width = self.input_size
         if vertical:
             return self._after(1.0, 0.0, -1.0, float(height), self.input_size)
         return self._after(-1.0, float(width), 1.0, 0.0, self.input_size)
 
     def to_image(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
-        """Return points (x, y) of the network's input as points of the upright image."""
+        """Map points (x, y) of the network's input to the upright image."""
         matrix = torch.tensor(self.matrix, dtype=points.dtype, device=points.device)
         return points @ matrix[:2, :2].T + matrix[:2, 2]
 
     def to_input(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
-        """Return points (x, y) of the upright image as points of the network's input.
+        """Map points (x, y) of the upright image to the network's input.
 
         Example:
             >>> small = Geometry.identity((10, 20)).resized((5, 5))
@@ -141,54 +142,50 @@ class Geometry:
         return points @ inverse[:2, :2].T + inverse[:2, 2]
 
     def boxes_to_input(self, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
-        """Return boxes of the upright image as shares of the network's input.
+        """Map boxes of the upright image to the network's input, relative to its size.
 
         Args:
             boxes: Left, top, right, bottom in pixels of the upright image.
 
         Returns:
-            Left, top, right, bottom between 0 and 1. What the network did not see is cut
-            off; of a box that lies outside altogether, an empty one is left.
+            Left, top, right, bottom between 0 and 1, clipped to the visible region. A box outside
+            this region becomes empty.
 
         Example:
             >>> half = Geometry.identity((10, 20)).cropped(0, 10, (10, 10)).flipped()
             >>> half.boxes_to_input(torch.tensor([[5.0, 0.0, 15.0, 10.0]]))
             tensor([[0.5000, 0.0000, 1.0000, 1.0000]])
         """
-        lowest, highest = boxes.new_tensor(self.region).view(2, 2)
-        corners = boxes.view(-1, 2, 2).clamp(lowest, highest)
-        ends = self.to_input(corners.reshape(-1, 2)).view(-1, 2, 2)
-        ends = ends / ends.new_tensor(self.input_size[::-1])
-        return torch.cat([ends.amin(1), ends.amax(1)], dim=-1).clamp(0, 1)
+        top_left, bottom_right = boxes.new_tensor(self.region).view(2, 2)
+        clipped = boxes.view(-1, 2, 2).clamp(top_left, bottom_right)
+        corners = self.to_input(clipped.reshape(-1, 2)).view(-1, 2, 2)
+        corners = corners / corners.new_tensor(self.input_size[::-1])
+        return torch.cat([corners.amin(1), corners.amax(1)], dim=-1).clamp(0, 1)
 
     def to_stored(self) -> "Geometry":
-        """Return the geometry whose image is the file's pixels as they lie, not turned upright.
+        """Return the geometry relative to the stored pixels, before the EXIF orientation.
 
         Example:
             >>> Geometry.identity((4, 6), orientation=6).to_stored().image_size
             (6, 4)
         """
         height, width = self.image_size
-        rows = _STORED[self.orientation]
-        turned = bool(rows[0][1])
-        size = (width, height) if turned else self.image_size
-        # pixels -> unit square, the turn, unit square -> pixels of the file
+        rows = _EXIF_TRANSFORMS[self.orientation]
+        axes_swapped = bool(rows[0][1])
+        size = (width, height) if axes_swapped else self.image_size
+        # upright pixels -> unit square -> EXIF transform -> stored pixels
         (a, b, c), (d, e, f) = rows
-        to_file: Matrix = (
+        to_stored: Matrix = (
             (a * size[1] / width, b * size[1] / height, c * size[1]),
             (d * size[0] / width, e * size[0] / height, f * size[0]),
             (0.0, 0.0, 1.0),
         )
-        box = _carried(to_file, self.region)
-        matrix = _product(to_file, self.matrix)
+        box = _transform_box(to_stored, self.region)
+        matrix = _matrix_product(to_stored, self.matrix)
         return replace(self, matrix=matrix, image_size=size, region=box, orientation=1)
 
-    def seen(self) -> Box:
-        """Return left, top, right, bottom of what the network saw, in pixels of the image."""
-        return self.region
-
     def to_dict(self) -> dict[str, Any]:
-        """Return plain lists and numbers, as JSON holds them.
+        """Return the geometry as plain lists and numbers that JSON can represent.
 
         Example:
             >>> Geometry.identity((2, 3)).to_dict()["image_size"]
@@ -204,10 +201,10 @@ class Geometry:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Geometry":
-        """Return the geometry that `to_dict` wrote down.
+        """Return the geometry from the dictionary of `to_dict`.
 
         Raises:
-            ValueError: If something is missing, superfluous or of another shape.
+            ValueError: If a key is missing or a value is invalid.
 
         Example:
             >>> start = Geometry.identity((2, 3)).flipped()
@@ -231,28 +228,28 @@ class Geometry:
     def _after(
         self, scale_x: float, shift_x: float, scale_y: float, shift_y: float, size: tuple[int, int]
     ) -> "Geometry":
-        """Return the geometry whose point p was at `scale * p + shift` before the step."""
+        """Return the geometry after a step that moves `scale * p + shift` to p."""
         step: Matrix = ((scale_x, 0.0, shift_x), (0.0, scale_y, shift_y), (0.0, 0.0, 1.0))
-        return replace(self, matrix=_product(self.matrix, step), input_size=size)
+        return replace(self, matrix=_matrix_product(self.matrix, step), input_size=size)
 
 
-def _product(left: Matrix, right: Matrix) -> Matrix:
+def _matrix_product(left: Matrix, right: Matrix) -> Matrix:
     a, b, c = (
         torch.tensor(left, dtype=torch.float64) @ torch.tensor(right, dtype=torch.float64)
     ).tolist()
     return (a[0], a[1], a[2]), (b[0], b[1], b[2]), (c[0], c[1], c[2])
 
 
-def _carried(matrix: Matrix, box: Box) -> Box:
-    """Return the box, left, top, right, bottom, that a matrix makes of a box."""
+def _transform_box(matrix: Matrix, box: Box) -> Box:
+    """Return a box (left, top, right, bottom) after an affine transform."""
     (a, b, c), (d, e, f), _ = matrix
-    ends = ((a * x + b * y + c, d * x + e * y + f) for x, y in (box[:2], box[2:]))
-    x, y = zip(*ends, strict=True)
+    corners = ((a * x + b * y + c, d * x + e * y + f) for x, y in (box[:2], box[2:]))
+    x, y = zip(*corners, strict=True)
     return min(x), min(y), max(x), max(y)
 
 
-def _common(box: Box, other: Box) -> Box:
-    """Return what two boxes share; if that is nothing, an empty box on the edge of the other."""
+def _intersection(box: Box, other: Box) -> Box:
+    """Return the intersection of two boxes; if empty, an empty box at the edge of `other`."""
     (x0, y0, x1, y1), (left, top, right, bottom) = box, other
     return (
         min(max(x0, left), right),

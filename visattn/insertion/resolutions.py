@@ -12,9 +12,9 @@ class FeatureMap:
 
     Args:
         shape: Shape of the tensor.
-        grid: Height and width, if it is 4-D.
-        hosts: Modules that returned it, looking through activations, outermost last.
-        direct: Whether they returned it directly, with no function in between.
+        grid: Height and width of a 4-D tensor.
+        hosts: Modules that returned the tensor, activations ignored, outermost last.
+        direct: Whether they returned it directly, without a function in between.
         depth: Number of operations on the longest path from the input; 0 for the input.
     """
 
@@ -27,18 +27,18 @@ class FeatureMap:
 
 @dataclass(frozen=True)
 class ResolutionChange:
-    """Change of spatial size in a function or module.
+    """Change of the spatial size in a function or module.
 
     Args:
         before: Height and width of the input features.
         after: Height and width of the output features.
         hosts: Modules that returned the input features, outermost last; none for a function.
-        direct: Whether there is no function between them and the change.
+        direct: Whether there is no function between these modules and the change.
         module: Outermost module that contains only this change; None for a function.
-        inner: Like `hosts`, for the first function in that module that makes the change.
-        within: Modules that were running around it.
-        order: Position in the order of all operations and calls of the run.
-        entered: Order at which the module was called; for a function, that of the change.
+        inner: Like `hosts`, for the first function in that module that changes the size.
+        within: Modules whose calls contain the change.
+        order: Index of the change in the sequence of all operations and calls of the forward pass.
+        entered: Index of the call of the module; 0 for a function.
     """
 
     before: Grid
@@ -57,16 +57,16 @@ class ResolutionChange:
         return _area(self.after) > _area(self.before)
 
 
-def same_size(one: Grid, other: Grid) -> bool:
-    """Return whether two sizes belong to one resolution: neither has twice the area of the other.
+def same_size(size: Grid, other: Grid) -> bool:
+    """Return whether two sizes have the same resolution: neither has twice the area of the other.
 
-    An unpadded convolution removes a border, which is no change of resolution.
+    An unpadded convolution crops a border, which does not change the resolution.
 
     Example:
         >>> same_size((63, 95), (61, 93)), same_size((64, 64), (32, 64))
         (True, False)
     """
-    return 0.5 < _area(one) / _area(other) < 2
+    return 0.5 < _area(size) / _area(other) < 2
 
 
 def _area(grid: Grid) -> int:
@@ -75,6 +75,8 @@ def _area(grid: Grid) -> int:
 
 @dataclass
 class _Frame:
+    """Running call of a module, with the resolution changes since its start."""
+
     name: str
     inputs: list[FeatureMap]
     start: int
@@ -85,43 +87,47 @@ class _Frame:
 
 
 class ResolutionTracker:
-    """Collects the resolution changes of a run, without detours inside modules.
+    """Collects the resolution changes of a forward pass, without detours inside modules.
 
     A module whose output has the shape of its input is a detour, such as attention over pooled
     keys, unless its upsampled features are joined with its input, as in a U-Net. Changes that form
-    one step, such as those of branch and shortcut of a residual unit, become the change of the
-    outermost module that makes only this step, unless it first computes features at the old
-    resolution: then its input is not the last of that resolution.
+    a single step, such as those of the branch and the shortcut of a residual unit, become the
+    change of the outermost module that contains only this step, unless this module first computes
+    features at the old resolution: then its input is not the last feature map of that resolution.
     """
 
     def __init__(self) -> None:
         self.changes: list[ResolutionChange] = []
         self.frames: list[_Frame] = []
         self.additions: list[tuple[int, str]] = []
-        """Order and module of each residual addition."""
+        """Index and module of each residual addition."""
         self.convolutions: list[tuple[int, bool]] = []
-        """Order of each convolution, and whether it mixes positions and all channels."""
+        """Index of each convolution, and whether it mixes positions and all channels."""
 
     def record_change(self, features: FeatureMap, after: Grid, order: int) -> None:
-        """Record that a function changed the spatial size of features."""
+        """Record that a function changes the spatial size of features."""
         before = features.grid
         if before is not None and not same_size(before, after):
-            made = features.hosts, features.direct
-            names = self._running_modules()
             change = ResolutionChange(
-                before, after, *made, inner=features.hosts, within=names, order=order
+                before,
+                after,
+                features.hosts,
+                features.direct,
+                inner=features.hosts,
+                within=self._running_modules(),
+                order=order,
             )
             self.changes.append(change)
 
     def record_join(self, *, concatenated: bool) -> None:
-        """Record that features were additions or concatenated.
+        """Record that features are added or concatenated.
 
         Args:
-            concatenated: Whether they were concatenated, so that a detour's output remains in use.
+            concatenated: Whether they are concatenated, so that the features of a detour are used.
         """
         inner = self.frames[-1] if self.frames else None
         if inner and concatenated and any(change.upsamples for change in inner.detours):
-            self.changes = sorted([*self.changes, *inner.detours], key=lambda each: each.order)
+            self.changes = sorted([*self.changes, *inner.detours], key=lambda change: change.order)
             inner.detours = []
         for frame in self.frames:
             frame.joined |= any(change.upsamples for change in self.changes[frame.start :])
@@ -129,17 +135,17 @@ class ResolutionTracker:
     def enter(
         self, name: str, inputs: Sequence[FeatureMap], order: int, *, sequential: bool
     ) -> None:
-        """Record a module call with its input features."""
+        """Record the call of a module with its input features."""
         self.frames.append(_Frame(name, list(inputs), len(self.changes), order, sequential))
 
     def leave(self, grid: Grid | None, shape: tuple[int, ...], order: int) -> list[FeatureMap]:
-        """Record the return of the last called module; return its input features."""
+        """Record the return of the innermost running module; return its input features."""
         frame = self.frames.pop()
         if not frame.name:
             return frame.inputs
         inside = self.changes[frame.start :]
-        main = [each for each in frame.inputs if each.depth > 0 and len(each.shape) > 2]
-        if main and not frame.joined and all(_preserves_shape(each, grid, shape) for each in main):
+        inputs = [x for x in frame.inputs if x.depth > 0 and len(x.shape) > 2]
+        if inputs and not frame.joined and all(_preserves_shape(x, grid, shape) for x in inputs):
             del self.changes[frame.start :]
             if self.frames:
                 self.frames[-1].detours += [*inside, *frame.detours]
@@ -150,8 +156,8 @@ class ResolutionTracker:
     def _merge_changes(
         self, frame: _Frame, inside: list[ResolutionChange], grid: Grid, order: int
     ) -> ResolutionChange | None:
-        """Return the single change of a module that makes one step."""
-        inputs = [each for each in frame.inputs if each.grid and each.grid != (1, 1)]
+        """Return the change of a module whose changes form a single step."""
+        inputs = [x for x in frame.inputs if x.grid and x.grid != (1, 1)]
         if not inside and len(inputs) == 1 and not same_size(inputs[0].grid or grid, grid):
             inside = [
                 ResolutionChange(inputs[0].grid or grid, grid, inner=inputs[0].hosts, order=order)
@@ -160,29 +166,33 @@ class ResolutionTracker:
         if not inside or self._computes_before(frame, inside[0]):
             return None
         before = inside[0].before
-        if not all(same_size(c.before, before) and same_size(c.after, grid) for c in inside):
+        if not all(
+            same_size(change.before, before) and same_size(change.after, grid) for change in inside
+        ):
             return None
-        for each in inputs:
-            if each.grid and each.hosts and same_size(each.grid, before):
-                ends = {"before": each.grid, "hosts": each.hosts, "direct": each.direct}
-                step = replace(inside[0], **ends, after=grid, module=frame.name)
+        for x in inputs:
+            if x.grid and x.hosts and same_size(x.grid, before):
+                source = {"before": x.grid, "hosts": x.hosts, "direct": x.direct}
+                step = replace(inside[0], **source, after=grid, module=frame.name)
                 return replace(step, within=self._running_modules(), entered=frame.entered)
         return None
 
     def _computes_before(self, frame: _Frame, change: ResolutionChange) -> bool:
         """Return whether a module computes features at the old resolution before a change.
 
-        Work of a residual unit before its addition belongs to the change, and so does work of a
-        child in which the change happens.
+        Operations of a residual unit before its addition belong to the change, and so do operations
+        of the child module that contains the change.
         """
         additions = [order for order, _ in self.additions if frame.entered < order < change.entered]
-        unit = any(order > change.order and name == frame.name for order, name in self.additions)
+        is_residual_unit = any(
+            order > change.order and name == frame.name for order, name in self.additions
+        )
         dense_convolutions = [
             dense for order, dense in self.convolutions if frame.entered < order < change.entered
         ]
         if frame.sequential:
             return bool(additions or dense_convolutions)
-        return not unit and bool(additions or any(dense_convolutions))
+        return not is_residual_unit and bool(additions or any(dense_convolutions))
 
     def _running_modules(self) -> tuple[str, ...]:
         return tuple(frame.name for frame in self.frames)

@@ -1,25 +1,25 @@
-"""What `visattn fit` left in a folder: the config and the checkpoint that belong together.
+"""Run directories of `visattn fit`: the config and the checkpoint of a training run.
 
-Only the standard library is imported, so that a mistyped folder is answered at once.
+Only the standard library is imported, so that a mistyped path is reported without delay.
 """
 
 import re
 from pathlib import Path
 
 _CONFIG = re.compile(r"config(?:-(\d+))?\.yaml")
-_LARGEST_LIST = 5  # runs that an error names
+_MAX_LISTED = 5  # runs or checkpoints in an error message
 
 
 def find_run(folder: Path) -> Path:
-    """Return the folder of a run: the one given, or the only numbered one inside it.
+    """Return the directory of a run: the folder itself, or the only run inside it.
 
     Args:
-        folder: As somebody types it: `runs/scenes/1`, or `runs/scenes`, which holds the runs of a
-            config.
+        folder: Directory of a run, such as `runs/scenes/1`, or the parent directory of the runs of
+            a config, such as `runs/scenes`.
 
     Raises:
-        FileNotFoundError: If there is no such folder.
-        ValueError: If it is none, or holds several runs.
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If the path is a file, or the folder contains several runs.
 
     Example:
         >>> folder = getfixture("tmp_path") / "runs" / "scenes"
@@ -28,22 +28,23 @@ def find_run(folder: Path) -> Path:
         '7'
     """
     if not folder.exists():
-        raise FileNotFoundError(f"no run at {folder}: there is no such folder{_others(folder)}")
+        siblings = _sibling_runs(folder)
+        raise FileNotFoundError(f"no run at {folder}: there is no such folder{siblings}")
     if not folder.is_dir():
         raise ValueError(f"--run {folder} is a file; give the folder that visattn fit wrote")
-    if _looks_like_a_run(folder):
+    if _is_run(folder):
         return folder
-    if folder.name == "checkpoints" and _looks_like_a_run(folder.parent):
+    if folder.name == "checkpoints" and _is_run(folder.parent):
         return folder.parent
-    inside = _runs_in(folder)
-    if len(inside) > 1:
-        names = ", ".join(str(path) for path in inside[-_LARGEST_LIST:])
-        raise ValueError(f"{folder} holds {len(inside)} runs; choose one, the newest last: {names}")
-    return inside[0] if inside else folder
+    runs = _list_runs(folder)
+    if len(runs) > 1:
+        names = ", ".join(str(path) for path in runs[-_MAX_LISTED:])
+        raise ValueError(f"{folder} holds {len(runs)} runs; choose one, the newest last: {names}")
+    return runs[0] if runs else folder
 
 
 def checkpoint_run(checkpoint: Path) -> Path:
-    """Return the folder of the run that wrote a checkpoint.
+    """Return the directory of the run that wrote a checkpoint.
 
     Example:
         >>> checkpoint_run(Path("runs/scenes/1/checkpoints/best.ckpt")).as_posix()
@@ -54,10 +55,10 @@ def checkpoint_run(checkpoint: Path) -> Path:
 
 
 def run_config(run: Path) -> Path:
-    """Return the config with which a run was last started.
+    """Return the path of the latest config of a run, which has the highest number.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If the run has no config.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -66,24 +67,24 @@ def run_config(run: Path) -> Path:
         >>> run_config(folder).name
         'config-10.yaml'
     """
-    found = {
+    configs = {
         int(match[1] or 1): path
         for path in run.glob("config*.yaml")
         if (match := _CONFIG.fullmatch(path.name))
     }
-    if not found:
+    if not configs:
         raise FileNotFoundError(
-            f"no config.yaml in {run}; visattn fit leaves one there. Name another run, or say "
+            f"no config.yaml in {run}; visattn fit writes one there. Choose another run, or pass "
             "--config FILE.yaml and --ckpt_path FILE"
         )
-    return found[max(found)]
+    return configs[max(configs)]
 
 
 def run_checkpoint(run: Path) -> Path:
-    """Return the best checkpoint of a run, or its last one if it has no best.
+    """Return the path of the best checkpoint of a run, or of the last one if there is no best.
 
     Raises:
-        FileNotFoundError: If there is neither.
+        FileNotFoundError: If the run has neither best.ckpt nor last.ckpt.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -92,32 +93,33 @@ def run_checkpoint(run: Path) -> Path:
         >>> run_checkpoint(folder).name
         'last.ckpt'
     """
-    kept = run / "checkpoints"
+    checkpoints = run / "checkpoints"
     for name in ("best.ckpt", "last.ckpt"):
-        if (kept / name).is_file():
-            return kept / name
-    others = sorted(path.name for path in kept.glob("*.ckpt"))
+        if (checkpoints / name).is_file():
+            return checkpoints / name
+    others = sorted(path.name for path in checkpoints.glob("*.ckpt"))
     hint = (
-        f"it has {', '.join(others[:_LARGEST_LIST])}, which can be named"
+        f"it has {', '.join(others[:_MAX_LISTED])}, which can be passed as --ckpt_path"
         if others
         else "visattn fit saves them after validation"
     )
-    raise FileNotFoundError(f"no checkpoint best.ckpt or last.ckpt in {kept}; {hint}")
+    raise FileNotFoundError(f"no checkpoint best.ckpt or last.ckpt in {checkpoints}; {hint}")
 
 
-def _looks_like_a_run(folder: Path) -> bool:
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder has a config or a subdirectory of checkpoints."""
     return (folder / "checkpoints").is_dir() or (folder / "config.yaml").is_file()
 
 
-def _runs_in(folder: Path) -> list[Path]:
-    """Return the runs in a folder, in the order of their numbers."""
-    found = [path for path in folder.iterdir() if path.is_dir() and _looks_like_a_run(path)]
-    return sorted(found, key=lambda path: (int(path.name) if path.name.isdecimal() else -1, path))
+def _list_runs(folder: Path) -> list[Path]:
+    """Return the directories of the runs in a folder, sorted by number."""
+    runs = [path for path in folder.iterdir() if path.is_dir() and _is_run(path)]
+    return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else -1, path))
 
 
-def _others(folder: Path) -> str:
-    """Return what runs there are beside one that is not, as the end of a sentence."""
+def _sibling_runs(folder: Path) -> str:
+    """Return the end of an error message, with the runs in the parent of a missing folder."""
     parent = folder.parent
-    inside = _runs_in(parent) if parent.is_dir() else []
-    names = ", ".join(str(path) for path in inside[-_LARGEST_LIST:])
+    runs = _list_runs(parent) if parent.is_dir() else []
+    names = ", ".join(str(path) for path in runs[-_MAX_LISTED:])
     return f"; there is {names}" if names else ""

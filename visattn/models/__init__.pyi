@@ -28,9 +28,9 @@ from .backbones.user_code import (
     user_code_file as user_code_file,
 )
 from .captioner import (
+    SPECIAL_TOKENS as SPECIAL_TOKENS,
     AttentionStep as AttentionStep,
     Captioner as Captioner,
-    SPECIAL_TOKENS as SPECIAL_TOKENS,
     TeacherForcedOutput as TeacherForcedOutput,
 )
 from .captioning.attending_decoder import (

@@ -10,6 +10,7 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import (
     METHODS,
     Method,
+    get_method,
     supported_methods,
     unsupported_reason,
 )
@@ -47,7 +48,7 @@ class Explainer:
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
 
     Raises:
-        ValueError: If the model does not run on images of that size.
+        ValueError: If an analyzed model and class names are passed.
 
     Example:
         >>> from visattn.models import AttentionResNet
@@ -69,15 +70,21 @@ class Explainer:
         transform: Any = None,
         resize_mode: ResizeMode | None = None,
     ) -> None:
+        if isinstance(model, ExplainedModel) and class_names is not None:
+            raise ValueError("an analyzed model has its class names already, got class_names too")
         self._explained = model if isinstance(model, ExplainedModel) else None
         self.model = model.model if isinstance(model, ExplainedModel) else model
         self.class_names = class_names
-        self.img_size, self.transform, self.resize_mode = img_size, transform, resize_mode
+        self.img_size, self.transform = img_size, transform
+        self.resize_mode: ResizeMode | None = resize_mode
 
     def analyze(self, batch: PreparedImages | None = None) -> ExplainedModel:
         """Return the model with its metadata, at the size of prepared images if there are any.
 
         The analysis is cached as long as the model exists.
+
+        Raises:
+            ValueError: If the model does not run on images of that size.
         """
         size = self.img_size
         if self.transform is not None and batch is not None:
@@ -113,7 +120,7 @@ class Explainer:
         Raises:
             ValueError: With the reason and what fits.
         """
-        self._check(self.analyze(), METHODS[method], target, method_args)
+        self._check(self.analyze(), get_method(method), target, method_args)
 
     def map(
         self,
@@ -129,7 +136,7 @@ class Explainer:
         Raises:
             ValueError: If the method does not fit, or a map is empty and `keep_empty` is False.
         """
-        chosen = METHODS[method]
+        chosen = get_method(method)
         explained = self.analyze(batch)
         if isinstance(method_args.get("layer"), nn.Module):
             method_args["layer"] = find_module_name(self.model, method_args["layer"])

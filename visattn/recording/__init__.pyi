@@ -22,8 +22,8 @@ from .feature_layers import (
 )
 from .feature_pooling import (
     GradientRun as GradientRun,
-    ModuleOutput as ModuleOutput,
     PooledFeatures as PooledFeatures,
+    RecordedOutput as RecordedOutput,
     find_pooled_features as find_pooled_features,
     run_with_gradients as run_with_gradients,
 )
@@ -72,8 +72,8 @@ from .module_calls import (
 )
 from .probe import (
     ModelProbe as ModelProbe,
+    ObservedTokens as ObservedTokens,
     ProbeResult as ProbeResult,
-    TokenLayout as TokenLayout,
 )
 from .probe_cache import (
     NormalizingClassifier as NormalizingClassifier,

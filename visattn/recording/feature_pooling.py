@@ -48,7 +48,7 @@ class PooledFeatures:
 
 
 @dataclass(eq=False)
-class ModuleOutput:
+class RecordedOutput:
     """Output of a module in a run with gradients.
 
     Args:
@@ -83,7 +83,7 @@ class GradientRun:
     """
 
     image_size: tuple[int, int]
-    outputs: list[ModuleOutput] = field(default_factory=list)
+    outputs: list[RecordedOutput] = field(default_factory=list)
     attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
 
@@ -133,7 +133,7 @@ def _output_hook(
         once = quadrants.num_calls[site] == 1
         if once and isinstance(tensor, Tensor) and tensor.grad_fn is not None:
             version, layer = tensor._version, quadrants.feature_layers.get(site)  # noqa: SLF001
-            run.outputs.append(ModuleOutput(site, gradient_edge(tensor), tensor, version, layer))
+            run.outputs.append(RecordedOutput(site, gradient_edge(tensor), tensor, version, layer))
 
     return hook
 
@@ -242,7 +242,7 @@ class _PoolingSearch:
                     return edge
         return None
 
-    def _last_carrier(self, pooled: Edge) -> ModuleOutput | None:
+    def _last_carrier(self, pooled: Edge) -> RecordedOutput | None:
         """Return the last output that carries all positions where only few tokens continue."""
         downstream = self.graph.downstream(pooled)
         later = [out.edge for out in self.run.outputs if out.layer and out.edge in downstream]
@@ -260,7 +260,7 @@ class _PoolingSearch:
         """Return the size of the last axis, the channels of tokens."""
         return self.graph.shape(edge)[-1]
 
-    def _pooled_output(self, pooled: Edge, *, alone: bool) -> ModuleOutput | str:
+    def _pooled_output(self, pooled: Edge, *, alone: bool) -> RecordedOutput | str:
         """Return the module output that is pooled, or why there is none.
 
         Args:
@@ -287,11 +287,11 @@ class _PoolingSearch:
             "of a module with a known position on the image"
         )
 
-    def _outermost_output(self, edge: Edge) -> ModuleOutput | None:
+    def _outermost_output(self, edge: Edge) -> RecordedOutput | None:
         outputs = (output for output in reversed(self.run.outputs) if output.edge == edge)
         return next((output for output in outputs if output.layer is not None), None)
 
-    def _pooled_plane(self, edge: Edge) -> ModuleOutput | None:
+    def _pooled_plane(self, edge: Edge) -> RecordedOutput | None:
         """Return an output on a small grid that is computed row by row from an aligned one."""
         output = next((out for out in reversed(self.run.outputs) if out.edge == edge), None)
         if output is None or output.tensor.ndim != 4:
@@ -314,7 +314,7 @@ class _PoolingSearch:
     def _is_vector(self, edge: Edge) -> bool:
         return prod(sorted(self.graph.shape(edge))[:-1]) <= self.vector_positions
 
-    def _earlier_layers(self, chosen: ModuleOutput, last: FeatureLayer) -> list[FeatureLayer]:
+    def _earlier_layers(self, chosen: RecordedOutput, last: FeatureLayer) -> list[FeatureLayer]:
         """Return the last bottleneck layer of each earlier grid."""
         bottlenecks = set(self.graph.bottlenecks)
         layers: dict[Any, FeatureLayer] = {}

@@ -77,8 +77,8 @@ def input_size_hint(
     working = [size for size in sizes if _runs(model, channels, size)]
     if not working:
         return (
-            "give the size of its images: visattn.explain(model, images, img_size=(height, width)), "
-            "or --input-size HEIGHTxWIDTH"
+            "give the size of its images: visattn.explain(model, images, img_size=(height, "
+            "width)), or --input-size HEIGHTxWIDTH"
         )
     listed = " and ".join(f"{height} x {width}" for height, width in working)
     height, width = working[0]

@@ -37,7 +37,7 @@ _NO_OUTPUT_POSITIONS = "its output does not lie on the positions of its queries"
 
 
 @dataclass(frozen=True, eq=False)
-class TokenLayout:
+class ObservedTokens:
     """Positions of the tokens of one attention layer.
 
     Args:
@@ -65,7 +65,7 @@ class ProbeResult:
         error: Why the model could not be run; "" if it could.
     """
 
-    layouts: dict[str, list[TokenLayout | str]] = field(default_factory=dict)
+    layouts: dict[str, list[ObservedTokens | str]] = field(default_factory=dict)
     attention_inputs: tuple[FeatureLayer, ...] = ()
     prefix_tokens: tuple[str, ...] = ()
     quadrants: QuadrantProbeResult = field(default_factory=QuadrantProbeResult)
@@ -76,7 +76,7 @@ class ProbeResult:
     def attention_layers(self) -> list[AttentionLayer]:
         """Attention layers that can be recorded, in the order in which they run."""
         first_calls = (calls[0] for calls in self.layouts.values())
-        return [layout.layer for layout in first_calls if isinstance(layout, TokenLayout)]
+        return [layout.layer for layout in first_calls if isinstance(layout, ObservedTokens)]
 
     @property
     def unsupported_layers(self) -> list[tuple[str, str]]:
@@ -182,17 +182,17 @@ class ModelProbe:
         if not call.third_party or not (call.num_attentions or "unsupported" in call.state):
             return
         layout = self._token_layout(call, output)
-        if isinstance(layout, TokenLayout) and not _is_aligned(self.quadrants, call, layout):
+        if isinstance(layout, ObservedTokens) and not _is_aligned(self.quadrants, call, layout):
             layout = _MISALIGNED
         self.result.layouts.setdefault(call.site, []).append(layout)
-        if isinstance(layout, TokenLayout):
+        if isinstance(layout, ObservedTokens):
             self._store_input(call, call.site, single_query=layout.layer.single_query)
 
     def _store_input(self, call: ModuleCall, site: str, *, single_query: bool) -> None:
         if not single_query and call.state["input_layer"] is not None:
             self.attention_inputs.setdefault(site, call.state["input_layer"])
 
-    def _token_layout(self, call: ModuleCall, output: Any) -> TokenLayout | str:
+    def _token_layout(self, call: ModuleCall, output: Any) -> ObservedTokens | str:
         """Return the positions of the tokens of finished attention, or why they are unknown."""
         if type(call.module).__name__ in _CHANNEL_ATTENTION:
             return "it attends among channels, not among positions"
@@ -217,7 +217,7 @@ class ModelProbe:
         else:
             layout = self._global_layout(call.site, heads, queries, keys)
         tokens = int(windows.max()) + 1 if windows is not None else queries
-        if isinstance(layout, TokenLayout) and not layout.layer.single_query:
+        if isinstance(layout, ObservedTokens) and not layout.layer.single_query:
             observed = layout.layer.grid in self.grids.observed_grids
             positions = _has_positions(output, groups * queries, PROBE_BATCH_SIZE * tokens)
             valid = observed if positions is None else positions
@@ -229,7 +229,7 @@ class ModelProbe:
             num_tokens, self.prefix_tokens, self.image_size, self.grids.observed_grids
         )
 
-    def _window_layout(self, site: str, windows: Tensor, heads: int) -> TokenLayout | str:
+    def _window_layout(self, site: str, windows: Tensor, heads: int) -> ObservedTokens | str:
         num_tokens = int(windows.max()) + 1
         split = self._split(num_tokens)
         if split is None:
@@ -243,9 +243,11 @@ class ModelProbe:
         layer = AttentionLayer(
             site, grid, heads, window_size=window, shift_size=shift if window else (0, 0)
         )
-        return TokenLayout(layer, (), windows)
+        return ObservedTokens(layer, (), windows)
 
-    def _global_layout(self, site: str, heads: int, queries: int, keys: int) -> TokenLayout | str:
+    def _global_layout(
+        self, site: str, heads: int, queries: int, keys: int
+    ) -> ObservedTokens | str:
         single_query = queries == 1 < keys
         key_split = query_split = self._split(keys)
         if not single_query and queries != keys:
@@ -255,7 +257,7 @@ class ModelProbe:
         (key_prefix, key_grid), (prefix, grid) = key_split, query_split
         other_grid = None if key_grid == grid else key_grid
         layer = AttentionLayer(site, grid, heads, prefix, other_grid, single_query=single_query)
-        return TokenLayout(layer, key_prefix)
+        return ObservedTokens(layer, key_prefix)
 
     def _tap_hook(self, site: str) -> Callable[..., Any]:
         def hook(tap: nn.Module, _: tuple[Any, ...], weights: Tensor) -> None:
@@ -268,14 +270,14 @@ class ModelProbe:
             layer = AttentionLayer(
                 site, tap.grid, heads, tap.roles, None, window, shift, tap.single_query
             )
-            self.result.layouts[site] = [TokenLayout(layer, tap.roles)]
+            self.result.layouts[site] = [ObservedTokens(layer, tap.roles)]
             if self.calls.current is not None:
                 self._store_input(self.calls.current, site, single_query=tap.single_query)
 
         return hook
 
 
-def _is_aligned(quadrants: QuadrantProbeResult, call: ModuleCall, layout: TokenLayout) -> bool:
+def _is_aligned(quadrants: QuadrantProbeResult, call: ModuleCall, layout: ObservedTokens) -> bool:
     """Whether the tokens of attention respond to quadrants at their inferred positions."""
     tokens, layer = quadrants.attention_tokens.get((call.site, call.index)), layout.layer
     if tokens is None:

@@ -19,7 +19,7 @@ from visattn.recording.attention_call import (
     restore_torch_function,
 )
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, first_image_batch
-from visattn.recording.probe import ProbeResult, TokenLayout
+from visattn.recording.probe import ObservedTokens, ProbeResult
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
 from visattn.recording.torch_function import AttentionInterceptor, sums_to_one
 
@@ -155,7 +155,9 @@ class ThirdPartyRecorder:
         windowed = dense_to_window_weights(dense, by_window, layout.windows)
         return windowed.transpose(1, 2).flatten(0, 1)
 
-    def _record_rows(self, call: ModuleCall, layout: TokenLayout, attention: AttentionCall) -> None:
+    def _record_rows(
+        self, call: ModuleCall, layout: ObservedTokens, attention: AttentionCall
+    ) -> None:
         layer, request = layout.layer, self.request
         if not self._has_expected_tokens(call, layout, attention):
             return
@@ -181,7 +183,7 @@ class ThirdPartyRecorder:
         self.on_weights(self._recorded(layout, attention, weights, deviation))
 
     def _has_expected_tokens(
-        self, call: ModuleCall, layout: TokenLayout, attention: AttentionCall
+        self, call: ModuleCall, layout: ObservedTokens, attention: AttentionCall
     ) -> bool:
         """Whether the number of tokens is that of the probe run; else store the reason."""
         layer = layout.layer
@@ -207,7 +209,7 @@ class ThirdPartyRecorder:
         return True
 
     def _recorded(
-        self, layout: TokenLayout, attention: AttentionCall, weights: Tensor, deviation: float
+        self, layout: ObservedTokens, attention: AttentionCall, weights: Tensor, deviation: float
     ) -> RecordedWeights:
         layer = layout.layer
         metadata: dict[str, Any] = {
@@ -222,7 +224,7 @@ class ThirdPartyRecorder:
             metadata["mixed"] = "before the model mixed its heads"
         return RecordedWeights(layer.site, weights, layer.key_grid or layer.grid, metadata)
 
-    def _token_layout(self, call: ModuleCall) -> TokenLayout | None:
+    def _token_layout(self, call: ModuleCall) -> ObservedTokens | None:
         """Return the token positions of a layer; None if it is not selected or unsupported."""
         if self._images is None:
             self.on_unsupported(call, _NO_IMAGE)
@@ -286,7 +288,7 @@ def _split_windows(weights: Tensor, windows: Tensor) -> Tensor:
     return weights.unflatten(0, (-1, len(windows))).transpose(1, 2)
 
 
-def _num_tokens(layout: TokenLayout) -> int:
+def _num_tokens(layout: ObservedTokens) -> int:
     rows, columns = layout.layer.grid
     return len(layout.layer.prefix_tokens) + rows * columns
 

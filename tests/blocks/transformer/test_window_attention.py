@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from timm.models.swin_transformer import PatchMerging as TimmMerging
-from timm.models.swin_transformer import SwinTransformerBlock, SwinTransformerStage
+from timm.models.swin_transformer import (
+    PatchMerging as TimmMerging,
+    SwinTransformerBlock,
+    SwinTransformerStage,
+)
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.attention import TokenAttention
@@ -151,7 +154,8 @@ def test_merging_is_timms(grid: tuple[int, int]) -> None:
 @pytest.mark.parametrize("grid", [(9, 4), (13, 17), (3, 22), (3, 3)])
 def test_windows_fit_the_grid_that_a_stage_is_made_for(grid: tuple[int, int]) -> None:
     ours = SwinStage(
-        12, grid, num_heads=3, window_size=(3, 4), drop_path_rates=(0, 0.2, 0.3), hidden_dim=24, merge_dim=6
+        12, grid, num_heads=3, window_size=(3, 4), drop_path_rates=(0, 0.2, 0.3),
+        hidden_dim=24, merge_dim=6,
     )  # fmt: skip
     before = (2 * grid[0] - 1, 2 * grid[1])
     theirs: Any = SwinTransformerStage(6, 12, before, 3, num_heads=3, window_size=(3, 4))

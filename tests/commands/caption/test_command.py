@@ -74,9 +74,7 @@ def test_a_folder_yields_lines_pages_panels_and_arrays(
         assert f'lang="" dir="auto">{output}</h1>' in (out / f"{name}.html").read_text()
 
 
-def test_saved_arrays_match_the_library(
-    weights: Path, images: Path, tmp_path: Path
-) -> None:
+def test_saved_arrays_match_the_library(weights: Path, images: Path, tmp_path: Path) -> None:
     words = ["--weights", str(weights), "--out", str(tmp_path), "--beam-size", "1"]
     assert main(["caption", str(images / "wide.jpg"), *words]) == 0
     record = json.loads((tmp_path / "wide.json").read_text())
@@ -119,7 +117,9 @@ def test_geometry_maps_the_input_to_the_image(weights: Path, images: Path, tmp_p
 
 
 @pytest.mark.parametrize("batch", ["1", "2", "16"])
-def test_captions_do_not_depend_on_the_batch_size(batch: str, weights: Path, images: Path, capsys: Capsys) -> None:
+def test_captions_do_not_depend_on_the_batch_size(
+    batch: str, weights: Path, images: Path, capsys: Capsys
+) -> None:
     assert main(["caption", str(images), "--weights", str(weights)]) == 0
     whole = capsys.readouterr().out
     assert main(["caption", str(images), "--weights", str(weights), "--batch-size", batch]) == 0
@@ -149,7 +149,9 @@ def test_without_out_nothing_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_unreadable_images_are_skipped_and_reported(weights: Path, images: Path, capsys: Capsys) -> None:
+def test_unreadable_images_are_skipped_and_reported(
+    weights: Path, images: Path, capsys: Capsys
+) -> None:
     (images / "empty.png").touch()
     (images / "wrong.jpg").write_text("<html>")
     assert main(["caption", str(images), "--weights", str(weights)]) == 1
@@ -161,7 +163,9 @@ def test_unreadable_images_are_skipped_and_reported(weights: Path, images: Path,
     assert total == "visattn: 2 of 5 images skipped"
 
 
-def test_strict_stops_at_the_first_unreadable_image(weights: Path, images: Path, capsys: Capsys) -> None:
+def test_strict_stops_at_the_first_unreadable_image(
+    weights: Path, images: Path, capsys: Capsys
+) -> None:
     (images / "big.png").touch()
     (images / "wrong.jpg").write_text("<html>")
     words = ["caption", str(images), "--weights", str(weights), "--strict"]
@@ -172,7 +176,9 @@ def test_strict_stops_at_the_first_unreadable_image(weights: Path, images: Path,
     assert len(err.splitlines()) == 1
 
 
-def test_unreadable_images_alone_yield_no_caption(weights: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_unreadable_images_alone_yield_no_caption(
+    weights: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     (tmp_path / "a.png").touch()
     assert main(["caption", str(tmp_path), "--weights", str(weights)]) == 1
     assert capsys.readouterr().out == ""
@@ -218,7 +224,9 @@ def test_truncated_weights_are_refused(
     assert "m.safetensors is damaged" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_a_captioner_is_refused(images: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_model_that_is_not_a_captioner_is_refused(
+    images: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     visattn.save(SmallEncoder((24, 24), channels=12), tmp_path / "m.safetensors")
     words = ["caption", str(images), "--weights", str(tmp_path / "m.safetensors")]
     assert main(words) == 1
@@ -317,9 +325,7 @@ def test_an_animation_is_written_with_gif(weights: Path, images: Path, tmp_path:
         assert getattr(moving, "n_frames", 1) == count + 2
 
 
-def test_phrase_boxes_are_shown_and_scored(
-    weights: Path, images: Path, tmp_path: Path
-) -> None:
+def test_phrase_boxes_are_shown_and_scored(weights: Path, images: Path, tmp_path: Path) -> None:
     words = ["--weights", str(weights), "--out", str(tmp_path)]
     assert main(["caption", str(images), *words]) == 0
     record = json.loads((tmp_path / "wide.json").read_text())
@@ -435,7 +441,9 @@ def test_a_panel_never_replaces_an_input_image(
     assert (images / "tall.png").read_bytes() == before
 
 
-def test_images_with_the_same_name_get_separate_files(weights: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_images_with_the_same_name_get_separate_files(
+    weights: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     for folder in ("a", "b"):
         for name in ("beach.png", "beach.jpg", f"only_{folder}.png"):
             draw(tmp_path / folder / name)

@@ -86,9 +86,7 @@ def test_numbers_out_of_range_write_nothing(
     assert not (tmp_path / "new").exists()
 
 
-def test_an_unwritable_folder_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["data", "scenes", "--out", str(tmp_path / "file" / "in")]) == 1
     assert "cannot be written: Not a directory" in capsys.readouterr().err

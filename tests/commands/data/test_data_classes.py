@@ -75,9 +75,7 @@ def test_boxes_locate_the_digits(root: Path, capsys: pytest.CaptureFixture[str])
     assert output.endswith(f"{data.digest()}\n")
 
 
-def test_shapes_match_the_data_module(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shapes_match_the_data_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--count", "5", "--size", "19", "--seed", "3", "--split", "train"]
     assert main(["data", "shapes", "--out", str(tmp_path), *words]) == 0
     things = single_object_scenes(Scenes(5, size=19, seed=3, split="train", config=SINGLE_OBJECT))

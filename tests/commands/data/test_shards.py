@@ -1,4 +1,4 @@
-"""Story: images from every reader of ours to shards, and shards judged."""
+"""`visattn data shards`: images from every source become shards; `--check` verifies them."""
 
 import json
 import re

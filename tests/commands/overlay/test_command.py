@@ -364,7 +364,11 @@ def test_layers_input_sizes_and_class_names_of_any_model(
         (1, ["--classes", str(tmp_path / "gone.txt")], "does not exist"),
         (1, ["--layer", "layre2"], "did you mean layer2"),
         (2, ["--layer", "layer2", "--layers", "1"], "use one of them"),
-        (1, ["--layer", "layer2", "--method", "rise"], "--layer is for methods that look at one"),
+        (
+            1,
+            ["--layer", "layer2", "--method", "rise"],
+            "--layer is for methods that explain one layer",
+        ),
         (2, ["--input-size", "a"], "must be N or HEIGHTxWIDTH"),
     ):
         assert main([*line, *mistake]) == code

@@ -1,4 +1,4 @@
-"""What `visattn overlay` says when something is wrong."""
+"""Errors of `visattn overlay`: messages, exit codes and skipped images."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which captions are of the same image."""
+"""Captions are matched to references by image."""
 
 import pytest
 

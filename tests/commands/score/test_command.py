@@ -47,15 +47,15 @@ def test_scores_are_printed_as_table_and_line_and_saved(
         "   72.9     51.3     30.2     15.5     49.4     73.4",
         "",
         "x 100; 28 images, 5 references each",
-        "METEOR: not computed (not asked for)",
-        "SPICE: not computed (not asked for)",
+        "METEOR: not computed (not requested)",
+        "SPICE: not computed (not requested)",
         "tok:ptb-py|bleu:closest|rouge:1.2|cider:D|df:eval|refs:all(5)|n:28|visattn:0.1.0",
     ]
-    assert output.startswith("visattn: CIDEr-D over 28 images says little")
+    assert output.startswith("visattn: CIDEr-D over 28 images is unreliable")
     matches: dict[str, Any] = json.loads(out.read_text())
     assert list(matches["scores"].values()) == pytest.approx(GOLDEN["corpus"], abs=1e-12)
     assert matches["signature"] == printed.splitlines()[-1]
-    assert matches["not_computed"] == {"METEOR": "not asked for", "SPICE": "not asked for"}
+    assert matches["not_computed"] == {"METEOR": "not requested", "SPICE": "not requested"}
     assert f"visattn: {matches['warnings'][0]}\n" == output
     assert list(matches["per_image"]["owl.jpg"].values()) == pytest.approx(
         GOLDEN["per_image"]["owl"], abs=1e-12
@@ -136,7 +136,7 @@ def test_a_split_is_a_file_or_a_name(tmp_path: Path, capsys: Capsys) -> None:
     assert main(words) == 1
     assert "--split selects references (train, val)" in capsys.readouterr().err
     assert main([*words, "--split", "test"]) == 1
-    assert "no photo is of split 'test'" in capsys.readouterr().err
+    assert "no photo has the split 'test'" in capsys.readouterr().err
 
 
 def test_intersection_scores_the_shared_images_and_reports_the_rest(

@@ -81,7 +81,7 @@ def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, caps
     )
     assert "x 100; 5 maps of 2 categories on 5 images; target: class of each category" in lines
     assert "no class for person: 2 objects excluded" in lines
-    assert "outside of what the network sees: 1 excluded" in lines
+    assert "outside of the network's input: 1 excluded" in lines
     assert lines[-1].startswith("model:timm:test_resnet|weights:random|data:coco")
     assert "the weights are random" in output
     results = json.loads((out / "scores.json").read_text())
@@ -159,9 +159,7 @@ def test_predicted_classes_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys
     assert "2 images; target: prediction of the model, all objects count" in capsys.readouterr().out
 
 
-def test_images_with_the_same_name_are_all_scored(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_images_with_the_same_name_are_all_scored(tmp_path: Path, capsys: Capsys) -> None:
     _masked(tmp_path, "left/0", "right/0")
     words = [*CNN, "--data", tmp_path / "photos", "--methods", "gradcam", *FAST]
     assert run(*words, "--out", tmp_path / "scores") == 0
@@ -203,7 +201,7 @@ def test_unusable_images_are_reported(coco: Path, tmp_path: Path, capsys: Capsys
     ("words", "message"),
     [
         (["--methods", "gradcam", "rolout"], "got 'rolout'; did you mean rollout"),
-        (["--methods", "rollout"], "method rollout does not fit"),
+        (["--methods", "rollout"], "rollout does not fit"),
         (["--methods", "gradcam", "--diagnostics", "2"], "needs an output folder, --out DIR"),
         (["--methods", "gradcam", "--threshold", "1"], "threshold from 0 to below 1"),
     ],

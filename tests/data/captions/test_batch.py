@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from caption_data import WRITERS, write_caption_data
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.cli import main
 from visattn.data.captions.files import (

@@ -86,5 +86,7 @@ def test_splits_that_cannot_be_are_refused(tmp_path: Path) -> None:
     missing = str(tmp_path / "captions_tran2017.json")
     with pytest.raises(FileNotFoundError, match=r"is not a file; did you mean .*train2017.json\?"):
         read_caption_splits({"train": missing}, "photos")
-    with pytest.raises(FileNotFoundError, match=r"is not a file; there is no folder .*nowhere either"):
+    with pytest.raises(
+        FileNotFoundError, match=r"is not a file; there is no folder .*nowhere either"
+    ):
         read_caption_splits({"train": str(tmp_path / "nowhere" / "a.json")}, "photos")

@@ -28,8 +28,7 @@ from annotation_zoo import (
     npz,
     written,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.phrases import phrases
 
@@ -166,7 +165,9 @@ def test_a_key_twice(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTS))
-@pytest.mark.parametrize("content_value", ["null", "true", "3", '"images"', "1e999", "NaN", "9" * 5000, ""])
+@pytest.mark.parametrize(
+    "content_value", ["null", "true", "3", '"images"', "1e999", "NaN", "9" * 5000, ""]
+)
 def test_something_else_altogether(name: str, content_value: str, tmp_path: Path) -> None:
     refused(name, content_value.encode(), "", tmp_path)
 

@@ -1,8 +1,7 @@
 """Captions as numbers and back."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.captions.vocabulary import Vocabulary, split_words
 from visattn.models.captioner import END, SPECIAL_TOKENS, START, UNKNOWN

@@ -8,8 +8,7 @@ from threading import Thread
 import numpy as np
 import pytest
 from feature_cache_data import Photos, prepare, small_encoder
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.feature_cache.cache import FeatureCache
 from visattn.data.feature_cache.format import (

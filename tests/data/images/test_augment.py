@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 from torchvision.transforms import v2

@@ -6,8 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms import v2
@@ -56,7 +55,7 @@ def test_squash_is_torchvision_to_the_bit(y: int, x: int, height: int, width: in
     peer = v2.Compose([v2.Resize((height, width)), v2.PILToTensor()])
     pixels, geometry = resize_to_input(image, ResizeSpec((height, width), "squash"))
     torch.testing.assert_close(pixels, peer(Image.fromarray(image.pixels)), rtol=0, atol=0)
-    assert geometry.seen() == (0, 0, x, y)
+    assert geometry.region == (0, 0, x, y)
 
 
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
@@ -64,7 +63,7 @@ def test_pad_shows_the_whole_image_between_bars(y: int, x: int, height: int, wid
     white = LoadedImage(np.full((y, x, 3), 255, np.uint8))
     pixels, geometry = resize_to_input(white, ResizeSpec((height, width), "pad", fill=(9, 8, 7)))
     assert pixels.shape == (3, height, width)
-    assert geometry.seen() == (0, 0, x, y)
+    assert geometry.region == (0, 0, x, y)
     corners = geometry.to_input(torch.tensor([[0.0, 0.0], [x, y]], dtype=torch.float64))
     left, top, right, bottom = corners.round().long().flatten().tolist()
     inside = torch.zeros(height, width, dtype=torch.bool)
@@ -89,7 +88,7 @@ def test_the_region_seen_is_the_one_measured_with_ramps(
     _, geometry = resize_to_input(
         LoadedImage(np.zeros((*size, 3), np.uint8)), ResizeSpec((224, 224), shorter=shorter)
     )
-    np.testing.assert_allclose(geometry.seen(), region, atol=0.005)
+    np.testing.assert_allclose(geometry.region, region, atol=0.005)
 
 
 FITS: list[dict[str, Any]] = [

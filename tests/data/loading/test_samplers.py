@@ -4,8 +4,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.loading.samplers import (
     DistributedEvalSampler,

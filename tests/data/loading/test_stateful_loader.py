@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.phrases.grounding import supervised_words
 from visattn.data.phrases.phrases import Phrase

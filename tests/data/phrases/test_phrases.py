@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.captions.vocabulary import split_words
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input, read_phrases

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from visattn.data.captions.batch import CaptionSample
@@ -53,7 +52,7 @@ def test_a_sample_holds_image_captions_and_world() -> None:
     assert scenes.masks(5).any((1, 2)).all()
 
 
-def test_told_once_is_every_scene_five_times() -> None:
+def test_single_caption_scenes_repeat_each_scene_five_times() -> None:
     scenes = Scenes(3, size=16)
     content = SingleCaptionScenes(scenes)
     assert len(content) == 15

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.render import SIGNED_DISTANCES, draw_world, object_masks

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from classification_data import write_photo_folders
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from shard_data import noise_plan, write_class_shards
 
 from visattn.data.shards.format import file_sha256

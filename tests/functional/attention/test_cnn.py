@@ -4,8 +4,7 @@ from math import exp
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from visattn.functional.attention.cnn import (

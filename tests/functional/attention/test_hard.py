@@ -1,8 +1,7 @@
 """What is picked at random comes as often as its weight says, and its weight learns from it."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from visattn.functional.attention.hard import hard_attention, soft_attention

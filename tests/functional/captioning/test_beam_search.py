@@ -8,8 +8,7 @@ from typing import NamedTuple, Self
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from visattn.functional.captioning.beam_search import (

@@ -1,7 +1,6 @@
 """Runs of words, counted."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.metrics.captioning.bleu import ngram_counts
 

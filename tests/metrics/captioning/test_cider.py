@@ -5,8 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.metrics.captioning.bleu import ngram_counts
 from visattn.metrics.captioning.cider import cider_d

@@ -37,14 +37,14 @@ def plays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, Sco
 
 def test_without_java_there_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert java_score("METEOR", CAPTIONS, REFERENCES) == "no java"
+    assert java_score("METEOR", CAPTIONS, REFERENCES) == "Java is not installed"
 
 
 def test_without_the_package_there_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/java")
     for name in ("pycocoevalcap", "pycocoevalcap.meteor", "pycocoevalcap.meteor.meteor"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert java_score("METEOR", CAPTIONS, REFERENCES) == "no pycocoevalcap"
+    assert java_score("METEOR", CAPTIONS, REFERENCES) == "pycocoevalcap is not installed"
 
 
 def test_meteor_is_given_lists_and_answers_in_their_order(
@@ -62,7 +62,7 @@ def test_meteor_is_given_lists_and_answers_in_their_order(
 def test_spice_answers_in_the_order_of_sorted_names(plays: Callable[[str, Score], Path]) -> None:
     folder = plays("SPICE", lambda told, said: (0.5, [{"All": {"f": 0.75}}, {"All": {"f": 0.25}}]))
     assert java_score("SPICE", CAPTIONS, REFERENCES) == (
-        "no models; pycocoevalcap.spice.get_stanford_models fetches them (385 MB)"
+        "no models; pycocoevalcap.spice.get_stanford_models downloads them (385 MB)"
     )
     (folder / "lib").mkdir()
     for jar in ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"):
@@ -76,4 +76,4 @@ def test_a_program_that_fails_is_a_reason(plays: Callable[[str, Score], Path]) -
 
     plays("METEOR", score)
     reason = java_score("METEOR", CAPTIONS, REFERENCES)
-    assert reason == "its program failed: could not convert string to float"
+    assert reason == "the Java program failed: could not convert string to float"

@@ -1,7 +1,6 @@
 """Where tokens begin and end."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.metrics.captioning.ptb_tokenizer import token_spans
 

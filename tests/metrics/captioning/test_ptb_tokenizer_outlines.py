@@ -1,8 +1,7 @@
 """Captions in the small alphabet of the rules."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.metrics.captioning.ptb_tokenizer import simplify_characters
 

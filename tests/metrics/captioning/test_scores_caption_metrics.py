@@ -81,8 +81,8 @@ def test_captions_and_references_without_words_are_named() -> None:
         captions, {name: ["a", "!" if name == "17" else "a"] for name in captions}
     )
     assert scores.warnings == (
-        "Without a word that counts: the captions of 5, 7, 11 and 1 more.",
-        "Without a word that counts: a reference of 17.",
+        "The captions of 5, 7, 11 and 1 more have no tokens besides punctuation.",
+        "Some references of 17 have no tokens besides punctuation.",
     )
     assert scores.per_image["13"]["CIDEr-D"] == 0
 
@@ -107,7 +107,7 @@ def test_captions_and_references_must_be_of_the_same_images(
 def test_java_scores_are_not_computed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caption_metrics, "java_score", None)
     scores = caption_scores({"a": "b"}, {"a": ["b"]})
-    assert scores.not_computed == {"METEOR": "not asked for", "SPICE": "not asked for"}
+    assert scores.not_computed == {"METEOR": "not requested", "SPICE": "not requested"}
 
 
 def test_java_scores_stand_beside_the_others_or_their_reason_does(

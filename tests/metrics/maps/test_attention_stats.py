@@ -98,5 +98,5 @@ def test_means_over_batches_are_means_over_images() -> None:
 
 def test_a_model_without_attention_is_said_to_be_one() -> None:
     model = nn.Sequential(nn.Sigmoid(), Tap("gate"))
-    with pytest.raises(ValueError, match="looking showed no attention among tokens over 1 images"):
+    with pytest.raises(ValueError, match="but none was recorded over 1 images"):
         diagnose_layers(subject(model), [torch.zeros(1, 3, 2, 2)])

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -107,7 +106,7 @@ def test_a_target_is_even_inside_the_boxes(
     boxes, (rows, columns) = ordered(corners), grid
     mask = filled(boxes).double()
     if not mask.any():
-        with pytest.raises(ValueError, match="at least one box must reach into the image"):
+        with pytest.raises(ValueError, match="at least one box must overlap the image"):
             box_target(boxes, grid)
         return
     target = box_target(boxes, grid)

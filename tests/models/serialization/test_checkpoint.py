@@ -1,4 +1,4 @@
-"""From a checkpoint to its model; and files that are none."""
+"""Models are restored from checkpoints; invalid files are refused."""
 
 import os
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_trained_model_comes_back(run: Path) -> None:
+def test_the_trained_model_is_restored(run: Path) -> None:
     path = run / "checkpoints" / "last.ckpt"
     model = read_model(path)
     assert isinstance(model, ShowAttendTell)
@@ -44,7 +44,7 @@ class Trap:
         return os.mkdir, (str(self.mark),)
 
 
-def test_files_that_are_no_checkpoints_are_refused(run: Path, tmp_path: Path) -> None:
+def test_invalid_checkpoint_files_are_refused(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.ckpt"
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*x\.ckpt; `visattn fit` says"):
         read_model(path)

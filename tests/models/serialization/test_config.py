@@ -16,8 +16,7 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.serialization import config as descriptions
-from visattn.models.serialization import meta_shapes as meta
+from visattn.models.serialization import config as descriptions, meta_shapes as meta
 from visattn.models.serialization.config import (
     MODEL_CLASSES,
     build_model,

@@ -130,11 +130,13 @@ def test_a_broken_index_is_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match=reason):
             read_state_dict(index)
 
-    refused("{", "is no JSON")
+    refused("{", "is not valid JSON")
     refused([], "no weight_map")
     refused({"weight_map": {}}, "no weight_map")
-    refused({"weight_map": places | {"fc.bias": "../part-1.safetensors"}}, "must lie beside")
-    refused({"weight_map": places | {"fc.bias": "/etc/passwd"}}, "must lie beside its index")
+    refused({"weight_map": places | {"fc.bias": "../part-1.safetensors"}}, "must be in the folder")
+    refused(
+        {"weight_map": places | {"fc.bias": "/etc/passwd"}}, "must be in the folder of its index"
+    )
     refused({"weight_map": places | {"fc.bias": "no.safetensors"}}, "missing", FileNotFoundError)
     refused({"weight_map": places | {"fc.bias": "part-1.safetensors"}}, "lacks fc.bias")
 
@@ -189,7 +191,7 @@ def test_what_is_no_weights_is_said(tmp_path: Path) -> None:
         "none.pth": "holds no weights",
         "cut.pth": "its end is missing",
         "empty.pth": "is empty",
-        "page.pth": "a page of the web",
+        "page.pth": "is a web page",
         "lfs.pth": "run git lfs pull",
         "text.bin": "is damaged or no safetensors file",
         "scripted.pt": "is a TorchScript program",

@@ -7,8 +7,7 @@ import timm
 import torch
 from timm.models.swin_transformer import SwinTransformer as TimmSwin
 from torch import Tensor, nn
-from torchvision.models.swin_transformer import PatchMergingV2
-from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
+from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer as TorchvisionSwin
 
 from visattn.models.swin.swin_transformer import SwinTransformer
 

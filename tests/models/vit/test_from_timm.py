@@ -9,11 +9,15 @@ import torch
 from timm.layers.mlp import GluMlp, SwiGLUPacked
 from timm.layers.norm import RmsNorm
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
-from timm.models.vision_transformer import checkpoint_filter_fn
+from timm.models.vision_transformer import (
+    VisionTransformer as TimmVisionTransformer,
+    checkpoint_filter_fn,
+)
 from torch import Tensor, nn
-from torchvision.models.vision_transformer import ConvStemConfig
-from torchvision.models.vision_transformer import VisionTransformer as TorchvisionTransformer
+from torchvision.models.vision_transformer import (
+    ConvStemConfig,
+    VisionTransformer as TorchvisionTransformer,
+)
 
 from visattn.models.vit.vision_transformer import VisionTransformer
 
@@ -138,7 +142,9 @@ def test_what_cannot_go_back_is_named() -> None:
         ours(stem="shifted", attn_type="linear").to_timm()
     with pytest.raises(ValueError, match="VisionTransformerDistilled has no registers"):
         ours(distilled=True, num_registers=1).to_timm()
-    with pytest.raises(ValueError, match=r"support global_pool='mean', use_fc_norm=True, qk_norm=True, so"):
+    with pytest.raises(
+        ValueError, match=r"support global_pool='mean', use_fc_norm=True, qk_norm=True, so"
+    ):
         ours(global_pool="mean", qk_norm=True).to_torchvision()
     with pytest.raises(ValueError, match="only timm's VisionTransformer and"):
         VisionTransformer.from_timm(nn.Linear(2, 2))

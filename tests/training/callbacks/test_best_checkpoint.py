@@ -1,4 +1,4 @@
-"""The best checkpoint of a run, taken over by what lies in its folder."""
+"""A resumed run continues with the best checkpoint in its folder."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 
 
 def resumed(run: Path, callback: BestCheckpoint) -> BestCheckpoint:
-    """Let a callback begin a fit in a folder."""
+    """Return the callback after the start of `fit` in a folder."""
     strategy = SimpleNamespace(broadcast=lambda value: value)
     trainer: Any = SimpleNamespace(is_global_zero=True, fast_dev_run=False, strategy=strategy)
     task: Any = SimpleNamespace(device=torch.device("cpu"))
@@ -24,7 +24,9 @@ def resumed(run: Path, callback: BestCheckpoint) -> BestCheckpoint:
     return callback
 
 
-def test_its_file_says_its_score(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_best_score_is_read_from_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "checkpoints"
 
     def best(mode: str = "max") -> BestCheckpoint:
@@ -44,7 +46,7 @@ def test_its_file_says_its_score(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert [path.name for path in folder.iterdir()] == ["best.ckpt.step-7"]
 
 
-def test_others_of_a_config_remember_their_scores_where_the_run_lies_now(tmp_path: Path) -> None:
+def test_model_checkpoints_of_a_config_keep_their_scores_after_a_move(tmp_path: Path) -> None:
     def theirs(folder: Path) -> ModelCheckpoint:
         return ModelCheckpoint(folder, "top", monitor="val/loss", save_top_k=1)
 

@@ -1,4 +1,4 @@
-"""Averaged weights: the closed form, nothing frozen moves, and panels are drawn by them."""
+"""EMA: closed form, frozen weights, and panels with averaged weights."""
 
 import copy
 import threading
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from visattn.training.base import DataModule, Task
-from visattn.training.callbacks import image_logging as crop_panels
-from visattn.training.callbacks import image_logging as panels
+from visattn.training.callbacks import image_logging as crop_panels, image_logging as panels
 from visattn.training.callbacks.ema import EMA, ema_update
 
 
@@ -54,7 +53,7 @@ class Blank(DataModule):
         return DataLoader(torch.zeros(2))  # pyright: ignore[reportArgumentType]
 
 
-def test_late_steps_count_as_the_closed_form_says() -> None:
+def test_late_steps_match_the_closed_form() -> None:
     weights = torch.randn(7, dtype=torch.float64)
     average = weights[0].clone()
     for number, weight in enumerate(weights[1:]):
@@ -63,12 +62,12 @@ def test_late_steps_count_as_the_closed_form_says() -> None:
     torch.testing.assert_close(average, (weights * shares).sum(), check_dtype=False)
 
 
-def test_it_follows_quickly_at_first() -> None:
+def test_the_decay_is_warmed_up() -> None:
     average = ema_update(torch.tensor(0.0), torch.tensor(1.0), 1, decay=0.998)
     assert float(average) > 0.8
 
 
-def test_what_stays_equal_stays_equal_to_the_bit() -> None:
+def test_constant_weights_stay_bit_identical() -> None:
     weights = torch.randn(1000)
     average = weights.clone()
     for step in range(300):
@@ -76,7 +75,7 @@ def test_what_stays_equal_stays_equal_to_the_bit() -> None:
     assert torch.equal(average, weights)
 
 
-def test_counters_are_taken_over() -> None:
+def test_integer_buffers_are_copied() -> None:
     assert int(ema_update(torch.tensor(3), torch.tensor(5), 9, decay=0.9)) == 5
 
 
@@ -86,7 +85,7 @@ def test_a_decay_that_averages_nothing_is_refused(decay: float) -> None:
         EMA(decay)
 
 
-def test_a_task_is_copied_without_what_its_optimizer_refers_to() -> None:
+def test_deepcopy_of_a_task_shares_its_optimizer() -> None:
     """What the command line makes of an optimizer leads to the processes that it started."""
     task = Falling()
     task.trainer = SimpleNamespace(lock=threading.Lock())  # type: ignore[assignment]
@@ -103,7 +102,7 @@ def test_a_task_is_copied_without_what_its_optimizer_refers_to() -> None:
 
 @pytest.mark.parametrize("averaged_first", [False, True])
 @pytest.mark.parametrize("drawing", [crop_panels.CropPanels, panels.CaptionPanels])
-def test_panels_show_averaged_weights_in_whatever_order(
+def test_panels_show_averaged_weights_in_any_callback_order(
     drawing: type[Callback], averaged_first: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drawn: list[float] = []

@@ -16,7 +16,7 @@ def model(stem_block: str | None) -> AttentionResNet:
     return made.eval()
 
 
-def test_the_left_half_is_framed_and_shown() -> None:
+def test_frame_and_crop_show_the_left_half() -> None:
     images = np.zeros((1, 28, 28, 3), np.uint8)
     images[:, :, :14] = (0, 0, 250)
     classifier = model("stn")

@@ -1,4 +1,4 @@
-"""When the newest state is written, and what a run that ended early does."""
+"""`LastCheckpoint`: its intervals, and runs that early stopping ended."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +10,13 @@ from lightning.pytorch.callbacks import EarlyStopping
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
 
 
-def test_numbers_without_sense_are_refused(tmp_path: Path) -> None:
+def test_negative_intervals_are_refused(tmp_path: Path) -> None:
     for wrong in ({"steps": -1}, {"minutes": -0.1}, {"minutes": float("nan")}):
         with pytest.raises(ValueError, match="steps and minutes must be at least 0"):
             LastCheckpoint(tmp_path, **wrong)  # type: ignore[arg-type]
 
 
-def test_a_run_that_ended_by_its_scores_is_at_its_end(
+def test_a_run_ended_by_early_stopping_is_not_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)

@@ -87,7 +87,7 @@ def trained(task: Task, data: DataModule, folder: Path, *callbacks: Callback) ->
     return trainer
 
 
-def test_the_scores_that_a_task_lists_are_those_that_it_logs(tmp_path: Path) -> None:
+def test_tasks_log_the_scores_they_list(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path / "mini")
     photos = CaptionDataModule(
         str(paths.captions), str(paths.photos), train=str(paths.train),
@@ -110,7 +110,7 @@ def test_the_scores_that_a_task_lists_are_those_that_it_logs(tmp_path: Path) -> 
         check_monitor(task)
 
 
-def test_what_is_monitored_is_the_users_choice_among_what_there_is() -> None:
+def test_the_monitor_must_be_a_listed_score() -> None:
     words = {"words": [*SPECIAL_TOKENS, "dog"]}
     assert CaptioningTask(captioner, words).monitor == (
         "val/loss",
@@ -133,7 +133,7 @@ def test_what_is_monitored_is_the_users_choice_among_what_there_is() -> None:
     assert {name: monitor_with_mode(f"val/{name}")[1] for name in directions} == directions
 
 
-def test_a_score_that_is_not_logged_costs_the_best_checkpoint_alone(tmp_path: Path) -> None:
+def test_without_the_monitored_score_only_the_best_checkpoint_is_missing(tmp_path: Path) -> None:
     best = ModelCheckpoint(tmp_path, "best", monitor="val/nothing", save_on_train_epoch_end=False)
     callbacks = [MonitorFallback(best), best, LastCheckpoint(tmp_path)]
     task = ClassificationTask(network, Noise().data_info)

@@ -1,4 +1,4 @@
-"""Skipped steps leave no trace, and too many of them stop training with the cause."""
+"""Skipped steps change nothing; too many in a row stop training and report the cause."""
 
 from pathlib import Path
 from types import SimpleNamespace

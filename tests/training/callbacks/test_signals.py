@@ -1,4 +1,4 @@
-"""Signals: the first waits for the step, the second does not, and scoring ends at once."""
+"""Signal handling: the first signal waits for the end of the step, the second exits at once."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def ended(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_a_signal_is_noted_until_the_watch_rests(number: int) -> None:
+def test_signals_are_recorded_until_the_handler_is_restored(number: int) -> None:
     watch, before = SignalHandler(), signal.getsignal(number)
     watch.install()
     signal.raise_signal(number)
@@ -43,7 +43,7 @@ def test_a_signal_is_noted_until_the_watch_rests(number: int) -> None:
 
 
 @pytest.mark.parametrize("second", BOTH)
-def test_the_second_signal_ends_all_at_once(second: int) -> None:
+def test_the_second_signal_ends_the_process_at_once(second: int) -> None:
     def work() -> None:
         SignalHandler().install()
         signal.raise_signal(signal.SIGTERM)
@@ -52,7 +52,7 @@ def test_the_second_signal_ends_all_at_once(second: int) -> None:
     assert ended(work) == -second
 
 
-def test_what_was_to_be_ignored_is(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ignored_signals_stay_ignored(capfd: pytest.CaptureFixture[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `nohup` and background jobs have it
     watch = SignalHandler()
     watch.install()

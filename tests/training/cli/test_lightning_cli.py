@@ -1,4 +1,4 @@
-"""`visattn fit`, `validate` and `test` end to end, with the faults of others kept out."""
+"""`visattn fit`, `validate` and `test` end to end."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ def test_caption_panels_are_logged_as_images(run: Path) -> None:
     assert len(image.convert("RGB").getcolors(10**6) or []) > 20
 
 
-def test_last_is_the_last_and_best_the_best(run: Path) -> None:
+def test_last_and_best_checkpoints_are_of_the_right_steps(run: Path) -> None:
     best, last = (torch.load(run / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
     assert last["global_step"] == 4
     assert best["global_step"] == 2  # the second validation was no better
@@ -167,7 +167,7 @@ def test_a_run_is_not_overwritten(
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def test_no_run_is_overwritten_by_one_that_goes_on_from_another(
+def test_resuming_does_not_overwrite_another_run(
     run: Path, copy: Path, tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["fit", "--config", str(tiny), "--ckpt_path"]
@@ -182,7 +182,7 @@ def test_no_run_is_overwritten_by_one_that_goes_on_from_another(
         assert f"--ckpt_path last --run {copy.parents[1]}" in said
 
 
-def test_last_is_the_newest_of_the_folder_or_none(tiny: Path, tmp_path: Path) -> None:
+def test_ckpt_path_last_resumes_or_starts_a_run(tiny: Path, tmp_path: Path) -> None:
     words = ["fit", "--config", str(tiny), "--ckpt_path", "last"]
     assert main([*words, "--trainer.max_steps", "2"]) == 0
     folder = tmp_path / "runs" / "tiny" / "1"
@@ -197,7 +197,7 @@ def test_last_is_the_newest_of_the_folder_or_none(tiny: Path, tmp_path: Path) ->
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
 
 
-def test_a_run_goes_on_where_it_stopped(tiny: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_from_its_last_checkpoint(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "tiny" / "1"
     assert main(["fit", "--config", str(tiny)]) == 0  # a folder of its own, named by the config
     last = folder / "checkpoints" / "last.ckpt"
@@ -288,7 +288,7 @@ def test_a_saved_config_is_a_config(run: Path, tmp_path: Path) -> None:
         (["--trainer.max_stepss", "3"], "--trainer.max_stepss", "--trainer.max_steps"),
     ],
 )
-def test_what_was_meant_is_offered(
+def test_misspelled_names_get_a_suggestion(
     words: list[str], wrong: str, meant: str, tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fit", "--config", str(tiny), *words]) == 2
@@ -313,7 +313,7 @@ def test_wrong_values_are_refused_before_anything_is_made(
     assert not Path("runs").exists()
 
 
-def test_predict_is_no_word_here(tiny: Path) -> None:
+def test_predict_is_not_a_command(tiny: Path) -> None:
     assert main(["predict", "--config", str(tiny)]) == 2
 
 
@@ -352,7 +352,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_config_imports_nothing_of_others(
+def test_configs_import_only_trusted_modules(
     name: str, evil: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     over = tmp_path / "hostile.yaml"
@@ -362,7 +362,7 @@ def test_a_config_imports_nothing_of_others(
     assert not evil.exists()
 
 
-def test_what_is_trusted_by_name_is_imported(
+def test_trusted_modules_are_imported(
     evil: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "elsewhere,evilmod")

@@ -1,4 +1,4 @@
-"""Scores as one table."""
+"""Text tables of scores."""
 
 from visattn.training.cli.score_table import score_table
 
@@ -17,12 +17,12 @@ error             0.8375 (at chance)
 pointing_game                                      -"""
 
 
-def test_rows_are_scores_and_columns_splits() -> None:
+def test_rows_are_scores_and_columns_are_splits() -> None:
     notes = {"test/error_verdict": "at chance", "test/caption_accuracy_verdict": "above chance"}
     assert score_table(SCORES, notes, width=60) == WIDE
 
 
-def test_what_does_not_fit_comes_below() -> None:
+def test_columns_beyond_the_width_continue_in_a_second_table() -> None:
     text = score_table(SCORES, width=39)
     assert max(map(len, text.splitlines())) <= 39
     assert [table.split()[0] for table in text.split("\n\n")] == ["test", "teacher_forced", "novel"]

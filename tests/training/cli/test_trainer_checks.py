@@ -1,4 +1,4 @@
-"""Settings of the trainer with which no step could be done."""
+"""Invalid trainer options are refused before anything is built."""
 
 import inspect
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ RIGHT = {
 }
 
 
-def test_each_is_refused_by_its_name_and_value() -> None:
+def test_invalid_options_are_refused_with_name_and_value() -> None:
     for name, values in WRONG.items():
         for value in values:
             settings = SimpleNamespace(**{**USUAL, name: value})
@@ -48,7 +48,7 @@ def test_each_is_refused_by_its_name_and_value() -> None:
     check_trainer(SimpleNamespace(**{**USUAL, "max_steps": 0}), fitting=False)
 
 
-def test_gpus_may_be_listed_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_gpus_are_accepted_if_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     for devices in ("-1", "[0, 1]", "0,1", "2"):
         settings = SimpleNamespace(**{**USUAL, "accelerator": "auto", "devices": devices})
@@ -59,5 +59,5 @@ def test_gpus_may_be_listed_where_there_are_some(monkeypatch: pytest.MonkeyPatch
             check_trainer(settings, fitting=True)
 
 
-def test_the_settings_have_the_names_that_lightning_gives_them() -> None:
+def test_the_options_are_those_of_lightnings_trainer() -> None:
     assert USUAL.keys() <= inspect.signature(Trainer).parameters.keys()

@@ -186,7 +186,7 @@ def test_damaged_mnist_files_are_refused(digits: Path) -> None:
         (
             labels,
             label_bytes[:7] + bytes([22]) + label_bytes[8:30],
-            r"23 images and train-labels.* 22 labels",
+            r"23 images, but train-labels.* 22 labels",
         ),
         (
             labels,

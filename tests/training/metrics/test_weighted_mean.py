@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.training.metrics.weighted_mean import WeightedMean
 

@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def test_what_is_damaged_is_skipped_in_words_and_kept(
+def test_damaged_checkpoints_are_skipped_reported_and_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     best = write_checkpoint(tmp_path / "checkpoints" / "best.ckpt", 10)
@@ -78,7 +78,7 @@ def test_what_is_damaged_is_skipped_in_words_and_kept(
     assert f"{tmp_path} holds no usable checkpoint" in caplog.messages[-1]
 
 
-def test_what_may_be_whole_but_cannot_be_read_is_refused(
+def test_unreadable_checkpoints_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     best = write_checkpoint(tmp_path / "checkpoints" / "best.ckpt", 10)

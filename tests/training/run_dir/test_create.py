@@ -51,7 +51,7 @@ def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
         require_empty_run_dir(folder, "--way on")
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+def test_a_run_folder_is_locked_by_one_process(tmp_path: Path) -> None:
     with lock_run_dir(tmp_path):
         child = os.fork()
         if not child:
@@ -86,7 +86,7 @@ def _any_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
 
 
-def test_scores_are_json_that_everybody_reads(tmp_path: Path) -> None:
+def test_scores_are_standard_json(tmp_path: Path) -> None:
     file: Any = ScoreWriter(tmp_path / "new")
     file.on_test_end(trainer("test"), None)
     text = (tmp_path / "new" / "test.json").read_text()

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.viz.html.index_page import IndexEntry, index_page, parse_index_page, thumbnail
 

@@ -3,8 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.viz.html.safe_text import ELLIPSIS, has_rtl_letters, sanitize_text
 

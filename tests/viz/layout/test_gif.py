@@ -55,7 +55,11 @@ def test_times_are_kept_and_it_goes_round() -> None:
     moving = encode_gif([page(0), page(9), page(90)], [100, 250, 1000], 35)
     with Image.open(io.BytesIO(moving)) as opened:
         assert opened.info["loop"] == 0
-        assert [item.info["duration"] for item in ImageSequence.Iterator(opened)] == [100, 250, 1000]
+        assert [item.info["duration"] for item in ImageSequence.Iterator(opened)] == [
+            100,
+            250,
+            1000,
+        ]
 
 
 def test_frames_may_be_images_only() -> None:

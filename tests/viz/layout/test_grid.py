@@ -1,7 +1,6 @@
 """Tiles of every proportion in every number, on a page."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.viz.layout.grid import GAP, MARGIN, compute_tile_grid, compute_tile_size
 

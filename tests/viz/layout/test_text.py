@@ -1,7 +1,6 @@
 """Words that fit where they stand."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.layout.text import ELLIPSIS, load_font, truncate_text, wrap_text

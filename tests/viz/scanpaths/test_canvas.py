@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.functional.glimpses.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
 from visattn.viz.maps.legend import TRACK

@@ -243,11 +243,7 @@ def _write_digits(args: argparse.Namespace) -> str:
     from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
 
     canvas: tuple[int, int] = (args.canvas_size[0], args.canvas_size[1])
-    if not (Path(args.root) / "MNIST" / "raw").is_dir():
-        raise FileNotFoundError(
-            f"{args.root} does not hold MNIST/raw, where torchvision stores MNIST; choose another "
-            "--root"
-        )
+    _require_mnist(Path(args.root))
     data = ClutteredMNISTDataModule(
         root=args.root,
         canvas_size=canvas,
@@ -281,6 +277,13 @@ def _write_digits(args: argparse.Namespace) -> str:
                 }
             )
     return summary
+
+
+def _require_mnist(root: Path) -> None:
+    if not (root / "MNIST" / "raw").is_dir():
+        raise FileNotFoundError(
+            f"{root} does not hold MNIST/raw, where torchvision stores MNIST; choose another --root"
+        )
 
 
 def _box(corner: Sequence[int], size: Sequence[int]) -> list[int]:

@@ -74,6 +74,10 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         help="constructor argument of the model, such as pad_type=same; for timm also mean=, std= "
         "(can be repeated)",
     )
+    _add_input_options(parser)
+
+
+def _add_input_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-size",
         type=height_width,

@@ -70,7 +70,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
-    index = whole_number(-10_000, 10_000)
     parser.add_argument(
         "--method",
         nargs="+",
@@ -83,6 +82,21 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         metavar="CLASS",
         help="class to explain, by name or index (default: the predicted class)",
     )
+    _add_layers(parser)
+    parser.add_argument(
+        "--method-arg",
+        action="append",
+        default=[],
+        dest="method_args",
+        type=named_value,
+        metavar="NAME=VALUE",
+        help="argument of a method, such as num_masks=4000 for rise (can be repeated)",
+    )
+    add_resize_mode(parser, default=None)
+
+
+def _add_layers(parser: argparse.ArgumentParser) -> None:
+    index = whole_number(-10_000, 10_000)
     parser.add_argument(
         "--layers",
         nargs="+",
@@ -104,16 +118,6 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="indices of attention heads, from 0 (default: all)",
     )
-    parser.add_argument(
-        "--method-arg",
-        action="append",
-        default=[],
-        dest="method_args",
-        type=named_value,
-        metavar="NAME=VALUE",
-        help="argument of a method, such as num_masks=4000 for rise (can be repeated)",
-    )
-    add_resize_mode(parser, default=None)
 
 
 def _add_drawing(parser: argparse.ArgumentParser) -> None:

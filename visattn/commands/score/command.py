@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from visattn.commands.options.arguments import CommandParser
-from visattn.commands.score import captions as score_captions
-from visattn.commands.score import maps as score_maps
+from visattn.commands.score import captions as score_captions, maps as score_maps
 
 _SUBCOMMANDS = {
     "captions": (score_captions, "captions against reference captions"),

@@ -1,6 +1,6 @@
 from .cluttered_mnist import (
-    ClutterSpec as ClutterSpec,
     ClutteredMNIST as ClutteredMNIST,
+    ClutterSpec as ClutterSpec,
     Placements as Placements,
     paste as paste,
 )

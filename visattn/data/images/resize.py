@@ -76,7 +76,7 @@ def resize_to_input(
     Example:
         >>> image = LoadedImage(np.zeros((480, 640, 3), dtype=np.uint8))
         >>> pixels, geometry = resize_to_input(image, ResizeSpec((224, 224), shorter=256))
-        >>> pixels.shape, [round(edge, 2) for edge in geometry.seen()]
+        >>> pixels.shape, [round(edge, 2) for edge in geometry.region]
         (torch.Size([3, 224, 224]), [108.86, 30.0, 529.27, 450.0])
     """
     height, width = resize.size
@@ -103,7 +103,7 @@ def resize_geometry(size: tuple[int, int], resize: ResizeSpec, orientation: int 
         orientation: EXIF orientation of the stored image.
 
     Example:
-        >>> resize_geometry((448, 640), ResizeSpec((224, 224))).seen()
+        >>> resize_geometry((448, 640), ResizeSpec((224, 224))).region
         (96.0, 0.0, 544.0, 448.0)
     """
     resized, canvas, padding, crop = _resize_steps(size, resize)

@@ -29,8 +29,8 @@ from .verify import (
 from .world import (
     COLORS as COLORS,
     SHAPES as SHAPES,
-    SceneObject as SceneObject,
     TEXTURES as TEXTURES,
+    SceneObject as SceneObject,
     World as World,
     WorldConfig as WorldConfig,
     sample_world as sample_world,

@@ -1,8 +1,8 @@
 from .datasets import (
-    ShardEntries as ShardEntries,
-    ShardImages as ShardImages,
     ShardedPhotos as ShardedPhotos,
     ShardedTensors as ShardedTensors,
+    ShardEntries as ShardEntries,
+    ShardImages as ShardImages,
     caption_entry as caption_entry,
 )
 from .format import (
@@ -40,8 +40,8 @@ from .verify import (
 )
 from .webdataset import (
     SampleStream as SampleStream,
-    StreamLoader as StreamLoader,
     StreamedSample as StreamedSample,
+    StreamLoader as StreamLoader,
     check_url as check_url,
     import_webdataset as import_webdataset,
     parse_streamed_sample as parse_streamed_sample,

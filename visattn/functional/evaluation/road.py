@@ -1,4 +1,4 @@
-"""Pixels that were taken away, made up from those around them."""
+"""Linear imputation of removed pixels from their neighbors (ROAD)."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, max_pool2d, pad
 
 from visattn.functional.numerics import at_least_float32, without_autocast
 
-_WEIGHTS = ((1 / 12, 1 / 6, 1 / 12), (1 / 6, 0.0, 1 / 6), (1 / 12, 1 / 6, 1 / 12))
-_TENT = ((0.25, 0.5, 0.25), (0.5, 1.0, 0.5), (0.25, 0.5, 0.25))
+_NEIGHBOR_WEIGHTS = ((1 / 12, 1 / 6, 1 / 12), (1 / 6, 0.0, 1 / 6), (1 / 12, 1 / 6, 1 / 12))
+_TENT_KERNEL = ((0.25, 0.5, 0.25), (0.5, 1.0, 0.5), (0.25, 0.5, 0.25))
 
 
 def linear_imputation(
@@ -20,17 +20,17 @@ def linear_imputation(
     *,
     tolerance: float = 1e-5,
 ) -> Float[Tensor, "b c y x"]:
-    """Return images whose unknown pixels are the weighted mean of the eight around them.
+    """Return images whose unknown pixels are the weighted mean of their eight neighbors.
 
-    Neighbors count 1/6 beside and 1/12 across a corner, unknown ones too: all unknown pixels are
-    solved for at once, so that a hole continues what surrounds it. At the rim of the image the
-    weights of the neighbors that are there are scaled up. Fully batched; known pixels come back
-    to the bit.
+    Horizontal and vertical neighbors have a weight of 1/6, diagonal neighbors of 1/12. Unknown
+    neighbors count too: one linear system is solved for all unknown pixels. At the border of the
+    image, the weights of the existing neighbors are normalized to a sum of 1. The computation is
+    batched, and known pixels are returned bit for bit.
 
     Args:
-        images: What stands in unknown pixels has no influence.
-        known: True where a pixel is to stay.
-        tolerance: Of the residual, against the largest value at the start.
+        images: Images; the values of unknown pixels are ignored.
+        known: Mask that is True for the pixels that are kept.
+        tolerance: Largest residual, relative to the largest absolute right-hand side.
 
     Raises:
         ValueError: If an image has no known pixel.
@@ -43,80 +43,82 @@ def linear_imputation(
         tensor([0.0000, 1.0000, 2.0000, 3.0000, 4.0000])
 
     Source:
-        Rong et al. 2022, arXiv:2202.00449, section 4.1 (ROAD), without its noise, which is the
-        caller's. Deviation: conjugate gradients for the whole batch, begun from a pyramid of
-        means and preconditioned by sums over coarser grids (Bramble, Pasciak and Xu 1990,
-        "Parallel Multilevel Preconditioners"), instead of a sparse factorisation per image.
+        Rong et al. 2022, arXiv:2202.00449, section 4.1 (ROAD), without its noise, which the
+        caller adds. Deviation: conjugate gradients for the whole batch, initialized with a pyramid
+        of means and preconditioned by sums over coarser grids (Bramble, Pasciak and Xu 1990,
+        "Parallel Multilevel Preconditioners"), instead of a sparse factorization per image.
     """
     if not bool(known.any(2).any(1).all()):
-        raise ValueError("each image must have a known pixel from which others can be made up")
-    values, kept = at_least_float32(images), known[:, None]
-    weights = values.new_tensor(_WEIGHTS)[None, None]
+        raise ValueError("each image must have a known pixel from which the others can be imputed")
+    values, mask = at_least_float32(images), known[:, None]
+    weights = values.new_tensor(_NEIGHBOR_WEIGHTS)[None, None]
     with without_autocast(images.device):
-        total = _around(torch.ones_like(values[:1, :1]), weights)
-        given = values.masked_fill(~kept, 0.0)
-        start = torch.where(kept, values, _pyramid(given, kept.to(values))).masked_fill(kept, 0.0)
-        solved = _solved(_around(given, weights), start, ~kept, (weights, total), tolerance)
-    return torch.where(kept, images, solved.to(images))
+        total = _neighbor_sum(torch.ones_like(values[:1, :1]), weights)
+        known_values = values.masked_fill(~mask, 0.0)
+        initial = _pyramid_mean(known_values, mask.to(values)).masked_fill(mask, 0.0)
+        constants = _neighbor_sum(known_values, weights)
+        solution = _conjugate_gradients(constants, initial, ~mask, (weights, total), tolerance)
+    return torch.where(mask, images, solution.to(images))
 
 
-def _around(
+def _neighbor_sum(
     values: Float[Tensor, "b c y x"], weights: Float[Tensor, "1 1 3 3"]
 ) -> Float[Tensor, "b c y x"]:
-    """Return the weighted sum of the eight neighbors of each pixel; beyond the rim there is 0."""
-    return _by_plane(values, weights, 1)
+    """Return the weighted sum of the eight neighbors of each pixel, with zero padding."""
+    return _conv_planes(values, weights, 1)
 
 
-def _by_plane(
+def _conv_planes(
     values: Float[Tensor, "b c y x"], kernel: Float[Tensor, "1 1 3 3"], stride: int
 ) -> Float[Tensor, "b c y2 x2"]:
     """Return the convolution of each channel of each image with the same kernel."""
     planes = values.flatten(0, 1)[None]
-    each = kernel.expand(planes.shape[1], -1, -1, -1)
-    made = conv2d(planes, each, stride=stride, padding=1, groups=planes.shape[1])
-    return made.view(*values.shape[:2], *made.shape[2:])
+    kernels = kernel.expand(planes.shape[1], -1, -1, -1)
+    output = conv2d(planes, kernels, stride=stride, padding=1, groups=planes.shape[1])
+    return output.view(*values.shape[:2], *output.shape[2:])
 
 
-def _solved(
-    wanted: Float[Tensor, "b c y x"],
-    start: Float[Tensor, "b c y x"],
+def _conjugate_gradients(
+    constants: Float[Tensor, "b c y x"],
+    initial: Float[Tensor, "b c y x"],
     hole: Bool[Tensor, "b 1 y x"],
     system: tuple[Float[Tensor, "1 1 3 3"], Float[Tensor, "1 1 y x"]],
     tolerance: float,
 ) -> Float[Tensor, "b c y x"]:
-    """Return x with `total * x - around(x) = wanted` in the hole and 0 outside, by conjugate steps.
+    """Return x with `total * x - neighbor_sum(x) = constants` in the hole and 0 outside.
 
-    The system is the Laplacian of a grid: symmetric, and positive as soon as a pixel is known.
+    The matrix is a grid Laplacian: symmetric, and positive definite if any pixel is known.
     """
     weights, total = system
-    grids, inside = [one.to(start) for one in _coarser(hole)], hole.to(start)
+    grids, inside = [grid.to(initial) for grid in _coarse_grids(hole)], hole.to(initial)
 
-    def applied(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        return (total * x - _around(x, weights)) * inside
+    def matrix_product(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        return (total * x - _neighbor_sum(x, weights)) * inside
 
-    def product(a: Float[Tensor, "b c y x"], b: Float[Tensor, "b c y x"]) -> Tensor:
+    def inner_product(a: Float[Tensor, "b c y x"], b: Float[Tensor, "b c y x"]) -> Tensor:
         return (a * b).sum((2, 3), keepdim=True)
 
-    x = start
-    rest = wanted * inside - applied(x)
-    goal = tolerance * float(wanted.abs().amax()) if wanted.numel() else 0.0
-    step = spread = _spread(rest, grids)
-    size = product(rest, spread)
-    for number in range(int(hole.sum((1, 2, 3)).amax()) if hole.numel() else 0):
-        if number % 4 == 0 and float(rest.abs().amax()) <= goal:
+    x = initial
+    residual = constants * inside - matrix_product(x)
+    max_residual = tolerance * float(constants.abs().amax()) if constants.numel() else 0.0
+    direction = preconditioned = _precondition(residual, grids)
+    norm = inner_product(residual, preconditioned)
+    for iteration in range(int(hole.sum((1, 2, 3)).amax()) if hole.numel() else 0):
+        if iteration % 4 == 0 and float(residual.abs().amax()) <= max_residual:
             break
-        image = applied(step)
-        slope = product(step, image)
-        share = torch.where(slope > 0, size / slope.where(slope > 0, 1.0), 0.0)
-        x, rest = x + share * step, rest - share * image
-        spread = _spread(rest, grids)
-        before, size = size, product(rest, spread)
-        step = spread + size / before.where(before > 0, math.inf) * step
+        product = matrix_product(direction)
+        curvature = inner_product(direction, product)
+        step = torch.where(curvature > 0, norm / curvature.where(curvature > 0, 1.0), 0.0)
+        x, residual = x + step * direction, residual - step * product
+        preconditioned = _precondition(residual, grids)
+        previous_norm, norm = norm, inner_product(residual, preconditioned)
+        ratio = norm / previous_norm.where(previous_norm > 0, math.inf)
+        direction = preconditioned + ratio * direction
     return x
 
 
-def _coarser(hole: Bool[Tensor, "b 1 y x"]) -> list[Bool[Tensor, "b 1 _ _"]]:
-    """Return, for ever coarser grids, the nodes whose tents lie in the hole altogether."""
+def _coarse_grids(hole: Bool[Tensor, "b 1 y x"]) -> list[Bool[Tensor, "b 1 _ _"]]:
+    """Return, for increasingly coarse grids, a mask of the nodes whose tents lie in the hole."""
     grids: list[Tensor] = []
     known = (~hole).float()
     while max(known.shape[2:]) > 1 and not bool(known.all()):
@@ -125,38 +127,41 @@ def _coarser(hole: Bool[Tensor, "b 1 y x"]) -> list[Bool[Tensor, "b 1 _ _"]]:
     return grids
 
 
-def _spread(
-    rest: Float[Tensor, "b c y x"], grids: Sequence[Float[Tensor, "b 1 _ _"]]
+def _precondition(
+    residual: Float[Tensor, "b c y x"], grids: Sequence[Float[Tensor, "b 1 _ _"]]
 ) -> Float[Tensor, "b c y x"]:
-    """Return what is left to solve, and its sums over tents of all sizes, brought back to pixels.
+    """Return the residual plus its sums over tents of all sizes, interpolated to the pixel grid.
 
-    In two dimensions a tent of any size has about the same energy, so all count alike.
+    In two dimensions the energy of a tent is nearly independent of its size, so all grids have the
+    same weight.
     """
-    tent = rest.new_tensor(_TENT)[None, None]
-    parts = [rest]
+    tent = residual.new_tensor(_TENT_KERNEL)[None, None]
+    levels = [residual]
     for inside in grids:
-        parts.append(_by_plane(parts[-1], tent, 2) * inside)
-    whole = parts.pop()
-    for part in reversed(parts):
-        rows, columns = part.shape[2:]
-        even = pad(whole, (0, 1 - columns % 2, 0, 1 - rows % 2))  # a tent beyond the rim is 0
-        size = (2 * even.shape[2] - 1, 2 * even.shape[3] - 1)
-        fine = interpolate(even, size, mode="bilinear", align_corners=True)
-        whole = part + fine[:, :, :rows, :columns]
-    return whole
+        levels.append(_conv_planes(levels[-1], tent, 2) * inside)
+    total = levels.pop()
+    for level in reversed(levels):
+        rows, columns = level.shape[2:]
+        padded = pad(total, (0, 1 - columns % 2, 0, 1 - rows % 2))  # tents beyond the border are 0
+        size = (2 * padded.shape[2] - 1, 2 * padded.shape[3] - 1)
+        fine = interpolate(padded, size, mode="bilinear", align_corners=True)
+        total = level + fine[:, :, :rows, :columns]
+    return total
 
 
-def _pyramid(
+def _pyramid_mean(
     values: Float[Tensor, "b c y x"], weight: Float[Tensor, "b 1 y x"]
 ) -> Float[Tensor, "b c y x"]:
-    """Return for each pixel the mean of known ones near it, in the smallest square that has any."""
-    own = values / weight.where(weight > 0, 1.0)
+    """Return the mean of the known pixels in the smallest pyramid cell around each pixel."""
+    mean = values / weight.where(weight > 0, 1.0)
     size = (values.shape[2], values.shape[3])
     if bool((weight > 0).all()) or max(size) == 1:
-        return own
-    halves = [
-        avg_pool2d(one, (min(2, size[0]), min(2, size[1])), ceil_mode=True, count_include_pad=False)
-        for one in (values, weight)
-    ]
-    coarse = interpolate(_pyramid(halves[0], halves[1]), size, mode="bilinear", align_corners=False)
-    return torch.where(weight > 0, own, coarse)
+        return mean
+    kernel = (min(2, size[0]), min(2, size[1]))
+    half_values, half_weight = (
+        avg_pool2d(tensor, kernel, ceil_mode=True, count_include_pad=False)
+        for tensor in (values, weight)
+    )
+    coarse_mean = _pyramid_mean(half_values, half_weight)
+    upsampled = interpolate(coarse_mean, size, mode="bilinear", align_corners=False)
+    return torch.where(weight > 0, mean, upsampled)

@@ -1,4 +1,4 @@
-"""METEOR and SPICE, which exist in Java only: computed by pycocoevalcap, or not at all."""
+"""METEOR and SPICE, computed by the Java programs of pycocoevalcap."""
 
 import importlib
 import shutil
@@ -13,7 +13,7 @@ _SPICE_JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"
 
 
 class JavaScore(NamedTuple):
-    """A score that a program in Java gave."""
+    """Score that a Java program computed."""
 
     corpus: float
     per_image: list[float]  # in the order of the captions
@@ -22,39 +22,39 @@ class JavaScore(NamedTuple):
 def java_score(
     name: str, captions: Mapping[str, str], references: Mapping[str, Sequence[str]]
 ) -> JavaScore | str:
-    """Return METEOR or SPICE, 0 to 1, or why it was not computed.
+    """Return METEOR or SPICE, 0 to 1, or the reason why it was not computed.
 
-    Nothing is downloaded: SPICE needs models of 385 MB, which pycocoevalcap fetches when it is
-    used by itself.
+    Nothing is downloaded: SPICE needs models of 385 MB, which pycocoevalcap can download.
 
     Args:
         name: `METEOR` or `SPICE`.
-        captions: Tokens of each caption with single blanks between them.
-        references: The same, for the same images in the same order.
+        captions: Tokens of each caption, separated by single spaces.
+        references: Tokens of the references of the same images, in the same order.
 
     Source:
         Denkowski and Lavie 2014, Meteor Universal; Anderson et al. 2016, arXiv:1607.08822.
     """
     if shutil.which("java") is None:
-        return "no java"
+        return "Java is not installed"
     try:
         module: Any = importlib.import_module(f"pycocoevalcap.{name.lower()}.{name.lower()}")
     except ImportError:
-        return "no pycocoevalcap"
+        return "pycocoevalcap is not installed"
     folder = Path(module.__file__).parent
     if name == "SPICE" and not all((folder / "lib" / jar).exists() for jar in _SPICE_JARS):
-        return "no models; pycocoevalcap.spice.get_stanford_models fetches them (385 MB)"
-    given = {image: list(told) for image, told in references.items()}
-    ours = {image: [caption] for image, caption in captions.items()}
+        return "no models; pycocoevalcap.spice.get_stanford_models downloads them (385 MB)"
+    reference_lists = {image: list(lines) for image, lines in references.items()}
+    caption_lists = {image: [caption] for image, caption in captions.items()}
     try:
-        corpus, rows = getattr(module, name.capitalize())().compute_score(given, ours)
+        scorer = getattr(module, name.capitalize())()
+        corpus, results = scorer.compute_score(reference_lists, caption_lists)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"its program failed: {error}"
-    # SPICE answers in the order of the sorted ids, METEOR in that of the captions.
-    order = sorted(ours) if name == "SPICE" else list(ours)
-    scores = {image: _number(row) for image, row in zip(order, rows, strict=True)}
-    return JavaScore(float(corpus), [scores[image] for image in ours])
+        return f"the Java program failed: {error}"
+    # SPICE returns scores in the order of the sorted ids, METEOR in that of the captions.
+    images = sorted(captions) if name == "SPICE" else list(captions)
+    scores = {image: _score_value(result) for image, result in zip(images, results, strict=True)}
+    return JavaScore(float(corpus), [scores[image] for image in captions])
 
 
-def _number(row: Any) -> float:
-    return float(row["All"]["f"]) if isinstance(row, dict) else float(row)
+def _score_value(result: Any) -> float:
+    return float(result["All"]["f"]) if isinstance(result, dict) else float(result)

@@ -1,7 +1,7 @@
-"""Words that keep their full stop.
+"""Penn Treebank tokenizer of captions, equivalent to PTBTokenizer of Stanford CoreNLP.
 
-The lists were found by asking the official tokenizer about every word of up to five letters, and
-about 157,000 English words for the longer ones.
+The lists of abbreviations were obtained by running the official tokenizer on every word of up to
+five letters, and on 157,000 English words.
 """
 
 import re
@@ -9,14 +9,14 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-# A letter glued on makes a name of these, as it does of any word: mr.x is one token.
+# Abbreviations that keep their period unless a letter follows directly: mr.x is a single token.
 TITLES = """
 adj adm adv alex assoc asst attys atty ave brig capt cf cie cmdr col comdr cpl dept det dr drs
 elec ens ft gen gov govs hon insp invt jos lieut lt maj messrs mfg mlle mme mr mrs ms msgr mt mtg
 natl pfc ph pres prof profs pvt rep reps rev sen sens sfc sgt spc st ste supt supts treas vs wm
 """
 
-# A single letter glued on does not: jan.x is two tokens.
+# Abbreviations that keep their period even before a single letter: jan.x is two tokens.
 ENDINGS = """
 al ala apr ariz assn aug bancorp bhd bldg blvd bros calif co colo conn corp cos ct dak dec esq est
 etc ext feb fla fri ga inc ind intl jan jr jul jun kan kans ky ltd mar md mich minn mo mon mont
@@ -24,13 +24,13 @@ neb nev nov oct okla penn plc ppte pptes ppty pptys pte ptes pty ptys rd rt sep 
 tel tenn thu thurs tue tues univ va vt wed wis wisc wyo
 """
 
-# Words of their own, unless a capital says otherwise: "they wash." but "Seattle, Wash."
+# Abbreviations only if capitalized: "they wash." but "Seattle, Wash."
 CAPITALS = "ark az del ill la mass miss ore pa tex wash"
 
-# Only before a number: "no. 5" but "she says no."
+# Abbreviations only before a number: "no. 5" but "she says no."
 COUNTERS = "art ca fig figs no nos op pp prop"
 
-# A capital one of these begins a sentence, so that the letter before it ends one: "on plan B. The".
+# If capitalized, these words start a sentence, so a letter before them ends one: "on plan B. The".
 STARTERS = """
 a about according additionally after an as at but earlier he her here however if in it last many
 more now once one other our she since so some such that the their then there these they this we
@@ -38,15 +38,15 @@ what when while yet you
 """
 
 
-_SIGNS = (  # the official tokenizer knows the signs of about Unicode 6, and by no means all
+_SYMBOLS = (  # ranges of symbols that the official tokenizer recognizes, a subset of Unicode 6
     (0xA1, 0xBF), (0xD7, 0xD7), (0xF7, 0xF7), (0x2016, 0x2017), (0x201A, 0x201A),
     (0x201E, 0x2023), (0x2030, 0x2038), (0x203B, 0x203B), (0x203E, 0x2042), (0x2044, 0x2044),
     (0x2070, 0x2070), (0x2074, 0x207E), (0x2080, 0x208E), (0x20A4, 0x20A4), (0x2100, 0x214F),
     (0x2153, 0x215E), (0x2190, 0x2BFF), (0x3001, 0x3002), (0x3012, 0x3012), (0x30FB, 0x30FB),
     (0xFF01, 0xFF65), (0xFFE0, 0xFFE1), (0xFFE5, 0xFFE6),
 )  # fmt: skip
-_LETTERS = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"}
-_KNOWN = {
+_LETTER_CATEGORIES = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"}
+_REPLACEMENTS = {
     "\x80": "$", "\x91": "«", "\x92": "’", "\x93": "“", "\x94": "”", "\x96": "–", "\x97": "–",
     "¤": "$", "«": "“", "»": "”", "\u2010": "¬", "\u2011": "¬", "–": "–", "—": "–", "―": "–",
     "\u2018": "«", "’": "’", "\u201b": "«", "“": "“", "”": "”", "…": "…", "\u2039": "«",
@@ -54,51 +54,55 @@ _KNOWN = {
 }  # fmt: skip
 
 
-class _Outlines(dict[int, str]):
-    """From a character's number to its letter, found when it is first met."""
+class _SimplifiedCharacters(dict[int, str]):
+    """Simplified character of each code point, computed at the first access."""
 
     def __missing__(self, code: int) -> str:
-        self[code] = letter = _outline(chr(code))
-        return letter
+        self[code] = simplified = _simplify_character(chr(code))
+        return simplified
 
 
-def _outline(letter: str) -> str:
-    if " " <= letter <= "~":
-        return letter
-    if letter in _KNOWN:
-        return _KNOWN[letter]
-    kind, code = unicodedata.category(letter), ord(letter)
-    if code > 0xFFFF:  # emoji, for one
+def _simplify_character(character: str) -> str:
+    if " " <= character <= "~":
+        return character
+    if character in _REPLACEMENTS:
+        return _REPLACEMENTS[character]
+    category, code = unicodedata.category(character), ord(character)
+    if code > 0xFFFF:  # such as emoji
         return " "
-    if kind in _LETTERS:
+    if category in _LETTER_CATEGORIES:
         return "é"
-    return "§" if any(first <= code <= last for first, last in _SIGNS) else " "
+    return "§" if any(first <= code <= last for first, last in _SYMBOLS) else " "
 
 
-_TABLE = _Outlines()
+_SIMPLIFIED = _SimplifiedCharacters()
 
 
 def simplify_characters(text: str) -> str:
-    """Return a text of the same length, in the small alphabet.
+    """Return a text of the same length with characters reduced to those that token rules use.
+
+    Letters beyond ASCII become é, symbols §, characters that separate tokens a space. Quotes,
+    dashes and currency signs are unified.
 
     Example:
         >>> simplify_characters("Ça, 5 € “là” 🙂 ™")
         'éa, 5 $ “lé”   §'
     """
-    return text.translate(_TABLE)
+    return text.translate(_SIMPLIFIED)
 
 
-def _any(words: str) -> str:
+def _alternatives(words: str) -> str:
+    """Return a pattern of any of the words, longest first."""
     return "|".join(sorted(words.split(), key=len, reverse=True))
 
 
 _L, _W = "[A-Za-zé]", "[A-Za-z0-9é]"
-_A = "['’]"  # of the curly quotes, the right one serves as an apostrophe too
+_A = "['’]"  # the right curly quote is an apostrophe too
 _CLITIC = r"'(?i:[msd]|re|ve|ll)(?![A-Za-z])|’(?i:[msd]|re|ve|ll)"
 _NUMBER = r"(?:[0-9]*(?:[.:,][0-9]+)+|[0-9]+)"
 _PART = rf"(?:[dloDLO]{_A}{_W}{{2,}}|(?:[A-Za-z]\.){{2,}}|{_W}+)"
-_SHOUTED = _any(f"{CAPITALS.title()} {CAPITALS.upper()}")
-_STARTED = "|".join(f"{word[0].upper()}(?i:{word[1:]})" for word in STARTERS.split())
+_CAPITALIZED = _alternatives(f"{CAPITALS.title()} {CAPITALS.upper()}")
+_SENTENCE_START = "|".join(f"{word[0].upper()}(?i:{word[1:]})" for word in STARTERS.split())
 _FILE_TYPES = (
     "bat|bmp|c|class|cgi|cpp|dll|docx?|exe|gif|gz|html?|h|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|ppt|ps|"
     "py|sql|tar|txt|wav|x|xml|zip"
@@ -113,21 +117,21 @@ _JOINED = r"[A-Z]+(?:(?:&(?:amp;)?|\+)[A-Z]+)+"  # AT&T, but at & t
 _SLASHED = r"[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:\\?/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2}"
 _FILE = rf"[A-Za-z0-9][A-Za-z0-9.]*\.(?i:{_FILE_TYPES})(?=[ ,.;:!?]|$)"
 _MAIL = rf"[A-Za-z0-9][^{_NO_URL}@]{{,64}}@(?:[^{_NO_URL}.@]+\.)*[^{_NO_URL}.@]+"
-_SITE = (  # as long as names can be: an endless one would take endless time
+_SITE = (  # lengths are bounded, so that matching time is bounded
     rf"(?i:[a-zé{_SITE_SIGN}][a-z0-9é{_SITE_SIGN}]{{,63}}\.(?:[a-z0-9é{_SITE_SIGN}]{{1,63}}\.){{,9}}"
     rf"(?:com|net|org|edu)(?:/[^{_NO_URL}]+{_URL_END})?)"
 )
 _TWO_WORDS = rf"(?i:cannot|gonna|gotta|lemme|gimme|wanna)(?!{_W})"
 
-_WORDS = [  # what begins with a letter
+_WORDS = [  # tokens that start with a letter
     _TWO_WORDS,
     rf"{_W}+(?P<next>{_CLITIC})",
     r"[A-Za-z]*[A-MO-Za-mo-z](?P<next>[nN]['’`«][tT])",  # do n't
     r"[nN]['’`«][tT]",
-    rf"(?i:{_any(ENDINGS)})\.(?P<next>.?)",
-    rf"(?:{_SHOUTED})\.(?P<next>.?)",
-    rf"[A-Za-z](?P<next>\. +(?:M[rs]\.|(?:{_STARTED})(?: |$)))",  # plan b . The
-    rf"{_W}+(?:¬{_W}+)*(?:[.!?]{_L}{_W}*)*",  # a plain word; dog.cat is one
+    rf"(?i:{_alternatives(ENDINGS)})\.(?P<next>.?)",
+    rf"(?:{_CAPITALIZED})\.(?P<next>.?)",
+    rf"[A-Za-z](?P<next>\. +(?:M[rs]\.|(?:{_SENTENCE_START})(?: |$)))",  # plan b . The
+    rf"{_W}+(?:¬{_W}+)*(?:[.!?]{_L}{_W}*)*",  # a plain word; dog.cat is a single token
     rf"(?:{_W}+(?:[.-]{_W}+)*|{_JOINED})\.(?P<next>[,;:])",  # "dog., cat" has dog.
     _HYPHENED,
     _UNDERSCORED,
@@ -137,8 +141,8 @@ _WORDS = [  # what begins with a letter
     rf"{_L}+[aeiouyAEIOUY]{_A}[aeiouA-Z]{_L}*",  # ma'am, Hawai'i
     rf"(?i:[dlj]{_A}|y{_A}(?={_L})|(?:ol|somethin|dunkin){_A}|cap{_A}n)",
     r"(?i:c'mon|ev'ry|nat'l|n?e'er|o'er|d'ye)",
-    rf"(?i:{_any(TITLES)})\.",
-    rf"(?i:{_any(COUNTERS)})\.(?P<next> ?[0-9])",
+    rf"(?i:{_alternatives(TITLES)})\.",
+    rf"(?i:{_alternatives(COUNTERS)})\.(?P<next> ?[0-9])",
     r"[A-Za-z](?:\.[A-Za-z])*\.|(?i:ph\.d\.)",  # U.S., J.
     r"[A-Z]+\$|[cC](?:\+\+|#)",
     rf"(?i:https?://[^{_NO_URL}]+{_URL_END})",
@@ -147,7 +151,7 @@ _WORDS = [  # what begins with a letter
     _MAIL,
     _FILE,
 ]
-_NUMBERS = [  # what begins with a digit
+_NUMBERS = [  # tokens that start with a digit
     rf"{_W}+(?:¬{_W}+)*",
     rf"{_W}+(?:-{_W}+)*\.(?P<next>[,;:])",
     _HYPHENED,
@@ -171,12 +175,12 @@ _REST = [
     rf"[-+]{_NUMBER}|{_NUMBER}",
     r"\([0-9]{2,3}\) ?[0-9]{3,4}[- ]?[0-9]{3,5}",  # a telephone
     r"</?[!?]?[A-Za-z][A-Za-z0-9.:@_-]*(?: +[A-Za-z:_-]+(?: *= *(?:\"[^\"]*\"|'[^']*'))?)*"
-    r" ?[/?]?>|<!--[^>]*-->",  # a tag of HTML
+    r" ?[/?]?>|<!--[^>]*-->",  # an HTML tag
     r"@[A-Za-z_][A-Za-z0-9_]*|#[A-Za-zé]+|@+|#+",
     r"(?:\. ){2,4}\.|\.{3,5}",
     r"-{5,}|-{2,4}|[!?]+|\*+|_+|<<|>>|\\\*",
     r"[`«’“”]{1,2}|''",
-    rf"[<>]?[:;=]['-]?[()DdPpO|@\[\]\\{{](?!{_W})|:o\)",  # a face
+    rf"[<>]?[:;=]['-]?[()DdPpO|@\[\]\\{{](?!{_W})|:o\)",  # an emoticon
     r"[-^~<>=']_[-^~<>=']",
     _SITE,
     r"&(?:amp|lt|gt|quot|apos|nbsp|mdash|ndash|#[0-9]+);",
@@ -184,57 +188,60 @@ _REST = [
 ]
 
 
-def _compiled(rules: Iterable[str]) -> list[re.Pattern[str]]:
+def _compile(rules: Iterable[str]) -> list[re.Pattern[str]]:
     return [re.compile(rule) for rule in rules]
 
 
-_BY_KIND = {
-    "letter": _compiled(_WORDS),
-    "digit": _compiled(_NUMBERS),
-    "apostrophe": _compiled([*_APOSTROPHES, *_REST]),
-    "other": _compiled(_REST),
+_RULES = {
+    "letter": _compile(_WORDS),
+    "digit": _compile(_NUMBERS),
+    "apostrophe": _compile([*_APOSTROPHES, *_REST]),
+    "other": _compile(_REST),
 }
 
 
 def token_spans(shape: str) -> Iterator[tuple[int, int]]:
-    """Yield where each token of an outline begins and ends.
+    """Yield the start and end of each token of a text from `simplify_characters`.
 
     Example:
         >>> text = "a dog can't."
-        >>> [text[first:last] for first, last in token_spans(text)]
+        >>> [text[start:end] for start, end in token_spans(text)]
         ['a', 'dog', 'ca', "n't", '.']
     """
-    place = 0
-    while place < len(shape):
-        if shape[place] in " ¬":
-            place += 1
+    start = 0
+    while start < len(shape):
+        if shape[start] in " ¬":
+            start += 1
             continue
-        for end in _ends(shape, place):
-            yield place, end
-            place = end
+        for end in _token_ends(shape, start):
+            yield start, end
+            start = end
 
 
-def _ends(shape: str, place: int) -> tuple[int, ...]:
-    """Return where the token that begins here ends; two places where it is two words in one."""
-    best, longest, winner = place + 1, 0, ""
-    for rule in _BY_KIND[_kind(shape[place])]:
-        found = rule.match(shape, place)
-        if found is not None and found.end() > longest:
-            longest, winner = found.end(), rule.pattern
-            best = found.start("next") if "next" in rule.groupindex else longest
-    return (place + 3, best) if winner == _TWO_WORDS else (best,)
+def _token_ends(shape: str, start: int) -> tuple[int, ...]:
+    """Return the end of the token at a position, or two ends for a contraction such as cannot.
+
+    The rule with the longest match applies; a token ends before its group `next`, if it has one.
+    """
+    end, longest, pattern = start + 1, 0, ""
+    for rule in _RULES[_character_kind(shape[start])]:
+        match = rule.match(shape, start)
+        if match is not None and match.end() > longest:
+            longest, pattern = match.end(), rule.pattern
+            end = match.start("next") if "next" in rule.groupindex else longest
+    return (start + 3, end) if pattern == _TWO_WORDS else (end,)
 
 
-def _kind(letter: str) -> str:
-    if letter.isalpha():
+def _character_kind(character: str) -> str:
+    if character.isalpha():
         return "letter"
-    return "digit" if letter.isdigit() else "apostrophe" if letter in "'’" else "other"
+    return "digit" if character.isdigit() else "apostrophe" if character in "'’" else "other"
 
 
-# The official list, less four that never occur: brackets come out in lower case and stay.
+# The official list without four tokens that never occur: brackets become lower case and are kept.
 REMOVED = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 
-_NAMES = {
+_TOKEN_NAMES = {
     "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
     "–": "--", "…": "...", '"': "''", "«": "`", "’": "'", "“": "``", "”": "''",
     "£": "#", "¢": "cents",
@@ -242,23 +249,24 @@ _NAMES = {
     "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&apos;": "'", "&nbsp;": "",
     "&mdash;": "--", "&ndash;": "--",
 }  # fmt: skip
-_ROUND = str.maketrans({"(": "-lrb-", ")": "-rrb-"})
+_PARENTHESES = str.maketrans({"(": "-lrb-", ")": "-rrb-"})
 _CLITIC_TOKENS = re.compile("['’](?:[msd]|re|ve|ll)|n['’`\u2018\u201b]t")
-# What lies across blanks: numbers (5 1/2, telephones, no. 5), tags, stops in a row.
-_LOOKS_ACROSS = re.compile(r"[0-9<]|\. \.|\b[A-Za-z]\. +[A-Z]")
+# Texts whose tokens may contain spaces, or depend on the next word: numbers (5 1/2, telephone
+# numbers, no. 5), tags, spaced periods.
+_SPANS_SPACES = re.compile(r"[0-9<]|\. \.|\b[A-Za-z]\. +[A-Z]")
 
 
 def ptb_tokenize(caption: str) -> list[str]:
-    """Return the tokens of a caption that count in scores: lower case, without punctuation.
+    """Return the tokens of a caption for caption metrics: lower case, without punctuation.
 
-    They are those of the official tokenizer (Stanford's PTBTokenizer 3.4.1) with the official list
-    of punctuation taken out, on all of 35,400 captions of Flickr8k and COCO. Oddities are kept:
-    brackets are words, two exclamation marks are one. Numbers that belong together, as in 5 1/2,
-    are one token with a no-break space in it. What lies far from captions may differ: entities of
-    HTML, letters of rare scripts.
+    The tokens equal those of PTBTokenizer 3.4.1 of Stanford CoreNLP without the punctuation of the
+    COCO evaluation code, on all of 35,400 captions of Flickr8k and COCO. Its peculiarities are
+    kept: brackets are words, and so are two exclamation marks. A mixed number such as 5 1/2 is a
+    single token that contains a no-break space. Text that is rare in captions, such as HTML
+    entities and rare scripts, may be tokenized differently.
 
     Args:
-        caption: As it was written. Line breaks count as blanks; emoji count as nothing.
+        caption: Raw text. Line breaks and emoji count as spaces.
 
     Example:
         >>> ptb_tokenize("The man's dog can't jump over 3/4 of the logs (wet).")
@@ -268,36 +276,39 @@ def ptb_tokenize(caption: str) -> list[str]:
     Source:
         Chen et al. 2015, arXiv:1504.00325, section 3.1.
     """
-    text = caption.replace("\xad", "")  # a soft hyphen is none
+    text = caption.replace("\xad", "")  # soft hyphens are invisible
     shape = text if text.isascii() and text.isprintable() else simplify_characters(text)
-    if shape is text and not _LOOKS_ACROSS.search(text):
-        return [token for chunk in text.split() for token in _of_chunk(chunk)]
-    return _kept(text, shape)
+    if shape is text and not _SPANS_SPACES.search(text):
+        return [token for chunk in text.split() for token in _chunk_tokens(chunk)]
+    return _tokens(text, shape)
 
 
 @lru_cache(maxsize=2**16)
-def _of_chunk(chunk: str) -> tuple[str, ...]:
-    """Return what stays of a piece without blanks; pieces come again and again."""
-    return tuple(_kept(chunk, chunk))
+def _chunk_tokens(chunk: str) -> tuple[str, ...]:
+    """Return the tokens of a text without spaces, cached because most of them are repeated."""
+    return tuple(_tokens(chunk, chunk))
 
 
-def _kept(text: str, shape: str) -> list[str]:
-    tokens = (_named(text[first:last], shape[first:last]) for first, last in token_spans(shape))
+def _tokens(text: str, shape: str) -> list[str]:
+    """Return the tokens without punctuation of a text and its simplified characters."""
+    tokens = (
+        _normalize_token(text[start:end], shape[start:end]) for start, end in token_spans(shape)
+    )
     return [token for token in tokens if token and token not in REMOVED]
 
 
-def _named(text: str, shape: str) -> str:
-    """Return a token as the official tokenizer writes it."""
+def _normalize_token(text: str, shape: str) -> str:
+    """Return a token in the notation of the official tokenizer."""
     text = text.lower()
-    if text in _NAMES:
-        return _NAMES[text]
+    if text in _TOKEN_NAMES:
+        return _TOKEN_NAMES[text]
     if len(shape) == 1:
-        return text if shape in "é§" else _NAMES.get(shape, shape.lower())
+        return text if shape in "é§" else _TOKEN_NAMES.get(shape, shape.lower())
     if _CLITIC_TOKENS.fullmatch(text) or not shape.strip("«’“”`"):
-        return "".join(_NAMES.get(letter, letter) for letter in shape.lower())
+        return "".join(_TOKEN_NAMES.get(character, character) for character in shape.lower())
     if not text.strip(". "):
         return "..."
     if text in ("--", "---", "----"):
         return "--"
-    named = text if text.startswith("<") else text.translate(_ROUND)
-    return named.replace(" ", "\xa0")
+    token = text if text.startswith("<") else text.translate(_PARENTHESES)
+    return token.replace(" ", "\xa0")

@@ -1,56 +1,56 @@
-"""ROUGE-L: the longest sequence of words that a caption and a reference share."""
+"""ROUGE-L: F-measure of the longest common subsequence of a caption and a reference."""
 
 from collections.abc import Sequence
 
-BETA = 1.2  # how much more recall counts than precision
+BETA = 1.2  # weight of recall relative to precision
 
 
 def rouge_l(caption: str, references: Sequence[str]) -> float:
-    """Return ROUGE-L of one caption, 0 to 1.
+    """Return ROUGE-L of a caption, 0 to 1; the corpus score is the mean over captions.
 
-    The best precision and the best recall are taken over the references, each by itself. An empty
-    line counts as one empty word. The score of several captions is the mean.
+    The maximum precision and the maximum recall over the references are taken independently. An
+    empty string counts as one empty word.
 
     Args:
-        caption: Tokens with single blanks between them.
-        references: The same, at least one.
+        caption: Tokens, separated by single spaces.
+        references: Tokens of each reference, at least one.
 
     Example:
         >>> round(rouge_l("a dog runs", ["a big dog runs fast"]), 4)
         0.7176
 
     Source:
-        Lin 2004, section 3, as in the evaluation code of COCO.
+        Lin 2004, section 3, as in the COCO evaluation code.
     """
     words = caption.split(" ")
     precision = recall = 0.0
     for reference in references:
-        other = reference.split(" ")
-        shared = lcs_length(words, other)
-        precision = max(precision, shared / len(words))
-        recall = max(recall, shared / len(other))
+        reference_words = reference.split(" ")
+        common = lcs_length(words, reference_words)
+        precision = max(precision, common / len(words))
+        recall = max(recall, common / len(reference_words))
     if precision == 0 or recall == 0:
         return 0.0
     return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
 
 
 def lcs_length(words: Sequence[str], other: Sequence[str]) -> int:
-    """Return the length of the longest sequence that both hold, gaps allowed.
+    """Return the length of the longest common subsequence.
 
     Example:
         >>> lcs_length("a b c d".split(), "x b y d a".split())
         2
 
     Source:
-        Hyyrö 2004, Bit-parallel LCS-length computation revisited: a row of the usual table as the
-        bits of one number.
+        Hyyrö 2004, Bit-parallel LCS-length computation revisited. A row of the dynamic programming
+        table is stored in the bits of an integer.
     """
-    places: dict[str, int] = {}
-    for place, word in enumerate(words):
-        places[word] = places.get(word, 0) | 1 << place
-    everything = (1 << len(words)) - 1
-    row = everything
+    positions: dict[str, int] = {}  # bit mask of the positions of each word
+    for position, word in enumerate(words):
+        positions[word] = positions.get(word, 0) | 1 << position
+    all_bits = (1 << len(words)) - 1
+    row = all_bits
     for word in other:
-        found = row & places.get(word, 0)
-        row = (row + found | row - found) & everything
+        matches = row & positions.get(word, 0)
+        row = (row + matches | row - matches) & all_bits
     return len(words) - row.bit_count()

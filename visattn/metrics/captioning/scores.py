@@ -1,4 +1,4 @@
-"""One line that says how scores were computed, so that two are compared only if they may be."""
+"""Caption metrics as in the COCO evaluation code, with a signature of their configuration."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,48 +13,48 @@ from visattn.metrics.captioning.rouge import BETA, rouge_l
 
 
 def score_signature(images: int, references: Iterable[int], *, java: Iterable[str] = ()) -> str:
-    """Return tokenizer, variants of the scores, references, images and version in one line.
+    """Return a line with the tokenizer, metric variants, numbers of references and images, version.
 
     Args:
-        images: How many were scored.
-        references: How many each image has.
-        java: The scores that came from Java, as `meteor:1.5`.
+        images: Number of images.
+        references: Number of references of each image.
+        java: Metrics that were computed in Java, such as `meteor:1.5`.
 
     Example:
         >>> score_signature(3, [5, 4, 5])  # doctest: +ELLIPSIS
         'tok:ptb-py|bleu:closest|rouge:1.2|cider:D|df:eval|refs:all(4-5)|n:3|visattn:...'
     """
     counts = {*references}
-    least, most = min(counts), max(counts)
-    spread = f"{least}" if least == most else f"{least}-{most}"
+    minimum, maximum = min(counts), max(counts)
+    count_range = f"{minimum}" if minimum == maximum else f"{minimum}-{maximum}"
     parts = ["tok:ptb-py", "bleu:closest", f"rouge:{BETA}", "cider:D", "df:eval", *java]
-    parts += [f"refs:all({spread})", f"n:{images}", f"visattn:{version('visattn')}"]
+    parts += [f"refs:all({count_range})", f"n:{images}", f"visattn:{version('visattn')}"]
     return "|".join(parts)
 
 
 BLEUS = tuple(f"BLEU-{n}" for n in range(1, MAX_ORDER + 1))
-FEW = 100  # images, below which CIDEr-D says little
+FEW = 100  # number of images below which CIDEr-D is unreliable
 
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """What `caption_scores` found.
+    """Caption metrics of a corpus and of each image.
 
     Args:
         corpus: BLEU-1 to BLEU-4 and ROUGE-L, 0 to 1; CIDEr-D, 0 to 10; METEOR and SPICE, 0 to 1,
-            where they were computed.
-        per_image: The same per image. The BLEU of all is no mean of these.
-        signature: How they were computed, in one line. Scores are comparable if all of it but the
-            version agrees.
-        not_computed: Why METEOR and SPICE are missing, if they are.
-        warnings: What a reader must know, in sentences.
+            if they were computed.
+        per_image: The same metrics of each image. Corpus BLEU is not the mean of these.
+        signature: Configuration of the metrics in one line. Scores are comparable if their
+            signatures are equal except for the version.
+        not_computed: Reason why METEOR or SPICE was not computed, by metric.
+        warnings: Reasons why scores may be unreliable, as sentences.
 
     Example:
         >>> scores = caption_scores({"1": "a dog"}, {"1": ["a cat", "one dog"]})
         >>> round(scores.corpus["BLEU-1"], 6), round(scores.corpus["ROUGE-L"], 6)
         (1.0, 0.5)
         >>> scores.not_computed["METEOR"]
-        'not asked for'
+        'not requested'
     """
 
     corpus: dict[str, float]
@@ -67,19 +67,19 @@ class CaptionScores:
 def caption_scores(
     captions: Mapping[str, str], references: Mapping[str, Sequence[str]], *, java: bool = False
 ) -> CaptionScores:
-    """Return BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as the evaluation code of COCO computes them.
+    """Return BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as the COCO evaluation code computes them.
 
-    Captions and references are raw strings; both are cut into tokens here.
+    Captions and references are raw strings; both are tokenized here.
 
     Args:
-        captions: What a model said, by image.
-        references: What people said, all of it, by image.
-        java: Also METEOR and SPICE, through pycocoevalcap. Where that or Java is missing they are
-            not computed, and nothing takes their place.
+        captions: Generated caption of each image.
+        references: All human captions of each image.
+        java: Whether to compute METEOR and SPICE too, by pycocoevalcap. If it or Java is not
+            installed, they are reported as not computed.
 
     Raises:
-        ValueError: If captions and references are not of the same images, there are none, or an
-            image has no reference.
+        ValueError: If there are no captions, an image has no reference, or captions and references
+            are of different images.
 
     Example:
         >>> captions = {"1": "A dog runs.", "2": "Two cars."}
@@ -87,42 +87,43 @@ def caption_scores(
         >>> round(scores.corpus["ROUGE-L"], 4), round(scores.per_image["1"]["CIDEr-D"], 4)
         (0.5, 7.5)
         >>> scores.warnings
-        ('CIDEr-D over 2 images says little: it counts how rare words are among them. ...',)
+        ('CIDEr-D over 2 images is unreliable: ...',)
 
     Source:
         Chen et al. 2015, arXiv:1504.00325, section 3.
     """
-    _check(captions, references)
-    ours = {image: " ".join(ptb_tokenize(caption)) for image, caption in captions.items()}
-    theirs = {
-        image: [" ".join(ptb_tokenize(told)) for told in references[image]] for image in captions
+    _check_images(captions, references)
+    tokenized = {image: " ".join(ptb_tokenize(caption)) for image, caption in captions.items()}
+    tokenized_references = {
+        image: [" ".join(ptb_tokenize(reference)) for reference in references[image]]
+        for image in captions
     }
-    corpus, columns = _plain_scores(list(ours.values()), list(theirs.values()))
+    corpus, columns = _python_scores(list(tokenized.values()), list(tokenized_references.values()))
     not_computed: dict[str, str] = {}
     for name in VERSIONS:
-        found = java_score(name, ours, theirs) if java else "not asked for"
-        if isinstance(found, JavaScore):
-            corpus[name], columns[name] = found
+        result = java_score(name, tokenized, tokenized_references) if java else "not requested"
+        if isinstance(result, JavaScore):
+            corpus[name], columns[name] = result
         else:
-            not_computed[name] = found
+            not_computed[name] = result
     rows = zip(*columns.values(), strict=True)
     return CaptionScores(
         corpus,
         {
             image: dict(zip(columns, row, strict=True))
-            for image, row in zip(ours, rows, strict=True)
+            for image, row in zip(tokenized, rows, strict=True)
         },
         score_signature(
-            len(ours),
-            map(len, theirs.values()),
+            len(tokenized),
+            map(len, tokenized_references.values()),
             java=[VERSIONS[name] for name in VERSIONS if name in corpus],
         ),
         not_computed,
-        tuple(_warnings(ours, theirs)),
+        tuple(_warnings(tokenized, tokenized_references)),
     )
 
 
-def _check(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
+def _check_images(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
     if not captions:
         raise ValueError("there must be at least one caption to score, got none")
     if without_references := [image for image in captions if not references.get(image)]:
@@ -137,43 +138,47 @@ def _check(captions: Mapping[str, str], references: Mapping[str, Sequence[str]])
         )
 
 
-def _plain_scores(
+def _python_scores(
     captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Return the scores of all captions, and a column of each score per image."""
-    ours = [ngram_counts(caption.split()) for caption in captions]
-    theirs = [[ngram_counts(line.split()) for line in told] for told in references]
-    together, rows = bleu_scores(ours, theirs)
+    """Return the corpus score of each metric without Java, and its scores of all images."""
+    caption_counts = [ngram_counts(caption.split()) for caption in captions]
+    reference_counts = [
+        [ngram_counts(reference.split()) for reference in image_references]
+        for image_references in references
+    ]
+    corpus_bleu, rows = bleu_scores(caption_counts, reference_counts)
     columns = {
         name: list(column) for name, column in zip(BLEUS, zip(*rows, strict=True), strict=True)
     }
     columns["ROUGE-L"] = [
-        rouge_l(caption, told) for caption, told in zip(captions, references, strict=True)
+        rouge_l(caption, image_references)
+        for caption, image_references in zip(captions, references, strict=True)
     ]
-    columns["CIDEr-D"] = cider_d(ours, theirs)
+    columns["CIDEr-D"] = cider_d(caption_counts, reference_counts)
     means = {name: math.fsum(column) / len(column) for name, column in columns.items()}
-    return {**means, **dict(zip(BLEUS, together, strict=True))}, columns
+    return {**means, **dict(zip(BLEUS, corpus_bleu, strict=True))}, columns
 
 
 def _warnings(
     captions: Mapping[str, str], references: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield what may make scores mean less than they seem to."""
+    """Yield the reasons why scores may be unreliable."""
     if len(captions) == 1:
-        yield "CIDEr-D over one image is 0, whatever the caption says."
+        yield "CIDEr-D over one image is 0 for every caption."
     elif len(captions) < FEW:
         yield (
-            f"CIDEr-D over {len(captions)} images says little: it counts how rare words are "
-            f"among them. From {FEW} images on it begins to settle."
+            f"CIDEr-D over {len(captions)} images is unreliable: its document frequencies are "
+            f"computed over these images. Use at least {FEW} images."
         )
     if empty := [image for image, caption in captions.items() if not caption]:
-        yield f"Without a word that counts: the captions of {format_ids(empty)}."
-    if blank := [image for image, told in references.items() if not all(told)]:
-        yield f"Without a word that counts: a reference of {format_ids(blank)}."
+        yield f"The captions of {format_ids(empty)} have no tokens besides punctuation."
+    if empty := [image for image, lines in references.items() if not all(lines)]:
+        yield f"Some references of {format_ids(empty)} have no tokens besides punctuation."
 
 
 def format_ids(ids: Sequence[str]) -> str:
-    """Return the first of several ids, and how many there are more.
+    """Return the first three ids as text, with the number of the others.
 
     Example:
         >>> format_ids(["a", "b", "c", "d", "e", "f"])

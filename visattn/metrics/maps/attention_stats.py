@@ -1,4 +1,4 @@
-"""What the attention of each layer and head of a model is like, over many images."""
+"""Attention statistics of each layer and head of a model, averaged over images."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,17 +22,19 @@ from visattn.recording.recorder import record
 
 @dataclass(frozen=True, eq=False)
 class LayerDiagnostics:
-    """What the attention of one layer is like, head by head, as means over images and queries.
+    """Attention statistics of a layer, for each head: means over images and queries.
 
     Args:
-        site: Of the layer in the model.
-        entropy: How even rows are: 0 on one key, 1 spread over all that can be reached.
-        saturated: Share of rows with over nine tenths of their weight on one key.
-        distance: How far patches look, in patches; NaN where it is not known where they lie.
-        pixels: The same in pixels of the network's input.
-        diversity: How differently a head looks from the others: 0 as they do, 1 elsewhere.
-        sink: Share of all attention that the key of each image receives which receives most.
-        before: Share that the tokens before the patches receive, by their role.
+        site: Name of the attention layer in the model.
+        entropy: Normalized entropy of the rows: 0 for a single key, 1 for uniform weights over all
+            keys that a row can reach.
+        saturated: Fraction of rows with more than 0.9 of their weight on a single key.
+        distance: Mean attention distance in patches; NaN if the positions of the queries are
+            unknown.
+        pixels: Mean attention distance in pixels of the network input, or NaN.
+        diversity: Mean total variation distance from the other heads, 0 to 1.
+        sink: Fraction of all attention that the strongest key of an image receives.
+        before: Fraction of all attention that the prefix tokens receive, by role.
     """
 
     site: str
@@ -45,139 +47,145 @@ class LayerDiagnostics:
     before: dict[str, Float[Tensor, " h"]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain lists and numbers; None for what is not known."""
-        plain = {
+        """Return the statistics as lists of numbers, with None instead of NaN."""
+        lists = {
             name: [None if value != value else value for value in values.tolist()]
             for name, values in self.measures().items()
         }
-        return {"site": self.site, **plain}
+        return {"site": self.site, **lists}
 
     def measures(self) -> dict[str, Float[Tensor, " h"]]:
-        """Return all numbers by name, those of the tokens before the patches as `to ROLE`."""
-        named = ("entropy", "saturated", "distance", "pixels", "diversity", "sink")
-        told = {name: getattr(self, name) for name in named}
-        return told | {f"to {role}": share for role, share in self.before.items()}
+        """Return all statistics by name; those of the prefix tokens are named `to ROLE`."""
+        names = ("entropy", "saturated", "distance", "pixels", "diversity", "sink")
+        statistics = {name: getattr(self, name) for name in names}
+        return statistics | {f"to {role}": fraction for role, fraction in self.before.items()}
 
 
 def diagnose_layers(
     subject: ExplainedModel, batches: Iterable[Float[Tensor, "_ c y x"]]
 ) -> tuple[LayerDiagnostics, ...]:
-    """Return what the attention of each layer is like, in the order of the model.
+    """Return the attention statistics of each layer, in the order of execution.
 
     Args:
-        subject: A model with attention among tokens.
-        batches: Normalized images.
+        subject: Model with attention among tokens.
+        batches: Batches of normalized images.
 
     Raises:
-        ValueError: If the model has no such attention that could be seen, or there is no image.
+        ValueError: If no attention among tokens is recorded, or there are no images.
 
     Source:
         Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.5 (distance); Zhai et al. 2023,
         arXiv:2303.06296 (entropy); Darcet et al. 2024, arXiv:2309.16588 (registers and sinks).
     """
-    total: dict[str, LayerDiagnostics] = {}
+    sums: dict[str, LayerDiagnostics] = {}
     count = 0
     for images in batches:
-        size = (images.shape[2], images.shape[3])
-        with torch.no_grad(), record(subject.model, queries="all") as seen:
+        input_size = (images.shape[2], images.shape[3])
+        with torch.no_grad(), record(subject.model, queries="all") as recording:
             subject.forward(images)
         count += len(images)
-        for one, weights in zip(seen.maps, seen.weights, strict=True):
-            if one.kind != "tokens" or weights.ndim != 4:
+        for attention_map, weights in zip(recording.maps, recording.weights, strict=True):
+            if attention_map.kind != "tokens" or weights.ndim != 4:
                 continue
-            layer = _layer(subject.info.attention_layers, one.site)
-            found = layer_diagnostics(one, weights, size, layer)
-            key = f"{one.site}:{one.metadata.get('call', 0)}"
-            before = total.get(key)
-            weighted = _scaled(found, float(len(images)))
-            total[key] = weighted if before is None else _added(before, weighted)
-    if not total:
+            layer = _layer_at(subject.info.attention_layers, attention_map.site)
+            means = layer_diagnostics(attention_map, weights, input_size, layer)
+            key = f"{attention_map.site}:{attention_map.metadata.get('call', 0)}"
+            batch_sum = _scale(means, float(len(images)))
+            sums[key] = _add(sums[key], batch_sum) if key in sums else batch_sum
+    if not sums:
         raise ValueError(
-            f"{subject.info.name} showed no attention among tokens over {count} images; "
-            "diagnostics need a transformer, and an image"
+            f"{subject.info.name} must have attention among tokens, "
+            f"but none was recorded over {count} images; "
+            "diagnostics need a transformer and at least one image"
         )
-    return tuple(_scaled(one, 1 / count) for one in total.values())
+    return tuple(_scale(layer_sum, 1 / count) for layer_sum in sums.values())
 
 
 def layer_diagnostics(
-    one: AttentionMap,
+    attention_map: AttentionMap,
     weights: Float[Tensor, "b h n m"],
     input_size: tuple[int, int],
     layer: AttentionLayer | None = None,
 ) -> LayerDiagnostics:
-    """Return what the attention of one layer is like.
+    """Return the attention statistics of a layer over a batch.
 
     Args:
-        one: The map of the layer, whose values end in the grid of the keys.
-        weights: The same with the columns of the tokens before the grid.
-        input_size: Height and width of the network's input.
-        layer: What the model's card says of it: windows, and the grid of the queries if it is
-            another than that of the keys.
+        attention_map: Recorded map of the layer; its values end in the grid of the keys.
+        weights: The same attention weights, with the columns of the prefix tokens.
+        input_size: Height and width of the network input.
+        layer: Metadata of the layer: the window size, and the grid of the queries if it differs
+            from that of the keys.
     """
-    roles = tuple(one.metadata.get("prefix_tokens") or ())
-    keys = (one.values.shape[-2], one.values.shape[-1])
-    queries = layer.grid if layer is not None else keys
+    roles = tuple(attention_map.metadata.get("prefix_tokens") or ())
+    key_grid = (attention_map.values.shape[-2], attention_map.values.shape[-1])
+    query_grid = layer.grid if layer is not None else key_grid
     heads = weights.shape[1]
     unknown = weights.new_full((heads,), torch.nan)
     distance = pixels = unknown
-    own = one.values.flatten(-2)
-    first = own.shape[2] - queries[0] * queries[1]
-    if first in (0, len(roles)):  # rows of patches only, or of all tokens
+    patch_weights = attention_map.values.flatten(-2)
+    first = patch_weights.shape[2] - query_grid[0] * query_grid[1]
+    if first in (0, len(roles)):  # the rows are the patches, or all tokens
         distance, pixels = (
-            mean_attention_distance(own[:, :, first:], *_places(queries, keys, unit)).nanmean(0)
-            for unit in (queries, input_size)
+            mean_attention_distance(
+                patch_weights[:, :, first:], *_positions(query_grid, key_grid, size)
+            ).nanmean(0)
+            for size in (query_grid, input_size)
         )
     received = received_attention(weights)
     window = layer.window_size if layer is not None else None
-    reached = None if window is None else len(roles) + window[0] * window[1]
+    reachable = None if window is None else len(roles) + window[0] * window[1]
     return LayerDiagnostics(
-        one.site,
-        attention_entropy(weights, reached).mean((0, 2)),
+        attention_map.site,
+        attention_entropy(weights, reachable).mean((0, 2)),
         saturated_fraction(weights).mean(0),
         distance,
         pixels,
         head_diversity(weights),
         received.amax(-1).mean(0),
-        {role: _by_role(received, roles, role) for role in dict.fromkeys(roles)},
+        {role: _received_by_role(received, roles, role) for role in dict.fromkeys(roles)},
     )
 
 
-def _layer(layers: Sequence[AttentionLayer], site: str) -> AttentionLayer | None:
-    return next((one for one in layers if one.site == site), None)
+def _layer_at(layers: Sequence[AttentionLayer], site: str) -> AttentionLayer | None:
+    return next((layer for layer in layers if layer.site == site), None)
 
 
-def _by_role(
+def _received_by_role(
     received: Float[Tensor, "b h m"], roles: tuple[str, ...], role: str
 ) -> Float[Tensor, " h"]:
-    columns = [index for index, own in enumerate(roles) if own == role]
+    columns = [index for index, token_role in enumerate(roles) if token_role == role]
     return received[..., columns].sum(-1).mean(0)
 
 
-def _places(
-    queries: tuple[int, int], keys: tuple[int, int], unit: tuple[int, int]
+def _positions(
+    query_grid: tuple[int, int], key_grid: tuple[int, int], size: tuple[int, int]
 ) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "m 2"]]:
-    """Return the middles of the cells of two grids over an area that is so many units a side."""
-    return _middles(queries, unit), _middles(keys, unit)
+    """Return the cell centers of two grids that cover the same area of this size."""
+    return _cell_centers(query_grid, size), _cell_centers(key_grid, size)
 
 
-def _middles(grid: tuple[int, int], unit: tuple[int, int]) -> Float[Tensor, "n 2"]:
+def _cell_centers(grid: tuple[int, int], size: tuple[int, int]) -> Float[Tensor, "n 2"]:
     y, x = (
-        (torch.arange(count) + 0.5) * (length / count)
-        for count, length in zip(grid, unit, strict=True)
+        (torch.arange(cells) + 0.5) * (length / cells)
+        for cells, length in zip(grid, size, strict=True)
     )
     return torch.cartesian_prod(y, x)
 
 
-def _scaled(one: LayerDiagnostics, by: float) -> LayerDiagnostics:
-    before = {role: share * by for role, share in one.before.items()}
-    own = {name: values * by for name, values in one.measures().items() if name in vars(one)}
-    return replace(one, **own, before=before)
-
-
-def _added(one: LayerDiagnostics, other: LayerDiagnostics) -> LayerDiagnostics:
-    before = {role: share + other.before[role] for role, share in one.before.items()}
-    theirs = other.measures()
-    own = {
-        name: values + theirs[name] for name, values in one.measures().items() if name in vars(one)
+def _scale(layer: LayerDiagnostics, factor: float) -> LayerDiagnostics:
+    before = {role: fraction * factor for role, fraction in layer.before.items()}
+    fields = {
+        name: values * factor for name, values in layer.measures().items() if name in vars(layer)
     }
-    return replace(one, **own, before=before)
+    return replace(layer, **fields, before=before)
+
+
+def _add(first: LayerDiagnostics, second: LayerDiagnostics) -> LayerDiagnostics:
+    before = {role: fraction + second.before[role] for role, fraction in first.before.items()}
+    addends = second.measures()
+    fields = {
+        name: values + addends[name]
+        for name, values in first.measures().items()
+        if name in vars(first)
+    }
+    return replace(first, **fields, before=before)

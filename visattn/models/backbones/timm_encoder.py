@@ -181,7 +181,7 @@ class TimmEncoder(ImageEncoder):
         return {name: tensor.detach() for name, tensor in state.items() if id(tensor) in frozen_ids}
 
     def _split(self) -> None:
-        """Split off the trainable part, if it can be computed from the output of the frozen part."""
+        """Split off the trainable part if the output of the frozen part is enough to compute it."""
         if not self.unfreeze_from_stage or not any(
             p.requires_grad for p in self.backbone.parameters()
         ):
@@ -326,8 +326,8 @@ class TimmEncoder(ImageEncoder):
             return len(names)
         if not 0 <= self.unfreeze_from_stage <= len(stages):
             raise ValueError(
-                f"unfreeze_from_stage must be from 0 to {len(stages)} for {self.name}, whose stages "
-                f"end in {', '.join(stages)}; got {self.unfreeze_from_stage}"
+                f"unfreeze_from_stage must be from 0 to {len(stages)} for {self.name}, whose "
+                f"stages end in {', '.join(stages)}; got {self.unfreeze_from_stage}"
             )
         if self.unfreeze_from_stage == 0:
             return 0
@@ -335,7 +335,7 @@ class TimmEncoder(ImageEncoder):
         inside = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{end}.")]
         if not inside:
             raise ValueError(
-                f"{self.name} has no module {end} at the end of a stage: set unfreeze_from_stage to "
-                "None or 0"
+                f"{self.name} has no module {end} at the end of a stage: set unfreeze_from_stage "
+                "to None or 0"
             )
         return inside[-1] + 1

@@ -38,8 +38,8 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
         raise ValueError(f"unknown timm model {name!r}{hint}")
     if reserved := sorted(set(arguments) & set(_RESERVED_ARGUMENTS)):
         raise ValueError(
-            f"timm_kwargs may not contain {', '.join(reserved)}: set pretrained=True or weights=FILE "
-            "for weights, and stage=NUMBER for a stage"
+            f"timm_kwargs may not contain {', '.join(reserved)}: set pretrained=True or "
+            "weights=FILE for weights, and stage=NUMBER for a stage"
         )
     try:
         return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})

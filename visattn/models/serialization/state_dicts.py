@@ -1,4 +1,4 @@
-"""State dicts of any origin: their files, what wraps them, and prefixes before their names."""
+"""State dicts from files of any training script, without their wrappers and key prefixes."""
 
 import json
 import re
@@ -19,30 +19,30 @@ from visattn.models.serialization.weight_files import (
 
 TensorDict = dict[str, Tensor]
 
-# Where training scripts keep the weights, averaged ones before those of the last step.
+# Keys under which training scripts save the state dict; averaged (EMA) weights come first.
 _WRAPPERS = (
     "state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema", "state_dict",
     "model_state_dict", "model", "module", "net", "network", "weights", "params", "teacher",
     "student",
 )  # fmt: skip
-_COMPILED = "_orig_mod."
-_USUAL = re.compile(r"^(?:(?:module|model|backbone|encoder|net|network)\.)+")
-_FOLDER = (
+_COMPILE_PREFIX = "_orig_mod."
+_COMMON_PREFIX = re.compile(r"^(?:(?:module|model|backbone|encoder|net|network)\.)+")
+_WEIGHT_FILES = (
     "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json",
     "pytorch_model.bin",
 )  # fmt: skip
-_LONGEST_INDEX = 2**26  # bytes
-_DEEPEST = 4  # mappings around the weights
+_MAX_INDEX_BYTES = 2**26
+_MAX_WRAPPERS = 4  # nested mappings around the state dict
 
 
 @dataclass(frozen=True, eq=False)
 class StateDict:
-    """The weights in a file, by name.
+    """A state dict and the file that it was loaded from.
 
     Args:
-        tensors: Mapped from the file: those that are not used take no memory.
-        source: The file or folder.
-        notes: What was removed around them, in sentences.
+        tensors: Weights by name, memory-mapped from the file: unused tensors take no memory.
+        source: Path of the file or the index of sharded weights.
+        notes: Descriptions of the wrappers and prefixes that were removed.
     """
 
     tensors: TensorDict
@@ -51,151 +51,160 @@ class StateDict:
 
 
 def read_state_dict(path: Path) -> StateDict:
-    """Return the weights that a file or a folder holds, without what wraps them.
+    """Return the state dict in a file or a folder, without its wrappers.
 
     Args:
-        path: A safetensors file; a file of `torch.save` (.pth, .pt, .ckpt, .bin); the index of
-            sharded weights, such as model.safetensors.index.json; or the folder of such files.
+        path: A safetensors file; a `torch.save` file (.pth, .pt, .ckpt, .bin); the index of
+            sharded weights, such as model.safetensors.index.json; or a folder with such a file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged, holds no weights, more than the memory, or what would have to
-            be run, or lies on another machine.
+        FileNotFoundError: If the path does not exist.
+        ValueError: If the file is damaged, contains no weights, is larger than the memory, would
+            execute code, or is the address of a remote file.
 
     Example:
         >>> import torch
         >>> file = getfixture("tmp_path") / "last.ckpt"
         >>> torch.save({"epoch": 3, "state_dict": {"model.bias": torch.ones(2)}}, file)
-        >>> held = read_state_dict(file)
-        >>> held.tensors, held.notes
+        >>> checkpoint = read_state_dict(file)
+        >>> checkpoint.tensors, checkpoint.notes
         ({'model.bias': tensor([1., 1.])}, ('the weights are those in state_dict',))
     """
-    source = _in_folder(path) if path.is_dir() else path
+    source = _weight_file(path) if path.is_dir() else path
     source = require_local_file(source, missing=f"weights {path} do not exist")
     if source.suffix == ".json":
-        return StateDict(_sharded(source), source)
-    tensors, notes = _unwrapped(_held(source), source)
+        return StateDict(_load_shards(source), source)
+    tensors, notes = _unwrap(_load_contents(source), source)
     return StateDict(tensors, source, notes)
 
 
-def strip_prefix(held: StateDict, names: Collection[str]) -> StateDict:
-    """Return weights under the names that a model has, without a prefix such as `module.`.
+def strip_prefix(loaded: StateDict, names: Collection[str]) -> StateDict:
+    """Return a state dict whose keys match those of a model, without a prefix such as `module.`.
 
-    The prefix is the one behind which most of the model's names stand; other tensors are left out.
-    Where two fit alike, averaged weights (ema) are taken, else the first ones.
+    The prefix is the one with which most of the model's keys occur; tensors without it are
+    dropped. If several prefixes match equally often, the first one with averaged weights (ema) is
+    used, otherwise the first one.
 
     Args:
-        held: Weights under any names.
-        names: Of the model's weights.
+        loaded: State dict with any keys.
+        names: Keys of the model's state dict.
 
     Example:
         >>> import torch
-        >>> one = torch.ones(1)
-        >>> held = StateDict({"net.fc.bias": one, "loss.scale": one}, Path("a.ckpt"))
-        >>> fitted = strip_prefix(held, ["fc.bias"])
-        >>> fitted.tensors, fitted.notes[0][:26]
+        >>> ones = torch.ones(1)
+        >>> checkpoint = StateDict({"net.fc.bias": ones, "loss.scale": ones}, Path("a.ckpt"))
+        >>> stripped = strip_prefix(checkpoint, ["fc.bias"])
+        >>> stripped.tensors, stripped.notes[0][:26]
         ({'fc.bias': tensor([1.])}, 'the prefix net. is removed')
     """
-    tensors, notes = held.tensors, list(held.notes)
-    if any(_COMPILED in name for name in tensors):
-        tensors = {name.replace(_COMPILED, ""): tensor for name, tensor in tensors.items()}
-        notes.append(f"{_COMPILED} of torch.compile is removed from the names")
-    prefix = _prefix(tensors, set(names))
+    tensors, notes = loaded.tensors, list(loaded.notes)
+    if any(_COMPILE_PREFIX in name for name in tensors):
+        tensors = {name.replace(_COMPILE_PREFIX, ""): tensor for name, tensor in tensors.items()}
+        notes.append(f"{_COMPILE_PREFIX} of torch.compile is removed from the names")
+    prefix = _matching_prefix(tensors, set(names))
     if prefix:
-        rest = [name for name in tensors if not name.startswith(prefix)]
+        dropped = [name for name in tensors if not name.startswith(prefix)]
         tensors = {
             name.removeprefix(prefix): tensor
             for name, tensor in tensors.items()
             if name.startswith(prefix)
         }
-        left = f", {len(rest)} tensors without it are left out ({rest[0]} first)" if rest else ""
-        notes.append(f"the prefix {prefix} is removed{left}")
-    return StateDict(tensors, held.source, tuple(notes))
+        omission = (
+            f", {len(dropped)} tensors without it are left out ({dropped[0]} first)"
+            if dropped
+            else ""
+        )
+        notes.append(f"the prefix {prefix} is removed{omission}")
+    return StateDict(tensors, loaded.source, tuple(notes))
 
 
-def _prefix(tensors: TensorDict, names: set[str]) -> str:
-    """Return what stands before the names of a model."""
+def _matching_prefix(tensors: TensorDict, names: set[str]) -> str:
+    """Return the key prefix with which most names of a model occur, "" for none."""
     counts = Counter[str]()
     for name in tensors:
         starts = [0, *(match.end() for match in re.finditer(r"\.", name))]
         counts.update(name[:start] for start in starts if name[start:] in names)
-    if not counts:  # names of another kind altogether: what they share may still be a wrapper's
-        shared = {match[0] if (match := _USUAL.match(name)) else "" for name in tensors}
+    if not counts:  # no key matches: all keys may still share a common wrapper prefix
+        shared = {match[0] if (match := _COMMON_PREFIX.match(name)) else "" for name in tensors}
         return shared.pop() if len(shared) == 1 else ""
-    most = max(counts.values())
-    best = [prefix for prefix, count in counts.items() if count == most]
-    if "" in best:
+    highest_count = max(counts.values())
+    candidates = [prefix for prefix, count in counts.items() if count == highest_count]
+    if "" in candidates:
         return ""
-    return next((prefix for prefix in best if "ema" in prefix), best[0])
+    return next((prefix for prefix in candidates if "ema" in prefix), candidates[0])
 
 
-def _held(source: Path) -> Any:
-    """Return what a file holds, by its first bytes."""
-    with source.open("rb") as opened:
-        begun = opened.read(64)
-    if begun[:2] == b"PK" or begun[:1] == b"\x80":
+def _load_contents(source: Path) -> Any:
+    """Return the contents of a weight file, whose format is detected from its first bytes."""
+    with source.open("rb") as file:
+        first_bytes = file.read(64)
+    if first_bytes[:2] == b"PK" or first_bytes[:1] == b"\x80":
         return read_archive(source)
-    if not begun:
+    if not first_bytes:
         raise ValueError(f"{source} is empty")
-    if begun.startswith(b"version https://git-lfs"):
-        raise ValueError(f"{source} is a pointer of Git LFS, not the weights: run git lfs pull")
-    if begun.lstrip()[:1] == b"<":
-        raise ValueError(f"{source} is a page of the web, not weights: download the file itself")
-    with open_safetensors(source) as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    if first_bytes.startswith(b"version https://git-lfs"):
+        raise ValueError(f"{source} is a Git LFS pointer, not the weights: run git lfs pull")
+    if first_bytes.lstrip()[:1] == b"<":
+        raise ValueError(f"{source} is a web page, not weights: download the file itself")
+    with open_safetensors(source) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def _unwrapped(held: Any, source: Path) -> tuple[TensorDict, tuple[str, ...]]:
-    """Return the tensors with names in what a file holds, and which way led to them."""
-    way: list[str] = []
-    while isinstance(held, Mapping) and len(way) < _DEEPEST:
-        entries = {str(key): value for key, value in cast("Mapping[Any, Any]", held).items()}
-        inner = {key: value for key, value in entries.items() if _has_tensors(value)}
+def _unwrap(contents: Any, source: Path) -> tuple[TensorDict, tuple[str, ...]]:
+    """Return the state dict in the contents of a file, and notes with the keys that lead to it."""
+    wrapper_keys: list[str] = []
+    while isinstance(contents, Mapping) and len(wrapper_keys) < _MAX_WRAPPERS:
+        entries = {str(key): value for key, value in cast("Mapping[Any, Any]", contents).items()}
+        nested = {key: value for key, value in entries.items() if _has_tensors(value)}
         tensors = {key: value for key, value in entries.items() if isinstance(value, Tensor)}
-        known = next((key for key in _WRAPPERS if key in inner), None)
-        if known is None and not tensors and len(inner) == 1:
-            known = next(iter(inner))
-        if known is None:
+        wrapper = next((key for key in _WRAPPERS if key in nested), None)
+        if wrapper is None and not tensors and len(nested) == 1:
+            wrapper = next(iter(nested))
+        if wrapper is None:
             if tensors:
-                notes = (f"the weights are those in {'.'.join(way)}",) if way else ()
-                return tensors, notes
-            if inner:
+                path = ".".join(wrapper_keys)
+                return tensors, (f"the weights are those in {path}",) if wrapper_keys else ()
+            if nested:
                 raise ValueError(
-                    f"{source} holds several sets of weights, {', '.join(inner)}: save one of "
-                    "them alone"
+                    f"{source} holds several sets of weights, {', '.join(nested)}: save only one "
+                    "of them"
                 )
             break
-        way.append(known)
-        held = entries[known]
-    raise ValueError(f"{source} holds no weights: no tensors with names")
+        wrapper_keys.append(wrapper)
+        contents = entries[wrapper]
+    raise ValueError(f"{source} holds no weights: it has no mapping from names to tensors")
 
 
 def _has_tensors(value: Any) -> bool:
-    """Whether a value is a mapping with tensors, at any depth that wrappers have."""
-    for _ in range(_DEEPEST):
+    """Return whether a value is a mapping with tensors, directly or in nested mappings."""
+    for _ in range(_MAX_WRAPPERS):
         if not isinstance(value, Mapping) or not value:
             return False
         values = list(cast("Mapping[Any, Any]", value).values())
-        if any(isinstance(one, Tensor) for one in values):
+        if any(isinstance(entry, Tensor) for entry in values):
             return True
-        value = next((one for one in values if isinstance(one, Mapping) and one), None)
+        value = next((entry for entry in values if isinstance(entry, Mapping) and entry), None)
     return False
 
 
-def _sharded(index: Path) -> TensorDict:
-    """Return the weights that an index of shards names, each from the file that it names."""
-    if index.stat().st_size > _LONGEST_INDEX:
-        raise ValueError(f"{index} is longer than {_LONGEST_INDEX:,} bytes, which no index is")
+def _load_shards(index: Path) -> TensorDict:
+    """Return the state dict of sharded weights, each tensor from the file in the index."""
+    if index.stat().st_size > _MAX_INDEX_BYTES:
+        raise ValueError(
+            f"{index} is longer than {_MAX_INDEX_BYTES:,} bytes, the limit of an index"
+        )
     try:
-        read = json.loads(index.read_text(encoding="utf-8"))
+        content = json.loads(index.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{index} is no JSON: {error}") from error
-    places = read.get("weight_map") if isinstance(read, dict) else None
-    if not isinstance(places, dict) or not places:
-        raise ValueError(f"{index} is no index of sharded weights: it has no weight_map")
-    files = sorted(set(map(str, places.values())))
-    if wrong := [name for name in files if Path(name).name != name]:
-        raise ValueError(f"{index} names {wrong[0]!r}; a shard must lie beside its index")
+        raise ValueError(f"{index} is not valid JSON: {error}") from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{index} is not an index of sharded weights: it has no weight_map")
+    files = sorted(set(map(str, weight_map.values())))
+    if outside := [name for name in files if Path(name).name != name]:
+        raise ValueError(
+            f"{index} names {outside[0]!r}; a shard must be in the folder of its index"
+        )
     shards = {
         name: require_local_file(
             index.parent / name, missing=f"{index} names {name}, which is missing"
@@ -203,23 +212,27 @@ def _sharded(index: Path) -> TensorDict:
         for name in files
     }
     check_memory(sum(file.stat().st_size for file in shards.values()), index.parent)
-    held = {name: _unwrapped(_held(file), file)[0] for name, file in shards.items()}
-    if missing := [name for name, file in places.items() if name not in held[str(file)]]:
-        raise ValueError(f"{index.parent / str(places[missing[0]])} lacks {missing[0]}")
-    return {name: held[str(file)][name] for name, file in places.items()}
+    tensors = {name: _unwrap(_load_contents(file), file)[0] for name, file in shards.items()}
+    if missing := [name for name, file in weight_map.items() if name not in tensors[str(file)]]:
+        raise ValueError(f"{index.parent / str(weight_map[missing[0]])} lacks {missing[0]}")
+    return {name: tensors[str(file)][name] for name, file in weight_map.items()}
 
 
-def _in_folder(folder: Path) -> Path:
-    """Return the file with the weights in a folder."""
-    for name in _FOLDER:
+def _weight_file(folder: Path) -> Path:
+    """Return the weight file or the index of sharded weights in a folder."""
+    for name in _WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
-    found = sorted(
+    candidates = sorted(
         file
         for file in folder.iterdir()
         if file.suffix in (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
     )
-    if len(found) == 1:
-        return found[0]
-    held = f"{len(found)} files of weights, {found[0].name} first" if found else "no weights"
-    raise ValueError(f"{folder} holds {held}: name one file, or the index of sharded weights")
+    if len(candidates) == 1:
+        return candidates[0]
+    summary = (
+        f"{len(candidates)} files of weights, {candidates[0].name} first"
+        if candidates
+        else "no weights"
+    )
+    raise ValueError(f"{folder} holds {summary}: name one file, or the index of sharded weights")

@@ -1,4 +1,4 @@
-"""Files of `torch.save`: archives whose pickle is read as plain values and tensors alone."""
+"""Safe loading of `torch.save` files: only plain values and tensors are unpickled."""
 
 import argparse
 import copy
@@ -14,26 +14,26 @@ from torch import Tensor, nn
 
 from visattn.models.serialization.weight_files import check_memory
 
-_LONGEST = 2**26  # bytes of the part that says what the weights belong to
-_GREEDY = ("bytearray", "torch Tensor")  # these take as much memory as a number says
-_SLACK = 2**20
-_LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled
-_LEGACY_PICKLES = 5  # of a file before torch 1.6: magic, protocol, system, contents, names
-# Plain containers that training scripts keep beside the weights; making one runs nothing.
-_HARMLESS: list[Any] = [argparse.Namespace]
+_MAX_PICKLE_BYTES = 2**26  # limit of data.pkl, which describes the tensors
+_ALLOCATING_GLOBALS = ("bytearray", "torch Tensor")  # their argument is the size they allocate
+_TENSOR_SLACK_BYTES = 2**20
+_LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled magic number
+_LEGACY_PICKLES = 5  # before torch 1.6: magic number, protocol, system, object, storage keys
+# Plain containers that training scripts save with the weights; creating them executes no code.
+_SAFE_GLOBALS: list[Any] = [argparse.Namespace]
 
 
 def read_archive(source: Path) -> Any:
-    """Return what a file of `torch.save` holds: plain values and tensors; nothing in it is run.
+    """Return the plain values and tensors in a `torch.save` file, without executing its code.
 
-    Tensors of an archive are mapped, not read: those that are not used take no memory.
+    Tensors of a zip archive are memory-mapped: unused tensors take no memory.
 
     Args:
-        source: A .pth, .pt, .ckpt or .bin file; also those that torch wrote before version 1.6.
+        source: A .pth, .pt, .ckpt or .bin file, including the format before torch 1.6.
 
     Raises:
-        ValueError: If the file is damaged, promises more than it holds, or its pickle names
-            anything that would have to be imported and run.
+        ValueError: If the file is damaged, declares more data than it contains, or its pickle
+            refers to a global that would be imported and executed.
 
     Example:
         >>> file = getfixture("tmp_path") / "weights.pth"
@@ -45,129 +45,137 @@ def read_archive(source: Path) -> Any:
         Traceback (most recent call last):
         ValueError: ...weights.pth is a pickle that would import and run torch.nn.modules.linear...
     """
-    with source.open("rb") as opened:
-        zipped = opened.read(2) == b"PK"
+    with source.open("rb") as file:
+        is_zip = file.read(2) == b"PK"
     try:
-        if zipped:
-            _check_kind(source)
+        if is_zip:
+            _check_archive_format(source)
             check_archive(source)
         else:
             _check_legacy(source)
-        with torch.serialization.safe_globals(_HARMLESS):
-            held = torch.load(source, map_location="cpu", weights_only=True, mmap=zipped)
-        check_tensors(held, source.stat().st_size)
-    except Exception as error:  # rubbish makes torch leak IndexError, KeyError, OSError ...
-        raise ValueError(_reason(source, error)) from error
-    return held if zipped else copy.deepcopy(held)
+        with torch.serialization.safe_globals(_SAFE_GLOBALS):
+            contents = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
+        check_tensors(contents, source.stat().st_size)
+    except Exception as error:  # torch raises IndexError, KeyError, OSError etc. for invalid data
+        raise ValueError(_load_error_message(source, error)) from error
+    return contents if is_zip else copy.deepcopy(contents)
 
 
-def _reason(source: Path, error: Exception) -> str:
+def _load_error_message(source: Path, error: Exception) -> str:
+    """Return an error message that describes why a file cannot be loaded."""
     text = str(error)
-    named = re.search(r"GLOBAL ([\w.]+)", text)
-    if isinstance(error, UnpicklingError) and named:
+    unsafe_global = re.search(r"GLOBAL ([\w.]+)", text)
+    if isinstance(error, UnpicklingError) and unsafe_global:
         return (
-            f"{source} is a pickle that would import and run {named[1]}, so it is not loaded; of a "
-            "model that you trust, save the weights alone: "
+            f"{source} is a pickle that would import and run {unsafe_global[1]}, so it is not "
+            "loaded; if you trust the model, save only its state dict: "
             "torch.save(model.state_dict(), 'weights.pth')"
         )
     if "TorchScript" in text:
         return (
-            f"{source} is a TorchScript program, not weights; save those: "
+            f"{source} is a TorchScript program, not a state dict; save its weights: "
             "torch.save(torch.jit.load(FILE).state_dict(), 'weights.pth')"
         )
     if isinstance(error, UnpicklingError):
         return (
-            f"{source} is a pickle of more than plain values and tensors, which might run "
-            "anything, so it is not loaded"
+            f"{source} is a pickle with objects other than plain values and tensors, which might "
+            "execute code, so it is not loaded"
         )
-    line = text.splitlines()[0] if text else "it is empty"
-    return f"{source} is damaged or no file of torch.save: {line}"
+    first_line = text.splitlines()[0] if text else "it is empty"
+    return f"{source} is damaged or not a torch.save file: {first_line}"
 
 
-def _check_kind(source: Path) -> None:
-    """Refuse an archive whose end is missing, or that holds a program."""
+def _check_archive_format(source: Path) -> None:
+    """Raise an error if a zip archive is truncated or contains a TorchScript program."""
     if not zipfile.is_zipfile(source):
-        raise ValueError("its end is missing, as after a download that broke off")
+        raise ValueError("its end is missing, as after an interrupted download")
     with zipfile.ZipFile(source) as archive:
         if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-            raise ValueError("it holds TorchScript")
+            raise ValueError("it contains TorchScript")
 
 
 def _check_legacy(source: Path) -> None:
-    """Refuse a file of before torch 1.6 whose index makes memory."""
+    """Raise an error if a file from before torch 1.6 is invalid or its pickles allocate memory."""
     check_memory(source.stat().st_size, "it")
-    with source.open("rb") as opened:
-        if opened.read(len(_LEGACY_START)) != _LEGACY_START:
-            raise UnpicklingError("a pickle, but not of torch.save")
-        opened.seek(0)
+    with source.open("rb") as file:
+        if file.read(len(_LEGACY_MAGIC)) != _LEGACY_MAGIC:
+            raise UnpicklingError("a pickle that torch.save did not write")
+        file.seek(0)
         for _ in range(_LEGACY_PICKLES):
-            _check_index(opened)
+            _check_pickle(file)
 
 
 def check_archive(source: Path) -> None:
-    """Refuse an archive that would unpack to more than it is, or whose index makes memory.
+    """Raise an error if an archive expands beyond its size or its pickle allocates memory.
 
     Args:
-        source: A file as `torch.save` writes it.
+        source: A zip archive in the format of `torch.save`.
 
     Raises:
-        ValueError: With the reason.
+        ValueError: If the archive is compressed, expands to more than its own size, is larger
+            than the memory, or has a pickle that is too long or allocates memory.
     """
     length = source.stat().st_size
     check_memory(length, "it")
     with zipfile.ZipFile(source) as archive:
-        parts = archive.infolist()
-        if sum(part.file_size for part in parts) > length:
-            raise ValueError("it unpacks to more than it is long")
-        if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-            raise ValueError("a part of it is packed, which no checkpoint is")
-        for part in parts:
-            if part.filename.endswith("data.pkl"):
-                if part.file_size > _LONGEST:
-                    raise ValueError(f"its index is longer than {_LONGEST:,} bytes")
-                _check_index(archive.read(part))
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > length:
+            raise ValueError("it unpacks to more than its own size")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("it has a compressed entry, which torch.save does not write")
+        for entry in entries:
+            if entry.filename.endswith("data.pkl"):
+                if entry.file_size > _MAX_PICKLE_BYTES:
+                    raise ValueError(f"its pickle is longer than {_MAX_PICKLE_BYTES:,} bytes")
+                _check_pickle(archive.read(entry))
 
 
-def _check_index(index: bytes | IO[bytes]) -> None:
-    """Refuse an index that names what takes memory by a mere number; nothing of it is run."""
-    for step, value, _ in pickletools.genops(index):
-        if step.name == "GLOBAL" and str(value).endswith(_GREEDY):
-            raise ValueError(f"it names {value}, which no checkpoint needs")
+def _check_pickle(pickled: bytes | IO[bytes]) -> None:
+    """Raise an error if a pickle refers to a global that allocates memory; it is not executed."""
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL" and str(argument).endswith(_ALLOCATING_GLOBALS):
+            raise ValueError(f"its pickle names {argument}, which no checkpoint needs")
 
 
-def check_tensors(held: object, length: int) -> None:
-    """Refuse tensors that take more memory than their file is long, or are of an odd kind.
+def check_tensors(contents: object, length: int) -> None:
+    """Raise an error if tensors exceed the size of their file or have an unsupported type.
 
     Args:
-        held: What the file holds.
-        length: Of the file, in bytes.
+        contents: Contents of the file, such as nested dicts and lists.
+        length: Size of the file in bytes.
 
     Raises:
-        ValueError: With the reason.
+        ValueError: If a tensor is sparse, quantized or of a subclass, or the tensors would take
+            far more memory than the size of the file.
     """
-    tensors = _tensors(held)
-    odd = [one for one in tensors if one.layout != torch.strided or one.is_quantized]
-    if odd or any(type(one) not in (Tensor, nn.Parameter) for one in tensors):
-        raise ValueError("it holds tensors of a kind that no checkpoint needs")
-    storages = [one.untyped_storage() for one in tensors]
-    kept = {one._cdata: one.nbytes() for one in storages}  # noqa: SLF001 (which ones are shared)
-    unfolded = sum(one.numel() * one.element_size() for one in tensors)
-    if max(sum(kept.values()), unfolded) > 4 * length + _SLACK:
-        raise ValueError(f"its tensors would take {unfolded:,} bytes, far more than it is long")
+    tensors = _nested_tensors(contents)
+    unsupported = [
+        tensor for tensor in tensors if tensor.layout != torch.strided or tensor.is_quantized
+    ]
+    if unsupported or any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors):
+        raise ValueError("it contains tensors of a type that no checkpoint needs")
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    # Shared storages have the same address and count once.
+    storage_bytes = {storage._cdata: storage.nbytes() for storage in storages}  # noqa: SLF001
+    dense_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    if max(sum(storage_bytes.values()), dense_bytes) > 4 * length + _TENSOR_SLACK_BYTES:
+        raise ValueError(
+            f"its tensors would take {dense_bytes:,} bytes, far more than the size of the file"
+        )
 
 
-def _tensors(held: object) -> list[Tensor]:
-    """Return every tensor in lists and mappings, each once, however they hold each other."""
-    waiting, seen, found = [held], set[int](), list[Tensor]()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
+def _nested_tensors(contents: object) -> list[Tensor]:
+    """Return all tensors in nested containers, each once; containers may contain themselves."""
+    stack, visited, tensors = [contents], set[int](), list[Tensor]()
+    while stack:
+        value = stack.pop()
+        if id(value) in visited:
             continue
-        seen.add(id(one))
-        if isinstance(one, Tensor):
-            found.append(one)
-        elif isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple | set):
-            waiting += one
-    return found
+        visited.add(id(value))
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, dict):
+            stack += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            stack += value
+    return tensors

@@ -1,4 +1,4 @@
-"""Files with weights: of this machine, and believed only as far as they reach."""
+"""Checks of weight files: they are local, undamaged, finite and fit into memory."""
 
 import os
 import re
@@ -15,21 +15,21 @@ from visattn.models.serialization.finite_weights import format_names, nonfinite_
 
 Shapes = dict[str, tuple[int, ...]]
 
-_LONGEST = 2**25  # bytes of a header: names and places of some 200,000 tensors
-_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_ADDRESS = re.compile(r"\w[\w+.-]+:/")
+_MAX_HEADER_BYTES = 2**25  # the names and offsets of about 200,000 tensors
+_PICKLE_PROTOCOLS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_URL = re.compile(r"\w[\w+.-]+:/")
 
 
 def require_local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
-    """Return a path after checking that a file of this machine lies there.
+    """Return a path after checking that it is an existing local file.
 
     Args:
-        path: What somebody named.
-        missing: What to say where there is none.
+        path: Path from the user.
+        missing: Error message if the file does not exist.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is the address of another machine.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the path is the URL of a remote file.
 
     Example:
         >>> require_local_file("https://example.org/m.safetensors", missing="")
@@ -37,68 +37,68 @@ def require_local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
         ValueError: https://example.org/m.safetensors lies on another machine, and nothing is...
     """
     text = os.fspath(path)
-    if _ADDRESS.match(text):
-        address = re.sub(r"^(\w+):/(?!/)", r"\1://", text)  # pathlib takes a slash away
+    if _URL.match(text):
+        url = re.sub(r"^(\w+):/(?!/)", r"\1://", text)  # pathlib removes a slash
         raise ValueError(
-            f"{address} lies on another machine, and nothing is fetched by itself: download it, "
-            "see that it is what you want, and name the file"
+            f"{url} lies on another machine, and nothing is downloaded automatically: download it, "
+            "see that it is what you want, and pass the file"
         )
     file = Path(text).expanduser()
     try:
-        found = file.is_file()
-    except (OSError, ValueError):  # too long a name, a zero byte
-        found = False
-    if not found:
+        is_file = file.is_file()
+    except (OSError, ValueError):  # the name is too long or contains a null byte
+        is_file = False
+    if not is_file:
         raise FileNotFoundError(missing)
     return file
 
 
 @contextmanager
 def open_safetensors(file: Path) -> Iterator[Any]:
-    """Open a safetensors file whose header is short and promises no more than there is room for.
+    """Open a safetensors file after checking the size of its header and of the file.
 
     Raises:
-        ValueError: If it is damaged, no safetensors file, or larger than the memory.
+        ValueError: If the file is damaged, not a safetensors file, or larger than the memory.
     """
-    with file.open("rb") as opened:
-        begun = opened.read(8)
-    if begun[:2] == b"PK" or begun[:2] in _PICKLES:
+    with file.open("rb") as binary_file:
+        first_bytes = binary_file.read(8)
+    if first_bytes[:2] == b"PK" or first_bytes[:2] in _PICKLE_PROTOCOLS:
         raise ValueError(
             f"{file} is no safetensors file but one of torch.save (.pth, .pt, .ckpt, .bin): "
-            "it holds weights without their model; build that and pass the file as its weights, "
-            "as in --model timm:NAME --weights FILE"
+            "it contains weights without a model; build the model and pass the file as its "
+            "weights, as in --model timm:NAME --weights FILE"
         )
-    length = int.from_bytes(begun, "little")
-    if length > _LONGEST:
+    length = int.from_bytes(first_bytes, "little")
+    if length > _MAX_HEADER_BYTES:
         raise ValueError(
             f"{file} is damaged or no safetensors file: its header would be {length:,} bytes long"
         )
     try:
-        with safe_open(file, framework="pt") as opened:
+        with safe_open(file, framework="pt") as safetensors_file:
             check_memory(file.stat().st_size, file)
-            yield opened
+            yield safetensors_file
     except SafetensorError as error:
         raise ValueError(f"{file} is damaged or no safetensors file: {error}") from error
 
 
 def tensor_shapes(opened: Any) -> Shapes:
-    """Return the shapes of the tensors in a safetensors file, none of which is read.
+    """Return the shapes of the tensors in a safetensors file, without reading the tensors.
 
     Args:
-        opened: As `opened_weights` gives it.
+        opened: Open safetensors file from `open_safetensors`.
     """
     return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
 def check_memory(count: int, source: object) -> None:
-    """Let weights pass that the memory of this machine can hold.
+    """Raise an error if weights are larger than the physical memory of this machine.
 
     Args:
-        count: Bytes.
-        source: Where they come from.
+        count: Size of the weights in bytes.
+        source: File or folder of the weights, for the error message.
 
     Raises:
-        ValueError: If there are more than that.
+        ValueError: If the size exceeds the memory.
 
     Example:
         >>> check_memory(10**15, "model.ckpt")
@@ -114,16 +114,16 @@ def check_memory(count: int, source: object) -> None:
 
 
 def check_loaded_weights(model: nn.Module, source: object) -> None:
-    """Let a model pass whose weights are numbers.
+    """Raise an error if a model has nonfinite weights.
 
-    Parameters must be finite; buffers may hold infinity, as masks do, but no NaN.
+    Parameters must be finite; buffers may contain infinity, as masks do, but no NaN.
 
     Args:
-        model: Filled with its weights.
-        source: Where they come from.
+        model: Model with its weights loaded.
+        source: File of the weights, for the error message.
 
     Raises:
-        ValueError: If a tensor holds NaN or infinity; the first few are named.
+        ValueError: If a tensor contains NaN or infinity; the message lists the first few.
 
     Example:
         >>> model = nn.Linear(1, 1)
@@ -134,18 +134,18 @@ def check_loaded_weights(model: nn.Module, source: object) -> None:
     """
     if names := nonfinite_weights(model.state_dict(), dict(model.named_parameters())):
         raise ValueError(
-            f"{source} holds NaN or infinity in {format_names(names)}: training diverged or the file "
-            "is damaged; take an earlier checkpoint"
+            f"{source} holds NaN or infinity in {format_names(names)}: training diverged or the "
+            "file is damaged; take an earlier checkpoint"
         )
 
 
 def summarize_shapes(shapes: Shapes) -> str:
-    """Return in words how many tensors there are, and the largest of them.
+    """Return a text with the number of tensors and the shape of the largest one.
 
     Example:
         >>> summarize_shapes({"a": (3, 5), "b": (2,)})
         '2 tensors, the largest a (3, 5)'
     """
     largest = max(shapes, key=lambda name: prod(shapes[name]), default=None)
-    told = "" if largest is None else f", the largest {largest} {shapes[largest]}"
-    return f"{len(shapes)} tensors{told}"
+    largest_shape = "" if largest is None else f", the largest {largest} {shapes[largest]}"
+    return f"{len(shapes)} tensors{largest_shape}"

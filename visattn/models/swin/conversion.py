@@ -9,8 +9,11 @@ from timm.layers.patch_embed import PatchEmbed
 from timm.models.swin_transformer import SwinTransformer as TimmSwin
 from torch import nn
 from torchvision.models import get_model, list_models
-from torchvision.models.swin_transformer import PatchMerging, ShiftedWindowAttention
-from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
+from torchvision.models.swin_transformer import (
+    PatchMerging,
+    ShiftedWindowAttention,
+    SwinTransformer as TorchvisionSwin,
+)
 
 from visattn.blocks.transformer.swin_stage import fit_window
 from visattn.models.serialization.state_dict_mapping import (
@@ -249,8 +252,8 @@ def _check_tiling(
     multiples = [tile * side for tile, side in zip(tiles, patch_size, strict=True)]
     if img_size[0] % multiples[0] or img_size[1] % multiples[1]:
         raise ValueError(
-            f"the sides of img_size must be multiples of {multiples[0]} and {multiples[1]}, so that "
-            f"windows tile all grids, got {img_size[0]} x {img_size[1]}; on other sizes "
+            f"the sides of img_size must be multiples of {multiples[0]} and {multiples[1]}, so "
+            f"that windows tile all grids, got {img_size[0]} x {img_size[1]}; on other sizes "
             "torchvision's model pads differently"
         )
 

@@ -198,8 +198,7 @@ SWIN_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "small": {"embed_dim": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)},
     "base": {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)},
 }
-"""Arguments that differ from the defaults of `SwinTransformer` (patch size 4, image size 224, window
-size 7)."""
+"""Arguments that differ from the defaults of `SwinTransformer`: patch 4, image 224, window 7."""
 
 
 def create_swin(name: str, class_names: Sequence[str], **options: Any) -> SwinTransformer:
@@ -214,7 +213,8 @@ def create_swin(name: str, class_names: Sequence[str], **options: Any) -> SwinTr
         ValueError: If the preset is unknown or an option is invalid.
 
     Example:
-        >>> model = create_swin("tiny", ("cat", "dog"), embed_dim=24, depths=(1, 1), num_heads=(1, 2))
+        >>> options = {"embed_dim": 24, "depths": (1, 1), "num_heads": (1, 2)}
+        >>> model = create_swin("tiny", ("cat", "dog"), **options)
         >>> model.grid_size, model.embed_dim
         ((56, 56), 24)
 

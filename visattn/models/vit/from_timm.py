@@ -11,8 +11,7 @@ from timm.layers.mlp import GluMlp, Mlp, SwiGLUPacked
 from timm.layers.norm import LayerNorm
 from timm.layers.patch_embed import PatchEmbed
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import Block
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from timm.models.vision_transformer import Block, VisionTransformer as TimmVisionTransformer
 from torch import nn
 
 from visattn.models.serialization.state_dict_mapping import (
@@ -121,8 +120,8 @@ def _check_supported(model: nn.Module) -> None:
     }
     if options := [option for option, is_used in unsupported.items() if is_used]:
         raise ValueError(
-            f"this {type(model).__name__} cannot be converted: visattn's VisionTransformer does not "
-            f"support its {', '.join(options)}; TimmClassifier wraps any timm model unchanged"
+            f"this {type(model).__name__} cannot be converted: visattn's VisionTransformer does "
+            f"not support its {', '.join(options)}; TimmClassifier wraps any timm model unchanged"
         )
 
 

@@ -60,8 +60,8 @@ VIT_PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Arguments that differ from the defaults of `VisionTransformer`. `tiny` to `huge` are the sizes of
-the ViT and DeiT papers for images of 224 pixels; `cifar_DIM_DEPTH` have 4-pixel patches on images of
-32 pixels; `cifar_192_9` is the ViT of the SL-ViT paper and `sl_vit` the same with shifted patch
+the ViT and DeiT papers for images of 224 pixels; `cifar_DIM_DEPTH` have 4-pixel patches on images
+of 32 pixels; `cifar_192_9` is the ViT of the SL-ViT paper and `sl_vit` the same with shifted patch
 tokenization and locality self-attention; `vit_lite_DEPTH_PATCH` and `cct_DEPTH_KERNELxCONVOLUTIONS`
 are those of the compact transformers paper. `cct_6_3x1` has fixed positions: the authors use sines
 along the token sequence, we use two-dimensional ones; their residual branches start from the

@@ -199,13 +199,8 @@ class VisionTransformer(ImageClassifier):
         )
         norms = nn.Identity(), nn.LayerNorm(dim, self.norm_eps)
         self.norm, self.fc_norm = norms if self.use_fc_norm else norms[::-1]
-        self.attn_pool = create_pool(
-            self.global_pool,
-            dim,
-            num_heads=self.num_heads,
-            hidden_dim=hidden_dim,
-            norm_eps=self.norm_eps,
-        )
+        options = {"num_heads": self.num_heads, "norm_eps": self.norm_eps}
+        self.attn_pool = create_pool(self.global_pool, dim, hidden_dim=hidden_dim, **options)
         self._modules["head"] = nn.Linear(dim, len(self.class_names))  # `head` is a property
         self.head_dist = nn.Linear(dim, len(self.class_names)) if self.distilled else None
 

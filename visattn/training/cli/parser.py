@@ -118,7 +118,7 @@ def _has_config_key(config: Any) -> bool:
 
 @contextmanager
 def report_user_errors() -> Iterator[None]:
-    """Turn errors of Lightning and of its parser that a user causes into short `ValueError` messages.
+    """Turn errors of Lightning and its parser that a user causes into short `ValueError` messages.
 
     Example:
         >>> with report_user_errors():

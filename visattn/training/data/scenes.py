@@ -23,8 +23,10 @@ from visattn.data.scenes.single_object import (
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.training.base import DataModule
-from visattn.training.data.classification import ClassificationDataModule
-from visattn.training.data.classification import Split as ClassificationSplit
+from visattn.training.data.classification import (
+    ClassificationDataModule,
+    Split as ClassificationSplit,
+)
 
 Loader = DataLoader[CaptionSample]
 _EVAL_BATCH_SIZE = 64

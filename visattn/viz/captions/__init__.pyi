@@ -1,7 +1,5 @@
 from .animation import (
     animation_frame_size as animation_frame_size,
-)
-from .animation import (
     caption_animation as caption_animation,
 )
 from .panel import (
