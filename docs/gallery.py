@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ GAP = 4
 
 
 @cache
-def scenes(split: str, count: int) -> SingleObjectScenes:
+def scenes(split: Literal["train", "test"], count: int) -> SingleObjectScenes:
     """Return drawn scenes with one plain shape each."""
     config = WorldConfig(shapes=SHAPES, textures=("plain",), num_objects=(2, 2))
     return single_object_scenes(Scenes(count, size=SIZE, config=config, split=split))
@@ -75,16 +75,26 @@ def trained(name: str) -> nn.Module:
     return model.eval()
 
 
-def fit(model: nn.Module, parameters: Sequence[nn.Parameter], steps: int, batch: int = 32) -> None:
-    """Train some parameters of a classifier of shapes."""
+def fit(
+    model: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    steps: int,
+    *,
+    batch: int = 16,
+    lr: float = 2e-3,
+) -> None:
+    """Train some parameters of a classifier of shapes, with random horizontal flips."""
     drawn = scenes("train", 6000 if steps > 500 else 256)
-    optimizer = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=max(steps, 2))
+    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2))
     for _ in range(steps):
         index = torch.randint(len(drawn.images), (batch,))
-        loss = nn.functional.cross_entropy(model(drawn.images[index]), drawn.shapes[index])
+        images = drawn.images[index]
+        images = images.flip(-1) if torch.rand(()) < 0.5 else images
+        loss = nn.functional.cross_entropy(model(images), drawn.shapes[index])
         optimizer.zero_grad()
         loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
 
@@ -104,7 +114,7 @@ def block_figure(name: str, *, steps: int) -> np.ndarray:
     va.insert(model, name, position=[place], example=batch, **options)
     added = [parameter for parameter in model.parameters() if id(parameter) not in before]
     if added:
-        fit(model.train(), added, steps, batch=16)
+        fit(model.train(), added, steps)
     with torch.no_grad(), va.record(model.eval()) as recorder:
         model(batch)
     rows = [[enlarged(image) for image in images]]
@@ -511,10 +521,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.action == "draw":
         write(args.out, steps=args.steps)
         return 0
-    for name, build, steps in (("cnn", untrained_cnn, 1000), ("vit", untrained_vit, 3000)):
+    for name, build, steps, lr in (
+        ("cnn", untrained_cnn, 1000, 2e-3),
+        ("vit", untrained_vit, 3000, 1.5e-3),
+    ):
         torch.manual_seed(0)
         model = build()
-        fit(model, list(model.parameters()), steps, batch=48)
+        fit(model, list(model.parameters()), steps, batch=48, lr=lr)
         weights = {key: value.half() for key, value in model.state_dict().items()}
         save_file(weights, HERE / "_gallery" / f"shapes_{name}.safetensors")
     return 0

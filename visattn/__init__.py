@@ -1,4 +1,4 @@
-"""Vision attention: train it, see where it looked, put it into networks of your own.
+"""Attention for images: blocks for CNNs, attribution maps, captioners, glimpse models, ViTs.
 
 The names below are loaded when they are first used, so that `import visattn` costs next to
 nothing and a program pays only for the rooms it enters.

@@ -46,4 +46,5 @@ from .recording.recorder import (
     record as record,
 )
 
+__all__: list[str]
 __version__: str

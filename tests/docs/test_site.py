@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from visattn.blocks import registry
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FENCED = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,6 +29,12 @@ def snippets(page: Path) -> list[str]:
 
 
 PAGES = [page for page in written_pages() if snippets(page)]
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that a snippet registers are unknown to other tests."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

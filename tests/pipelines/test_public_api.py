@@ -12,6 +12,7 @@ from torch import nn
 
 import visattn
 from visattn.data.images.reader import ImageError, read_image
+from visattn.data.images.resize import ResizeMode
 from visattn.geometry.affine import Geometry
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import SPECIAL_TOKENS
@@ -20,7 +21,7 @@ from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.serialization.config import model_config
 from visattn.models.serialization.safetensors_file import read_safetensors, write_safetensors
-from visattn.pipelines.captioning import Caption, ResizeMode, caption
+from visattn.pipelines.captioning import Caption, caption
 from visattn.pipelines.draw_captions import caption_figure, overlay
 from visattn.pipelines.model_io import load, save
 from visattn.pipelines.scanpath import glimpses

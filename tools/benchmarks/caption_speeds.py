@@ -1,7 +1,7 @@
 """Speed of caption training and beam search compared with plain loops, on random features."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
 from visattn.functional.captioning.losses import caption_loss
 from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
+from visattn.models.captioning.attending_decoder import SoftAttention
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import ImageEncoder
 
@@ -83,7 +84,8 @@ def stepwise_loss(
     annotations = features.flatten(2).transpose(1, 2).contiguous()
     mean = annotations.mean(1)
     decoder = model.decoder
-    scorer = decoder.attention.scorer  # pyright: ignore[reportAttributeAccessIssue]
+    attention = cast("SoftAttention", decoder.attention)
+    scorer = attention.scorer
     hidden, cell = decoder.init_hidden(mean), decoder.init_cell(mean)
     logits = []
     for step in range(int(lengths.max())):
@@ -91,7 +93,7 @@ def stepwise_loss(
         scores = torch.tanh(keys + scorer.query(hidden)[:, None]) @ scorer.vector
         weights = scores.softmax(1)
         context = (weights[..., None] * annotations).sum(1)
-        context = torch.sigmoid(decoder.attention.gate(hidden)) * context
+        context = torch.sigmoid(attention.gate(hidden)) * context
         word = decoder.embedding(captions[:, step])
         hidden, cell = decoder.lstm(torch.cat((word, context), 1), (hidden, cell))
         output = decoder.output_hidden(hidden) + word + decoder.output_context(context)

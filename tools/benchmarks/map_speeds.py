@@ -122,13 +122,13 @@ def attention_maps(parts: Sequence[str], rounds: int) -> Iterator[Figure]:
     """Time a forward pass of a timm model: plain, recorded by visattn, extracted by timm."""
     model = timm.create_model(VIT).eval()
     images = torch.randn(VIT_IMAGES, *cast("Any", model).pretrained_cfg["input_size"])
-    runs = {way: torch.no_grad()(forward_with_maps(way, copy.deepcopy(model))) for way in METHODS}
-    ours, theirs = runs["recorded"](images), runs["extracted"](images)
+    calls = {way: torch.no_grad()(forward_with_maps(way, copy.deepcopy(model))) for way in METHODS}
+    ours, theirs = calls["recorded"](images), calls["extracted"](images)
     for own, whole in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own, whole[:, :, :1], atol=1e-6, rtol=1e-5)
     runs: dict[str, Callable[[], object]] = {
         {"recorded": "ours"}.get(way, way): lambda look=look: look(images)
-        for way, look in runs.items()
+        for way, look in calls.items()
     }
     timings = in_turn(runs, rounds, seconds_at_least=SECONDS)
     seconds = {way: timing.seconds for way, timing in timings.items()}

@@ -43,11 +43,11 @@ class TeacherForcedOutput(NamedTuple):
 
 
 class Captioner(nn.Module, ABC, Generic[StateT]):
-    """A network that tells an image in words and shows, per word, where it looked.
+    """Base class of captioners: words for an image, with the attention of each word.
 
     Args:
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
-        encoder: What turns images into a grid of features.
+        encoder: Encoder of images into a grid of features.
     """
 
     def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:

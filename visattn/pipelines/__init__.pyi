@@ -52,7 +52,6 @@ from .explainer import (
 )
 from .inputs import (
     PreparedImages as PreparedImages,
-    list_images as list_images,
     prepare_images as prepare_images,
     transform_images as transform_images,
 )

@@ -6,22 +6,25 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
-from visattn.data.images.reader import ImageError, ImageLike, LoadedImage, find_images, read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.data.images.reader import (
+    ImageError,
+    ImageLike,
+    LoadedImage,
+    find_images,
+    list_images,
+    read_image,
+)
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
-
-ResizeMode = Literal["crop", "squash", "pad"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,8 +151,7 @@ def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage
         FileNotFoundError: If a folder contains no image.
         ImageError: If an image cannot be read, and there is no folder.
     """
-    single = isinstance(images, (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage))
-    listed = [images] if single else list(images)
+    listed = list_images(images)
     if not any(isinstance(item, (str, os.PathLike)) and Path(item).is_dir() for item in listed):
         yield from map(read_image, listed)
         return

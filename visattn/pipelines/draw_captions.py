@@ -8,9 +8,9 @@ import torch
 from jaxtyping import UInt8
 from PIL import Image
 
-from visattn.data.images.reader import read_image
+from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.captioning import Caption, ImageLike
+from visattn.pipelines.captioning import Caption
 from visattn.pipelines.scale import map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.captions.panel import caption_panel

@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import UInt8, UInt16
 
 from visattn.attribution.methods import METHODS
-from visattn.data.images.reader import read_image
-from visattn.pipelines.captioning import ImageLike
+from visattn.data.images.reader import ImageLike, read_image
 from visattn.pipelines.scale import MapScale, empty_map_reason, map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.layout.grid import compute_tile_size

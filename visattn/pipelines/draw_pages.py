@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from visattn.data.images.reader import read_image
+from visattn.data.images.reader import ImageLike, read_image
 from visattn.data.phrases.grounding import score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
-from visattn.pipelines.captioning import Caption, ImageLike
+from visattn.pipelines.captioning import Caption
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
 from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
 

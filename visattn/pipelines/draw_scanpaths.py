@@ -8,8 +8,7 @@ from jaxtyping import Float, UInt8
 from numpy import ndarray
 from torch import Tensor
 
-from visattn.data.images.reader import read_image
-from visattn.pipelines.captioning import ImageLike
+from visattn.data.images.reader import ImageLike, read_image
 from visattn.pipelines.scanpath import ScanPath
 from visattn.viz.scanpaths.animation import scan_path_animation, scan_path_grid_animation
 from visattn.viz.scanpaths.canvas import patch_to_rgb, place_image

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.data.images.reader import read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.data.images.reader import ImageLike, read_image
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.attribution.cam import grad_cam
 from visattn.models.captioner import START, Captioner
-from visattn.pipelines.captioning import Caption, ImageLike, ResizeMode, caption
+from visattn.pipelines.captioning import Caption, caption
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import frozen
 

@@ -15,15 +15,15 @@ from visattn.attribution.methods import (
     unsupported_reason,
 )
 from visattn.attribution.targets import Target, TargetLike
+from visattn.data.images.reader import ImageLike, list_images
+from visattn.data.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
 from visattn.models.captioner import Captioner
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.attribution_maps import compute_maps, require_values
-from visattn.pipelines.captioning import ImageLike, ResizeMode
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.inputs import (
     PreparedImages,
-    list_images,
     prepare_images,
     transform_images,
 )

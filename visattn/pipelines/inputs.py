@@ -1,6 +1,5 @@
 """Preprocessing of images for a model, with the geometry back to the originals."""
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +12,13 @@ from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
 
-from visattn.data.images.reader import LoadedImage, read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import transform_with_geometry
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.encoder import ImageEncoder
-from visattn.pipelines.captioning import ImageLike, ResizeMode
 from visattn.recording.model_info import ExplainedModel
 
 
@@ -126,17 +124,6 @@ def transform_images(
     originals = _read_images(images)
     inputs, geometries = _apply_transform(transform, originals)
     return PreparedImages(_like_weights(inputs, model), geometries, originals)
-
-
-def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
-    """Return one image, or several, as a list.
-
-    Example:
-        >>> list_images("photo.jpg")
-        ['photo.jpg']
-    """
-    single = (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage)
-    return [images] if isinstance(images, single) else list(images)
 
 
 def _read_images(images: Iterable[ImageLike] | ImageLike) -> tuple[LoadedImage, ...]:

@@ -11,14 +11,12 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.data.images.reader import read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.data.images.reader import ImageLike, list_images, read_image
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
 from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
 from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.pipelines.captioning import ImageLike, ResizeMode
-from visattn.pipelines.inputs import list_images
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
 

@@ -39,8 +39,8 @@ class Memory:
     def reorder_beams(self, parents: Tensor) -> Self:
         return replace(self, memory=self.memory.gather(1, parents))
 
-    def select_images(self, kept: Tensor) -> Self:
-        return replace(self, image=self.image[kept], memory=self.memory[kept])
+    def select_images(self, index: Tensor) -> Self:
+        return replace(self, image=self.image[index], memory=self.memory[index])
 
 
 class Toy:
@@ -369,7 +369,7 @@ class Still:
     def reorder_beams(self, parents: Tensor) -> Self:
         return self
 
-    def select_images(self, kept: Tensor) -> Self:
+    def select_images(self, index: Tensor) -> Self:
         return self
 
 

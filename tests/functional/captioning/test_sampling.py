@@ -15,7 +15,7 @@ class Still:
     def reorder_beams(self, parents: Tensor) -> "Still":
         return self
 
-    def select_images(self, kept: Tensor) -> "Still":
+    def select_images(self, index: Tensor) -> "Still":
         return self
 
 
@@ -89,8 +89,8 @@ class Count:
     def reorder_beams(self, parents: Tensor) -> "Count":
         return Count(self.said.gather(1, parents))
 
-    def select_images(self, kept: Tensor) -> "Count":
-        return Count(self.said[kept])
+    def select_images(self, index: Tensor) -> "Count":
+        return Count(self.said[index])
 
 
 def test_each_caption_goes_on_from_its_own_words() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from visattn.models.captioner import SPECIAL_TOKENS, START, TeacherForcedOutput
+from visattn.models.captioning.attending_decoder import SoftAttention
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.recording.recorder import record
@@ -64,8 +65,9 @@ def naive(
         torch.tanh(net[2].weight @ torch.tanh(net[0].weight @ mean + net[0].bias) + net[2].bias)
         for net in nets
     )
-    scorer: Any
-    scorer, cell = model.decoder.attention.scorer, model.decoder.lstm
+    module, cell = model.decoder.attention, model.decoder.lstm
+    assert isinstance(module, SoftAttention)
+    scorer: Any = module.scorer
     scores, attention, gates = [], [], []
     for word in words:
         e = [
@@ -74,9 +76,7 @@ def naive(
             for place in a
         ]
         alpha = torch.stack(e).softmax(0)
-        beta = torch.sigmoid(
-            model.decoder.attention.gate.weight @ h + model.decoder.attention.gate.bias
-        )
+        beta = torch.sigmoid(module.gate.weight @ h + module.gate.bias)
         z = beta * sum(weight * place for weight, place in zip(alpha, a, strict=True))
         y = model.decoder.embedding.weight[word]
         gate = cell.weight_ih @ torch.cat((y, z)) + cell.bias_ih + cell.weight_hh @ h + cell.bias_hh
@@ -185,7 +185,9 @@ def test_a_closed_gate_hides_the_image() -> None:
     token = torch.tensor([[5]])
     assert not torch.allclose(model.step(state, token)[0], model.step(swapped, token)[0])
     with torch.no_grad():
-        model.decoder.attention.gate.bias.fill_(-1e9)
+        attention = model.decoder.attention
+        assert isinstance(attention, SoftAttention)
+        attention.gate.bias.fill_(-1e9)
     logits, after, _ = model.step(state, token)
     blind, after_blind, _ = model.step(swapped, token)
     assert torch.equal(logits, blind)

@@ -15,6 +15,7 @@ from .reader import (
     ImageLike as ImageLike,
     LoadedImage as LoadedImage,
     find_images as find_images,
+    list_images as list_images,
     read_image as read_image,
     read_size as read_size,
 )

@@ -76,6 +76,17 @@ ImageLike = PathLike | bytes | Image.Image | np.ndarray | LoadedImage
 """Every form of an image that `read_image` accepts."""
 
 
+def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
+    """Return one image, or several, as a list.
+
+    Example:
+        >>> list_images("photo.jpg")
+        ['photo.jpg']
+    """
+    single = (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage)
+    return [images] if isinstance(images, single) else list(images)
+
+
 def read_image(
     source: ImageLike,
     *,

@@ -14,7 +14,7 @@ from visattn.io.safe_text import MAX_BYTES, decode_utf8, parse_json, read_bytes_
 
 @dataclass
 class SavedMaps:
-    """What a file of maps holds: the array, and what is said about it.
+    """Contents of a file of maps: the array and its metadata.
 
     Args:
         maps: As they stand there.

@@ -112,7 +112,7 @@ def _weighed(grams: NgramCounts, rarity: IdfTable) -> _Weighed:
 
 
 def _likeness(caption: _Weighed, reference: _Weighed) -> float:
-    """Return the sum over orders of the cosines, what is said too often counting once."""
+    """Return the sum of the cosines over n-gram orders, counts clipped to the reference."""
     total = 0.0
     rows = zip(caption.weights, caption.norms, reference.weights, reference.norms, strict=True)
     for ours, norm, theirs, other_norm in rows:

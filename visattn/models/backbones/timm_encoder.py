@@ -201,7 +201,8 @@ class TimmEncoder(ImageEncoder):
             self.train(training)
         if all(map(torch.equal, from_tail, from_backbone)):
             self._tail = (tail,)
-            self._shapes = (tuple(frozen_output.shape[1:]),)  # pyright: ignore[reportAttributeAccessIssue]
+            channels, rows, columns = frozen_output.shape[1:]  # pyright: ignore[reportAttributeAccessIssue]
+            self._shapes = ((channels, rows, columns),)
 
     @property
     def _last_frozen(self) -> nn.Module:

@@ -29,10 +29,10 @@ class AttendingDecoderState:
         index = parents.unsqueeze(-1).expand(-1, -1, self.hidden.shape[-1])
         return replace(self, hidden=self.hidden.gather(1, index), cell=self.cell.gather(1, index))
 
-    def select_images(self, kept: Tensor | slice) -> Self:
-        """Return the state of some images, chosen by index, by boolean mask or by slice."""
+    def select_images(self, index: Tensor | slice) -> Self:
+        """Return the state of the images chosen by index, boolean mask or slice."""
         return type(self)(
-            self.annotations[kept], self.keys[kept], self.hidden[kept], self.cell[kept]
+            self.annotations[index], self.keys[index], self.hidden[index], self.cell[index]
         )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 TensorDict = dict[str, Tensor]
 ConvertedModel = tuple[dict[str, Any], TensorDict]
 """The constructor arguments of a model, and its state dict."""
-ModelT = TypeVar("Made", bound=nn.Module)
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def build_converted(

@@ -43,8 +43,9 @@ class ImageLogger(Callback, ABC):
         is_first = trainer.is_global_zero and not batch_idx and not dataloader_idx
         data = trainer.datamodule  # type: ignore[attr-defined]
         loggers = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
-        is_supported = isinstance(pl_module, Task) and isinstance(data, DataModule)
-        if not (is_first and loggers and is_supported):
+        if not (is_first and loggers):
+            return
+        if not (isinstance(pl_module, Task) and isinstance(data, DataModule)):
             return
         for name, panel in self.panels(pl_module.model, data):
             for logger in loggers:

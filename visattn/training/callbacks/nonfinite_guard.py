@@ -54,7 +54,8 @@ class SkipNonFiniteSteps(Callback):
     ) -> None:
         """Save the buffers; after a skipped step, watch for the first layer that fails."""
         if self._saved and batch_idx % trainer.accumulate_grad_batches == 0:
-            torch._foreach_copy_(self._saved, list(self._buffers.values()))
+            for saved, buffer in zip(self._saved, self._buffers.values(), strict=True):
+                saved.copy_(buffer)
         if self.consecutive:
             self._layer = ""
             leaves = [(n, m) for n, m in pl_module.named_modules() if not list(m.children())]

@@ -78,7 +78,8 @@ def failed_child() -> str:
         ''
     """
     for rank, child in enumerate(_children, 1):
-        if (code := child.poll()) not in _STOPPED:
+        code = child.poll()
+        if code is not None and code not in _STOPPED:
             status = f"signal {-code}" if code < 0 else f"code {code}"
             return f"rank {rank} on this host (process {child.pid}) ended with {status}"
     return ""
