@@ -1,4 +1,4 @@
-# make demo    installs, trains a small captioner and shows where it looked (no download of data)
+# make demo    installs, trains a small captioner and draws its attention (no download of data)
 # make test    installs and runs the tests that show what a change breaks, in minutes
 # make test-all    runs those that are slow too: every config trained, every notebook, whole stories
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
@@ -16,9 +16,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
-# what the scenes of configs/scenes_demo.yaml hold
+# objects of the scenes of configs/scenes_demo.yaml
 KINDS := --textures plain --max-objects 2 --shapes circle square triangle cross \
-  --colormap red green blue yellow purple orange
+  --colors red green blue yellow purple orange
 BEST := $(DEMO)/checkpoints/best.ckpt
 
 # Files of tests side by side, each file on one core; more than four would only fill the memory.
@@ -57,18 +57,18 @@ demo: .venv/core.stamp
 	@rm -rf $(DEMO)
 	@echo "demo 1 of 5: train on drawn scenes (about 3 minutes on two cores)"
 	$(BIN)/visattn fit --config configs/scenes_demo.yaml --run $(DEMO)
-	@echo "demo 2 of 5: score it on scenes that it has not seen"
+	@echo "demo 2 of 5: evaluate it on test scenes"
 	$(BIN)/visattn test --config configs/scenes_demo.yaml --data.test 256 --ckpt_path $(BEST)
-	@echo "demo 3 of 5: keep the best checkpoint as one safetensors file"
+	@echo "demo 3 of 5: export the best checkpoint as one safetensors file"
 	$(BIN)/visattn export $(BEST) --out $(DEMO)/model.safetensors
 	@echo "demo 4 of 5: draw six more scenes"
 	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/images
-	@echo "demo 5 of 5: say what is on them and where each word looked"
+	@echo "demo 5 of 5: caption them, with the attention of each word"
 	$(BIN)/visattn caption $(DEMO)/images --weights $(DEMO)/model.safetensors --out $(DEMO)/captions
 	@echo
 	@echo "Scores ($(DEMO)/test.json):"
 	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json
-	@echo "Open $(DEMO)/captions/index.html in a browser: each image, and where each word looked."
+	@echo "Open $(DEMO)/captions/index.html in a browser: each image with the attention of each word."
 
 # Those that compile run even if others failed.
 test: .venv/dev.stamp

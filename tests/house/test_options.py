@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +74,16 @@ def test_every_option_has_help(word: str) -> None:
                 pending += action.choices.values()
             else:
                 assert action.help
+
+
+def test_commands_of_the_makefile_have_their_options() -> None:
+    text = (FROZEN.parents[2] / "Makefile").read_text().replace("\\\n", " ")
+    variables = dict(re.findall(r"^(\w+) := (.*)$", text, re.MULTILINE))
+    commands = re.findall(r"^\t\$\(BIN\)/visattn (?!fit|test)(.*)$", text, re.MULTILINE)
+    assert len(commands) == 3
+    known = FROZEN.read_text().splitlines()
+    for command in commands:
+        words = re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], command).split()
+        name = " ".join(words[:2]) if words[0] == "data" else words[0]
+        options = [f"{name} {word}" for word in words if word.startswith("--")]
+        assert [option for option in options if option not in known] == []
