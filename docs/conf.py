@@ -24,7 +24,8 @@ napoleon_custom_sections = [("Source", "notes")]
 
 html_theme = "furo"
 html_title = "visattn"
-html_static_path = []
+html_static_path = ["_static"]
+html_css_files = ["gallery.css"]
 
 
 def write_pages(app: object) -> None:

@@ -493,11 +493,16 @@ def write(folder: Path, *, steps: int) -> None:
             (folder / room / f"{name}.md").write_text(page(name))
             if (drawn := figure(name)) is not None:
                 Image.fromarray(drawn).save(folder / room / f"{name}.png")
-        (folder / room / "index.md").write_text(contents(room, names))
-    rows = "\n".join(f"{room}/index" for room in rooms)
-    (folder / "index.md").write_text(
-        f"# Gallery\n\n{_INTRODUCTION}\n\n```{{toctree}}\n{rows}\n```\n"
-    )
+                Image.fromarray(thumbnail(drawn)).save(folder / room / f"{name}_thumbnail.png")
+        (folder / room / "index.md").write_text(
+            f"# {room.capitalize()}\n\n{thumbnails(room, names)}\n\n{contents(names)}"
+        )
+    parts = [
+        f"## [{room.capitalize()}]({room}/index.md)\n\n{thumbnails(room, names, f'{room}/')}"
+        for room, (names, _, _) in rooms.items()
+    ]
+    listed = contents([f"{room}/index" for room in rooms])
+    (folder / "index.md").write_text("\n\n".join(["# Gallery", _INTRODUCTION, *parts, listed]))
 
 
 _INTRODUCTION = """\
@@ -506,10 +511,35 @@ the tests run. Blocks and maps are drawn with two small classifiers of drawn sha
 this gallery."""
 
 
-def contents(room: str, names: Sequence[str]) -> str:
-    """Return the page that lists a part of the gallery."""
-    entries = "\n".join(names)
-    return f"# {room.capitalize()}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
+def thumbnail(figure: np.ndarray) -> np.ndarray:
+    """Return one tile of a figure: the map below its first scene."""
+    side = SIZE * SCALE
+    top = side + GAP if len(figure) > side else 0
+    return figure[top : top + side, :side]
+
+
+def thumbnails(room: str, names: Sequence[str], prefix: str = "") -> str:
+    """Return a grid of linked figures, one per page of a part of the gallery."""
+    entries = []
+    for name in names:
+        picture = f"{name}_thumbnail.png"
+        if room == "models" and not MODELS[name]["figure"].startswith(name):
+            picture = MODELS[name]["figure"]
+        entries.append(f"- [![]({prefix}{picture})<br>{title(room, name)}]({prefix}{name}.md)")
+    return ":::{container} thumbnails\n" + "\n".join(entries) + "\n:::"
+
+
+def title(room: str, name: str) -> str:
+    """Return the title of a page."""
+    if room == "blocks":
+        return block_info(name).title
+    return METHODS[name].title if room == "methods" else name
+
+
+def contents(pages: Sequence[str]) -> str:
+    """Return the hidden table of contents from which the sidebar is made."""
+    entries = "\n".join(pages)
+    return f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{entries}\n```\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
