@@ -1,7 +1,7 @@
 """Attention for images: blocks for CNNs, attribution maps, captioners, glimpse models, ViTs.
 
 The names below are loaded when they are first used, so that `import visattn` costs next to
-nothing and a program pays only for the rooms it enters.
+nothing and a program only imports the packages that it uses.
 
 Example:
     >>> import visattn as va
@@ -22,7 +22,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name from its room; `__version__` as it is installed."""
+    """Return a public name, loaded on first use; `__version__` of the installed package."""
     if name == "__version__":
         from importlib.metadata import version
 

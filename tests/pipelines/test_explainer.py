@@ -1,5 +1,6 @@
 """Attribution maps of models on images of any size."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,13 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from torchvision import transforms
+from torchvision.transforms import Resize, ToTensor
 
 import visattn as va
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
+from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import SPECIAL_TOKENS, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
@@ -162,6 +166,29 @@ def test_glimpse_models_support_glimpses() -> None:
     assert heatmap.metadata["policy"] == "raster"
     [pixels] = explain(model, photo(), "input_gradient", keep_empty=True)
     assert pixels.values.shape == (24, 24)
+
+
+def test_loaded_models_bring_their_preprocessing_and_class_names(tmp_path: Any) -> None:
+    photo = np.random.default_rng(0).integers(0, 256, (61, 83, 3), np.uint8)
+    classifier = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+    va.save(classifier, tmp_path / "classifier.safetensors")
+    loaded = va.load_model(tmp_path / "classifier.safetensors")
+    assert va.methods_for(loaded) == va.methods_for(classifier)
+    [heatmap] = va.explain(loaded, photo, "input_gradient", "dog")
+    [expected] = va.explain(classifier.eval(), photo, "input_gradient", "dog")
+    torch.testing.assert_close(heatmap.values, expected.values)
+    captioner = ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 24), channels=8))
+    va.save(captioner, tmp_path / "captioner.safetensors")
+    loaded = va.load_model(tmp_path / "captioner.safetensors")
+    [caption] = va.caption(loaded, photo, max_length=2)
+    assert caption.text == va.caption(captioner, photo, max_length=2)[0].text
+    assert len(va.explain(loaded, photo, "words", max_length=2)) == 1
+    named = LoadedModel(timm.create_model("resnet10t", num_classes=2).eval(), None, ("a", "b"), "")
+    [heatmap] = va.explain(named, photo, "input_gradient", "b")
+    assert heatmap.metadata["class"] == "b"
+    halved = replace(named, transform=transforms.Compose([Resize((32, 32)), ToTensor()]))
+    [heatmap] = va.explain(halved, photo, "input_gradient")
+    assert heatmap.values.shape == (32, 32)
 
 
 def test_empty_maps_raise_or_are_kept_with_the_reason() -> None:

@@ -187,7 +187,7 @@ class _StageEnds:
         return beside and type(module) is type(other_module)
 
     def _are_repeated(self, first: str, other: str) -> bool:
-        """Return whether two modules are of one kind: parts of a sequence, or alike inside too."""
+        """Return whether two modules are siblings in a sequence or alike in their first child."""
         if not self._are_siblings(first, other):
             return False
         parent = self.modules[first.rpartition(".")[0]]
@@ -224,7 +224,7 @@ class _StageEnds:
         return _outermost(hosts, self.wrappers)
 
     def _before_scores(self, hosts: Sequence[str]) -> str | None:
-        """Return what the 1x1 convolution reads whose scores are pooled; None if there is none."""
+        """Return the input of a 1x1 convolution whose scores are pooled; None if there is none."""
         name = self._last_weighted(hosts)
         module = self.modules[name] if name else None
         if not name or not isinstance(module, nn.Conv2d) or max(module.kernel_size) > 1:

@@ -22,6 +22,7 @@ from visattn.data.images.reader import (
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
+from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
@@ -62,7 +63,7 @@ class Caption:
 
 @torch.no_grad()
 def caption(
-    model: nn.Module,
+    model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
     *,
     beam_size: int = 5,
@@ -78,7 +79,7 @@ def caption(
     The training mode of the model is restored.
 
     Args:
-        model: A trained captioner, as `load_model` returns it.
+        model: A trained captioner, as `load` or `load_model` returns it.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size; or
             folders, searched as `visattn caption` does. With a folder, files that cannot be read
             are skipped with a warning.
@@ -115,6 +116,8 @@ def caption(
     Source:
         Vinyals et al. 2015, arXiv:1411.4555, section 3.1, for the beam search.
     """
+    if isinstance(model, LoadedModel):
+        model = model.model
     if not isinstance(model, Captioner):
         raise TypeError(f"the model must be a Captioner, got {type(model).__name__}")
     if batch_size < 1:

@@ -18,6 +18,7 @@ from visattn.attribution.targets import Target, TargetLike
 from visattn.data.images.reader import ImageLike, list_images
 from visattn.data.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
+from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import Captioner
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.attribution_maps import compute_maps, require_values
@@ -39,8 +40,9 @@ class Explainer:
     """Explains a model with several methods on images that are prepared once.
 
     Args:
-        model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; or
-            the result of `analyze_model`, which is then not repeated.
+        model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; a
+            result of `load_model`, whose preprocessing and class names are then used; or a result
+            of `analyze_model`, which is then not repeated.
         img_size: Height and width of its input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
@@ -63,7 +65,7 @@ class Explainer:
 
     def __init__(
         self,
-        model: nn.Module | ExplainedModel,
+        model: nn.Module | LoadedModel | ExplainedModel,
         *,
         img_size: int | tuple[int, int] | None = None,
         class_names: ClassNames | None = None,
@@ -72,6 +74,11 @@ class Explainer:
     ) -> None:
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
+        if isinstance(model, LoadedModel):
+            if transform is None and img_size is None:
+                transform = model.transform
+            class_names = class_names or model.class_names or None
+            model = model.model
         self._explained = model if isinstance(model, ExplainedModel) else None
         self.model = model.model if isinstance(model, ExplainedModel) else model
         self.class_names = class_names
@@ -170,7 +177,7 @@ class Explainer:
 
 
 def explain(
-    model: nn.Module,
+    model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
     method: str = "rollout",
     target: TargetLike = None,
@@ -193,7 +200,7 @@ def explain(
     also `glimpses`; these return one map per word or glimpse.
 
     Args:
-        model: Model to explain.
+        model: Model to explain, or a result of `load_model`.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
         method: Name of a method in `visattn.attribution.METHODS`.
         target: Class index or name, or one per image; or a function from the output of the model,
@@ -233,11 +240,12 @@ def explain(
     listed = list_images(images)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    if method in _sequence_methods(model):
+    network = model.model if isinstance(model, LoadedModel) else model
+    if method in _sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {} if resize_mode is None else {"resize_mode": resize_mode}
-        return _sequence_maps(model, listed, method, resize, method_args)
-    _check_method_name(method, model)
+        return _sequence_maps(network, listed, method, resize, method_args)
+    _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
     explainer = Explainer(
         model,
@@ -246,7 +254,7 @@ def explain(
         transform=transform,
         resize_mode=resize_mode,
     )
-    if transform is None:
+    if explainer.transform is None:
         explainer.check(method, target, **method_args)
     maps: list[AttentionMap] = []
     for start in range(0, len(listed), batch_size):
@@ -258,7 +266,7 @@ def explain(
 
 
 def methods_for(
-    model: nn.Module,
+    model: nn.Module | LoadedModel,
     *,
     img_size: int | tuple[int, int] | None = None,
     target: Target | None = None,
@@ -266,7 +274,7 @@ def methods_for(
     """Return the names of the methods that fit a model.
 
     Args:
-        model: Model to explain.
+        model: Model to explain, or a result of `load_model`.
         img_size: Height and width of its input, or both in one number; None for what it states.
         target: A function of the output, if one will be passed: then class scores are not needed.
 
@@ -275,6 +283,8 @@ def methods_for(
         >>> methods_for(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))[:3]
         ['gradcam', 'gradcam++', 'layercam']
     """
+    if isinstance(model, LoadedModel):
+        model = model.model
     own = _sequence_methods(model)
     if isinstance(model, Captioner):
         return own

@@ -158,7 +158,7 @@ class _Layout:
 
 
 def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None) -> FeatureLayer:
-    """Return layout and grid of the output of a module, measured with changed image blocks.
+    """Return layout and grid of the output of a module, measured by perturbing blocks of the image.
 
     Args:
         explained: The model.

@@ -85,7 +85,7 @@ def split_prefix_tokens(
     image_size: tuple[int, int],
     observed_grids: Sequence[Grid],
 ) -> tuple[tuple[str, ...], Grid] | None:
-    """Return the prefix tokens among a number of tokens, and the grid of the others.
+    """Split tokens into prefix tokens and the grid of the others.
 
     Returns None if the others form no grid.
 

@@ -13,7 +13,7 @@ from visattn.io.run_directory import find_run, run_checkpoint
 if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
     from torch import nn
 
-    from visattn.models.backbones.pretrained import LoadedModel
+    from visattn.models.backbones.loaded_model import LoadedModel
     from visattn.recording.model_info import ExplainedModel
 
 

@@ -2,8 +2,10 @@ from .huggingface import (
     huggingface_transform as huggingface_transform,
     load_huggingface_model as load_huggingface_model,
 )
-from .pretrained import (
+from .loaded_model import (
     LoadedModel as LoadedModel,
+)
+from .pretrained import (
     close_matches as close_matches,
     load_timm_model as load_timm_model,
     load_torchvision_model as load_torchvision_model,

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torchvision.transforms import InterpolationMode, v2
 
-from visattn.models.backbones.pretrained import LoadedModel, unique_names
+from visattn.models.backbones.loaded_model import LoadedModel
+from visattn.models.backbones.pretrained import unique_names
 from visattn.models.serialization.state_dicts import read_state_dict
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.model_config import vision_tower

@@ -1,8 +1,7 @@
 """Models of timm and torchvision by name, with their preprocessing and class names."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -12,31 +11,12 @@ from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from torch import nn
 from torchvision.models import ResNet18_Weights, get_model, get_model_weights, list_models
 
+from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.timm_weights import (
     create_timm_backbone,
     load_timm_weights,
     load_weights,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedModel:
-    """A loaded model with its preprocessing and class names.
-
-    Args:
-        model: The model, in evaluation mode, on the CPU.
-        transform: Preprocessing of PIL images, if the library defines it; None if the input size,
-            mean and std of the model suffice.
-        class_names: Unique names of the classes, or () if unknown.
-        weights: `random`, `pretrained`, or the file that they come from.
-        notes: What was removed, converted or assumed during loading, in sentences.
-    """
-
-    model: nn.Module
-    transform: Callable[..., Any] | None
-    class_names: tuple[str, ...]
-    weights: str
-    notes: tuple[str, ...] = ()
 
 
 def load_timm_model(

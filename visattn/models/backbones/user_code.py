@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from visattn.io.messages import user_code_location
-from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.timm_weights import load_weights
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

@@ -139,7 +139,7 @@ def _mapped(source: Path) -> Any:
 
 
 def _check_contents(checkpoint: Any, source: Path) -> None:
-    """Refuse what does not say its model, or whose weights cannot be used."""
+    """Raise unless the checkpoint has a model description and weights that can be loaded."""
     if not isinstance(checkpoint, dict) or not checkpoint.get("visattn"):
         raise ValueError(f"{source} is no checkpoint of visattn's; `visattn fit` writes them")
     described, state = checkpoint["visattn"], checkpoint.get("state_dict")

@@ -77,7 +77,7 @@ def _wrong_loop(loop: Any) -> str:
 
 
 def _wrong_kind(value: Any, name: str, kind: type) -> str:
-    """Return what is wrong where something is not of a kind; the integers here count something."""
+    """Return the error message if a value is not of type `kind`; integers must not be negative."""
     if value is None:
         return f"{name} is missing"
     if type(value) is not kind:
@@ -119,7 +119,7 @@ def _check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any], name: st
 
 
 def _check_alike(saved: Any, fresh: Any, name: str) -> None:
-    """Refuse a value of another kind; numbers are alike, and what is not known yet is any."""
+    """Raise if the types of two values differ; int and float match, None matches any type."""
     if saved is None or fresh is None:
         return
     if isinstance(fresh, dict) and isinstance(saved, dict):

@@ -109,7 +109,7 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The vocabulary, and that there are reference captions."""
+        """Values for the task: the vocabulary and the kind of annotations."""
         return {"words": list(self.vocabulary.words), "annotations": ["references"]}
 
     @property

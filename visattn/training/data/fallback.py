@@ -25,7 +25,7 @@ class ReadFallbackDataModule(DataModule):
     _num_reported = 0
 
     def train_fallback(self, count: int, file_name: Callable[[int], object]) -> ReadFallback | None:
-        """Return the replacement of training images; None if an unreadable one is an error.
+        """Return the replacement of unreadable training images; None if they raise an error.
 
         Args:
             count: Number of training images.
