@@ -1,4 +1,4 @@
-"""Means, maxima, norms and deviations over axes, against loops and torch's plainer ways."""
+"""Means, maxima, norms and standard deviations against loops and torch."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("over", [(1,), (2,), (3,), (2, 3)])
-def test_means_and_their_slopes_are_torchs(over: tuple[int, ...]) -> None:
+def test_mean_and_its_gradient_match_torch(over: tuple[int, ...]) -> None:
     x = numbers(2, 3, 5, 7).requires_grad_()
     got, wanted = fast_mean(x, over), x.mean(over)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-14)
@@ -31,7 +31,7 @@ def test_means_and_their_slopes_are_torchs(over: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("axis", [1, 2, 3])
-def test_maxima_are_the_same_with_and_without_a_slope(axis: int) -> None:
+def test_maxima_agree_with_and_without_gradients(axis: int) -> None:
     x = numbers(2, 3, 5, 7)
     wanted = x.movedim(axis, 0)
     largest = wanted[0]
@@ -46,7 +46,7 @@ def test_maxima_are_the_same_with_and_without_a_slope(axis: int) -> None:
     assert torch.equal(learning.grad, (x == largest.unsqueeze(axis)).double())
 
 
-def test_of_equal_maxima_one_takes_the_slope() -> None:
+def test_one_of_equal_maxima_takes_the_gradient() -> None:
     x = torch.zeros(1, 1, 3, 5, requires_grad=True)
     fast_amax(x, 3).sum().backward()
     assert x.grad is not None
@@ -55,15 +55,13 @@ def test_of_equal_maxima_one_takes_the_slope() -> None:
 
 
 @given(offset=st.floats(-1e3, 1e3), scale=st.floats(1e-3, 1e3))
-def test_deviations_do_not_know_the_offset_and_follow_the_scale(
-    offset: float, scale: float
-) -> None:
+def test_std_is_shift_invariant_and_scale_equivariant(offset: float, scale: float) -> None:
     x = numbers(2, 3, 5, 7)
     moved = channel_stds(scale * x + offset, eps=0.0)
     torch.testing.assert_close(moved, scale * channel_stds(x, eps=0.0))
 
 
-def test_deviations_are_those_of_the_places_at_hand() -> None:
+def test_channel_std_and_norm_match_a_loop() -> None:
     x = numbers(2, 3, 5, 7)
     for b in range(2):
         for c in range(3):
@@ -76,7 +74,7 @@ def test_deviations_are_those_of_the_places_at_hand() -> None:
             )
 
 
-def test_equal_places_have_finite_slopes() -> None:
+def test_constant_maps_have_finite_gradients() -> None:
     x = torch.full((2, 3, 1, 1), 4.0, requires_grad=True)
     (channel_stds(x).sum() + channel_norms(x - x).sum()).backward()
     assert x.grad is not None
@@ -96,7 +94,7 @@ def test_half_precision_does_not_overflow(kind: torch.dtype) -> None:
     )
 
 
-def test_they_have_the_right_slopes() -> None:
+def test_gradients() -> None:
     x = numbers(2, 3, 2, 3).requires_grad_()
     assert torch.autograd.gradcheck(channel_stds, x)
     assert torch.autograd.gradcheck(channel_norms, x)

@@ -1,4 +1,4 @@
-"""Views under an affine map: against a loop, torch's own grid, and where their frame lies."""
+"""Affine sampling against a loop, torch's grid, and the area of sampled regions."""
 
 import math
 
@@ -29,7 +29,7 @@ def poses(count: int = 3, *, size: float = 0.3, seed: int = 0) -> Tensor:
 
 
 @BOTH
-def test_the_view_is_the_equation(align_corners: bool) -> None:
+def test_affine_sample_matches_the_equation(align_corners: bool) -> None:
     height, width = 5, 7
     x, pose = numbers(2, 3, height, width), poses(2)
     view = affine_sample(x, pose, align_corners=align_corners)
@@ -58,7 +58,7 @@ def test_the_view_is_the_equation(align_corners: bool) -> None:
 
 
 @BOTH
-def test_the_grid_is_torchs(align_corners: bool) -> None:
+def test_affine_grid_matches_torch(align_corners: bool) -> None:
     x, pose = numbers(3, 2, *SIZE), poses()
     grid = affine_grid(pose, [3, 2, *SIZE], align_corners=align_corners)
     expected = grid_sample(x, grid, align_corners=align_corners)
@@ -67,7 +67,7 @@ def test_the_grid_is_torchs(align_corners: bool) -> None:
 
 @BOTH
 @pytest.mark.parametrize(("size", "bound"), [(SIZE, 1e-6), ((53, 31), 53 * 1.3e-7)])
-def test_the_identity_is_the_identity_where_it_is_not_square(
+def test_identity_pose_is_the_identity_on_non_square_maps(
     align_corners: bool, size: tuple[int, int], bound: float
 ) -> None:
     x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
@@ -77,7 +77,7 @@ def test_the_identity_is_the_identity_where_it_is_not_square(
 
 @BOTH
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_half_precision_is_sampled_in_full(align_corners: bool, kind: torch.dtype) -> None:
+def test_half_precision_is_sampled_in_float32(align_corners: bool, kind: torch.dtype) -> None:
     x, pose = torch.randn(3, 2, 101, 211), poses().to(kind)
     view = affine_sample(x.to(kind), pose, align_corners=align_corners)
     full = affine_sample(x.to(kind).float(), pose.float(), align_corners=align_corners)
@@ -88,21 +88,24 @@ def test_half_precision_is_sampled_in_full(align_corners: bool, kind: torch.dtyp
 @BOTH
 @given(seed=st.integers(0, 99))
 @settings(max_examples=10)
-def test_corners_lie_where_the_view_ends(align_corners: bool, seed: int) -> None:
+def test_corners_match_the_sampled_grid(align_corners: bool, seed: int) -> None:
     """On a ramp the view tells where each of its pixels came from; its edge is half a step on."""
     height, width = SIZE
     pose = poses(1, size=0.1, seed=seed)
     rows = torch.arange(height, dtype=torch.float64).add(0.5)[:, None].expand(SIZE)
     columns = torch.arange(width, dtype=torch.float64).add(0.5).expand(SIZE)
     ramp = torch.stack((columns, rows))[None]
-    seen = affine_sample(ramp, pose * 0.7, align_corners=align_corners)[0]
-    down, across = (seen[:, 1, 0] - seen[:, 0, 0]) / 2, (seen[:, 0, 1] - seen[:, 0, 0]) / 2
+    sampled = affine_sample(ramp, pose * 0.7, align_corners=align_corners)[0]
+    down, across = (
+        (sampled[:, 1, 0] - sampled[:, 0, 0]) / 2,
+        (sampled[:, 0, 1] - sampled[:, 0, 0]) / 2,
+    )
     expected = torch.stack(
         (
-            seen[:, 0, 0] - across - down,
-            seen[:, 0, -1] + across - down,
-            seen[:, -1, -1] + across + down,
-            seen[:, -1, 0] - across + down,
+            sampled[:, 0, 0] - across - down,
+            sampled[:, 0, -1] + across - down,
+            sampled[:, -1, -1] + across + down,
+            sampled[:, -1, 0] - across + down,
         )
     )
     [corners] = affine_corners(pose * 0.7, SIZE, align_corners=align_corners)
@@ -111,7 +114,7 @@ def test_corners_lie_where_the_view_ends(align_corners: bool, seed: int) -> None
 
 @BOTH
 @pytest.mark.parametrize("size", [(11, 17), (1, 7), (1, 1)])
-def test_the_identity_shows_all(align_corners: bool, size: tuple[int, int]) -> None:
+def test_identity_region_covers_everything(align_corners: bool, size: tuple[int, int]) -> None:
     height, width = size
     whole = [[0.0, 0.0], [width, 0.0], [width, height], [0.0, height]]
     pose = torch.eye(2, 3)[None]
@@ -122,7 +125,7 @@ def test_the_identity_shows_all(align_corners: bool, size: tuple[int, int]) -> N
 
 
 @BOTH
-def test_an_upright_region_has_the_area_of_its_frame(align_corners: bool) -> None:
+def test_axis_aligned_region_has_the_area_of_its_frame(align_corners: bool) -> None:
     pose = torch.tensor([[[0.53, 0.0, 0.11], [0.0, 0.37, -0.2]]], dtype=torch.float64)
     [[left, top], _, [right, bottom], _] = affine_corners(pose, SIZE, align_corners=align_corners)[
         0
@@ -138,7 +141,7 @@ def test_an_upright_region_has_the_area_of_its_frame(align_corners: bool) -> Non
 @BOTH
 @given(angle=st.floats(0, 2 * math.pi), seed=st.integers(0, 9))
 @settings(max_examples=20)
-def test_a_turned_region_has_nearly_the_area_of_its_frame(
+def test_rotated_region_has_nearly_the_area_of_its_frame(
     align_corners: bool, angle: float, seed: int
 ) -> None:
     scale, turn = 0.4, torch.tensor([math.cos(angle), -math.sin(angle), 0.05])
@@ -150,13 +153,13 @@ def test_a_turned_region_has_nearly_the_area_of_its_frame(
     assert float(region.sum()) == pytest.approx(area, rel=0.02)
 
 
-def test_a_view_without_area_shows_nothing() -> None:
+def test_degenerate_pose_has_an_empty_region() -> None:
     for pose in (torch.zeros(1, 2, 3), torch.tensor([[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])):
         assert not affine_coverage(pose, SIZE).any()
 
 
 @pytest.mark.parametrize("size", [(5, 7), (13, 2), (1, 1)])
-def test_coarse_pools_are_means_under_tents(size: tuple[int, int]) -> None:
+def test_coarse_pooling_is_a_tent_weighted_mean(size: tuple[int, int]) -> None:
     x = numbers(2, 3, *size)
     pools = tent_pool(x, num_cells=4)
 
@@ -174,12 +177,12 @@ def test_coarse_pools_are_means_under_tents(size: tuple[int, int]) -> None:
             torch.testing.assert_close(pools[:, :, i, j], expected)
 
 
-def test_a_grid_without_cells_is_refused() -> None:
+def test_empty_grid_is_refused() -> None:
     with pytest.raises(ValueError, match="cells must be at least 1, got 0"):
         tent_pool(numbers(2, 3, 5, 7), num_cells=0)
 
 
-def test_all_have_the_right_slope() -> None:
+def test_gradients() -> None:
     x, pose = numbers(1, 1, 3, 5).requires_grad_(), poses(1, size=0.11).requires_grad_()
     assert torch.autograd.gradcheck(affine_sample, (x, pose))
     assert torch.autograd.gradcheck(tent_pool, (x,))

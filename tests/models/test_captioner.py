@@ -1,4 +1,4 @@
-"""Search with a real captioner: its maps, its words, its independence of the batch."""
+"""Caption search with a real captioner against teacher forcing."""
 
 from typing import Any
 
@@ -33,45 +33,45 @@ def images(count: int) -> torch.Tensor:
     return torch.randint(256, (count, 3, 16, 40), dtype=torch.uint8, generator=random)
 
 
-def said(found: BeamSearchOutput[AttentionStep], image: int, rank: int) -> list[int]:
-    return found.tokens[image, rank, : found.lengths[image, rank]].tolist()
+def said(result: BeamSearchOutput[AttentionStep], image: int, rank: int) -> list[int]:
+    return result.tokens[image, rank, : result.lengths[image, rank]].tolist()
 
 
 @torch.no_grad()
-def test_maps_and_words_are_those_of_reading_the_caption(model: ShowAttendTell) -> None:
-    found = model.search(model.encoder(images(5)), beam_size=7, num_captions=5, max_length=11)
-    told = sorted(
+def test_search_matches_teacher_forcing_of_its_captions(model: ShowAttendTell) -> None:
+    result = model.search(model.encoder(images(5)), beam_size=7, num_captions=5, max_length=11)
+    hypotheses = sorted(
         (
-            (image, rank, [START, *said(found, image, rank)])
+            (image, rank, [START, *said(result, image, rank)])
             for image in range(5)
             for rank in range(5)
         ),
-        key=lambda one: -len(one[2]),
+        key=lambda hypothesis: -len(hypothesis[2]),
     )
-    captions = torch.zeros(25, max(len(words) for *_, words in told), dtype=torch.long)
-    for row, (*_, words) in zip(captions, told, strict=True):
+    captions = torch.zeros(25, max(len(words) for *_, words in hypotheses), dtype=torch.long)
+    for row, (*_, words) in zip(captions, hypotheses, strict=True):
         row[: len(words)] = torch.tensor(words)
-    lengths = torch.tensor([len(words) for *_, words in told])
-    owners = torch.tensor([image for image, *_ in told])
+    lengths = torch.tensor([len(words) for *_, words in hypotheses])
+    owners = torch.tensor([image for image, *_ in hypotheses])
     read = model.teacher_force(model.encoder(images(5)), captions, lengths, owners)
     changed = 0
-    for row, (image, rank, words) in enumerate(told):
+    for row, (image, rank, words) in enumerate(hypotheses):
         mine, count = read.rows == row, len(words) - 1
         spoken = read.logits[mine].log_softmax(-1)
         at = (image, rank, slice(count))
-        weights, gates = found.attention_steps.weights[at], found.attention_steps.gate[at]
+        weights, gates = result.attention_steps.weights[at], result.attention_steps.gate[at]
         torch.testing.assert_close(weights, read.attention.weights[mine][:count], atol=1e-5, rtol=0)
         torch.testing.assert_close(gates, read.attention.gate[mine][:count], atol=1e-5, rtol=0)
         each = spoken[range(count), words[1:]]
-        torch.testing.assert_close(found.log_probs[at], each, atol=1e-5, rtol=1e-5)
-        score = each.sum() + (spoken[-1, END] if found.finished[image, rank] else 0)
-        torch.testing.assert_close(found.scores[image, rank], score, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(result.log_probs[at], each, atol=1e-5, rtol=1e-5)
+        score = each.sum() + (spoken[-1, END] if result.finished[image, rank] else 0)
+        torch.testing.assert_close(result.scores[image, rank], score, atol=1e-4, rtol=1e-5)
         changed += int(count > 1 and bool((weights[0] - weights[1]).abs().max() > 1e-2))
     assert changed > 12  # the test sees something only if the maps differ from word to word
 
 
 @torch.no_grad()
-def test_a_image_does_not_feel_its_batch(model: ShowAttendTell) -> None:
+def test_search_is_independent_of_the_batch(model: ShowAttendTell) -> None:
     seven, order = images(7), [3, 0, 6, 5, 1, 4, 2]
     together = model.search(model.encoder(seven), beam_size=5, num_captions=3, max_length=13)
     shuffled = model.search(model.encoder(seven[order]), beam_size=5, num_captions=3, max_length=13)
@@ -95,8 +95,8 @@ def test_a_image_does_not_feel_its_batch(model: ShowAttendTell) -> None:
 
 
 @torch.no_grad()
-def test_a_beam_of_one_is_greedy(model: ShowAttendTell) -> None:
-    found = model.search(model.encoder(images(3)), beam_size=1, max_length=11, min_length=0)
+def test_beam_size_1_is_greedy(model: ShowAttendTell) -> None:
+    result = model.search(model.encoder(images(3)), beam_size=1, max_length=11, min_length=0)
     for image in range(3):
         state, words = model.start(model.encoder(images(3)[image : image + 1])), [START]
         while len(words) <= 11:
@@ -105,23 +105,23 @@ def test_a_beam_of_one_is_greedy(model: ShowAttendTell) -> None:
             words.append(int(logits.argmax()))
             if words[-1] == END:
                 break
-        assert said(found, image, 0) == [word for word in words[1:] if word != END]
+        assert said(result, image, 0) == [word for word in words[1:] if word != END]
 
 
 @torch.no_grad()
-def test_pad_start_and_unknown_are_never_said(model: ShowAttendTell) -> None:
+def test_pad_start_and_unknown_are_never_generated(model: ShowAttendTell) -> None:
     model.decoder.output.bias[[0, START, UNKNOWN]] = 100.0
-    found = model.search(model.encoder(images(5)), beam_size=3, num_captions=3, max_length=7)
-    assert found.scores.isfinite().all()
-    assert not set(found.tokens.flatten().tolist()) & {0, START, UNKNOWN}
+    result = model.search(model.encoder(images(5)), beam_size=3, num_captions=3, max_length=7)
+    assert result.scores.isfinite().all()
+    assert not set(result.tokens.flatten().tolist()) & {0, START, UNKNOWN}
 
 
 @pytest.mark.parametrize("words", [("red", "blue"), SPECIAL_TOKENS[::-1], ()])
-def test_a_vocabulary_begins_with_the_specials(words: tuple[str, ...]) -> None:
+def test_vocabulary_begins_with_special_tokens(words: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="must begin with <pad>, <start>, <end>, <unknown>"):
         ShowAttendTell(words, SmallEncoder((16, 40), channels=12))
 
 
-def test_a_captioner_is_abstract() -> None:
+def test_captioner_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Captioner(SPECIAL_TOKENS, SmallEncoder((16, 40), channels=12))  # type: ignore[abstract]

@@ -1,4 +1,4 @@
-"""From bytes to a grid of features: what goes in, what comes out, where a feature looks."""
+"""Encoders: normalization, feature grids, receptive fields."""
 
 import pytest
 import torch
@@ -33,13 +33,13 @@ def noise(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @given(height=SIDES, width=SIDES)
-def test_the_grid_is_what_comes_out(height: int, width: int) -> None:
+def test_grid_size_matches_the_output(height: int, width: int) -> None:
     encoder = SmallEncoder((height, width), channels=12).eval()
     features = encoder(noise(2, 3, height, width))
     assert features.shape == (2, encoder.channels, *encoder.grid_size)
 
 
-def test_a_trained_encoder_keeps_its_one_grid() -> None:
+def test_trained_encoder_has_a_fixed_grid() -> None:
     encoder = SmallEncoder((16, 40), channels=12).eval()
     images = noise(3, 3, 16, 40)
     with torch.no_grad():
@@ -51,9 +51,7 @@ def test_a_trained_encoder_keeps_its_one_grid() -> None:
 
 
 @given(fine=st.tuples(SMALL, SMALL), times=st.tuples(SMALL, SMALL), seed=st.integers(0, 99))
-def test_a_coarser_grid_is_repeated_where_it_lay(
-    fine: tuple[int, int], times: tuple[int, int], seed: int
-) -> None:
+def test_coarser_grid_is_repeated(fine: tuple[int, int], times: tuple[int, int], seed: int) -> None:
     rows, columns = fine[0] * times[0], fine[1] * times[1]
     encoder = TwoStages((3, rows, columns), (2, *fine))
     random = torch.Generator().manual_seed(seed)
@@ -66,7 +64,7 @@ def test_a_coarser_grid_is_repeated_where_it_lay(
             assert torch.equal(joined[:, 3:, y, x], far[:, :, y // times[0], x // times[1]])
 
 
-def test_between_grids_that_do_not_divide_features_are_interpolated() -> None:
+def test_non_divisible_grids_are_interpolated() -> None:
     encoder = TwoStages((1, 5, 3), (1, 2, 1))
     joined = encoder.merge_stages((torch.zeros(1, 1, 5, 3), torch.tensor([[[[0.0], [10.0]]]])))
     # Middles of the 5 rows, 0.1 to 0.9, between those of the 2 rows, 0.25 and 0.75.
@@ -74,7 +72,7 @@ def test_between_grids_that_do_not_divide_features_are_interpolated() -> None:
     torch.testing.assert_close(joined[0, 1], expected)
 
 
-def test_shortened_grids_are_joined_in_the_precision_of_the_encoder() -> None:
+def test_pooled_grids_keep_the_dtype_of_the_encoder() -> None:
     encoder = TwoStages((2, 3, 3), (1, 1, 1))
     short = torch.rand(1, 2, 3, 3).half(), torch.rand(1, 1, 1, 1).half()
     joined = encoder.merge_stages(short)
@@ -95,23 +93,23 @@ def test_grids_of_another_encoder_are_refused(shapes: list[tuple[int, int, int]]
         encoder.merge_stages([torch.zeros(5, *shape) for shape in shapes])
 
 
-def test_bytes_are_normalized_once() -> None:
+def test_uint8_images_are_normalized_once() -> None:
     encoder = SmallEncoder((8, 8), channels=4, mean=(0.0, 0.5, 1.0), std=(1.0, 0.5, 0.25))
     ends = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 1, 1)
     expected = torch.tensor([[0.0, -1.0, -4.0], [1.0, 1.0, 0.0]])
     torch.testing.assert_close(encoder.normalize(ends)[:, :, 0, 0], expected)
 
 
-def test_other_images_give_other_features() -> None:
+def test_different_images_have_different_features() -> None:
     encoder = SmallEncoder((16, 40), channels=12).eval()
     with torch.no_grad():
-        one, other = encoder(noise(2, 3, 16, 40))
-        assert (one - other).abs().max() > 0.1
-        torch.testing.assert_close(encoder(noise(2, 3, 16, 40)[1:])[0], other)
+        first, second = encoder(noise(2, 3, 16, 40))
+        assert (first - second).abs().max() > 0.1
+        torch.testing.assert_close(encoder(noise(2, 3, 16, 40)[1:])[0], second)
 
 
 @pytest.mark.parametrize("coordinates", [True, False])
-def test_coordinates_tell_where(*, coordinates: bool) -> None:
+def test_coordinate_channels_encode_the_position(*, coordinates: bool) -> None:
     encoder = SmallEncoder((64, 128), channels=12, coord_scale=coordinates).eval()
     with torch.no_grad():
         features = encoder(torch.full((1, 3, 64, 128), 90, dtype=torch.uint8))
@@ -119,7 +117,7 @@ def test_coordinates_tell_where(*, coordinates: bool) -> None:
     assert torch.allclose(inner, inner[:, :1].expand_as(inner), atol=1e-5) != coordinates
 
 
-def test_a_feature_looks_at_its_own_cell_evenly() -> None:
+def test_receptive_field_is_symmetric_around_its_cell() -> None:
     encoder = SmallEncoder((104, 104), channels=4, coord_scale=False).eval()
     for parameter in encoder.parameters():
         torch.nn.init.ones_(parameter)  # every path counts, none cancels
@@ -128,14 +126,14 @@ def test_a_feature_looks_at_its_own_cell_evenly() -> None:
     image = torch.ones(1, 3, 104, 104, requires_grad=True)
     encoder.forward_features(image)[0][0, 0, 6, 6].backward()
     assert image.grad is not None
-    seen = image.grad[0, 0]
-    rows = (seen.sum(1) > 0).nonzero()[:, 0].tolist()
+    gradient = image.grad[0, 0]
+    rows = (gradient.sum(1) > 0).nonzero()[:, 0].tolist()
     assert rows == list(range(6 * 8 + 4 - 27, 6 * 8 + 4 + 27))  # 54 around the middle of the cell
-    torch.testing.assert_close(seen, seen.T)
-    torch.testing.assert_close(seen[rows], seen[rows].flip(0))
+    torch.testing.assert_close(gradient, gradient.T)
+    torch.testing.assert_close(gradient[rows], gradient[rows].flip(0))
 
 
-def test_the_encoder_follows_the_precision_of_its_weights() -> None:
+def test_encoder_output_has_the_dtype_of_its_weights() -> None:
     encoder = SmallEncoder((16, 24), channels=4).double()
     assert encoder(noise(2, 3, 16, 24)).dtype == torch.float64
     assert not {"shift", "scale"} & set(encoder.state_dict())
@@ -152,11 +150,11 @@ def test_the_encoder_follows_the_precision_of_its_weights() -> None:
         ({"img_size": (16, 20)}, "multiples of 8"),
     ],
 )
-def test_nonsense_is_refused(arguments: dict, reason: str) -> None:
+def test_invalid_options_are_refused(arguments: dict, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         SmallEncoder(**{"img_size": (16, 16), **arguments})
 
 
-def test_an_encoder_is_abstract() -> None:
+def test_encoder_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         ImageEncoder((8, 8), (0, 0, 0), (1, 1, 1))  # type: ignore[abstract]

@@ -70,36 +70,39 @@ def by_hand(images: Tensor, model: ImageClassifier | ImageEncoder) -> Tensor:
 def test_normalized_floats_equal_uint8_and_take_gradients(name: str) -> None:
     torch.manual_seed(3)
     model = MODELS[name]().eval()
-    given = pixels(model, len(model.mean))
-    floats = by_hand(given, model).requires_grad_()
+    uint8_images = pixels(model, len(model.mean))
+    floats = by_hand(uint8_images, model).requires_grad_()
     output = model(floats)
-    torch.testing.assert_close(output, model(given))
+    torch.testing.assert_close(output, model(uint8_images))
     (gradient,) = torch.autograd.grad(output.square().sum(), floats)
     assert gradient.isfinite().all()
     assert gradient.abs().sum() > 0
     with torch.autocast("cpu", torch.bfloat16):
-        assert model(given).isfinite().all()
+        assert model(uint8_images).isfinite().all()
         assert model(floats).isfinite().all()
     half = model.bfloat16()
-    assert half(given).dtype == half(floats.detach().bfloat16()).dtype == torch.bfloat16
+    assert half(uint8_images).dtype == half(floats.detach().bfloat16()).dtype == torch.bfloat16
 
 
-def test_a_model_from_timm_equals_it_on_floats() -> None:
+def test_converted_timm_model_matches_on_floats() -> None:
     source = timm.create_model("test_vit", num_classes=5).eval()
     floats = torch.randn(2, 3, 160, 160, generator=torch.Generator().manual_seed(2))
-    found = VisionTransformer.from_timm(source).eval()(floats)
-    torch.testing.assert_close(found, source(floats), rtol=1e-4, atol=1e-5)
+    result = VisionTransformer.from_timm(source).eval()(floats)
+    torch.testing.assert_close(result, source(floats), rtol=1e-4, atol=1e-5)
 
 
-def test_gray_networks_make_normalized_colors_gray() -> None:
+def test_gray_models_convert_normalized_rgb_to_gray() -> None:
     model = MODELS["gray glimpses"]()
-    given = pixels(model, 3)
+    uint8_images = pixels(model, 3)
     torch.testing.assert_close(
-        model.normalize(by_hand(given, model)), model.normalize(given), rtol=1e-4, atol=1e-5
+        model.normalize(by_hand(uint8_images, model)),
+        model.normalize(uint8_images),
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 
-def test_what_is_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_dtypes_and_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
     for make in (MODELS["small encoder"], MODELS["vit"]):
         model = make().eval()
@@ -111,17 +114,17 @@ def test_what_is_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         model(pixels(model) / 255)  # within what normalized images may hold
 
 
-def test_floats_pass_transforms_of_torch_func_and_traces() -> None:
+def test_float_images_work_with_torch_func_and_tracing() -> None:
     model: nn.Module = MODELS["attention resnet"]().eval()
     floats = by_hand(pixels(model), model)
-    one = torch.func.vmap(lambda image: model(image[None])[0])(floats)
-    torch.testing.assert_close(one, model(floats))
+    per_image = torch.func.vmap(lambda image: model(image[None])[0])(floats)
+    torch.testing.assert_close(per_image, model(floats))
     exported = torch.export.export(model, (floats,)).module()
     torch.testing.assert_close(exported(floats), model(floats))
 
 
 @pytest.mark.parametrize("size", [(2**20, 2**20), (4096, 4099)])
-def test_the_product_of_both_sides_is_bounded(size: tuple[int, int]) -> None:
+def test_image_area_is_bounded(size: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):
         SmallEncoder(size)
     with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):

@@ -1,4 +1,4 @@
-"""Attention of CNN blocks on grids, against loops in float64."""
+"""Criss-cross, double and channel attention against loops in float64."""
 
 from math import exp
 
@@ -20,9 +20,9 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize(("height", "width"), [(3, 5), (1, 7), (5, 1), (1, 1)])
-def test_crisscross_is_one_softmax_over_both_lines(height: int, width: int) -> None:
+def test_criss_cross_is_a_softmax_over_row_and_column(height: int, width: int) -> None:
     q, k, v = (numbers(2, c, height, width, seed=c) for c in (2, 2, 3))
-    seen, weights = criss_cross_attention(q, k, v, need_weights=True)
+    output, weights = criss_cross_attention(q, k, v, need_weights=True)
     assert weights is not None
     shaped = weights.unflatten(2, (height, width)).unflatten(1, (height, width))
     for b in range(2):
@@ -35,28 +35,28 @@ def test_crisscross_is_one_softmax_over_both_lines(height: int, width: int) -> N
                 for (u, w), score in zip(lines, raw, strict=True):
                     expected[u, w] = score / sum(raw)
                 torch.testing.assert_close(shaped[b, y, x], expected)
-                given = sum(expected[u, w] * v[b, :, u, w] for u, w in lines)
-                torch.testing.assert_close(seen[b, :, y, x], given)
+                weighted_sum = sum(expected[u, w] * v[b, :, u, w] for u, w in lines)
+                torch.testing.assert_close(output[b, :, y, x], weighted_sum)
 
 
-def test_crisscross_values_do_not_depend_on_who_looks() -> None:
+def test_criss_cross_values_agree_with_and_without_weights() -> None:
     q, k, v = (numbers(2, c, 7, 11, seed=c).float() for c in (3, 3, 5))
-    seen, none = criss_cross_attention(q, k, v)
+    output, none = criss_cross_attention(q, k, v)
     looked, weights = criss_cross_attention(q, k, v, need_weights=True)
     assert none is None
     assert weights is not None
-    assert torch.equal(seen, looked)
-    torch.testing.assert_close((weights @ v.flatten(2).mT).mT.unflatten(2, (7, 11)), seen)
+    assert torch.equal(output, looked)
+    torch.testing.assert_close((weights @ v.flatten(2).mT).mT.unflatten(2, (7, 11)), output)
 
 
-def test_crisscross_has_the_right_slope() -> None:
+def test_criss_cross_gradients() -> None:
     q, k, v = (numbers(1, c, 2, 3, seed=c).requires_grad_() for c in (2, 2, 3))
     assert torch.autograd.gradcheck(lambda *parts: criss_cross_attention(*parts)[0], (q, k, v))
 
 
-def test_double_attention_gathers_over_places_and_picks_over_descriptors() -> None:
+def test_double_attention_matches_the_equation() -> None:
     features, gather, distribute = numbers(2, 5, 11), numbers(2, 3, 11, seed=1), numbers(2, 3, 11)
-    seen, (gathering, distributing) = double_attention(features, gather, distribute)
+    output, (gathering, distributing) = double_attention(features, gather, distribute)
     for b in range(2):
         descriptors = []
         for k in range(3):
@@ -67,12 +67,12 @@ def test_double_attention_gathers_over_places_and_picks_over_descriptors() -> No
         for n in range(11):
             raw = [exp(distribute[b, k, n]) for k in range(3)]
             expected = sum(raw[k] / sum(raw) * descriptors[k] for k in range(3))
-            torch.testing.assert_close(seen[b, :, n], expected)
+            torch.testing.assert_close(output[b, :, n], expected)
             picked = torch.tensor(raw).double() / sum(raw)
             torch.testing.assert_close(distributing[b, :, n], picked)
 
 
-def test_each_image_attends_to_itself_alone() -> None:
+def test_images_of_a_batch_are_independent() -> None:
     parts = numbers(3, 5, 7), numbers(3, 2, 7, seed=1), numbers(3, 2, 7, seed=2)
     together, _ = double_attention(*parts)
     alone, _ = double_attention(*(part[1:2] for part in parts))
@@ -80,7 +80,7 @@ def test_each_image_attends_to_itself_alone() -> None:
 
 
 @pytest.mark.parametrize("inverted", [False, True])
-def test_channel_affinity_is_the_softmax_of_products(inverted: bool) -> None:
+def test_channel_attention_is_a_softmax_of_products(inverted: bool) -> None:
     features = numbers(2, 5, 7) / 3
     weights = channel_affinity(features, inverted=inverted)
     for b in range(2):
@@ -94,7 +94,7 @@ def test_channel_affinity_is_the_softmax_of_products(inverted: bool) -> None:
 
 
 @given(seed=st.integers(0, 99))
-def test_equal_channels_attend_most_to_each_other(seed: int) -> None:
+def test_equal_channels_have_the_largest_weights(seed: int) -> None:
     features = numbers(1, 4, 13, seed=seed)
     features = features / features.norm(dim=-1, keepdim=True)
     features[:, 3] = features[:, 0]
@@ -104,7 +104,7 @@ def test_equal_channels_attend_most_to_each_other(seed: int) -> None:
     assert (channel_affinity(features, inverted=True)[0, 0, 3] <= weights[0, 3]).all()
 
 
-def test_sums_over_many_places_survive_half_precision() -> None:
+def test_half_precision_does_not_overflow_over_many_positions() -> None:
     loud = 6 * numbers(1, 3, 4000).half()  # sums of squares of 144 000, float16 ends at 65 504
     weights = channel_affinity(loud)
     assert weights.dtype == torch.float16

@@ -1,4 +1,4 @@
-"""What is picked at random comes as often as its weight says, and its weight learns from it."""
+"""Hard attention: sampling frequencies match the weights, expected gradients are exact."""
 
 import torch
 from hypothesis import given, strategies as st
@@ -18,27 +18,27 @@ def seeded(seed: int = 0) -> torch.Generator:
 WEIGHTS, VALUES = numbers(2, 5, 7).softmax(-1), numbers(2, 7, 3, seed=1)
 
 
-def test_soft_selection_is_the_mean() -> None:
+def test_soft_attention_is_the_weighted_mean() -> None:
     expected = torch.einsum("bnm,bme->bne", WEIGHTS, VALUES)
     torch.testing.assert_close(soft_attention(WEIGHTS, VALUES), expected)
 
 
-def test_hard_selection_is_the_value_at_its_place() -> None:
-    seen, places, spoken = hard_attention(WEIGHTS, VALUES, generator=seeded())
+def test_hard_attention_is_the_value_at_the_sampled_position() -> None:
+    selected, places, spoken = hard_attention(WEIGHTS, VALUES, generator=seeded())
     for b in range(2):
         for n in range(5):
             place = int(places[b, n])
-            assert torch.equal(seen[b, n], VALUES[b, place])
+            assert torch.equal(selected[b, n], VALUES[b, place])
             torch.testing.assert_close(spoken[b, n], WEIGHTS[b, n, place].log())
 
 
-def test_the_seed_decides() -> None:
+def test_samples_depend_on_the_seed() -> None:
     picks = [hard_attention(WEIGHTS, VALUES, generator=seeded(seed)).indices for seed in (3, 3, 4)]
     assert torch.equal(picks[0], picks[1])
     assert not torch.equal(picks[0], picks[2])
 
 
-def test_places_come_as_often_as_they_weigh() -> None:
+def test_sampling_frequencies_match_the_weights() -> None:
     weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(20011, 4)
     picked = hard_attention(3 * weights, torch.eye(4), generator=seeded())  # whatever its sum
     shares = picked.indices.bincount(minlength=4) / 20011
@@ -49,7 +49,7 @@ def test_places_come_as_often_as_they_weigh() -> None:
     torch.testing.assert_close(picked.log_probabilities.exp(), weights[0][picked.indices])
 
 
-def test_the_expected_slope_is_that_of_the_mean() -> None:
+def test_expected_gradient_is_that_of_soft_attention() -> None:
     """REINFORCE: rewards times slopes of log-probabilities have the slope of the mean reward."""
     scores = torch.tensor([0.3, -0.5, 0.9, 0.0], requires_grad=True)
     rewards = torch.tensor([1.0, 2.0, -1.0, 0.5])
@@ -63,15 +63,15 @@ def test_the_expected_slope_is_that_of_the_mean() -> None:
 
 
 @given(seed=st.integers(0, 99))
-def test_who_may_attend_to_nothing_picks_nothing(seed: int) -> None:
+def test_fully_masked_rows_select_nothing(seed: int) -> None:
     weights = torch.where(torch.arange(5)[:, None] == 2, 0.0, WEIGHTS).requires_grad_()
     values = VALUES.clone().requires_grad_()
-    seen, places, spoken = hard_attention(weights, values, generator=seeded(seed))
+    selected, places, spoken = hard_attention(weights, values, generator=seeded(seed))
     assert (places[:, 2] == -1).all()
     assert (places[:, [0, 1, 3, 4]] >= 0).all()
-    assert (seen[:, 2] == 0).all()
+    assert (selected[:, 2] == 0).all()
     assert (spoken[:, 2] == 0).all()
-    (seen.sum() + spoken.sum()).backward()
+    (selected.sum() + spoken.sum()).backward()
     for part in (weights, values):
         assert part.grad is not None
         assert part.grad.isfinite().all()
@@ -79,13 +79,13 @@ def test_who_may_attend_to_nothing_picks_nothing(seed: int) -> None:
     assert (weights.grad[:, 2] == 0).all()
 
 
-def test_one_row_of_values_is_for_all() -> None:
+def test_values_are_shared_by_a_leading_axis_of_size_1() -> None:
     shared = hard_attention(WEIGHTS, VALUES[:1], generator=seeded())
     spread = hard_attention(WEIGHTS, VALUES[:1].expand(2, 7, 3), generator=seeded())
     assert torch.equal(shared.values, spread.values)
 
 
-def test_half_precision_tells_its_log_probabilities_in_single() -> None:
+def test_half_precision_returns_float32_log_probs() -> None:
     picked = hard_attention(WEIGHTS.half(), VALUES.half(), generator=seeded())
     assert picked.values.dtype == torch.float16
     assert picked.log_probabilities.dtype == torch.float32

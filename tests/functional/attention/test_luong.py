@@ -1,4 +1,4 @@
-"""Local alignments against loops over a paper's window; what lies at the ends of the keys."""
+"""Luong's local alignments against loops, and windows at the ends of the keys."""
 
 import math
 
@@ -36,7 +36,7 @@ def row(weights: dict[int, float], keys: int) -> Tensor:
 LENGTHS = torch.tensor([17, 7])
 
 
-def test_monotonic_alignment_goes_along_the_keys() -> None:
+def test_monotonic_alignment_follows_the_query_index() -> None:
     scores = numbers(2, 5, 17)
     weights = local_alignment(
         scores, monotonic_centers(5, start=3), radius=2, mask=length_mask(LENGTHS, 17)
@@ -47,7 +47,7 @@ def test_monotonic_alignment_goes_along_the_keys() -> None:
             torch.testing.assert_close(weights[b, t], row(expected, 17))
 
 
-def test_predictive_alignment_fades_from_where_the_query_says() -> None:
+def test_predictive_alignment_is_gaussian_around_the_predicted_center() -> None:
     query, weight, vector = numbers(2, 5, 3), numbers(11, 3, seed=1), numbers(11, seed=2)
     scores = numbers(2, 5, 17, seed=3)
     centers = predicted_centers(query, weight, vector, LENGTHS)
@@ -64,13 +64,15 @@ def test_predictive_alignment_fades_from_where_the_query_says() -> None:
             torch.testing.assert_close(weights[b, t], row(expected, 17))
 
 
-def test_one_length_is_for_all() -> None:
+def test_integer_length_is_shared_by_the_batch() -> None:
     query, weight, vector = numbers(2, 5, 3), numbers(11, 3, seed=1), numbers(11, seed=2)
-    one = predicted_centers(query, weight, vector, 7)
-    torch.testing.assert_close(one, predicted_centers(query, weight, vector, torch.tensor([7, 7])))
+    shared = predicted_centers(query, weight, vector, 7)
+    torch.testing.assert_close(
+        shared, predicted_centers(query, weight, vector, torch.tensor([7, 7]))
+    )
 
 
-def test_a_center_learns_through_the_fading() -> None:
+def test_predictive_alignment_has_gradients_for_centers() -> None:
     centers = torch.tensor([3.3, 6.8], dtype=torch.float64, requires_grad=True)
     scores = numbers(2, 11).requires_grad_()
     assert torch.autograd.gradcheck(
@@ -79,7 +81,7 @@ def test_a_center_learns_through_the_fading() -> None:
 
 
 @given(center=st.floats(0, 7), radius=st.floats(1, 9))
-def test_a_window_holds_a_key_wherever_a_query_may_look(center: float, radius: float) -> None:
+def test_window_contains_at_least_one_key(center: float, radius: float) -> None:
     window = window_mask(torch.tensor([center]), 7, radius=radius)
     assert window.any()
     weights = local_alignment(torch.zeros(1, 7), torch.tensor([center]), radius=radius)
@@ -88,13 +90,13 @@ def test_a_window_holds_a_key_wherever_a_query_may_look(center: float, radius: f
     assert (faded <= weights).all()
 
 
-def test_a_window_over_all_keys_is_the_global_alignment() -> None:
+def test_window_over_all_keys_equals_global_alignment() -> None:
     scores = numbers(5, 7)
     weights = local_alignment(scores, monotonic_centers(5), radius=7)
     torch.testing.assert_close(weights, scores.softmax(-1))
 
 
-def test_a_window_past_the_end_sees_nothing() -> None:
+def test_window_past_the_end_is_empty() -> None:
     scores = numbers(3, 7).requires_grad_()
     weights = local_alignment(scores, monotonic_centers(3, start=7), radius=1)
     weights.sum().backward()
@@ -103,7 +105,7 @@ def test_a_window_past_the_end_sees_nothing() -> None:
     assert scores.grad.isfinite().all()
 
 
-def test_places_are_counted_beyond_what_half_precision_can() -> None:
+def test_half_precision_counts_large_positions_exactly() -> None:
     window = window_mask(torch.tensor([4000.0], dtype=torch.bfloat16), 4099, radius=3)
     assert window.nonzero()[:, 1].tolist() == list(range(3997, 4004))
     scores = torch.zeros(1, 4099, dtype=torch.bfloat16)
@@ -111,6 +113,6 @@ def test_places_are_counted_beyond_what_half_precision_can() -> None:
     assert weights.dtype == torch.bfloat16
 
 
-def test_a_window_that_may_miss_all_keys_is_refused() -> None:
+def test_window_without_keys_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at least 1 key, got 0\.5"):
         window_mask(torch.zeros(1), 5, radius=0.5)

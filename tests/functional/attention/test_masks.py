@@ -1,4 +1,4 @@
-"""Masks against loops over single queries and keys, and against torch's own conventions."""
+"""Attention masks against loops over queries and keys, and against the convention of torch."""
 
 from collections.abc import Callable
 
@@ -14,6 +14,7 @@ from visattn.functional.attention.masks import (
     dilated_mask,
     fixed_mask,
     global_local_mask,
+    key_mask,
     key_padding_to_mask,
     length_mask,
     strided_mask,
@@ -26,7 +27,7 @@ def looped(rule: Callable[[int, int], bool], queries: int, keys: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(7, 11), (11, 7), (5, 5)])
-def test_masks_of_queries_and_keys_are_their_rules(queries: int, keys: int) -> None:
+def test_query_key_masks_match_loops(queries: int, keys: int) -> None:
     cases = [
         (causal_mask(queries, keys, alignment="upper_left"), lambda i, j: j <= i),
         (
@@ -44,24 +45,26 @@ def test_masks_of_queries_and_keys_are_their_rules(queries: int, keys: int) -> N
         assert torch.equal(mask, looped(rule, queries, keys))
 
 
-def test_masks_of_places_are_their_rules() -> None:
+def test_position_masks_match_loops() -> None:
     def summed(i: int, j: int) -> bool:
         return j <= i and (i // 5 == j // 5 or j % 5 in (3, 4))
 
-    def seen(i: int, j: int) -> bool:
+    def allowed(i: int, j: int) -> bool:
         return abs(i - j) <= 2 or {i, j} & {1, 9} != set()
 
     strided = looped(lambda i, j: j <= i and (i - j <= 3 or (i - j) % 3 == 0), 17, 17)
     assert torch.equal(strided_mask(17, stride=3), strided)
     assert torch.equal(fixed_mask(17, block_size=5, num_summaries=2), looped(summed, 17, 17))
-    assert torch.equal(global_local_mask(13, radius=2, global_tokens=(1, 9)), looped(seen, 13, 13))
+    assert torch.equal(
+        global_local_mask(13, radius=2, global_tokens=(1, 9)), looped(allowed, 13, 13)
+    )
     assert torch.equal(
         global_local_mask(13, radius=1, global_tokens=()), band_mask(13, below=1, above=1)
     )
 
 
 @given(places=st.integers(1, 19), size=st.integers(1, 7))
-def test_two_steps_lead_to_all_that_came_before(places: int, size: int) -> None:
+def test_two_factorized_steps_reach_all_previous_positions(places: int, size: int) -> None:
     """What a factorised attention must keep, by section 4.2 of its paper."""
     past = causal_mask(places, alignment="upper_left")
     for mask in (strided_mask(places, stride=size), fixed_mask(places, block_size=size)):
@@ -69,7 +72,7 @@ def test_two_steps_lead_to_all_that_came_before(places: int, size: int) -> None:
 
 
 @given(places=st.integers(1, 19), radius=st.integers(0, 7))
-def test_masks_agree_where_their_rules_meet(places: int, radius: int) -> None:
+def test_special_cases_of_masks_are_equal(places: int, radius: int) -> None:
     band = band_mask(places, below=radius, above=radius)
     assert torch.equal(dilated_mask(places, radius=radius, dilation=1), band)
     past = causal_mask(places, alignment="upper_left")
@@ -78,7 +81,7 @@ def test_masks_agree_where_their_rules_meet(places: int, radius: int) -> None:
     assert torch.equal(causal_mask(places, alignment="lower_right"), past)
 
 
-def test_lengths_leave_out_what_comes_after_them() -> None:
+def test_length_mask_excludes_padding() -> None:
     lengths = torch.tensor([[3, 0], [5, 2]])
     mask = length_mask(lengths, 5)
     assert mask.shape == (2, 2, 1, 5)
@@ -86,7 +89,7 @@ def test_lengths_leave_out_what_comes_after_them() -> None:
     assert mask[0, 0, 0].tolist() == [True, True, True, False, False]
 
 
-def test_lengths_and_a_mask_of_places_combine() -> None:
+def test_length_mask_combines_with_position_mask() -> None:
     mask = length_mask(torch.tensor([5, 2]), 5) & causal_mask(3, 5, alignment="lower_right")
     assert mask.shape == (2, 3, 5)
     assert mask.int().sum(-1).tolist() == [[3, 4, 5], [2, 2, 2]]
@@ -94,8 +97,8 @@ def test_lengths_and_a_mask_of_places_combine() -> None:
     assert either.int().sum(-1).tolist() == [[1, 2, 2], [1, 1, 1]]
 
 
-def test_key_padding_is_turned_round() -> None:
-    """One uneven padding, told to torch in its convention and to us in ours."""
+def test_key_padding_mask_has_the_inverse_of_the_torch_convention() -> None:
+    """One uneven padding, in the convention of torch and in that of visattn."""
     random = torch.Generator().manual_seed(0)
     query, keys = (torch.randn(2, n, 6, generator=random, dtype=torch.float64) for n in (3, 5))
     padding = torch.tensor([[False, True, False, False, True], [False, False, False, True, True]])
@@ -105,11 +108,11 @@ def test_key_padding_is_turned_round() -> None:
     projected = [
         nn.functional.linear(x, *part) for x, part in zip((query, keys, keys), parts, strict=True)
     ]
-    seen, ours = dot_product_attention(
+    output, ours = dot_product_attention(
         *projected, mask=key_padding_to_mask(padding), need_weights=True
     )
     torch.testing.assert_close(ours, weights)
-    torch.testing.assert_close(peer.out_proj(seen), expected)
+    torch.testing.assert_close(peer.out_proj(output), expected)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +134,20 @@ def test_key_padding_is_turned_round() -> None:
         (lambda: global_local_mask(3, radius=1, global_tokens=(0, 3)), r"0 and 2, got \[3\]"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_options_are_refused(
     monkeypatch: pytest.MonkeyPatch, broken: Callable[[], Tensor], message: str
 ) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows alignments too
     with pytest.raises(ValueError, match=message):
         broken()
+
+
+def test_key_mask_is_the_row_that_all_queries_share() -> None:
+    mask = length_mask(torch.tensor([2, 0, 3]), 3)
+    assert torch.equal(key_mask(mask, "any"), mask[:, 0])
+
+
+def test_key_mask_refuses_a_row_per_query() -> None:
+    mask = torch.ones(2, 5, 7, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"mask of mine must .* \[..., 1, 7\].* got \[2, 5, 7\]"):
+        key_mask(mask, "mine")

@@ -1,4 +1,4 @@
-"""Attention in hash buckets, against a loop over sets of places and against full attention."""
+"""LSH attention against a loop over buckets and against full attention."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", CASES)
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_places_attend_to_what_they_met(
+def test_matches_a_loop_over_buckets_and_chunks(
     options: dict[str, Any],
     need_weights: bool,
     masked: bool,
@@ -54,38 +54,38 @@ def test_places_attend_to_what_they_met(
     shared, values = numbers(2, 23, 3), numbers(2, 23, 5, seed=1)
     real = [23, 17] if masked else [23, 23]
     mask = length_mask(torch.tensor(real), 23) if masked else None
-    seen, weights = lsh_attention(
+    output, weights = lsh_attention(
         shared, values, **options, seed=7, mask=mask, need_weights=need_weights
     )
     many, rounds = options["num_buckets"], options["num_rounds"]
     chunk = options.get("chunk_size", -(-46 // many))
-    found = lsh_buckets(shared, many, num_rounds=rounds, seed=7)
+    buckets = lsh_buckets(shared, many, num_rounds=rounds, seed=7)
     for b in range(2):
         allowed = [place < real[b] for place in range(23)]
-        met = seen_places(found[b], chunk, allowed, causal=options.get("causal", False))
+        met = seen_places(buckets[b], chunk, allowed, causal=options.get("causal", False))
         for i in range(23):
             expected = torch.zeros(23, dtype=torch.float64)
             if met[i]:
                 places = sorted(met[i])
                 keys = shared[b, places] / shared[b, places].norm(dim=-1, keepdim=True)
                 expected[places] = (keys @ shared[b, i] / 3**0.5).softmax(0)
-            torch.testing.assert_close(seen[b, i], expected @ values[b])
+            torch.testing.assert_close(output[b, i], expected @ values[b])
             if weights is not None:
                 torch.testing.assert_close(weights[b, i], expected)
     assert (weights is not None) == need_weights
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_one_bucket_is_full_attention_without_the_diagonal(causal: bool) -> None:
+def test_single_bucket_equals_full_attention_without_the_diagonal(causal: bool) -> None:
     shared, values = numbers(2, 3, 11, 5), numbers(2, 3, 11, 7, seed=1)
-    seen, weights = lsh_attention(shared, values, num_buckets=1, causal=causal, need_weights=True)
+    output, weights = lsh_attention(shared, values, num_buckets=1, causal=causal, need_weights=True)
     others = ~torch.eye(11, dtype=torch.bool)
     if causal:
         others = others & causal_mask(11, alignment="upper_left")
-        others[0, 0] = True  # the first sees itself, having nobody else
+        others[0, 0] = True  # the first attends to itself, having no other
     keys = shared / shared.norm(dim=-1, keepdim=True)
     expected, full = dot_product_attention(shared, keys, values, mask=others, need_weights=True)
-    torch.testing.assert_close(seen, expected)
+    torch.testing.assert_close(output, expected)
     torch.testing.assert_close(weights, full)
     without, _ = lsh_attention(shared, values, num_buckets=1, causal=causal)
     torch.testing.assert_close(without, expected)
@@ -96,15 +96,15 @@ def test_one_bucket_is_full_attention_without_the_diagonal(causal: bool) -> None
 def test_values_agree_with_and_without_weights(buckets: int, rounds: int, *, causal: bool) -> None:
     shared, values = numbers(2, 29, 5).float(), numbers(2, 29, 7, seed=1).float()
     options = {"num_buckets": buckets, "num_rounds": rounds, "causal": causal}
-    seen, none = lsh_attention(shared, values, **options)
+    output, none = lsh_attention(shared, values, **options)
     looked, weights = lsh_attention(shared, values, **options, need_weights=True)
     assert none is None
     assert weights is not None
-    torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
+    torch.testing.assert_close(output, looked, atol=1e-6, rtol=0)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 29))
 
 
-def test_the_seed_decides_and_nothing_else() -> None:
+def test_buckets_depend_on_the_seed_only() -> None:
     shared = numbers(2, 29, 5)
     state = torch.get_rng_state()
     first = lsh_buckets(shared, 8, num_rounds=2, seed=1)
@@ -118,37 +118,39 @@ def test_the_seed_decides_and_nothing_else() -> None:
 
 
 @given(length=st.floats(0.01, 100), seed=st.integers(0, 99))
-def test_length_does_not_matter_and_opposites_part(length: float, seed: int) -> None:
+def test_buckets_are_scale_invariant_and_separate_opposite_vectors(
+    length: float, seed: int
+) -> None:
     vectors = numbers(13, 5, seed=seed)
-    found = lsh_buckets(vectors, 6, num_rounds=3, seed=seed)
-    assert found.shape == (3, 13)
-    assert ((found >= 0) & (found < 6)).all()
-    assert torch.equal(lsh_buckets(length * vectors, 6, num_rounds=3, seed=seed), found)
-    assert torch.equal(lsh_buckets(-vectors, 6, num_rounds=3, seed=seed), (found + 3) % 6)
+    buckets = lsh_buckets(vectors, 6, num_rounds=3, seed=seed)
+    assert buckets.shape == (3, 13)
+    assert ((buckets >= 0) & (buckets < 6)).all()
+    assert torch.equal(lsh_buckets(length * vectors, 6, num_rounds=3, seed=seed), buckets)
+    assert torch.equal(lsh_buckets(-vectors, 6, num_rounds=3, seed=seed), (buckets + 3) % 6)
 
 
-def test_slopes_are_right_and_finite() -> None:
+def test_gradients_are_correct_and_finite() -> None:
     shared, values = numbers(1, 7, 3).requires_grad_(), numbers(1, 7, 2).requires_grad_()
     mask = length_mask(torch.tensor([5]), 7)
 
-    def seen(*given: Tensor) -> Tensor:
-        return lsh_attention(*given, num_buckets=4, num_rounds=2, causal=True, mask=mask)[0]
+    def attend(*inputs: Tensor) -> Tensor:
+        return lsh_attention(*inputs, num_buckets=4, num_rounds=2, causal=True, mask=mask)[0]
 
-    assert torch.autograd.gradcheck(seen, (shared, values), fast_mode=True)
+    assert torch.autograd.gradcheck(attend, (shared, values), fast_mode=True)
     nothing, _ = lsh_attention(shared, values, num_buckets=4, mask=torch.zeros(1, 1, 7).bool())
     assert not nothing.any()
     assert all(s.isfinite().all() for s in torch.autograd.grad(nothing.sum(), (shared, values)))
 
 
-def test_half_precision_is_found_in_float32() -> None:
+def test_half_precision_is_computed_in_float32() -> None:
     shared, values = numbers(1, 29, 5).half(), numbers(1, 29, 7).half()
-    seen, _ = lsh_attention(shared, values, num_buckets=4, num_rounds=2)
-    assert seen.dtype == torch.float16
+    output, _ = lsh_attention(shared, values, num_buckets=4, num_rounds=2)
+    assert output.dtype == torch.float16
     whole, _ = lsh_attention(shared.float(), values.float(), num_buckets=4, num_rounds=2)
-    assert torch.equal(seen, whole.half())
+    assert torch.equal(output, whole.half())
 
 
-def test_what_cannot_be_hashed_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     shared, values = numbers(1, 7, 3), numbers(1, 7, 5)
     cases: list[dict[str, Any]] = [
         {"num_buckets": 3},

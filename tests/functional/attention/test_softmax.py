@@ -1,4 +1,4 @@
-"""Attention against loops and torch's kernel; what a query sees that may attend to nothing."""
+"""Softmax attention against loops and torch's kernel, masked rows and half precision."""
 
 import math
 
@@ -39,54 +39,54 @@ def looped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[T
         fits = {m: math.exp(float(wanted @ keys[m]) / math.sqrt(len(wanted))) for m in allowed}
         for m in allowed:
             weights[n, m] = fits[m] / sum(fits.values())
-    seen = [
+    outputs = [
         sum((w * v for w, v in zip(row, values, strict=True)), 0 * values[0]) for row in weights
     ]
-    return torch.stack(seen), weights
+    return torch.stack(outputs), weights
 
 
-def test_it_is_the_equation() -> None:
+def test_matches_the_equation() -> None:
     query, keys, values = inputs(2, 3)
     mask = some_mask(2, 3, 5, 11)
     fused, nothing = dot_product_attention(query, keys, values, mask=mask)
-    seen, weights = dot_product_attention(query, keys, values, mask=mask, need_weights=True)
+    output, weights = dot_product_attention(query, keys, values, mask=mask, need_weights=True)
     assert nothing is None
     assert weights is not None
     for b in range(2):
         for h in range(3):
             expected = looped(query[b, h], keys[b, h], values[b, h], mask[b, h])
-            torch.testing.assert_close((seen[b, h], weights[b, h]), expected)
+            torch.testing.assert_close((output[b, h], weights[b, h]), expected)
             torch.testing.assert_close(fused[b, h], expected[0])
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_it_is_torchs_attention(need_weights: bool, scale: float | None) -> None:
+def test_matches_torch_attention(need_weights: bool, scale: float | None) -> None:
     query, keys, values = inputs(2, 3)
     mask = causal_mask(5, 11, alignment="upper_left") | (numbers(5, 11) > 1)
     for given_mask in (None, mask, mask & length_mask(torch.tensor([[9], [4]]), 11)):
         expected = scaled_dot_product_attention(
             query, keys, values, attn_mask=given_mask, scale=scale
         )
-        seen, _ = dot_product_attention(
+        output, _ = dot_product_attention(
             query, keys, values, mask=given_mask, scale=scale, need_weights=need_weights
         )
-        torch.testing.assert_close(seen, expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(output, expected, atol=1e-12, rtol=0)
 
 
 @given(seed=st.integers(0, 999), share=st.floats(0, 1))
-def test_both_ways_agree_and_so_do_their_slopes(seed: int, share: float) -> None:
+def test_fused_and_explicit_paths_agree_in_values_and_gradients(seed: int, share: float) -> None:
     mask = torch.rand(2, 5, 11, generator=torch.Generator().manual_seed(seed)) < share
     parts = [part.requires_grad_() for part in inputs(2, dtype=torch.float32)]
     fused, _ = dot_product_attention(*parts, mask=mask)
-    seen, weights = dot_product_attention(*parts, mask=mask, need_weights=True)
-    torch.testing.assert_close(fused, seen, atol=1e-6, rtol=0)
+    output, weights = dot_product_attention(*parts, mask=mask, need_weights=True)
+    torch.testing.assert_close(fused, output, atol=1e-6, rtol=0)
     aim = numbers(2, 5, 3, seed=seed, dtype=torch.float32)
-    for one, other in zip(
-        torch.autograd.grad(fused, parts, aim), torch.autograd.grad(seen, parts, aim), strict=True
+    for first, second in zip(
+        torch.autograd.grad(fused, parts, aim), torch.autograd.grad(output, parts, aim), strict=True
     ):
-        assert one.isfinite().all()
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+        assert first.isfinite().all()
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
     assert weights is not None
     torch.testing.assert_close(weights.sum(-1), mask.any(-1).float())
     assert (weights[~mask] == 0).all()
@@ -95,27 +95,27 @@ def test_both_ways_agree_and_so_do_their_slopes(seed: int, share: float) -> None
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
-def test_who_may_attend_to_nothing_sees_zeros_and_teaches_nothing(
+def test_fully_masked_rows_are_zero_with_zero_gradients(
     lead: tuple[int, ...], need_weights: bool, dtype: torch.dtype
 ) -> None:
     parts = [part.requires_grad_() for part in inputs(*lead, dtype=dtype)]
     mask = some_mask(5, 11)
-    seen, weights = dot_product_attention(*parts, mask=mask, need_weights=need_weights)
-    assert (seen[..., 1, :] == 0).all()
+    output, weights = dot_product_attention(*parts, mask=mask, need_weights=need_weights)
+    assert (output[..., 1, :] == 0).all()
     assert weights is None or (weights[..., 1, :] == 0).all()
-    seen.float().sum().backward()
+    output.float().sum().backward()
     for part in parts:
         assert part.grad is not None
         assert part.grad.isfinite().all()
     assert parts[0].grad is not None
     assert (parts[0].grad[..., 1, :] == 0).all()
-    nobody, _ = dot_product_attention(
+    hidden, _ = dot_product_attention(
         *parts, mask=torch.zeros(1, 11).bool(), need_weights=need_weights
     )
-    assert (nobody == 0).all()
+    assert (hidden == 0).all()
 
 
-def test_scores_under_the_mask_may_be_anything() -> None:
+def test_masked_scores_may_be_nonfinite() -> None:
     mask = some_mask(5, 11)
     scores = numbers(5, 11).masked_fill(~mask, torch.nan).requires_grad_()
     weights = masked_softmax(scores, mask)
@@ -129,12 +129,12 @@ def test_scores_under_the_mask_may_be_anything() -> None:
     torch.testing.assert_close(masked_softmax(clean), clean.softmax(-1))
 
 
-def test_no_nan_is_made_on_the_way_back() -> None:
+def test_backward_produces_no_nan() -> None:
     def there_and_back() -> None:
         parts = [part.requires_grad_() for part in inputs(2)]
         with torch.autograd.detect_anomaly():
-            seen, _ = dot_product_attention(*parts, mask=some_mask(5, 11), need_weights=True)
-            seen.sum().backward()
+            output, _ = dot_product_attention(*parts, mask=some_mask(5, 11), need_weights=True)
+            output.sum().backward()
 
     with pytest.warns(UserWarning, match="Anomaly Detection"):
         there_and_back()
@@ -143,7 +143,7 @@ def test_no_nan_is_made_on_the_way_back() -> None:
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("alignment", ["upper_left", "lower_right"])
 @pytest.mark.parametrize("keys", [5, 11, 3])
-def test_causal_attention_is_that_under_its_mask(
+def test_causal_equals_attention_under_a_causal_mask(
     keys: int, alignment: CausalAlignment, need_weights: bool
 ) -> None:
     query, others, values = numbers(2, 5, 7), numbers(2, keys, 7, seed=1), numbers(2, keys, 3)
@@ -165,18 +165,18 @@ def test_causal_attention_is_that_under_its_mask(
 
 @pytest.mark.parametrize("causal", [None, "upper_left"])
 @pytest.mark.parametrize("mask", [None, some_mask(5, 11)])
-def test_a_bias_is_added_to_the_scaled_scores(
+def test_bias_is_added_to_the_scaled_scores(
     mask: Tensor | None, causal: CausalAlignment | None
 ) -> None:
     query, keys, values = inputs(2, 3)
     bias = numbers(3, 5, 11, seed=5).requires_grad_()
     fused, _ = dot_product_attention(query, keys, values, mask=mask, bias=bias, causal=causal)
-    seen, weights = dot_product_attention(
+    output, weights = dot_product_attention(
         query, keys, values, mask=mask, bias=bias, causal=causal, need_weights=True
     )
-    torch.testing.assert_close(fused, seen)
+    torch.testing.assert_close(fused, output)
     aim = numbers(2, 3, 5, 3)
-    slopes = [torch.autograd.grad(out, bias, aim)[0] for out in (fused, seen)]
+    slopes = [torch.autograd.grad(out, bias, aim)[0] for out in (fused, output)]
     assert slopes[0].isfinite().all()
     torch.testing.assert_close(*slopes)
     if mask is causal is None:
@@ -198,7 +198,7 @@ class Kernels(TorchDispatchMode):
 
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 3, 5), (2, 2, 3, 5)])
 @pytest.mark.parametrize("mask", [None, "places", "rows", "heads", "batch"])
-def test_without_weights_a_fused_kernel_runs(lead: tuple[int, ...], mask: str | None) -> None:
+def test_fused_kernel_runs_without_need_weights(lead: tuple[int, ...], mask: str | None) -> None:
     query, keys, _ = inputs(*lead, dtype=torch.float32)
     ones = tuple(1 for _ in lead)
     shapes = {
@@ -209,11 +209,11 @@ def test_without_weights_a_fused_kernel_runs(lead: tuple[int, ...], mask: str | 
     }
     allowed = None if mask is None else torch.rand(shapes[mask]) < 0.7
     with Kernels() as kernels:
-        seen, _ = dot_product_attention(query, keys, keys, mask=allowed)
+        output, _ = dot_product_attention(query, keys, keys, mask=allowed)
     assert any("flash" in name or "efficient" in name for name in kernels.names)
     assert not any("softmax" in name for name in kernels.names)
     expected, _ = dot_product_attention(query, keys, keys, mask=allowed, need_weights=True)
-    torch.testing.assert_close(seen, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=0)
     with Kernels() as kernels:
         dot_product_attention(query, keys, keys, causal="upper_left")
     assert not any("arange" in name for name in kernels.names)  # the kernel's own causality
@@ -221,32 +221,34 @@ def test_without_weights_a_fused_kernel_runs(lead: tuple[int, ...], mask: str | 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_half_precision_is_widened_where_it_counts(need_weights: bool, dtype: torch.dtype) -> None:
+def test_half_precision_softmax_is_computed_in_float32(
+    need_weights: bool, dtype: torch.dtype
+) -> None:
     query, keys, values = inputs(2, 3, dtype=dtype)
     query, keys = 100 * query, 100 * keys  # products beyond what a half can hold
-    seen, weights = dot_product_attention(
+    output, weights = dot_product_attention(
         query, keys, values, scale=1e-4, need_weights=need_weights
     )
     expected, rows = dot_product_attention(
         query.double(), keys.double(), values.double(), scale=1e-4, need_weights=True
     )
-    assert seen.dtype == dtype
+    assert output.dtype == dtype
     assert rows is not None
-    torch.testing.assert_close(seen.double(), expected, atol=0.02, rtol=0)
+    torch.testing.assert_close(output.double(), expected, atol=0.02, rtol=0)
     if weights is not None:
         assert weights.dtype == dtype
         torch.testing.assert_close(weights.double(), rows, atol=2**-8, rtol=0)
 
 
-def test_weights_are_on_the_way_to_the_values() -> None:
+def test_output_has_gradients_for_the_weights() -> None:
     query, keys, values = (part.requires_grad_() for part in inputs(2))
-    seen, weights = dot_product_attention(query, keys, values, need_weights=True)
+    output, weights = dot_product_attention(query, keys, values, need_weights=True)
     assert weights is not None
-    (slope,) = torch.autograd.grad(seen.sum(), weights)
+    (slope,) = torch.autograd.grad(output.sum(), weights)
     torch.testing.assert_close(slope, values.sum(-1)[:, None].expand(2, 5, 11))
 
 
-def test_rows_of_a_batch_do_not_know_each_other() -> None:
+def test_images_of_a_batch_are_independent() -> None:
     query, keys, values = inputs(3, dtype=torch.float32)
     mask = some_mask(3, 5, 11)
     whole, _ = dot_product_attention(query, keys, values, mask=mask)
@@ -256,20 +258,20 @@ def test_rows_of_a_batch_do_not_know_each_other() -> None:
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_a_mask_of_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, need_weights: bool) -> None:
+def test_float_mask_is_refused(monkeypatch: pytest.MonkeyPatch, need_weights: bool) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as in daily use
     mask = torch.ones(5, 11, dtype=torch.uint8)
     with pytest.raises(TypeError, match=r"boolean, True = may attend, got torch.uint8"):
         dot_product_attention(*inputs(2), mask=mask, need_weights=need_weights)
 
 
-def test_its_slope_is_right() -> None:
+def test_gradients() -> None:
     parts = [part.requires_grad_() for part in inputs(2)]
     mask = some_mask(5, 11)
     for need_weights in (False, True):
         assert torch.autograd.gradcheck(
-            lambda *given, need=need_weights: dot_product_attention(
-                *given, mask=mask, need_weights=need
+            lambda *tensors, need=need_weights: dot_product_attention(
+                *tensors, mask=mask, need_weights=need
             )[0],
             tuple(parts),
             fast_mode=True,

@@ -1,4 +1,4 @@
-"""Rows of attention: closed forms and loops."""
+"""Statistics of attention weights against closed forms and loops."""
 
 import math
 
@@ -20,7 +20,7 @@ def rows(*shape: int) -> torch.Tensor:
 
 
 @given(st.integers(2, 13))
-def test_entropy_of_rows_spread_over_some_of_the_keys(keys: int) -> None:
+def test_entropy_of_rows_uniform_over_a_subset_of_the_keys(keys: int) -> None:
     for used in range(1, keys + 1):
         row = torch.zeros(1, keys, dtype=torch.float64)
         row[0, :used] = 1 / used
@@ -32,7 +32,7 @@ def test_entropy_of_rows_spread_over_some_of_the_keys(keys: int) -> None:
         )
 
 
-def test_one_key_has_no_entropy() -> None:
+def test_single_key_has_zero_entropy() -> None:
     assert attention_entropy(torch.ones(3, 1)).tolist() == [0, 0, 0]
 
 
@@ -41,7 +41,7 @@ def test_saturated_rows_are_counted() -> None:
     assert saturated_fraction(weights).tolist() == [0.5, 1.0]
 
 
-def test_distance_is_what_a_loop_finds() -> None:
+def test_distance_matches_a_loop() -> None:
     weights = rows(2, 3, 5, 7)
     queries, keys = torch.rand(5, 2).double(), torch.rand(7, 2).double()
     expected = torch.zeros(2, 3, dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_distance_is_what_a_loop_finds() -> None:
     assert torch.allclose(mean_attention_distance(weights, queries, keys), expected, atol=1e-12)
 
 
-def test_rows_without_weight_on_places_are_left_out() -> None:
+def test_rows_without_weight_on_patches_are_excluded() -> None:
     weights, places = (
         torch.tensor([[0.0, 0.0], [0.25, 0.25]]),
         torch.tensor([[0.0, 0.0], [0.0, 4.0]]),
@@ -60,7 +60,7 @@ def test_rows_without_weight_on_places_are_left_out() -> None:
     assert mean_attention_distance(0 * weights, places, places).isnan()
 
 
-def test_diversity_is_the_mean_over_pairs_and_0_for_one_head() -> None:
+def test_head_diversity_is_the_mean_over_pairs_and_zero_for_a_single_head() -> None:
     weights = rows(2, 3, 5, 7)
     moved = torch.zeros(3, 3, dtype=torch.float64)
     for a in range(3):
@@ -70,7 +70,7 @@ def test_diversity_is_the_mean_over_pairs_and_0_for_one_head() -> None:
     assert head_diversity(weights[:, :1]).tolist() == [0]
 
 
-def test_all_attention_is_received() -> None:
+def test_received_attention_sums_to_the_number_of_queries() -> None:
     weights = rows(2, 3, 5, 7)
     received = received_attention(weights)
     assert torch.allclose(received.sum(-1), torch.ones(2, 3, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Attention in groups, with tokens that belong to all: against masks, loops and full attention."""
+"""Attention in groups with global tokens against masks, loops and full attention."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("biased", [False, True])
-def test_values_are_those_of_masked_attention(name: str, biased: bool) -> None:
+def test_matches_masked_attention(name: str, biased: bool) -> None:
     groups = GROUPS[name]
     count = groups.num_prefix_tokens + (24 if name == "whole windows" else 35)
     queries, keys, values = parts(count)
@@ -55,27 +55,27 @@ def test_values_are_those_of_masked_attention(name: str, biased: bool) -> None:
             table, groups.queries, groups.keys, width, num_prefix_tokens=groups.num_prefix_tokens
         )
     pairs, biases = dense_mask_and_bias(groups, torch.arange(count), count, bias)
-    found = grouped_attention(queries, keys, values, groups, bias=bias, scale=0.7)
-    wanted, _ = dot_product_attention(queries, keys, values, mask=pairs, bias=biases, scale=0.7)
-    torch.testing.assert_close(found, wanted)
-    some = torch.tensor([count - 1, 0, 7])
-    mask, told = dense_mask_and_bias(groups, some, count, bias)
+    actual = grouped_attention(queries, keys, values, groups, bias=bias, scale=0.7)
+    expected, _ = dot_product_attention(queries, keys, values, mask=pairs, bias=biases, scale=0.7)
+    torch.testing.assert_close(actual, expected)
+    queried = torch.tensor([count - 1, 0, 7])
+    mask, dense_bias = dense_mask_and_bias(groups, queried, count, bias)
     weights = dot_product_attention_weights(
-        queries[:, :, some], keys, mask=mask, bias=told, scale=0.7
+        queries[:, :, queried], keys, mask=mask, bias=dense_bias, scale=0.7
     )
-    torch.testing.assert_close(weights @ values, found[:, :, some])
+    torch.testing.assert_close(weights @ values, actual[:, :, queried])
 
 
-def test_without_other_tokens_they_are_the_windows_and_the_neighborhoods() -> None:
-    laid = [part.unflatten(2, (5, 7)) for part in parts(35)]
+def test_without_global_tokens_equals_window_and_neighborhood_attention() -> None:
+    on_grid = [part.unflatten(2, (5, 7)) for part in parts(35)]
     windows, rows = window_attention(
-        *laid, window_size=(2, 3), shift_size=(1, 1), need_weights=True
+        *on_grid, window_size=(2, 3), shift_size=(1, 1), need_weights=True
     )
     groups = window_groups((5, 7), (2, 3), (1, 1))
     torch.testing.assert_close(grouped_attention(*parts(35), groups), windows.flatten(2, 3))
     assert rows is not None
     assert torch.equal(dense_mask_and_bias(groups, torch.arange(35), 35)[0], rows[0, 0] > 0)
-    near, _ = neighborhood_attention(*laid, kernel_size=(3, 3))
+    near, _ = neighborhood_attention(*on_grid, kernel_size=(3, 3))
     groups = neighborhood_groups((5, 7), (3, 3))
     torch.testing.assert_close(grouped_attention(*parts(35), groups), near.flatten(2, 3))
 
@@ -89,26 +89,26 @@ def test_without_other_tokens_they_are_the_windows_and_the_neighborhoods() -> No
         neighborhood_groups((5, 7), (11, 13), num_prefix_tokens=2),
     ],
 )
-def test_a_group_of_all_is_full_attention(groups: TokenGroups) -> None:
+def test_single_group_equals_full_attention(groups: TokenGroups) -> None:
     queries, keys, values = parts(37)
-    found = grouped_attention(queries, keys, values, groups)
-    torch.testing.assert_close(found, dot_product_attention(queries, keys, values)[0])
+    result = grouped_attention(queries, keys, values, groups)
+    torch.testing.assert_close(result, dot_product_attention(queries, keys, values)[0])
 
 
-def test_biases_are_read_by_offset() -> None:
+def test_relative_position_bias_is_indexed_by_offset() -> None:
     table = torch.arange(2 * 5 * 3).view(2, 5, 3).double()
     tokens = torch.arange(-1, 3 + 4 * 7)
-    found = relative_position_bias(table, tokens, tokens, 7, num_prefix_tokens=3)
+    biases = relative_position_bias(table, tokens, tokens, 7, num_prefix_tokens=3)
     for i, query in enumerate(tokens.tolist()):
         for j, key in enumerate(tokens.tolist()):
             if min(query, key) < 3:
-                assert not found[:, i, j].any()
+                assert not biases[:, i, j].any()
                 continue
             down = max(-2, min(2, (key - 3) // 7 - (query - 3) // 7))
             right = max(-1, min(1, (key - 3) % 7 - (query - 3) % 7))
-            assert torch.equal(found[:, i, j], table[:, down + 2, right + 1])
+            assert torch.equal(biases[:, i, j], table[:, down + 2, right + 1])
 
 
-def test_a_table_without_a_middle_is_refused() -> None:
+def test_even_bias_table_is_refused() -> None:
     with pytest.raises(ValueError, match="must have odd sides, got 3 x 4"):
         relative_position_bias(torch.zeros(2, 3, 4), torch.arange(4), torch.arange(4), 2)

@@ -1,4 +1,4 @@
-"""Class activation maps against their equations, place by place."""
+"""Class activation maps against their equations."""
 
 from collections.abc import Callable
 
@@ -18,13 +18,13 @@ def drawn(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def by_equation(weigh: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the map whose channels `weigh` weighs, given one channel and its gradient."""
+    """Return the map whose channels `weigh` weighs, from a channel and its gradient."""
     activations, gradients = drawn()
-    found = torch.zeros(B, Y, X, dtype=torch.float64)
+    heatmap = torch.zeros(B, Y, X, dtype=torch.float64)
     for b in range(B):
         for c in range(C):
-            found[b] += weigh(activations[b, c], gradients[b, c]) * activations[b, c]
-    return found.clamp(min=0)
+            heatmap[b] += weigh(activations[b, c], gradients[b, c]) * activations[b, c]
+    return heatmap.clamp(min=0)
 
 
 def equation_19(channel: Tensor, gradient: Tensor) -> Tensor:
@@ -36,13 +36,13 @@ def equation_19(channel: Tensor, gradient: Tensor) -> Tensor:
     return weight
 
 
-def test_each_is_its_equation() -> None:
+def test_methods_match_their_equations() -> None:
     torch.testing.assert_close(grad_cam(*drawn()), by_equation(lambda _, g: g.mean()))
     torch.testing.assert_close(grad_cam_plus_plus(*drawn()), by_equation(equation_19))
     torch.testing.assert_close(layer_cam(*drawn()), by_equation(lambda _, g: g.clamp(min=0)))
 
 
-def test_plus_plus_divides() -> None:
+def test_grad_cam_plus_plus_by_hand() -> None:
     """Two channels by hand: alpha is 1 / (2 + 3·4) and 1 / (2 + 6·1)."""
     activations = torch.tensor([[[[3.0, 0.0]], [[4.0, 2.0]]]])
     gradients = torch.tensor([[[[4.0, -1.0]], [[1.0, 0.0]]]])
@@ -53,22 +53,22 @@ def test_plus_plus_divides() -> None:
     )
 
 
-def test_plus_plus_stays_finite_where_channels_are_negative() -> None:
+def test_grad_cam_plus_plus_is_finite_for_negative_channels() -> None:
     activations = torch.tensor([[[[-3.0, 1.0]]]])  # 2 + S g = 0
-    found = grad_cam_plus_plus(activations, torch.tensor([[[[1.0, 1.0]]]]))
-    assert found.tolist() == [[[0.0, 1.0]]]
+    result = grad_cam_plus_plus(activations, torch.tensor([[[[1.0, 1.0]]]]))
+    assert result.tolist() == [[[0.0, 1.0]]]
 
 
 @pytest.mark.parametrize("method", [grad_cam, grad_cam_plus_plus, layer_cam])
-def test_images_do_not_see_each_other_and_halves_are_widened(
+def test_images_are_independent_and_half_precision_is_computed_in_float32(
     method: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     activations, gradients = drawn()
     whole = method(activations, gradients)
     assert whole.shape == (B, Y, X)
     assert whole.min() >= 0
-    for one in range(B):
+    for index in range(B):
         torch.testing.assert_close(
-            method(activations[one : one + 1], gradients[one : one + 1])[0], whole[one]
+            method(activations[index : index + 1], gradients[index : index + 1])[0], whole[index]
         )
     assert method(activations.half(), gradients.half()).dtype == torch.float32

@@ -1,4 +1,4 @@
-"""What is hidden of an image: windows that leave no gap, masks as the paper draws them."""
+"""Occlusion windows and RISE masks."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from visattn.functional.attribution.masks import (
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 23), st.integers(1, 29), st.integers(1, 31), st.integers(1, 31))
-def test_windows_cover_everything_and_lie_inside(
+def test_windows_cover_the_image_and_stay_inside(
     rows: int, columns: int, side: int, step: int
 ) -> None:
     step = min(step, side)
@@ -27,7 +27,7 @@ def test_windows_cover_everything_and_lie_inside(
     assert (windows[:, 3] <= rows).all()
 
 
-def test_masks_are_true_inside() -> None:
+def test_masks_are_true_inside_their_window() -> None:
     windows = occlusion_windows((5, 7), window_size=(2, 3), stride=(2, 3))
     masks = window_masks(windows, (5, 7))
     for mask, (left, top, right, bottom) in zip(masks, windows.tolist(), strict=True):
@@ -41,7 +41,7 @@ def test_windows_with_gaps_are_refused() -> None:
         occlusion_windows((5, 7), window_size=(2, 2), stride=(3, 2))
 
 
-def test_few_grids_are_the_first_of_many() -> None:
+def test_grids_are_a_prefix_of_more_grids() -> None:
     grids, shifts = rise_grids(11, num_cells=5, keep_probability=0.4, seed=3)
     few = rise_grids(4, num_cells=5, keep_probability=0.4, seed=3)
     assert torch.equal(few[0], grids[:4])
@@ -49,12 +49,12 @@ def test_few_grids_are_the_first_of_many() -> None:
     assert set(grids.unique().tolist()) == {0.0, 1.0}
 
 
-def test_masks_are_cut_from_enlarged_grids() -> None:
+def test_rise_masks_are_crops_of_upsampled_grids() -> None:
     size, cells = (11, 17), 3
     grids, shifts = rise_grids(5, num_cells=cells, keep_probability=0.5, seed=1)
-    found = rise_masks(grids, shifts, size)
+    result = rise_masks(grids, shifts, size)
     cell = (4, 6)  # 11 / 3 and 17 / 3, rounded up
-    for mask, grid, shift in zip(found, grids, shifts.tolist(), strict=True):
+    for mask, grid, shift in zip(result, grids, shifts.tolist(), strict=True):
         top, left = int(shift[0] * cell[0]), int(shift[1] * cell[1])
         for y in range(size[0]):
             for x in range(size[1]):
@@ -74,11 +74,11 @@ def between(grid: torch.Tensor, down: float, across: float) -> float:
     return (1 - a) * upper + a * lower
 
 
-def test_on_average_a_mask_shows_the_share_that_is_kept() -> None:
+def test_mean_of_masks_is_the_keep_probability() -> None:
     masks = rise_masks(*rise_grids(800, num_cells=7, keep_probability=0.3, seed=0), (13, 19))
     assert masks.mean() == pytest.approx(0.3, abs=0.01)
 
 
-def test_shares_out_of_range_are_refused() -> None:
+def test_keep_probability_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="keep_probability between 0 and 1"):
         rise_grids(3, num_cells=7, keep_probability=1.0, seed=0)

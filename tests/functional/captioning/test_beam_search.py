@@ -1,4 +1,4 @@
-"""Beam search against brute force, greedy search and itself, on models that remember all words."""
+"""Beam search against enumeration, greedy search and a plain implementation."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ def rules(
 
 def found_by(
     toy: Toy,
-    given: DecodingConstraints,
+    constraints: DecodingConstraints,
     *,
     images: Sequence[int] | None = None,
     beam: int = 5,
@@ -110,32 +110,35 @@ def found_by(
         state,
         num_images=len(state.image),
         start_token=START,
-        constraints=given,
+        constraints=constraints,
         beam_size=beam,
         num_captions=best,
     )
 
 
-def captions(found: BeamSearchOutput[Glance], image: int) -> list[tuple[int, ...]]:
+def captions(result: BeamSearchOutput[Glance], image: int) -> list[tuple[int, ...]]:
     """The words of each caption that was found."""
-    lengths = found.lengths[image].tolist()
+    lengths = result.lengths[image].tolist()
     return [
         tuple(row[:length].tolist())
-        for row, length in zip(found.tokens[image], lengths, strict=True)
+        for row, length in zip(result.tokens[image], lengths, strict=True)
     ]
 
 
 def enumerated(
-    toy: Toy, image: int, given: DecodingConstraints
+    toy: Toy, image: int, constraints: DecodingConstraints
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Every caption that the rules allow with its score, best first."""
-    said = [word for word in range(toy.words) if word != STOP and word not in given.banned_tokens]
+    said = [
+        word for word in range(toy.words) if word != STOP and word not in constraints.banned_tokens
+    ]
     every = [
         (
-            float(toy.read(image, words)[0].sum()) / ((6 + length) / 6) ** given.length_penalty,
+            float(toy.read(image, words)[0].sum())
+            / ((6 + length) / 6) ** constraints.length_penalty,
             words,
         )
-        for length in range(given.min_length, given.max_length + 1)
+        for length in range(constraints.min_length, constraints.max_length + 1)
         for words in product(said, repeat=length)
     ]
     return sorted(every, reverse=True)
@@ -152,49 +155,50 @@ def enumerated(
         (3, 6, 0, 1.3, (START,)),
     ],
 )
-def test_a_wide_beam_finds_what_enumeration_finds(
+def test_exhaustive_beam_matches_enumeration(
     words: int, longest: int, shortest: int, penalty: float, banned: tuple[int, ...]
 ) -> None:
     toy = Toy(3, words, seed=words)
-    given = rules(longest, shortest=shortest, penalty=penalty, banned=banned)
-    found = found_by(toy, given, beam=words**longest, best=5)
+    constraints = rules(longest, shortest=shortest, penalty=penalty, banned=banned)
+    actual = found_by(toy, constraints, beam=words**longest, best=5)
     for image in range(3):
-        best = enumerated(toy, image, given)[:5]
+        best = enumerated(toy, image, constraints)[:5]
         count = len(best)
-        assert captions(found, image)[:count] == [words for _, words in best]
+        assert captions(actual, image)[:count] == [words for _, words in best]
         expected = torch.tensor([score for score, _ in best])
-        torch.testing.assert_close(found.scores[image, :count], expected, rtol=1e-5, atol=1e-5)
-        assert found.finished[image, :count].all()
+        torch.testing.assert_close(actual.scores[image, :count], expected, rtol=1e-5, atol=1e-5)
+        assert actual.finished[image, :count].all()
 
 
 def plain(
-    toy: Toy, image: int, given: DecodingConstraints, beam: int
+    toy: Toy, image: int, constraints: DecodingConstraints, beam: int
 ) -> list[tuple[bool, float, tuple]]:
-    """Beam search as it is told: one image, lists, no early stop, a beam that never shrinks."""
+    """Beam search without optimizations: one image, lists, no early stop, a beam that never shrinks."""
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[tuple[bool, float, tuple[int, ...]]] = []
 
     def divided(total: float, words: int) -> float:
-        return total / ((5 + words) / 6) ** given.length_penalty
+        return total / ((5 + words) / 6) ** constraints.length_penalty
 
-    for said in range(given.max_length + 1):
+    for said in range(constraints.max_length + 1):
         moves = []
         for total, words in live:
             spoken = toy.read(image, words)[1]
             allowed = [
                 word
                 for word in range(toy.words)
-                if word not in given.banned_tokens and (word != STOP or said >= given.min_length)
+                if word not in constraints.banned_tokens
+                and (word != STOP or said >= constraints.min_length)
             ]
             moves += [(total + float(spoken[word]), (*words, word)) for word in allowed]
         moves.sort(reverse=True)
         stops = [move for move in moves[:beam] if move[1][-1] == STOP]
         ended += [(True, divided(total, said + 1), words[:-1]) for total, words in stops]
-        if said == given.max_length:
+        if said == constraints.max_length:
             whole = {words for _, _, words in ended}
             ended += [(False, divided(t, said), words) for t, words in live if words not in whole]
         live = [move for move in moves if move[1][-1] != STOP][:beam]
-    return sorted(ended, key=lambda one: (not one[0], -one[1]))
+    return sorted(ended, key=lambda hypothesis: (not hypothesis[0], -hypothesis[1]))
 
 
 @given(
@@ -204,45 +208,47 @@ def plain(
     shortest=st.integers(0, 2),
 )
 @settings(max_examples=50)
-def test_a_narrow_beam_is_that_of_the_plain_search(
+def test_narrow_beam_matches_a_plain_implementation(
     seed: int, beam: int, penalty: float, shortest: int
 ) -> None:
     toy = Toy(2, 5, seed=seed)
-    given = rules(5, shortest=shortest, penalty=penalty)
-    found = found_by(toy, given, beam=beam, best=beam)
+    constraints = rules(5, shortest=shortest, penalty=penalty)
+    actual = found_by(toy, constraints, beam=beam, best=beam)
     for image in range(2):
-        expected = plain(toy, image, given, beam)[:beam]
-        assert captions(found, image)[: len(expected)] == [words for *_, words in expected]
-        assert found.finished[image, : len(expected)].tolist() == [one[0] for one in expected]
+        expected = plain(toy, image, constraints, beam)[:beam]
+        assert captions(actual, image)[: len(expected)] == [words for *_, words in expected]
+        assert actual.finished[image, : len(expected)].tolist() == [
+            hypothesis[0] for hypothesis in expected
+        ]
         scores = torch.tensor([score for _, score, _ in expected])
         torch.testing.assert_close(
-            found.scores[image, : len(expected)], scores, rtol=1e-5, atol=1e-5
+            actual.scores[image, : len(expected)], scores, rtol=1e-5, atol=1e-5
         )
 
 
-def greedy(toy: Toy, image: int, given: DecodingConstraints) -> tuple[tuple[int, ...], bool]:
+def greedy(toy: Toy, image: int, constraints: DecodingConstraints) -> tuple[tuple[int, ...], bool]:
     """The most likely word, again and again; and whether the caption came to its end."""
     state, words, last = toy.state([image]), [], START
     while True:
         logits, state, _ = toy(state, torch.tensor([[last]]))
         scores = logits[0, 0].clone()
-        scores[list(given.banned_tokens)] = -torch.inf
-        if len(words) < given.min_length:
+        scores[list(constraints.banned_tokens)] = -torch.inf
+        if len(words) < constraints.min_length:
             scores[STOP] = -torch.inf
         last = int(scores.argmax())
-        if last == STOP or len(words) == given.max_length:
+        if last == STOP or len(words) == constraints.max_length:
             return tuple(words), last == STOP
         words.append(last)
 
 
 @given(seed=st.integers(0, 10**6), longest=st.integers(1, 7), words=st.integers(3, 11))
-def test_a_beam_of_one_is_greedy(seed: int, longest: int, words: int) -> None:
+def test_beam_size_1_is_greedy(seed: int, longest: int, words: int) -> None:
     toy = Toy(5, words, seed=seed)
-    given = rules(longest, shortest=seed % 2)
-    found = found_by(toy, given, beam=1)
+    constraints = rules(longest, shortest=seed % 2)
+    result = found_by(toy, constraints, beam=1)
     for image in range(5):
-        assert (captions(found, image)[0], bool(found.finished[image, 0])) == greedy(
-            toy, image, given
+        assert (captions(result, image)[0], bool(result.finished[image, 0])) == greedy(
+            toy, image, constraints
         )
 
 
@@ -252,16 +258,16 @@ def test_a_beam_of_one_is_greedy(seed: int, longest: int, words: int) -> None:
     penalty=st.sampled_from([0.0, 0.6, 1.0]),
     order=st.permutations(range(7)),
 )
-def test_a_image_does_not_feel_the_others(
+def test_images_of_a_batch_are_independent(
     seed: int, beam: int, penalty: float, order: list[int]
 ) -> None:
     toy = Toy(7, 11, seed=seed)
-    given = rules(13, shortest=1, penalty=penalty)
+    constraints = rules(13, shortest=1, penalty=penalty)
     best = min(beam, 3)
-    together = found_by(toy, given, beam=beam, best=best)
-    shuffled = found_by(toy, given, images=order, beam=beam, best=best)
+    together = found_by(toy, constraints, beam=beam, best=best)
+    shuffled = found_by(toy, constraints, images=order, beam=beam, best=best)
     for place, image in enumerate(order):
-        alone = found_by(toy, given, images=[image], beam=beam, best=best)
+        alone = found_by(toy, constraints, images=[image], beam=beam, best=best)
         for others, at in ((together, image), (shuffled, place)):
             assert captions(others, at) == captions(alone, 0)
             longest = alone.tokens.shape[-1]
@@ -273,45 +279,45 @@ def test_a_image_does_not_feel_the_others(
 
 
 @given(seed=st.integers(0, 10**6), beam=st.integers(1, 7), penalty=st.sampled_from([0.0, 0.8]))
-def test_each_word_and_look_is_that_of_the_caption_itself(
+def test_log_probs_and_attention_steps_belong_to_their_caption(
     seed: int, beam: int, penalty: float
 ) -> None:
     toy = Toy(3, 7, seed=seed)
-    found = found_by(toy, rules(9, penalty=penalty), beam=beam, best=beam)
+    result = found_by(toy, rules(9, penalty=penalty), beam=beam, best=beam)
     for image, rank in product(range(3), range(beam)):
-        words = captions(found, image)[rank]
+        words = captions(result, image)[rank]
         spoken, _, looks = toy.read(image, words)
         spoken = spoken.float()
         at, said = (image, rank, slice(len(words))), slice(len(words))
-        torch.testing.assert_close(found.log_probs[at], spoken[said])
-        torch.testing.assert_close(found.attention_steps.weights[at], looks.weights[said])
-        torch.testing.assert_close(found.attention_steps.memory[at], looks.memory[said])
-        assert (found.tokens[image, rank, len(words) :] == STOP).all()
-        assert (found.log_probs[image, rank, len(words) :] == 0).all()
-        if found.finished[image, rank]:
+        torch.testing.assert_close(result.log_probs[at], spoken[said])
+        torch.testing.assert_close(result.attention_steps.weights[at], looks.weights[said])
+        torch.testing.assert_close(result.attention_steps.memory[at], looks.memory[said])
+        assert (result.tokens[image, rank, len(words) :] == STOP).all()
+        assert (result.log_probs[image, rank, len(words) :] == 0).all()
+        if result.finished[image, rank]:
             score = spoken.sum() / ((5 + len(words) + 1) / 6) ** penalty
         else:
             score = spoken[:-1].sum() / ((5 + len(words)) / 6) ** penalty
-        torch.testing.assert_close(found.scores[image, rank], score)
+        torch.testing.assert_close(result.scores[image, rank], score)
 
 
 @given(seed=st.integers(0, 10**6), beam=st.integers(1, 11), longest=st.integers(1, 7))
-def test_results_are_ordered_and_different(seed: int, beam: int, longest: int) -> None:
-    found = found_by(Toy(3, 5, seed=seed), rules(longest), beam=beam, best=beam)
+def test_captions_are_ordered_and_distinct(seed: int, beam: int, longest: int) -> None:
+    result = found_by(Toy(3, 5, seed=seed), rules(longest), beam=beam, best=beam)
     for image in range(3):
-        there = found.scores[image] > -torch.inf
-        finished = found.finished[image]
+        there = result.scores[image] > -torch.inf
+        finished = result.finished[image]
         assert (
             (~there).long().diff().min().item() >= 0 if beam > 1 else True
         )  # the missing come last
         assert not (finished & ~there).any()
         ranked = [
             (bool(done), float(score))
-            for done, score in zip(finished, found.scores[image], strict=True)
+            for done, score in zip(finished, result.scores[image], strict=True)
         ]
-        assert ranked == sorted(ranked, key=lambda one: (not one[0], -one[1]))
+        assert ranked == sorted(ranked, key=lambda hypothesis: (not hypothesis[0], -hypothesis[1]))
         kept = [
-            words for words, exists in zip(captions(found, image), there, strict=True) if exists
+            words for words, exists in zip(captions(result, image), there, strict=True) if exists
         ]
         assert len(kept) == len(set(kept))
 
@@ -322,20 +328,20 @@ def shrinking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return request.param
 
 
-def test_done_images_leave_without_a_trace(shrinking: float) -> None:
+def test_finished_images_do_not_change_the_others(shrinking: float) -> None:
     toy = Toy(11, 7, seed=5)
     together = found_by(toy, rules(17), beam=3, best=2)
     rows, steps = toy.rows, toy.steps
     alone = []
     for image in range(11):
         toy.steps = 0
-        one = found_by(toy, rules(17), images=[image], beam=3, best=2)
+        solo = found_by(toy, rules(17), images=[image], beam=3, best=2)
         alone.append(toy.steps)
-        assert captions(together, image) == captions(one, 0)
-        assert torch.equal(together.scores[image], one.scores[0])
-        longest = one.tokens.shape[-1]
+        assert captions(together, image) == captions(solo, 0)
+        assert torch.equal(together.scores[image], solo.scores[0])
+        longest = solo.tokens.shape[-1]
         assert torch.equal(
-            together.attention_steps.weights[image, :, :longest], one.attention_steps.weights[0]
+            together.attention_steps.weights[image, :, :longest], solo.attention_steps.weights[0]
         )
     assert steps == max(alone) > min(alone)
     assert rows == {0.0: 11 * steps, 1.0: sum(alone)}.get(shrinking, rows)
@@ -347,10 +353,12 @@ def test_done_images_leave_without_a_trace(shrinking: float) -> None:
     penalty=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
     sharp=st.sampled_from([0.3, 2.0, 5.0]),
 )
-def test_stopping_early_changes_nothing(seed: int, beam: int, penalty: float, sharp: float) -> None:
+def test_early_stopping_does_not_change_the_result(
+    seed: int, beam: int, penalty: float, sharp: float
+) -> None:
     toy, best = Toy(3, 5, seed=seed, sharp=sharp), min(beam, 2)
-    given = rules(13, penalty=penalty)
-    early = found_by(toy, given, beam=beam, best=best)
+    constraints = rules(13, penalty=penalty)
+    early = found_by(toy, constraints, beam=beam, best=best)
     steps = toy.steps
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -358,7 +366,7 @@ def test_stopping_early_changes_nothing(seed: int, beam: int, penalty: float, sh
             "is_final",
             lambda self, active, num_captions, bound: torch.zeros_like(bound).bool(),
         )
-        late = found_by(toy, given, beam=beam, best=best)
+        late = found_by(toy, constraints, beam=beam, best=best)
     assert steps <= 14 == toy.steps - steps
     assert [captions(early, p) for p in range(3)] == [captions(late, p) for p in range(3)]
     assert torch.equal(early.scores, late.scores)
@@ -373,17 +381,17 @@ class Still:
         return self
 
 
-def told(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple], list[int]]:
+def scripted_step(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple], list[int]]:
     """A model whose words do not depend on words before; step t has the t-th row, then the last."""
-    asked: list[int] = []
+    calls: list[int] = []
 
     def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
-        row = torch.tensor(probabilities[min(len(asked), len(probabilities) - 1)])
-        asked.append(token.shape[1])
+        row = torch.tensor(probabilities[min(len(calls), len(probabilities) - 1)])
+        calls.append(token.shape[1])
         look = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
         return row.log().expand(*token.shape, -1), state, look
 
-    return step, asked
+    return step, calls
 
 
 @pytest.mark.parametrize(
@@ -392,44 +400,46 @@ def told(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple], list[in
     # ends in the same step, but "1 1", .9 · .02, might grow into the third: .02 · .96 after three.
     [(1, 0.0, 2), (2, 0.0, 2), (3, 0.0, 3), (1, 40.0, 31)],
 )
-def test_it_stops_when_nothing_can_change(best: int, penalty: float, steps: int) -> None:
-    step, asked = told([0.0, 0.9, 0.0, 0.1], [0.0, 0.02, 0.96, 0.02])
-    given = rules(30, penalty=penalty)
+def test_search_stops_as_soon_as_no_hypothesis_can_improve(
+    best: int, penalty: float, steps: int
+) -> None:
+    step, calls = scripted_step([0.0, 0.9, 0.0, 0.1], [0.0, 0.02, 0.96, 0.02])
+    constraints = rules(30, penalty=penalty)
     beam_search(
         step,
         Still(),
         num_images=1,
         start_token=START,
-        constraints=given,
+        constraints=constraints,
         beam_size=4,
         num_captions=best,
     )
-    assert len(asked) == steps
+    assert len(calls) == steps
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3])
-def test_what_is_cut_is_marked(longest: int) -> None:
-    step, _ = told([0.0, 0.6, 1e-9, 0.4])
-    given = rules(longest, penalty=1.0)
-    found = beam_search(
+def test_truncated_captions_are_marked_unfinished(longest: int) -> None:
+    step, _ = scripted_step([0.0, 0.6, 1e-9, 0.4])
+    constraints = rules(longest, penalty=1.0)
+    result = beam_search(
         step,
         Still(),
         num_images=1,
         start_token=START,
-        constraints=given,
+        constraints=constraints,
         beam_size=2,
         num_captions=2,
     )
-    assert not found.finished.any()
-    assert found.lengths.tolist() == [[longest, longest]]
-    assert captions(found, 0)[0] == (1,) * longest
+    assert not result.finished.any()
+    assert result.lengths.tolist() == [[longest, longest]]
+    assert captions(result, 0)[0] == (1,) * longest
     best = longest * torch.tensor(0.6).log() / ((5 + longest) / 6)
-    torch.testing.assert_close(found.scores[0, 0], best)
+    torch.testing.assert_close(result.scores[0, 0], best)
 
 
-def test_what_is_cut_comes_after_what_ended() -> None:
-    step, _ = told([0.0, 0.6, 0.1, 0.3])
-    found = beam_search(
+def test_truncated_captions_rank_after_finished_captions() -> None:
+    step, _ = scripted_step([0.0, 0.6, 0.1, 0.3])
+    result = beam_search(
         step,
         Still(),
         num_images=1,
@@ -438,78 +448,80 @@ def test_what_is_cut_comes_after_what_ended() -> None:
         beam_size=3,
         num_captions=3,
     )
-    assert captions(found, 0) == [(), (1,), (3,)]
-    assert found.finished.tolist() == [[True, False, False]]
-    torch.testing.assert_close(found.scores[0].exp(), torch.tensor([0.1, 0.6, 0.3]))
+    assert captions(result, 0) == [(), (1,), (3,)]
+    assert result.finished.tolist() == [[True, False, False]]
+    torch.testing.assert_close(result.scores[0].exp(), torch.tensor([0.1, 0.6, 0.3]))
 
 
-def test_a_caption_that_ended_is_not_cut_as_well_however_unlikely() -> None:
+def test_finished_caption_is_not_returned_as_truncated() -> None:
     unlikely = [1e-6, 0.9e-6, 1.0, 1e-7]  # 20 words: below what exp can hold in single precision
-    step, _ = told(*[unlikely] * 20, [0.3, 0.3, 0.3, 0.1])
-    given = rules(20, shortest=20, banned=(3,))
-    found = beam_search(
+    step, _ = scripted_step(*[unlikely] * 20, [0.3, 0.3, 0.3, 0.1])
+    constraints = rules(20, shortest=20, banned=(3,))
+    result = beam_search(
         step,
         Still(),
         num_images=1,
         start_token=START,
-        constraints=given,
+        constraints=constraints,
         beam_size=3,
         num_captions=3,
     )
     there = [
         words
-        for words, score in zip(captions(found, 0), found.scores[0], strict=True)
+        for words, score in zip(captions(result, 0), result.scores[0], strict=True)
         if score > -200000
     ]
-    assert found.scores[0, 0] < -270
+    assert result.scores[0, 0] < -270
     assert len(there) == len(set(there))
 
 
-def test_there_may_be_fewer_captions_than_asked_for() -> None:
-    step, _ = told([0.1, 0.6, 0.3])
-    given = rules(2, shortest=1)
-    found = beam_search(
+def test_missing_captions_are_empty_with_score_minus_infinity() -> None:
+    step, _ = scripted_step([0.1, 0.6, 0.3])
+    constraints = rules(2, shortest=1)
+    result = beam_search(
         step,
         Still(),
         num_images=3,
         start_token=START,
-        constraints=given,
+        constraints=constraints,
         beam_size=7,
         num_captions=5,
     )
     for image in range(3):
-        assert captions(found, image) == [(1,), (1, 1), (), (), ()]
-        assert found.scores[image, 2:].eq(-torch.inf).all()
-        assert found.finished[image].tolist() == [True, True, False, False, False]
+        assert captions(result, image) == [(1,), (1, 1), (), (), ()]
+        assert result.scores[image, 2:].eq(-torch.inf).all()
+        assert result.finished[image].tolist() == [True, True, False, False, False]
 
 
-def test_a_beam_may_be_wider_than_the_vocabulary() -> None:
+def test_beam_may_be_wider_than_the_vocabulary() -> None:
     toy = Toy(2, 3, seed=3)
-    found = found_by(toy, rules(5, banned=()), beam=29, best=2)
+    result = found_by(toy, rules(5, banned=()), beam=29, best=2)
     for image in range(2):
         best = enumerated(toy, image, rules(5, banned=()))[:2]
-        assert captions(found, image) == [words for _, words in best]
+        assert captions(result, image) == [words for _, words in best]
 
 
-def test_banned_words_and_short_captions_never_come() -> None:
-    found = found_by(Toy(5, 7, seed=11), rules(5, shortest=3, banned=(START, 1, 4)), beam=5, best=5)
+def test_banned_tokens_and_short_captions_are_never_returned() -> None:
+    result = found_by(
+        Toy(5, 7, seed=11), rules(5, shortest=3, banned=(START, 1, 4)), beam=5, best=5
+    )
     for image in range(5):
-        for words in captions(found, image):
+        for words in captions(result, image):
             assert len(words) >= 3
             assert not {START, 1, 4, STOP} & set(words)
 
 
-def test_the_empty_caption_is_a_caption() -> None:
-    step, _ = told([0.05, 0.05, 0.9])
-    found = beam_search(
+def test_empty_caption_is_returned() -> None:
+    step, _ = scripted_step([0.05, 0.05, 0.9])
+    result = beam_search(
         step, Still(), num_images=1, start_token=START, constraints=rules(3), beam_size=2
     )
-    assert captions(found, 0) == [()]
-    assert found.tokens.shape == (1, 1, 0)
-    torch.testing.assert_close(found.scores[0, 0].exp(), torch.tensor(0.9))
+    assert captions(result, 0) == [()]
+    assert result.tokens.shape == (1, 1, 0)
+    torch.testing.assert_close(result.scores[0, 0].exp(), torch.tensor(0.9))
 
 
-def test_single_precision_and_half_work() -> None:
+def test_float32_and_half_precision_are_supported() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         row = torch.tensor([0.05, 0.65, 0.3]).log().to(dtype)
 
@@ -517,30 +529,30 @@ def test_single_precision_and_half_work() -> None:
             look = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
             return row.expand(*token.shape, -1), state, look
 
-        given = rules(2, shortest=1)
-        found = beam_search(
-            step, Still(), num_images=1, start_token=START, constraints=given, beam_size=2
+        constraints = rules(2, shortest=1)
+        result = beam_search(
+            step, Still(), num_images=1, start_token=START, constraints=constraints, beam_size=2
         )
-        assert captions(found, 0) == [(1,)]
-        assert found.scores.dtype == torch.float32
+        assert captions(result, 0) == [(1,)]
+        assert result.scores.dtype == torch.float32
 
 
-def test_nothing_is_kept_for_gradients() -> None:
+def test_search_builds_no_autograd_graph() -> None:
     weight = torch.zeros(3, requires_grad=True)
 
     def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
         look = Glance(weight.expand(*token.shape, 3), torch.zeros(token.shape))
         return weight.expand(*token.shape, -1), state, look
 
-    found = beam_search(
+    result = beam_search(
         step, Still(), num_images=1, start_token=START, constraints=rules(2), beam_size=2
     )
-    assert not found.scores.requires_grad
-    assert not found.attention_steps.weights.requires_grad
+    assert not result.scores.requires_grad
+    assert not result.attention_steps.weights.requires_grad
 
 
-def test_nan_is_no_caption() -> None:
-    step, _ = told([0.0, 0.7, 0.3], [torch.nan, 0.5, 0.5])
+def test_nan_probabilities_are_refused() -> None:
+    step, _ = scripted_step([0.0, 0.7, 0.3], [torch.nan, 0.5, 0.5])
     with pytest.raises(ValueError, match="logits of the model are NaN"):
         beam_search(
             step, Still(), num_images=1, start_token=START, constraints=rules(5), beam_size=3
@@ -563,9 +575,9 @@ def wrong() -> Iterator[tuple[DecodingConstraints, int, int, str]]:
     yield rules(3, banned=(STOP,)), 2, 1, "the end token 2 not banned"
 
 
-@pytest.mark.parametrize(("given", "beam", "best", "reason"), list(wrong()))
-def test_contradictions_are_refused(
-    given: DecodingConstraints, beam: int, best: int, reason: str
+@pytest.mark.parametrize(("constraints", "beam", "best", "reason"), list(wrong()))
+def test_contradictory_constraints_are_refused(
+    constraints: DecodingConstraints, beam: int, best: int, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        found_by(Toy(1, 5), given, beam=beam, best=best)
+        found_by(Toy(1, 5), constraints, beam=beam, best=best)

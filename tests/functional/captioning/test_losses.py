@@ -1,4 +1,4 @@
-"""Loss, penalty and the order of packed words, against plain loops."""
+"""Caption loss, attention penalty and packed rows against plain loops."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def attention(lengths: Tensor, places: int) -> Tensor:
 
 
 @given(lengths=LENGTHS)
-def test_packed_rows_visit_every_word_step_by_step(lengths: Tensor) -> None:
+def test_packed_rows_are_ordered_by_time_step(lengths: Tensor) -> None:
     rows, steps = (part.tolist() for part in packed_indices(lengths))
     visited = list(zip(steps, rows, strict=True))
     assert visited == sorted(visited)
@@ -36,7 +36,7 @@ def test_packed_rows_visit_every_word_step_by_step(lengths: Tensor) -> None:
 
 
 @given(lengths=LENGTHS)
-def test_packed_rows_are_those_of_torch(lengths: Tensor) -> None:
+def test_packed_rows_match_torch(lengths: Tensor) -> None:
     rows, steps = packed_indices(lengths)
     table = torch.arange(len(lengths) * 7).view(len(lengths), 7)
     packed = torch.nn.utils.rnn.pack_padded_sequence(table, lengths, batch_first=True)
@@ -44,14 +44,16 @@ def test_packed_rows_are_those_of_torch(lengths: Tensor) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[1, 2], [3, 0], [2, 3, 3]])
-def test_packed_rows_need_falling_lengths(lengths: list[int]) -> None:
+def test_packed_rows_require_descending_lengths(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="must be in decreasing order and at least 1"):
         packed_indices(torch.tensor(lengths))
 
 
 @REDUCTIONS
 @given(lengths=LENGTHS, places=st.sampled_from([2, 3, 13]))
-def test_penalty_is_the_papers_sum(reduction: Reduction, lengths: Tensor, places: int) -> None:
+def test_doubly_stochastic_penalty_matches_the_paper(
+    reduction: Reduction, lengths: Tensor, places: int
+) -> None:
     weights, (rows, _) = attention(lengths, places), packed_indices(lengths)
     total = 0.0
     for caption in range(len(lengths)):
@@ -66,7 +68,7 @@ def test_penalty_is_the_papers_sum(reduction: Reduction, lengths: Tensor, places
     torch.testing.assert_close(float(penalty), divided[reduction])
 
 
-def test_even_attention_has_the_floor_of_its_lengths() -> None:
+def test_uniform_attention_has_the_minimum_penalty() -> None:
     weights = torch.full((12, 196), 1 / 196, dtype=torch.float64)
     rows = torch.zeros(12, dtype=torch.long)
     penalty = doubly_stochastic_penalty(weights, rows, 1, reduction="mean")
@@ -74,7 +76,7 @@ def test_even_attention_has_the_floor_of_its_lengths() -> None:
     assert round(float(penalty), 4) == 0.8813
 
 
-def test_penalty_is_floor_plus_variance() -> None:
+def test_penalty_is_minimum_plus_variance() -> None:
     weights = attention(torch.tensor([11]), 17)
     looked = weights.sum(0)
     penalty = doubly_stochastic_penalty(weights, torch.zeros(11).long(), 1, reduction="mean")
@@ -83,7 +85,7 @@ def test_penalty_is_floor_plus_variance() -> None:
 
 
 @REDUCTIONS
-def test_penalty_has_the_right_slope(reduction: Reduction) -> None:
+def test_penalty_gradients(reduction: Reduction) -> None:
     rows, _ = packed_indices(torch.tensor([3, 2]))
     weights = attention(torch.tensor([3, 2]), 7).requires_grad_()
     assert torch.autograd.gradcheck(
@@ -93,7 +95,7 @@ def test_penalty_has_the_right_slope(reduction: Reduction) -> None:
 
 @REDUCTIONS
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_is_that_of_each_caption_read_alone(reduction: Reduction, smoothing: float) -> None:
+def test_loss_matches_captions_computed_alone(reduction: Reduction, smoothing: float) -> None:
     lengths = torch.tensor([5, 3, 3, 1])
     rows, _ = packed_indices(lengths)
     random = torch.Generator().manual_seed(3)
@@ -108,7 +110,7 @@ def test_loss_is_that_of_each_caption_read_alone(reduction: Reduction, smoothing
     assert float(loss) == pytest.approx(total / (12 if reduction == "mean" else 4))
 
 
-def test_loss_has_the_right_slope() -> None:
+def test_loss_gradients() -> None:
     logits = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([0, 2, 1, 1, 0])
     assert torch.autograd.gradcheck(
@@ -125,7 +127,9 @@ def even_targets(words: int, places: int) -> Tensor:
 
 
 @given(words=st.integers(1, 11), places=st.sampled_from([2, 7, 13]))
-def test_supervision_is_the_mean_cross_entropy_of_shown_words(words: int, places: int) -> None:
+def test_attention_supervision_is_the_mean_cross_entropy_of_supervised_words(
+    words: int, places: int
+) -> None:
     weights, targets = attention(torch.tensor([words]), places), even_targets(words, places)
     shown = torch.arange(words) % 3 != 1
     total, count = 0.0, 0
@@ -141,7 +145,7 @@ def test_supervision_is_the_mean_cross_entropy_of_shown_words(words: int, places
 
 
 @given(words=st.integers(1, 11), seed=st.integers(0, 99))
-def test_supervision_is_least_at_its_targets(words: int, seed: int) -> None:
+def test_attention_supervision_is_minimal_at_its_targets(words: int, seed: int) -> None:
     targets, shown = even_targets(words, 7), torch.ones(words, dtype=torch.bool)
     random = torch.Generator().manual_seed(seed)
     other = torch.randn(words, 7, generator=random, dtype=torch.float64).softmax(-1)
@@ -152,7 +156,7 @@ def test_supervision_is_least_at_its_targets(words: int, seed: int) -> None:
     assert float(attention_supervision_loss(mixed, targets, shown)) > float(least)
 
 
-def test_supervision_pulls_scores_towards_their_targets() -> None:
+def test_attention_supervision_gradient_points_to_the_targets() -> None:
     scores = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     targets, shown = even_targets(5, 7), torch.ones(5, dtype=torch.bool)
     attention_supervision_loss(scores.softmax(-1), targets, shown).backward()
@@ -162,7 +166,7 @@ def test_supervision_pulls_scores_towards_their_targets() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6])
-def test_supervision_stays_finite_where_weights_underflow(scale: float) -> None:
+def test_attention_supervision_is_finite_when_weights_underflow(scale: float) -> None:
     scores = torch.tensor([[0.0, 1000.0, 0.0], [0.0, -1000.0, 0.0]], requires_grad=True)
     targets = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
     loss = attention_supervision_loss(scores.softmax(-1), targets, torch.tensor([True, True]))
@@ -173,7 +177,7 @@ def test_supervision_stays_finite_where_weights_underflow(scale: float) -> None:
 
 
 @pytest.mark.parametrize("words", [0, 3])
-def test_supervision_of_no_word_is_nothing(words: int) -> None:
+def test_attention_supervision_of_no_word_is_zero(words: int) -> None:
     weights = torch.full((words, 5), 0.2, requires_grad=True)
     shown = torch.zeros(words, dtype=torch.bool)
     loss = attention_supervision_loss(weights, torch.rand(words, 5), shown)
@@ -183,7 +187,7 @@ def test_supervision_of_no_word_is_nothing(words: int) -> None:
     assert not weights.grad.any()
 
 
-def test_half_precision_is_supervised_in_single() -> None:
+def test_attention_supervision_is_computed_in_float32() -> None:
     weights = torch.tensor([[1.0, 0.0]], dtype=torch.bfloat16)
     loss = attention_supervision_loss(weights, torch.tensor([[0.0, 1.0]]), torch.tensor([True]))
     assert loss.dtype == torch.float32
@@ -191,7 +195,7 @@ def test_half_precision_is_supervised_in_single() -> None:
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
-def test_packed_targets_lie_beside_their_words(lengths: Tensor, seed: int) -> None:
+def test_packed_targets_are_aligned_with_their_words(lengths: Tensor, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     table = torch.rand(len(lengths), 9, 3, generator=random)
     chosen = torch.rand(len(lengths), 9, generator=random) > 0.5
@@ -204,8 +208,8 @@ def test_packed_targets_lie_beside_their_words(lengths: Tensor, seed: int) -> No
         assert torch.equal(target, table[row, step] if there else torch.zeros(3))
 
 
-def test_packed_targets_of_no_word() -> None:
-    nobody = torch.zeros(0, dtype=torch.long)
-    targets, shown = pack_targets(nobody, nobody, torch.zeros(0, 5), torch.tensor([3, 2]))
+def test_packed_targets_without_words_are_empty() -> None:
+    empty = torch.zeros(0, dtype=torch.long)
+    targets, shown = pack_targets(empty, empty, torch.zeros(0, 5), torch.tensor([3, 2]))
     assert targets.shape == (5, 5)
     assert not shown.any()

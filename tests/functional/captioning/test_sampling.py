@@ -1,4 +1,4 @@
-"""Captions at random: as often as the model says, none after its end, each with its own past."""
+"""Sampled captions: token frequencies, ends, and independent histories."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ def always(state: Any, token: Tensor) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
     return LOGITS.expand(*token.shape, 4), state, ()
 
 
-def test_words_come_as_often_as_the_model_says() -> None:
+def test_sampling_frequencies_match_the_model() -> None:
     torch.manual_seed(1)
     drawn = sample_captions(
         always,
@@ -41,7 +41,7 @@ def test_words_come_as_often_as_the_model_says() -> None:
     assert (shares[1:] - wanted).abs().max() < 4 * (0.25 / 2000) ** 0.5  # four standard errors
 
 
-def test_numbers_that_are_given_decide_the_words() -> None:
+def test_fixed_uniform_numbers_determine_the_tokens() -> None:
     """Word 1 has the first share of [0, 1), then word 2, then the word that stops."""
     first, second = LOGITS[1:].softmax(0).cumsum(0)[:2].tolist()
     edges = [[0.0, first - 1e-4, first + 1e-4], [second - 1e-4, second + 1e-4, 1 - 1e-15]]
@@ -60,7 +60,7 @@ def test_numbers_that_are_given_decide_the_words() -> None:
     assert drawn.tokens[..., 0].tolist() == [[1, 1, 2], [2, 3, 3]]
 
 
-def test_a_caption_ends_where_it_stops() -> None:
+def test_caption_ends_at_its_stop_token() -> None:
     torch.manual_seed(1)
     drawn = sample_captions(
         always,
@@ -93,7 +93,7 @@ class Count:
         return Count(self.said[index])
 
 
-def test_each_caption_goes_on_from_its_own_words() -> None:
+def test_each_caption_continues_from_its_own_tokens() -> None:
     """A model that says once more what it said before, so the first word decides all."""
 
     def echo(state: Count, token: Tensor) -> tuple[Tensor, Count, tuple[Tensor, ...]]:

@@ -1,4 +1,4 @@
-"""Peaks, mass and outlines against plain loops."""
+"""Localization scores against plain loops."""
 
 import math
 
@@ -27,7 +27,7 @@ def drawn(seed: int, count: int = 3) -> tuple[Tensor, Tensor]:
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
-def test_they_are_what_loops_find(seed: int) -> None:
+def test_scores_match_loops(seed: int) -> None:
     values, masks = drawn(seed)
     places = peak_locations(values)
     hits = pointing_game_hits(places, masks, 1.5)
@@ -48,26 +48,26 @@ def test_they_are_what_loops_find(seed: int) -> None:
         assert float(overlaps[number]) == pytest.approx(share, abs=1e-12)
 
 
-def test_an_enlarged_cell_is_met_in_its_middle() -> None:
+def test_peak_of_an_upsampled_cell_is_its_center() -> None:
     cell = torch.zeros(1, 9, 11)
     cell[0, 3:6, 5:10] = 1.0
     assert peak_locations(cell).tolist() == [[4, 7]]
 
 
-def test_what_was_not_seen_is_no_peak() -> None:
+def test_nan_cells_are_never_the_peak() -> None:
     values = torch.tensor([[[torch.nan, -3.0, -2.0]]])
     assert peak_locations(values).tolist() == [[0, 2]]
     with pytest.raises(ValueError, match="got a map of NaN only"):
         peak_locations(torch.full((2, 3, 3), torch.nan))
 
 
-def test_a_map_without_mass_has_no_energy() -> None:
+def test_map_without_mass_has_zero_energy() -> None:
     mask = torch.ones(1, *SIZE, dtype=torch.bool)
     assert energy_pointing_game(-torch.ones(1, *SIZE), mask).item() == 0
     assert threshold_iou(torch.zeros(1, *SIZE), ~mask).item() == 0
 
 
-def test_the_whole_image_holds_all_and_the_mean_needs_no_scale() -> None:
+def test_full_mask_holds_all_energy_and_the_score_is_scale_invariant() -> None:
     values, masks = drawn(3)
     everywhere = torch.ones_like(masks)
     assert torch.equal(energy_pointing_game(values, everywhere), torch.ones(3, dtype=torch.float64))

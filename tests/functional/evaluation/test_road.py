@@ -1,4 +1,4 @@
-"""Holes in images: what the linear system says, solved plainly."""
+"""ROAD imputation against a dense linear system."""
 
 import json
 import subprocess
@@ -38,17 +38,17 @@ def solved(image: Tensor, known: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.95])
-def test_it_solves_the_system_of_each_image(share: float) -> None:
+def test_imputation_solves_the_linear_system_of_each_image(share: float) -> None:
     generator = torch.Generator().manual_seed(7)
     images = torch.randn(2, 3, 11, 13, generator=generator, dtype=torch.float64)
     known = torch.rand(2, 11, 13, generator=generator) >= share
     filled = linear_imputation(images, known, tolerance=1e-13)
-    for image, own, found in zip(images, known, filled, strict=True):
-        for channel, plane in zip(image, found, strict=True):
+    for image, own, imputed in zip(images, known, filled, strict=True):
+        for channel, plane in zip(image, imputed, strict=True):
             assert torch.allclose(plane, solved(channel, own), atol=1e-9, rtol=0)
 
 
-def test_what_is_known_stays_to_the_bit_and_what_is_hidden_does_not_count() -> None:
+def test_known_pixels_are_unchanged_and_hidden_pixels_are_ignored() -> None:
     images = torch.randn(2, 3, 17, 11)
     known = torch.rand(2, 17, 11) < 0.3
     filled = linear_imputation(images, known)
@@ -61,7 +61,7 @@ def test_what_is_known_stays_to_the_bit_and_what_is_hidden_does_not_count() -> N
     assert bool(((filled >= low - 1e-4) & (filled <= high + 1e-4)).all())
 
 
-def test_a_ramp_goes_on_through_a_hole_but_not_at_the_rim() -> None:
+def test_linear_ramp_is_restored_inside_but_not_at_the_border() -> None:
     ramp = (torch.arange(32.0)[:, None] + 2 * torch.arange(40.0)).double().expand(1, 1, -1, -1)
     hole = torch.zeros(1, 32, 40, dtype=torch.bool)
     hole[:, 5:27, 7:31] = True
@@ -72,14 +72,14 @@ def test_a_ramp_goes_on_through_a_hole_but_not_at_the_rim() -> None:
     assert (linear_imputation(ramp, ~rim) - ramp).abs().max() > 10
 
 
-def test_a_image_does_not_depend_on_its_batch() -> None:
+def test_images_of_a_batch_are_independent() -> None:
     images, known = torch.randn(3, 3, 19, 23).double(), torch.rand(3, 19, 23) < 0.4
     together = linear_imputation(images, known, tolerance=1e-12)
     alone = linear_imputation(images[1:2], known[1:2], tolerance=1e-12)
     assert torch.allclose(together[1:2], alone, atol=1e-10)
 
 
-def test_the_usual_tolerance_is_far_below_the_noise_of_the_method() -> None:
+def test_default_tolerance_is_below_the_noise_of_the_method() -> None:
     generator = torch.Generator().manual_seed(3)
     image = torch.randn(1, 1, 64, 64, generator=generator)
     smooth = torch.nn.functional.avg_pool2d(image, 9, 1, 4, count_include_pad=False)
@@ -89,7 +89,7 @@ def test_the_usual_tolerance_is_far_below_the_noise_of_the_method() -> None:
     assert (linear_imputation(smooth, known) - exact).abs().max() < 1e-3
 
 
-def test_nothing_known_is_an_error_and_nothing_unknown_is_easy() -> None:
+def test_image_without_known_pixels_is_refused_and_without_unknown_is_unchanged() -> None:
     images = torch.randn(2, 3, 5, 7)
     everything = torch.ones(2, 5, 7, dtype=torch.bool)
     assert torch.equal(linear_imputation(images, everything), images)
@@ -106,12 +106,12 @@ print(json.dumps(NoisyLinearImputer(noise=0.0)(image, known.float()).tolist()))
 
 
 @pytest.mark.peers
-def test_it_is_the_imputation_of_grad_cam() -> None:
+def test_matches_pytorch_grad_cam_imputation() -> None:
     image, known = torch.randn(3, 29, 31), torch.rand(29, 31) < 0.3
-    given = json.dumps([image.tolist(), known.tolist()])
+    request = json.dumps([image.tolist(), known.tolist()])
     python = ROOT / ".venv-peers" / "bin" / "python"
     done = subprocess.run(
-        [python, "-c", _PEER], input=given, capture_output=True, text=True, check=True
+        [python, "-c", _PEER], input=request, capture_output=True, text=True, check=True
     )
     theirs = torch.tensor(json.loads(done.stdout))
     ours = linear_imputation(image[None], known[None], tolerance=1e-7)[0]

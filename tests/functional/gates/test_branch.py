@@ -1,4 +1,4 @@
-"""Weights of branches and the sum under them."""
+"""Branch weights and the weighted sum of branches."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_weights_sum_to_one_per_channel(scale: float, branches: int) -> None:
     assert (weights >= 0).all()
 
 
-def test_splits_are_read_by_group_and_written_by_split() -> None:
+def test_radix_softmax_reorders_groups_and_splits() -> None:
     scores = numbers(2, 2 * 3 * 5)
     weights = radix_softmax(scores, radix=3, groups=2)
     assert weights.shape == (2, 3, 10)
@@ -33,30 +33,30 @@ def test_splits_are_read_by_group_and_written_by_split() -> None:
                 torch.testing.assert_close(weights[b, :, group * 5 + c], expected)
 
 
-def test_a_single_split_has_a_gate() -> None:
+def test_single_split_uses_a_sigmoid() -> None:
     scores = numbers(2, 7)
     torch.testing.assert_close(radix_softmax(scores, radix=1, groups=7)[:, 0], scores.sigmoid())
 
 
-def test_merged_is_the_weighted_sum() -> None:
+def test_merged_branches_are_the_weighted_sum() -> None:
     branches, weights = numbers(3, 2, 5, 3, 7), numbers(2, 3, 5, seed=1)
     expected = torch.einsum("mbcyx,bmc->bcyx", branches, weights)
     torch.testing.assert_close(merge_branches(branches.unbind(0), weights), expected)
 
 
 @given(place=st.integers(0, 2))
-def test_one_hot_weights_pick_their_branch(place: int) -> None:
+def test_one_hot_weights_select_their_branch(place: int) -> None:
     branches = numbers(3, 2, 5, 3, 7)
     weights = torch.eye(3, dtype=torch.float64)[place][None, :, None].expand(2, 3, 5)
     assert torch.equal(merge_branches(branches.unbind(0), weights), branches[place])
 
 
-def test_a_branch_without_weights_is_refused() -> None:
+def test_branch_without_weights_is_refused() -> None:
     with pytest.raises(ValueError, match="got 3 branches and weights for 2"):
         merge_branches(numbers(3, 2, 5, 3, 7).unbind(0), numbers(2, 2, 5))
 
 
-def test_both_have_the_right_slope() -> None:
+def test_gradients() -> None:
     scores, branches = numbers(1, 4).requires_grad_(), numbers(2, 1, 2, 1, 3).requires_grad_()
 
     def mixed(scores: Tensor, branches: Tensor) -> Tensor:

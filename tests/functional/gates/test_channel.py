@@ -1,4 +1,4 @@
-"""Gates per channel, each against its equation written as a loop over plain numbers."""
+"""Channel gates against their equations as loops over plain numbers."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def mapped(weight: list[list[float]], vector: list[float], bias: list[float]) ->
 
 
 @pytest.mark.parametrize("biased", [True, False])
-def test_squeeze_excitation_is_its_equation(biased: bool) -> None:
+def test_squeeze_excitation_matches_the_equation(biased: bool) -> None:
     pooled, squeeze, excite = numbers(3, 7), numbers(2, 7, seed=1), numbers(7, 2, seed=2)
     b1, b2 = biased * numbers(2, seed=3), biased * numbers(7, seed=4)
     got = squeeze_excitation_gate(pooled, squeeze, excite, *((b1, b2) if biased else ()))
@@ -53,7 +53,7 @@ def test_squeeze_excitation_is_its_equation(biased: bool) -> None:
     close(got, wanted)
 
 
-def test_effective_gate_is_its_equation() -> None:
+def test_effective_se_matches_the_equation() -> None:
     pooled, weight, bias = 3 * numbers(3, 7), numbers(7, 7, seed=1), numbers(7, seed=2)
     scores = [mapped(weight.tolist(), row, bias.tolist()) for row in pooled.tolist()]
     wanted = [[min(max(z + 3, 0.0), 6.0) / 6 for z in row] for row in scores]
@@ -61,7 +61,7 @@ def test_effective_gate_is_its_equation() -> None:
     assert {0.0, 1.0} <= {gate for row in wanted for gate in row}  # both ends were reached
 
 
-def test_the_kernel_of_the_efficient_gate_follows_the_formula() -> None:
+def test_eca_kernel_size_follows_the_formula() -> None:
     widths = [16, 32, 64, 128, 256, 512, 1024, 2048]
     assert [eca_kernel_size(width) for width in widths] == [3, 3, 3, 5, 5, 5, 5, 7]
     assert [eca_kernel_size(width) for width in (1, 4, 7, 8, 24)] == [1, 1, 1, 3, 3]
@@ -70,7 +70,7 @@ def test_the_kernel_of_the_efficient_gate_follows_the_formula() -> None:
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5, 9])
-def test_efficient_gate_is_its_equation(kernel: int) -> None:
+def test_eca_matches_the_equation(kernel: int) -> None:
     pooled, weight = numbers(3, 7), numbers(kernel, seed=1)
     wanted = [[0.0] * 7 for _ in range(3)]
     for b in range(3):
@@ -85,12 +85,12 @@ def test_efficient_gate_is_its_equation(kernel: int) -> None:
     close(eca_gate(pooled, weight), wanted)
 
 
-def test_an_even_window_has_no_middle() -> None:
+def test_even_kernel_size_is_refused() -> None:
     with pytest.raises(ValueError, match="must be odd, got 4"):
         eca_gate(torch.zeros(1, 7), torch.zeros(4))
 
 
-def test_styles_and_their_scores_are_the_equations() -> None:
+def test_style_statistics_and_srm_match_the_equations() -> None:
     x, weight = numbers(3, 5, 7, 11), numbers(5, 2, seed=1)
     wanted = [[0.0] * 5 for _ in range(3)]
     for b in range(3):
@@ -102,7 +102,7 @@ def test_styles_and_their_scores_are_the_equations() -> None:
     close(style_scores(style_pool(x), weight), wanted)
 
 
-def test_transformation_gate_is_its_equation() -> None:
+def test_gct_matches_the_equation() -> None:
     norms = numbers(3, 7).abs()
     alpha, gamma, beta = (numbers(7, seed=seed) for seed in (1, 2, 3))
     wanted: list[list[float]] = []
@@ -116,14 +116,14 @@ def test_transformation_gate_is_its_equation() -> None:
 
 
 @given(scale=st.floats(1e-1, 1e6))
-def test_channels_compete_by_their_share_alone(scale: float) -> None:
+def test_gct_is_scale_invariant(scale: float) -> None:
     norms, ones = 1 + numbers(3, 7).abs(), torch.ones(7, dtype=torch.float64)
     wanted = gct_gate(norms, ones, ones, ones, eps=0.0)
     got = gct_gate(scale * norms, ones, ones, ones, eps=0.0)
     torch.testing.assert_close(got, wanted)
 
 
-def test_silent_channels_have_a_gate_too() -> None:
+def test_zero_channels_have_a_finite_gate() -> None:
     norms, ones = torch.zeros(2, 3, requires_grad=True), torch.ones(3)
     gate = gct_gate(norms, ones, ones, ones)
     gate.sum().backward()
@@ -132,7 +132,7 @@ def test_silent_channels_have_a_gate_too() -> None:
     assert norms.grad.isfinite().all()
 
 
-def test_global_context_is_its_equation() -> None:
+def test_global_context_matches_the_equation() -> None:
     x, key, bias = numbers(3, 5, 2, 7), numbers(5, seed=1), numbers(1, seed=2)
     context, weights = global_context_pool(x, key, bias)
     for b in range(3):
@@ -149,9 +149,7 @@ def test_global_context_is_its_equation() -> None:
 
 
 @given(height=st.integers(1, 5), width=st.integers(1, 7))
-def test_the_context_of_equal_places_does_not_know_how_many_they_are(
-    height: int, width: int
-) -> None:
+def test_context_of_a_constant_map_is_independent_of_its_size(height: int, width: int) -> None:
     feature = numbers(2, 5, 1, 1)
     context, weights = global_context_pool(
         feature.expand(-1, -1, height, width), numbers(5, seed=1)
@@ -161,7 +159,7 @@ def test_the_context_of_equal_places_does_not_know_how_many_they_are(
 
 
 @pytest.mark.parametrize("hidden", [1, 2, 3, 5])
-def test_context_shift_is_its_equation(hidden: int) -> None:
+def test_context_shift_matches_the_equation(hidden: int) -> None:
     context, squeeze, excite = numbers(3, 7), numbers(hidden, 7, seed=1), numbers(7, hidden, seed=2)
     scale, shift, b1 = (numbers(hidden, seed=seed) for seed in (3, 4, 5))
     b2 = numbers(7, seed=6)
@@ -177,7 +175,7 @@ def test_context_shift_is_its_equation(hidden: int) -> None:
     close(global_context_transform(context, squeeze, excite, scale, shift, b1, b2), wanted)
 
 
-def test_they_have_the_right_slopes() -> None:
+def test_gradients() -> None:
     x, key = numbers(2, 3, 2, 3).requires_grad_(), numbers(3, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(global_context_pool, (x, key))
     norms = numbers(2, 3).abs().requires_grad_()

@@ -1,4 +1,4 @@
-"""Gates per place against loops over places, and what holds for all features."""
+"""Spatial gates against loops, and their invariances."""
 
 import math
 
@@ -27,7 +27,7 @@ def sigmoid(score: float) -> float:
 
 
 @pytest.mark.parametrize("order", ["max_mean", "mean_max"])
-def test_the_pooled_gate_is_the_equation(order: PoolOrder) -> None:
+def test_pooled_gate_matches_the_equation(order: PoolOrder) -> None:
     x, weight = numbers(2, 3, 5, 7), numbers(1, 2, 3, 3, seed=1)
     gate = cbam_spatial_gate(x, weight, order=order)
     for b in range(2):
@@ -46,7 +46,7 @@ def test_the_pooled_gate_is_the_equation(order: PoolOrder) -> None:
                 assert float(gate[b, i, j]) == pytest.approx(sigmoid(score), abs=1e-12)
 
 
-def test_what_normalizes_the_score_stands_before_the_sigmoid() -> None:
+def test_normalization_precedes_the_sigmoid() -> None:
     x, weight = numbers(2, 3, 5, 7), numbers(1, 2, 3, 3, seed=1)
     plain = cbam_spatial_gate(x, weight).logit()
     torch.testing.assert_close(
@@ -56,12 +56,12 @@ def test_what_normalizes_the_score_stands_before_the_sigmoid() -> None:
 
 @given(order=st.permutations(range(5)))
 @settings(max_examples=10)
-def test_pools_do_not_know_the_order_of_channels(order: list[int]) -> None:
+def test_pooled_gate_is_invariant_to_permuted_channels(order: list[int]) -> None:
     x = numbers(2, 5, 3, 7)
     torch.testing.assert_close(channel_pool(x[:, order]), channel_pool(x), rtol=0, atol=1e-12)
 
 
-def test_the_projected_gate_is_the_equation() -> None:
+def test_projected_gate_matches_the_equation() -> None:
     x, weight, bias = numbers(2, 3, 5, 7), numbers(3, seed=1), numbers(1, seed=2)
     gate = spatial_squeeze_gate(x, weight, bias)
     for b in range(2):
@@ -72,33 +72,35 @@ def test_the_projected_gate_is_the_equation() -> None:
 
 
 @pytest.mark.parametrize("size", [(5, 7), (1, 1)])
-def test_the_additive_gate_is_the_equation(size: tuple[int, int]) -> None:
+def test_additive_gate_matches_the_equation(size: tuple[int, int]) -> None:
     features, signal = numbers(2, 3, 5, 7), numbers(2, 3, *size, seed=1)
     weight, bias = numbers(3, seed=2), numbers(1, seed=3)
     gate = additive_gate(features, signal, weight, bias)
-    told = signal.expand(2, 3, 5, 7)
+    expanded = signal.expand(2, 3, 5, 7)
     for b in range(2):
         for i in range(5):
             for j in range(7):
-                fits = [max(0.0, float(features[b, h, i, j] + told[b, h, i, j])) for h in range(3)]
+                fits = [
+                    max(0.0, float(features[b, h, i, j] + expanded[b, h, i, j])) for h in range(3)
+                ]
                 score = sum(float(weight[h]) * fits[h] for h in range(3)) + float(bias)
                 assert float(gate[b, i, j]) == pytest.approx(sigmoid(score), abs=1e-12)
 
 
-def test_a_map_resampled_to_its_own_size_is_itself() -> None:
+def test_resampling_to_the_same_size_is_the_identity() -> None:
     x = torch.randn(2, 3, 5, 7)
     assert torch.equal(resize_bilinear(x, (5, 7)), x)
 
 
 @given(height=st.integers(1, 11), width=st.integers(1, 11))
 @settings(max_examples=10)
-def test_a_constant_stays_a_constant_at_any_size(height: int, width: int) -> None:
+def test_constant_map_stays_constant_at_any_size(height: int, width: int) -> None:
     x = torch.full((1, 2, 3, 5), 0.7, dtype=torch.float64)
     expected = x.new_full((1, 2, height, width), 0.7)
     torch.testing.assert_close(resize_bilinear(x, (height, width)), expected)
 
 
-def test_gates_have_the_right_slope() -> None:
+def test_gradients() -> None:
     x, weight = numbers(1, 3, 3, 2).requires_grad_(), numbers(1, 2, 3, 3, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(cbam_spatial_gate, (x, weight))
     signal, vector = numbers(1, 3, 1, 1, seed=2).requires_grad_(), numbers(3).requires_grad_()

@@ -1,4 +1,4 @@
-"""Paths that nobody learned: anywhere alike, and row by row."""
+"""Random and raster scanpaths."""
 
 import pytest
 import torch
@@ -6,27 +6,27 @@ import torch
 from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
 
 
-def test_random_places_are_uniform_over_the_image() -> None:
+def test_random_locations_are_uniform() -> None:
     paths = random_scanpaths(2000, 5, torch.Generator().manual_seed(0))
     assert paths.min() >= -1
     assert paths.max() <= 1
     counts = torch.histc(paths[..., 0], 10, -1, 1), torch.histc(paths[..., 1], 10, -1, 1)
-    for found in counts:
-        assert float(((found - 1000) ** 2 / 1000).sum()) < 27.9  # chi-square of 9, p = 0.001
+    for histogram in counts:
+        assert float(((histogram - 1000) ** 2 / 1000).sum()) < 27.9  # chi-square of 9, p = 0.001
     flat = paths.flatten(0, 1)
     assert abs(float(flat.prod(-1).mean())) < 4 * (1 / 3) / 100  # x says nothing about y
     assert abs(float((paths[:, 0] * paths[:, 1]).mean())) < 4 * (1 / 3) / 2000**0.5
 
 
-def test_a_generator_decides_alone() -> None:
+def test_random_scanpaths_depend_on_the_generator_only() -> None:
     state = torch.get_rng_state()
-    one, other = (random_scanpaths(3, 4, torch.Generator().manual_seed(7)) for _ in range(2))
-    assert torch.equal(one, other)
+    first, second = (random_scanpaths(3, 4, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("glimpses", range(1, 14))
-def test_a_raster_reads_row_by_row(glimpses: int) -> None:
+def test_raster_scans_row_by_row(glimpses: int) -> None:
     path = raster_scanpaths(3, glimpses)
     assert path.shape == (3, glimpses, 2)
     assert torch.equal(path[0], path[2])
@@ -43,6 +43,6 @@ def test_a_raster_reads_row_by_row(glimpses: int) -> None:
         assert row == pytest.approx([(2 * i + 1) / len(row) - 1 for i in range(len(row))])
 
 
-def test_six_places_are_two_rows_of_three() -> None:
+def test_six_locations_form_two_rows_of_three() -> None:
     rows = raster_scanpaths(1, 6)[0].view(2, 3, 2)
     assert rows[..., 1].tolist() == [[-0.5] * 3, [0.5] * 3]

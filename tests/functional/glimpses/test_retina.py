@@ -1,4 +1,4 @@
-"""What the retina sees, held against padding, cropping and averaging done pixel by pixel."""
+"""Glimpses against padding, cropping and averaging pixel by pixel."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 def plain(image: Tensor, place: list[float], glimpse: int, scales: int, around: float) -> Tensor:
     """One glimpse at one place, a pixel at a time."""
     channels, height, width = image.shape
-    seen = torch.empty(scales, channels, glimpse, glimpse, dtype=torch.float64)
+    patches = torch.empty(scales, channels, glimpse, glimpse, dtype=torch.float64)
     for scale in range(scales):
         step = 2**scale
         left = math.floor((place[0] + 1) / 2 * width - glimpse * step / 2 + 0.5)
@@ -39,13 +39,13 @@ def plain(image: Tensor, place: list[float], glimpse: int, scales: int, around: 
                 for x in range(left + column * step, left + (column + 1) * step):
                     inside = 0 <= y < height and 0 <= x < width
                     total += float(image[channel, y, x]) if inside else around
-            seen[scale, channel, row, column] = total / step**2
-    return seen
+            patches[scale, channel, row, column] = total / step**2
+    return patches
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(("glimpse", "scales"), [(1, 4), (2, 3), (3, 1), (3, 3), (5, 2), (8, 1)])
-def test_a_glimpse_is_a_window_averaged_to_cells(
+def test_glimpse_is_an_average_pooled_crop(
     size: tuple[int, int], glimpse: int, scales: int
 ) -> None:
     images, around = noise(2, 2, *size), 0.25
@@ -54,15 +54,15 @@ def test_a_glimpse_is_a_window_averaged_to_cells(
     which = torch.arange(len(places)) % 2
     pyramid = glimpse_pyramid(images, num_scales=scales, pad_value=around)
     at = torch.tensor(places, dtype=torch.float64)
-    seen = crop_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=which)
+    patches = crop_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=which)
     for number, place in enumerate(places):
         wanted = plain(images[number % 2], place, glimpse, scales, around)
-        assert torch.equal(seen[number, 0], wanted[0])
-        torch.testing.assert_close(seen[number], wanted, rtol=0, atol=1e-14)
+        assert torch.equal(patches[number, 0], wanted[0])
+        torch.testing.assert_close(patches[number], wanted, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("glimpse", [2, 3])
-def test_every_pixel_of_every_place_is_right(glimpse: int) -> None:
+def test_glimpses_match_a_loop_at_every_location(glimpse: int) -> None:
     """Places so close together that no whole number of pixels is left out."""
     size = (3, 5)
     image = noise(1, 1, *size)
@@ -70,9 +70,9 @@ def test_every_pixel_of_every_place_is_right(glimpse: int) -> None:
     at = torch.tensor(grid, dtype=torch.float64)
     pyramid = glimpse_pyramid(image, num_scales=2)
     nought = torch.zeros(len(grid), dtype=torch.long)
-    seen = crop_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=nought)
-    for one, place in zip(seen, grid, strict=True):
-        torch.testing.assert_close(one, plain(image[0], place, glimpse, 2, 0.0))
+    patches = crop_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=nought)
+    for patch, place in zip(patches, grid, strict=True):
+        torch.testing.assert_close(patch, plain(image[0], place, glimpse, 2, 0.0))
     starts = glimpse_boxes(at, size, glimpse_size=glimpse, num_scales=2)[..., :2]
     for scale in range(2):
         for axis, side in enumerate(reversed(size)):
@@ -88,54 +88,52 @@ def test_every_pixel_of_every_place_is_right(glimpse: int) -> None:
     x=st.floats(-1, 1),
     y=st.floats(-1, 1),
 )
-def test_no_place_of_any_image_is_beyond_the_retina(
+def test_glimpses_match_a_loop_at_any_image_size(
     height: int, width: int, glimpse: int, scales: int, x: float, y: float
 ) -> None:
     image = noise(1, 1, height, width)
     pyramid = glimpse_pyramid(image, num_scales=scales)
     at = torch.tensor([[x, y]], dtype=torch.float64)
-    seen = crop_glimpses(pyramid, at, glimpse_size=glimpse)[0]
-    torch.testing.assert_close(seen, plain(image[0], [x, y], glimpse, scales, 0.0))
+    patches = crop_glimpses(pyramid, at, glimpse_size=glimpse)[0]
+    torch.testing.assert_close(patches, plain(image[0], [x, y], glimpse, scales, 0.0))
     between = sample_glimpses(pyramid, at, glimpse_size=glimpse)
     assert between.isfinite().all()
     assert between.max() <= 1
     assert between.min() >= 0
 
 
-def test_each_window_is_twice_as_wide_as_the_one_before() -> None:
+def test_each_scale_doubles_the_window() -> None:
     boxes = glimpse_boxes(torch.zeros(2), (100, 100), glimpse_size=12, num_scales=4)
     assert (boxes[:, 2] - boxes[:, 0]).tolist() == [12, 24, 48, 96]
     assert (boxes[:, 3] - boxes[:, 1]).tolist() == [12, 24, 48, 96]
     assert ((boxes[:, 0] + boxes[:, 2]) / 2).tolist() == [50] * 4
 
 
-def test_x_goes_with_the_width_and_y_with_the_height() -> None:
+def test_x_is_along_the_width_and_y_along_the_height() -> None:
     corner = glimpse_boxes(torch.tensor([1.0, -1.0]), (28, 60), glimpse_size=8, num_scales=1)
     assert corner.tolist() == [[56, -4, 64, 4]]
 
 
 @pytest.mark.parametrize(("place", "left"), [(-1, -2), (0, 2), (1, 7)])
-def test_an_odd_window_is_not_moved_by_half_a_pixel(place: float, left: int) -> None:
+def test_odd_window_is_centered(place: float, left: int) -> None:
     """At the middle of a pixel it lies around it; between two it takes the right one."""
     (box,) = glimpse_boxes(torch.tensor([place, 0.0]), (9, 9), glimpse_size=5, num_scales=1)
     assert box[:2].tolist() == [left, 2]
 
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
-def test_a_constant_image_on_its_own_background_stays_constant(see: See) -> None:
+def test_constant_image_with_equal_padding_stays_constant(see: See) -> None:
     """Normalized black around a normalized black image leaves no frame."""
     levels = torch.tensor([-0.424, 0.7, 2.1])
     images = levels.view(1, 3, 1, 1).expand(1, 3, 7, 5).contiguous()
     pyramid = glimpse_pyramid(images, num_scales=3, pad_value=levels)
     at = torch.tensor([[-1.0, 1.0], [0.1, 0.3], [1.0, -1.0]])
-    seen = see(pyramid, at, glimpse_size=3, image_indices=torch.zeros(3, dtype=torch.long))
-    torch.testing.assert_close(seen, levels.view(1, 1, 3, 1, 1).expand_as(seen))
+    patches = see(pyramid, at, glimpse_size=3, image_indices=torch.zeros(3, dtype=torch.long))
+    torch.testing.assert_close(patches, levels.view(1, 1, 3, 1, 1).expand_as(patches))
 
 
 @pytest.mark.parametrize(("glimpse", "half"), [(2, 0.0), (4, 0.0), (3, 0.5)])
-def test_between_pixels_equals_snapped_where_a_window_begins_at_a_pixel(
-    glimpse: int, half: float
-) -> None:
+def test_sampling_equals_cropping_at_integer_offsets(glimpse: int, half: float) -> None:
     """For odd windows those are the middles of pixels, and only the sharpest window is odd."""
     size = (6, 9)
     scales = 1 if glimpse % 2 else 3
@@ -148,20 +146,20 @@ def test_between_pixels_equals_snapped_where_a_window_begins_at_a_pixel(
     torch.testing.assert_close(between, snapped, rtol=0, atol=1e-6)
 
 
-def test_between_pixels_a_slope_is_read_exactly() -> None:
+def test_sampling_reads_a_linear_ramp_exactly() -> None:
     """An image of x · y shows in each cell that of its middle, between pixels too."""
     height, width = 40, 44
     y, x = (torch.arange(side, dtype=torch.float64) + 0.5 for side in (height, width))
     pyramid = glimpse_pyramid((y[:, None] * x).view(1, 1, height, width), num_scales=2)
     at = torch.tensor([[0.144, -0.087]], dtype=torch.float64)
     across, down = (0.144 + 1) / 2 * width, (-0.087 + 1) / 2 * height
-    seen = sample_glimpses(pyramid, at, glimpse_size=4)[0, :, 0]
+    patches = sample_glimpses(pyramid, at, glimpse_size=4)[0, :, 0]
     for scale in range(2):
         cells = 2**scale * (torch.arange(4, dtype=torch.float64) - 1.5)
-        torch.testing.assert_close(seen[scale], (down + cells)[:, None] * (across + cells))
+        torch.testing.assert_close(patches[scale], (down + cells)[:, None] * (across + cells))
 
 
-def test_the_gradient_of_a_place_is_that_of_finite_differences() -> None:
+def test_location_gradient_matches_finite_differences() -> None:
     size = (7, 11)
     pyramid = glimpse_pyramid(noise(2, 2, *size), num_scales=3, pad_value=0.4)
     at = torch.tensor([[0.113, -0.427], [-0.931, 0.877]], dtype=torch.float64, requires_grad=True)
@@ -170,7 +168,7 @@ def test_the_gradient_of_a_place_is_that_of_finite_differences() -> None:
     )
 
 
-def test_snapped_windows_have_no_gradient_for_places() -> None:
+def test_cropping_has_no_location_gradient() -> None:
     image = noise(1, 1, 5, 5).requires_grad_()
     at = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
     pyramid = glimpse_pyramid(image, num_scales=1)
@@ -181,33 +179,33 @@ def test_snapped_windows_have_no_gradient_for_places() -> None:
 
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
-def test_a_moved_image_is_the_same_at_the_moved_place(see: See) -> None:
+def test_glimpses_are_translation_equivariant(see: See) -> None:
     size = (16, 20)
     image = torch.zeros(1, 1, *size, dtype=torch.float64)
     image[..., 5:11, 6:12] = noise(1, 1, 6, 6)
     moved = image.roll((2, 3), (2, 3))
     at = torch.tensor([[-0.07, 0.03]], dtype=torch.float64)
     there = at + torch.tensor([3 / 20, 2 / 16]) * 2
-    seen, again = (
-        see(glimpse_pyramid(some, num_scales=2), place, glimpse_size=4)
-        for some, place in ((image, at), (moved, there))
+    patches, again = (
+        see(glimpse_pyramid(pixels, num_scales=2), place, glimpse_size=4)
+        for pixels, place in ((image, at), (moved, there))
     )
-    assert seen.abs().sum() > 0
-    torch.testing.assert_close(seen, again)
+    assert patches.abs().sum() > 0
+    torch.testing.assert_close(patches, again)
 
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
-def test_each_glimpse_is_of_the_image_that_is_named(see: See) -> None:
+def test_image_indices_select_the_image(see: See) -> None:
     images, at = noise(3, 1, 5, 7), noise(5, 2, seed=4) * 2 - 1
     which = torch.tensor([2, 0, 2, 1, 0])
     pyramid = glimpse_pyramid(images, num_scales=2)
-    seen = see(pyramid, at, glimpse_size=3, image_indices=which)
+    patches = see(pyramid, at, glimpse_size=3, image_indices=which)
     for number, of in enumerate(which.tolist()):
         own = glimpse_pyramid(images[of : of + 1], num_scales=2)
-        assert torch.equal(seen[number], see(own, at[number, None], glimpse_size=3)[0])
+        assert torch.equal(patches[number], see(own, at[number, None], glimpse_size=3)[0])
 
 
-def test_a_pyramid_serves_every_scale_with_boxes_of_its_own() -> None:
+def test_pyramid_has_box_averages_of_every_scale() -> None:
     image = noise(1, 1, 5, 3)
     levels = glimpse_pyramid(image, num_scales=3).levels
     assert [tuple(level.shape[2:]) for level in levels] == [(13, 11), (12, 10), (10, 8)]
@@ -217,20 +215,20 @@ def test_a_pyramid_serves_every_scale_with_boxes_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("scales", "shape"), [(0, (1, 1, 3, 3)), (1, (1, 1, 0, 3)), (1, (1, 0, 3, 3))]
 )
-def test_a_pyramid_of_nothing_is_refused(scales: int, shape: tuple[int, ...]) -> None:
+def test_pyramid_without_scales_is_refused(scales: int, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="needs at least 1 scale, and images with pixels; got"):
         glimpse_pyramid(torch.zeros(shape), num_scales=scales)
 
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
-def test_a_glimpse_without_cells_is_refused(see: See) -> None:
+def test_glimpse_size_must_be_positive(see: See) -> None:
     pyramid = glimpse_pyramid(torch.zeros(1, 1, 3, 3), num_scales=1)
     with pytest.raises(ValueError, match="needs at least 1 cell along a side, got 0"):
         see(pyramid, torch.zeros(1, 2), glimpse_size=0)
 
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
-def test_what_lies_far_outside_is_background_too(see: See) -> None:
+def test_far_outside_is_padding(see: See) -> None:
     """A place may be beyond the edge by any distance: no cell of another image is shown."""
     pyramid = glimpse_pyramid(noise(3, 2, 5, 7), num_scales=2, pad_value=0.4)
     far = torch.tensor([[-9.0, 0.0], [0.3, 7.5], [1e6, -1e6]], dtype=torch.float64)
@@ -240,7 +238,7 @@ def test_what_lies_far_outside_is_background_too(see: See) -> None:
 
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
-def test_places_without_a_image_are_refused(see: See) -> None:
+def test_locations_without_an_image_are_refused(see: See) -> None:
     pyramid = glimpse_pyramid(torch.zeros(2, 1, 3, 3), num_scales=1)
     with pytest.raises(ValueError, match=r"pass image_indices.*got 3 locations for 2 images"):
         see(pyramid, torch.zeros(3, 2), glimpse_size=2)
@@ -248,7 +246,7 @@ def test_places_without_a_image_are_refused(see: See) -> None:
 
 @pytest.mark.compile
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
-def test_compiled_it_sees_the_same(see: See) -> None:
+def test_compiled_function_matches(see: See) -> None:
     images, at = noise(3, 1, 7, 5), noise(3, 2, seed=1) * 2 - 1
 
     def whole(images: Tensor, places: Tensor) -> Tensor:

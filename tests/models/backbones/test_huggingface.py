@@ -1,4 +1,4 @@
-"""Models of transformers from directories, and what they do to images before they look."""
+"""Transformers models from local directories, and their preprocessing."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_directory_is_a_model(folder: Path) -> None:
+def test_local_directory_loads_as_model(folder: Path) -> None:
     named = load_huggingface_model(folder)
     theirs = transformers.ViTForImageClassification.from_pretrained(folder).eval()
     images = torch.randn(2, 3, 32, 32)
@@ -41,7 +41,7 @@ def test_a_directory_is_a_model(folder: Path) -> None:
     assert (named.transform, named.weights, named.model.training) == (None, str(folder), False)
 
 
-def test_a_backbone_has_no_classes(tmp_path: Path) -> None:
+def test_backbone_without_head_has_no_classes(tmp_path: Path) -> None:
     config = transformers.Dinov2Config(**SMALL, image_size=28, patch_size=14)
     transformers.Dinov2Model(config).save_pretrained(tmp_path)
     assert load_huggingface_model(tmp_path).class_names == ()
@@ -57,7 +57,7 @@ def test_a_backbone_has_no_classes(tmp_path: Path) -> None:
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}),
     ],
 )
-def test_images_come_in_as_transformers_has_them(
+def test_preprocessing_matches_transformers(
     kind: str, options: dict[str, Any], folder: Path
 ) -> None:
     fast = getattr(transformers, f"{kind}Fast", None) or getattr(transformers, kind)
@@ -71,7 +71,7 @@ def test_images_come_in_as_transformers_has_them(
     assert geometry_of_transform(made, (89, 131)).input_size == tuple(ours.shape[1:])
 
 
-def test_one_number_is_the_shorter_side_for_some() -> None:
+def test_integer_size_is_shortest_edge_for_some_processors() -> None:
     colors = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     sizes = {
         kind: geometry_of_transform(
@@ -91,12 +91,12 @@ def test_one_number_is_the_shorter_side_for_some() -> None:
         ({"size": 8, "rescale_factor": 1.0}, "rescale_factor must be 1/255, got 1.0"),
     ],
 )
-def test_other_preprocessing_is_refused(config: dict[str, Any], reason: str) -> None:
+def test_unsupported_preprocessing_is_refused(config: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         huggingface_transform(config)
 
 
-def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_invalid_model_directories_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"must be a directory with a config.json"):
         load_huggingface_model(tmp_path / "nowhere")
     config = json.loads((folder / "config.json").read_text())
@@ -119,7 +119,7 @@ def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
         load_huggingface_model(folder)
 
 
-def test_code_in_a_directory_is_not_run(folder: Path) -> None:
+def test_remote_code_is_not_executed(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"auto_map": {"AutoConfig": "code.Mine", "AutoModel": "code.M"}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -146,7 +146,7 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_of_several_towers_that_of_vision_is_taken_and_said(tmp_path: Path) -> None:
+def test_vision_tower_of_multimodal_model_is_loaded_and_reported(tmp_path: Path) -> None:
     both = {"vision_config": VISION, "text_config": {**TEXT, "encoder_hidden_size": 24}}
     for name, mean in (("CLIP", 0.4815), ("Siglip", 0.5), ("Blip", 0.4815)):
         whole: Any = getattr(transformers, f"{name}Config")(**both)
@@ -171,7 +171,7 @@ def test_of_several_towers_that_of_vision_is_taken_and_said(tmp_path: Path) -> N
             analyze_model(model)
 
 
-def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> None:
+def test_architecture_named_in_config_is_loaded(tmp_path: Path) -> None:
     stages: dict[str, Any] = {
         "hidden_sizes": [8, 16],
         "num_attention_heads": [1, 2],
@@ -194,14 +194,14 @@ def test_the_class_that_the_configuration_names_is_loaded(tmp_path: Path) -> Non
         assert all(torch.equal(v, right[key]) for key, v in named.model.state_dict().items())
 
 
-def test_weights_of_torch_are_read_and_what_would_run_is_refused(folder: Path) -> None:
+def test_pytorch_weights_load_and_unsafe_pickles_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     config: Any = transformers.AutoConfig.from_pretrained(folder)
     made: Any = transformers.ViTForImageClassification(config)
     torch.save(made.state_dict(), folder / "pytorch_model.bin")
     images = torch.randn(1, 3, 32, 32)
-    found = load_huggingface_model(folder).model
-    assert torch.equal(found(images).logits, made.eval()(images).logits)
+    loaded = load_huggingface_model(folder).model
+    assert torch.equal(loaded(images).logits, made.eval()(images).logits)
     torch.nn.init.constant_(made.classifier.bias, float("nan"))
     torch.save(made.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"holds NaN or infinity in classifier\.bias"):
@@ -211,7 +211,7 @@ def test_weights_of_torch_are_read_and_what_would_run_is_refused(folder: Path) -
         load_huggingface_model(folder)
 
 
-def test_preprocessing_of_processors_and_such_as_cannot_be_followed(folder: Path) -> None:
+def test_processor_preprocessing_and_unsupported_steps(folder: Path) -> None:
     inside = {"image_processor": {"image_processor_type": "CLIPImageProcessor", "crop_size": 31}}
     (folder / "processor_config.json").write_text(json.dumps(inside))
     named = load_huggingface_model(folder)
@@ -225,7 +225,7 @@ def test_preprocessing_of_processors_and_such_as_cannot_be_followed(folder: Path
     assert "is not supported (the preprocessing step do_pad" in note
 
 
-def test_without_transformers_the_extra_is_named(
+def test_missing_transformers_error_names_the_extra(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)

@@ -1,4 +1,4 @@
-"""Models of timm and torchvision by name."""
+"""Pretrained models of timm and torchvision by name."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def written(model: torch.nn.Module, file: Path) -> Path:
     return file
 
 
-def test_weights_of_timm_come_whole(tmp_path: Path) -> None:
+def test_timm_weights_are_loaded_completely(tmp_path: Path) -> None:
     trained: Any = timm.create_model("test_resnet", num_classes=7)
     file = written(trained, tmp_path / "w.safetensors")
     arguments = {"num_classes": 7, "mean": 0.5, "std": [0.5, 0.25, 0.125]}
@@ -36,7 +36,7 @@ def test_weights_of_timm_come_whole(tmp_path: Path) -> None:
     assert (config["mean"], config["std"]) == ((0.5, 0.5, 0.5), (0.5, 0.25, 0.125))
 
 
-def test_classes_are_those_of_imagenet_where_there_are_as_many() -> None:
+def test_imagenet_class_names_are_used_when_the_count_matches() -> None:
     named = load_timm_model("test_resnet", timm_kwargs={"num_classes": 1000})
     assert (len(set(named.class_names)), named.class_names[281]) == (1000, "tabby")
     named = load_timm_model("test_resnet", timm_kwargs={"num_classes": 11821})
@@ -44,7 +44,7 @@ def test_classes_are_those_of_imagenet_where_there_are_as_many() -> None:
     assert load_timm_model("test_resnet.r160_in1k").weights == "random"
 
 
-def test_weights_of_torchvision_come_whole(tmp_path: Path) -> None:
+def test_torchvision_weights_are_loaded_completely(tmp_path: Path) -> None:
     trained = squeezenet1_1(num_classes=7)
     file = written(trained, tmp_path / "w.safetensors")
     named = load_torchvision_model("squeezenet1_1", weights=file, model_kwargs={"num_classes": 7})
@@ -53,7 +53,7 @@ def test_weights_of_torchvision_come_whole(tmp_path: Path) -> None:
     assert (named.class_names, named.weights) == ((), str(file))
 
 
-def test_torchvisions_says_how_images_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchvision_weights_define_preprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
     named = load_torchvision_model("squeezenet1_1")
     transform: Any = named.transform
     assert (transform.crop_size, transform.resize_size) == ([224], [256])
@@ -63,7 +63,7 @@ def test_torchvisions_says_how_images_come_in(monkeypatch: pytest.MonkeyPatch) -
     assert small.transform is None
 
 
-def test_names_that_stand_twice_get_their_number() -> None:
+def test_duplicate_class_names_are_numbered() -> None:
     assert unique_names(["a", "b", "a"]) == ("a (0)", "b", "a (2)")
 
 
@@ -105,7 +105,7 @@ def test_names_that_stand_twice_get_their_number() -> None:
         ),
     ],
 )
-def test_mistakes_end_with_a_sentence(
+def test_errors_end_with_a_full_sentence(
     build: Any, name: str, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
@@ -113,7 +113,7 @@ def test_mistakes_end_with_a_sentence(
 
 
 @pytest.mark.parametrize("build", [load_timm_model, load_torchvision_model])
-def test_files_that_do_not_fit_are_refused(build: Any, tmp_path: Path) -> None:
+def test_mismatching_weight_files_are_refused(build: Any, tmp_path: Path) -> None:
     name = "test_resnet" if build is load_timm_model else "squeezenet1_1"
     with pytest.raises(FileNotFoundError, match=r"nowhere.safetensors do not exist"):
         build(name, weights=tmp_path / "nowhere.safetensors")
@@ -125,9 +125,9 @@ def test_files_that_do_not_fit_are_refused(build: Any, tmp_path: Path) -> None:
         build(name, weights=tmp_path / "odd.safetensors")
 
 
-def test_nothing_is_downloaded_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_downloaded_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("somebody opened the network")
+        raise AssertionError("a connection was opened to the network")
 
     monkeypatch.setattr("socket.socket.connect", refuse)
     assert isinstance(load_timm_model("test_resnet"), LoadedModel)

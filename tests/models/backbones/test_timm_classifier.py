@@ -1,4 +1,4 @@
-"""Any network of timm with attention in it: the same at first, weights from a file, and back."""
+"""timm classifiers with inserted attention: identity initialization, weight files, configs."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_network_is_timms_with_a_head_for_the_classes(file: Path, images: Tensor) -> None:
+def test_equals_timm_model_with_a_head_for_the_classes(file: Path, images: Tensor) -> None:
     model = TimmClassifier(CLASSES, NAME, weights=str(file), **SIZE).eval()
     theirs = timm.create_model(NAME, num_classes=3).eval()
     theirs.load_state_dict(model.backbone.state_dict())
@@ -49,7 +49,7 @@ def test_the_network_is_timms_with_a_head_for_the_classes(file: Path, images: Te
     )
 
 
-def test_a_block_that_is_eased_in_changes_nothing_at_first(file: Path, images: Tensor) -> None:
+def test_identity_initialized_block_leaves_output_unchanged(file: Path, images: Tensor) -> None:
     models: dict[str | None, TimmClassifier] = {}
     for block in (None, "se"):
         torch.manual_seed(5)  # for the head, which is drawn before blocks are
@@ -62,7 +62,7 @@ def test_a_block_that_is_eased_in_changes_nothing_at_first(file: Path, images: T
     assert not torch.equal(paper.eval()(images), models[None](images))
 
 
-def test_blocks_and_what_eases_them_in_are_one_part() -> None:
+def test_blocks_and_their_identity_scales_share_a_parameter_group() -> None:
     plain = TimmClassifier(CLASSES, NAME, **SIZE).parameter_groups()
     parts = TimmClassifier(
         CLASSES, NAME, block="se", block_kwargs={"reduction": 4}, **SIZE
@@ -75,7 +75,7 @@ def test_blocks_and_what_eases_them_in_are_one_part() -> None:
     assert len(parts["head"]) == 2
 
 
-def test_a_trained_model_is_built_again_without_its_file(file: Path, images: Tensor) -> None:
+def test_trained_model_is_rebuilt_without_its_weight_file(file: Path, images: Tensor) -> None:
     model = TimmClassifier(CLASSES, NAME, block="se", weights=str(file), **SIZE).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -86,13 +86,13 @@ def test_a_trained_model_is_built_again_without_its_file(file: Path, images: Ten
     assert torch.equal(again(images), model(images))
 
 
-def test_weights_come_from_one_place(file: Path) -> None:
+def test_weight_sources_are_mutually_exclusive(file: Path) -> None:
     with pytest.raises(ValueError, match="set either pretrained or weights, not both"):
         TimmClassifier(CLASSES, NAME, pretrained=True, weights=str(file))
 
 
 @pytest.mark.parametrize("block", [None, "bam"])
-def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
+def test_frozen_batch_norms_stay_fixed_and_block_norms_are_trained(
     file: Path, images: Tensor, block: str | None
 ) -> None:
     model = TimmClassifier(CLASSES, NAME, weights=str(file), block=block, freeze_bn=True, **SIZE)
@@ -110,12 +110,12 @@ def test_fixed_norms_keep_what_they_came_with_and_those_of_blocks_learn(
     assert set(changed) <= set(names)
 
 
-def test_without_blocks_fixed_norms_train_as_they_evaluate(file: Path, images: Tensor) -> None:
+def test_frozen_batch_norms_make_training_equal_evaluation(file: Path, images: Tensor) -> None:
     model = TimmClassifier(CLASSES, NAME, weights=str(file), freeze_bn=True, **SIZE)
     torch.testing.assert_close(model(images), model.eval()(images))
 
 
-def test_norms_that_were_folded_away_are_to_be_fixed(tmp_path: Path) -> None:
+def test_folded_batch_norms_require_freeze_bn(tmp_path: Path) -> None:
     path = tmp_path / "folded.safetensors"
     save_file(timm.create_model(NAME).state_dict(), path)  # a fresh network looks alike
     with pytest.raises(ValueError, match=r"folded into the convolutions.*set freeze_bn=True"):

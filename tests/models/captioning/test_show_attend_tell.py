@@ -83,13 +83,13 @@ def naive(
         i, f, g, o = gate.split(17)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
-        told = torch.tanh(
+        hidden = torch.tanh(
             model.decoder.output_hidden.weight @ h
             + model.decoder.output_hidden.bias
             + y
             + model.decoder.output_context.weight @ z
         )
-        scores.append(model.decoder.output.weight @ told + model.decoder.output.bias)
+        scores.append(model.decoder.output.weight @ hidden + model.decoder.output.bias)
         attention.append(alpha)
         gates.append(beta)
     return torch.stack(scores), torch.stack(attention), torch.cat(gates)
@@ -103,7 +103,7 @@ def by_caption(read: TeacherForcedOutput, row: int) -> tuple[Tensor, Tensor, Ten
 
 @pytest.mark.parametrize("projection", [None, 13], ids=["as they are", "projected"])
 @pytest.mark.parametrize("owners", [None, [0, 0, 2, 1]], ids=["one caption each", "owners"])
-def test_unroll_is_the_naive_loop_in_values_and_gradients(
+def test_teacher_forcing_matches_naive_loop_in_values_and_gradients(
     owners: list[int] | None, projection: int | None
 ) -> None:
     model, (captions, lengths) = captioner(projection=projection), batch()
@@ -132,7 +132,7 @@ def test_unroll_is_the_naive_loop_in_values_and_gradients(
         assert slow.abs().sum() > 0
 
 
-def test_unroll_is_step_after_step() -> None:
+def test_teacher_forcing_matches_single_steps() -> None:
     model, (captions, lengths) = captioner(), batch()
     features = numbers(4, 12, *GRID)
     read = model.teacher_force(features, captions, lengths)
@@ -147,17 +147,17 @@ def test_unroll_is_step_after_step() -> None:
             torch.testing.assert_close(read.attention.gate[at], look.gate[row])
 
 
-def test_words_after_the_end_do_not_matter() -> None:
+def test_tokens_after_end_are_ignored() -> None:
     model, (captions, lengths) = captioner(), batch()
     features = numbers(4, 12, *GRID)
     filled = captions.where(torch.arange(5) < lengths[:, None], 7)
     assert not torch.equal(captions, filled)
-    ours, other = (model.teacher_force(features, told, lengths) for told in (captions, filled))
+    ours, other = (model.teacher_force(features, tokens, lengths) for tokens in (captions, filled))
     assert torch.equal(ours.logits, other.logits)
     assert torch.equal(ours.attention.weights, other.attention.weights)
 
 
-def test_a_caption_does_not_feel_the_others() -> None:
+def test_captions_of_a_batch_are_independent() -> None:
     model, (captions, lengths) = captioner(), batch()
     features = numbers(4, 12, *GRID)
     together = model.teacher_force(features, captions, lengths)
@@ -169,7 +169,7 @@ def test_a_caption_does_not_feel_the_others() -> None:
             torch.testing.assert_close(ours, other)
 
 
-def test_attention_sums_to_one_and_gates_lie_between_zero_and_one() -> None:
+def test_attention_sums_to_one_and_gates_are_in_range() -> None:
     model, (captions, lengths) = captioner(), batch()
     read = model.teacher_force(10 * numbers(4, 12, *GRID), captions, lengths)
     torch.testing.assert_close(read.attention.weights.sum(-1), torch.ones(12, dtype=torch.float64))
@@ -177,7 +177,7 @@ def test_attention_sums_to_one_and_gates_lie_between_zero_and_one() -> None:
     assert read.attention.gate.std() > 0
 
 
-def test_a_closed_gate_hides_the_image() -> None:
+def test_closed_gate_hides_the_image() -> None:
     model = captioner()
     state = model.start(numbers(1, 12, *GRID))
     other = model.start(numbers(1, 12, *GRID, seed=9))
@@ -194,7 +194,7 @@ def test_a_closed_gate_hides_the_image() -> None:
     assert torch.equal(after.hidden, after_blind.hidden)
 
 
-def test_every_parameter_learns() -> None:
+def test_every_parameter_has_a_gradient() -> None:
     model, (captions, lengths) = captioner(dropout=0.3), batch()
     images = torch.randint(256, (4, 3, 16, 40), dtype=torch.uint8)
     read = model.teacher_force(model.encoder(images), captions, lengths)
@@ -203,7 +203,7 @@ def test_every_parameter_learns() -> None:
     assert still == []
 
 
-def test_dropout_is_at_work_in_training_only() -> None:
+def test_dropout_is_active_in_training_only() -> None:
     model, (captions, lengths) = captioner(dropout=0.5), batch()
     features = numbers(4, 12, *GRID)
     once, twice = (model.teacher_force(features, captions, lengths).logits for _ in range(2))
@@ -213,7 +213,7 @@ def test_dropout_is_at_work_in_training_only() -> None:
     assert torch.equal(once, twice)
 
 
-def test_dropout_sits_on_words_and_before_the_vocabulary() -> None:
+def test_dropout_is_on_embeddings_and_before_the_output_layer() -> None:
     model, (captions, lengths) = captioner(dropout=0.5), batch()
     dropped: list[tuple[int, ...]] = []
     model.decoder.dropout.register_forward_hook(lambda _, __, out: dropped.append(tuple(out.shape)))
@@ -224,7 +224,7 @@ def test_dropout_sits_on_words_and_before_the_vocabulary() -> None:
     assert dropped == [(4, 1, 11), (4, 1, 11)]
 
 
-def test_a_state_follows_its_hypotheses_and_images() -> None:
+def test_reordered_state_follows_its_hypotheses_and_images() -> None:
     model = captioner()
     state = model.start(numbers(3, 12, *GRID))
     wide = replace(state, hidden=numbers(3, 5, 17), cell=numbers(3, 5, 17, seed=2))
@@ -260,26 +260,30 @@ def test_keys_are_projected_once_per_image(monkeypatch: pytest.MonkeyPatch) -> N
     assert projected == [(2, 10, 12), (3, 10, 12)]
 
 
-def test_a_recorder_sees_the_maps_of_every_step() -> None:
+def test_recorder_captures_the_map_of_every_step() -> None:
     model, (captions, lengths) = captioner(), batch()
-    with record(model) as seen:
+    with record(model) as recording:
         read = model.teacher_force(numbers(4, 12, *GRID), captions, lengths)
-    assert [tuple(one.values.shape) for one in seen.maps] == [(n, *GRID) for n in (4, 3, 3, 1, 1)]
-    seen_rows = torch.cat([one.values.flatten(1) for one in seen.maps])
+    assert [tuple(attention_map.values.shape) for attention_map in recording.maps] == [
+        (n, *GRID) for n in (4, 3, 3, 1, 1)
+    ]
+    seen_rows = torch.cat([attention_map.values.flatten(1) for attention_map in recording.maps])
     assert torch.equal(seen_rows, read.attention.weights)
-    assert {one.site for one in seen.maps} == {"decoder.attention.scorer.tap"}
+    assert {attention_map.site for attention_map in recording.maps} == {
+        "decoder.attention.scorer.tap"
+    }
 
 
 def test_features_are_projected_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (captions, lengths) = captioner(projection=13), batch()
-    seen: list[int] = []
+    recorded: list[int] = []
     model.decoder.feature_proj.register_forward_pre_hook(
-        lambda _, given: seen.append(len(given[0]))
+        lambda _, inputs: recorded.append(len(inputs[0]))
     )
     model.teacher_force(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 1, 1, 0]))
-    assert seen == [2]
+    assert recorded == [2]
 
 
-def test_dropped_features_need_a_projection() -> None:
+def test_feature_dropout_requires_a_projection() -> None:
     with pytest.raises(ValueError, match="needs a feature projection"):
         ShowAttendTell(WORDS, SmallEncoder((16, 40), channels=12), feature_dropout=0.1)

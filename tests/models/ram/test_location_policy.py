@@ -1,4 +1,4 @@
-"""Where to look next: a Gaussian with nothing that flattens it, cut off by the world alone."""
+"""Gaussian location policy: means, samples, initial locations, standard deviation."""
 
 import math
 
@@ -18,7 +18,7 @@ def policy(start: InitLocation = "center", spread: float = 0.5, **options: bool)
     return LocationPolicy(5, start, spread, **{"learn_std": False, **options})
 
 
-def test_the_mean_is_a_linear_reading() -> None:
+def test_mean_is_a_linear_map_of_the_hidden_state() -> None:
     made, state = policy(), noise(7, 5) * 9
     place, (mean, sample) = made(state, torch.zeros(7, 2))
     wanted = state @ made.mean.weight.T + made.mean.bias
@@ -28,7 +28,7 @@ def test_the_mean_is_a_linear_reading() -> None:
     assert torch.equal(place, mean.clamp(-1, 1))
 
 
-def test_a_sample_is_its_noise_in_spreads_and_is_not_cut_off() -> None:
+def test_sample_is_mean_plus_scaled_noise_without_clamping() -> None:
     made, off = policy(spread=0.25), noise(7, 2) * 9
     place, (mean, sample) = made(torch.zeros(7, 5), off)
     torch.testing.assert_close(sample, mean + off * 0.25)
@@ -36,7 +36,7 @@ def test_a_sample_is_its_noise_in_spreads_and_is_not_cut_off() -> None:
     assert torch.equal(place, sample.clamp(-1, 1))
 
 
-def test_a_mean_beyond_the_edge_still_has_a_gradient() -> None:
+def test_mean_outside_the_image_has_a_gradient() -> None:
     made = policy()
     torch.nn.init.constant_(made.mean.bias, 3.0)
     _, (mean, sample) = made(torch.zeros(4, 5), noise(4, 2))
@@ -45,14 +45,14 @@ def test_a_mean_beyond_the_edge_still_has_a_gradient() -> None:
     assert (made.mean.bias.grad != 0).all()
 
 
-def test_places_and_samples_are_constants() -> None:
+def test_locations_and_samples_are_detached() -> None:
     place, (mean, sample) = policy()(noise(3, 5).requires_grad_(), noise(3, 2))
     assert mean.requires_grad
     assert not sample.requires_grad
     assert not place.requires_grad
 
 
-def test_a_random_start_is_anywhere_and_no_choice() -> None:
+def test_random_initial_location_is_uniform_and_no_action() -> None:
     torch.manual_seed(0)
     places, action = policy("random").initial_locations(torch.zeros(4000, 2))
     assert action is None
@@ -62,13 +62,13 @@ def test_a_random_start_is_anywhere_and_no_choice() -> None:
         assert float(((counts - 500) ** 2 / 500).sum()) < 24.4  # chi-square of 7, p = 0.001
 
 
-def test_a_start_in_the_center_is_no_choice() -> None:
+def test_center_initial_location_is_no_action() -> None:
     places, action = policy("center").initial_locations(noise(3, 2))
     assert action is None
     assert places.tolist() == [[0, 0]] * 3
 
 
-def test_a_learned_start_is_a_choice_like_any_other() -> None:
+def test_learned_initial_location_is_an_action() -> None:
     made = policy("learned")
     torch.nn.init.constant_(made.init_mean, 0.75)
     places, action = made.initial_locations(torch.full((3, 2), 2.0))
@@ -83,23 +83,23 @@ def test_a_learned_start_is_a_choice_like_any_other() -> None:
 
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
-def test_only_what_is_to_be_learned_is(start: InitLocation, learn: bool) -> None:
+def test_trainable_parameters_follow_the_options(start: InitLocation, learn: bool) -> None:
     made = policy(start, learn_std=learn)
-    learned = {name for name, one in made.named_parameters() if one.requires_grad}
+    learned = {name for name, parameter in made.named_parameters() if parameter.requires_grad}
     wanted = {"mean.weight", "mean.bias"}
     wanted |= {"init_mean"} if start == "learned" else set()
     wanted |= {"log_std"} if learn else set()
     assert learned == wanted
 
 
-def test_the_spread_is_kept_as_its_logarithm() -> None:
+def test_std_is_stored_as_its_logarithm() -> None:
     made = policy(spread=0.11)
     assert float(made.std) == pytest.approx(0.11)
     assert float(made.log_std) == pytest.approx(math.log(0.11))
 
 
 @pytest.mark.parametrize("rotten", [math.nan, math.inf])
-def test_a_place_that_is_no_number_is_refused(rotten: float) -> None:
+def test_nonfinite_location_is_refused(rotten: float) -> None:
     made = policy("learned")
     torch.nn.init.constant_(made.mean.bias, rotten)
     torch.nn.init.constant_(made.init_mean, rotten)

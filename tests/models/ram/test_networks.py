@@ -1,4 +1,4 @@
-"""A retina is its functions with what they need kept; it is shown images once."""
+"""The retina module against its functions."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def noise(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("backend", ["crop", "bilinear"])
-def test_it_sees_what_its_function_sees(backend: Backend) -> None:
+def test_module_matches_its_function(backend: Backend) -> None:
     around = torch.tensor([0.1, 0.5, 0.9])
     images, places = noise(3, 3, 7, 11), noise(5, 2) * 2 - 1
     which = torch.tensor([0, 2, 2, 1, 0])
@@ -26,7 +26,7 @@ def test_it_sees_what_its_function_sees(backend: Backend) -> None:
     assert torch.equal(retina(shown, places[:3]), see(pyramid, places[:3], glimpse_size=3))
 
 
-def test_snapped_and_between_pixels_differ_between_pixels() -> None:
+def test_crop_and_sample_differ_between_pixels() -> None:
     images, places = noise(1, 1, 8, 8), torch.tensor([[0.06, 0.0]])
     snapped, between = (
         retina(retina.build_pyramid(images), places)
@@ -35,19 +35,19 @@ def test_snapped_and_between_pixels_differ_between_pixels() -> None:
     assert (snapped - between).abs().max() > 0.05
 
 
-def test_nothing_of_it_is_learned_or_kept_with_the_weights() -> None:
+def test_retina_has_no_parameters_and_no_state() -> None:
     retina = Retina(3, 2, torch.zeros(3))
     assert list(retina.parameters()) == []
     assert retina.state_dict() == {}
     assert retina.double().pad_value.dtype == torch.float64
 
 
-def test_gradients_reach_places_only_between_pixels() -> None:
+def test_only_sampled_glimpses_have_location_gradients() -> None:
     images = noise(1, 1, 9, 9)
     reached = {}
     for backend in ("crop", "bilinear"):
         places = torch.tensor([[0.03, -0.05]], requires_grad=True)
         retina = Retina(4, 1, torch.zeros(1), backend)
-        seen = retina(retina.build_pyramid(images), places)
-        reached[backend] = seen.requires_grad
+        output = retina(retina.build_pyramid(images), places)
+        reached[backend] = output.requires_grad
     assert reached == {"crop": False, "bilinear": True}

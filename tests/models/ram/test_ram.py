@@ -1,4 +1,4 @@
-"""A model that looks: its path, its parts, its gradients, and what it refuses."""
+"""The recurrent attention model: parts, rollouts, gradients, options and errors."""
 
 from typing import Any
 
@@ -53,21 +53,21 @@ def starts(count: int) -> Tensor:
     ("size", "glimpse", "scales", "seeing"),
     [(28, 8, 1, 74_752), (60, 12, 3, 121_856), (100, 12, 4, 140_288)],
 )
-def test_the_parts_have_as_many_numbers_as_the_paper_s(
+def test_parameter_counts_match_the_paper(
     size: int, glimpse: int, scales: int, seeing: int
 ) -> None:
     made = RecurrentAttentionModel(
         "0123456789", (size, size), [0.1], [0.3], glimpse_size=glimpse, num_scales=scales
     )
     parts = (made.glimpse_net, made.rnn, made.policy.mean, made.classifier)
-    counts = [sum(one.numel() for one in part.parameters()) for part in parts]
+    counts = [sum(parameter.numel() for parameter in part.parameters()) for part in parts]
     assert counts == [seeing, 131_584, 514, 2_570]
-    baseline = sum(one.numel() for one in nn.Linear(256, 1).parameters())
+    baseline = sum(parameter.numel() for parameter in nn.Linear(256, 1).parameters())
     assert baseline == 257
     whole = {28: 209_677, 60: 256_781, 100: 275_213}[size]
     assert sum(counts) + baseline == whole
     # What is more is the first place, where it is learned, and the spread, where it is.
-    ours = {name: one.numel() for name, one in made.named_parameters()}
+    ours = {name: parameter.numel() for name, parameter in made.named_parameters()}
     extra = {"policy.init_mean": 2, "policy.log_std": 1}
     assert sum(ours.values()) == whole - baseline + sum(extra.values())
     assert {name: ours[name] for name in extra} == extra
@@ -78,62 +78,64 @@ def test_the_parts_have_as_many_numbers_as_the_paper_s(
 # ---- parts
 
 
-def test_a_glimpse_becomes_what_the_equations_say() -> None:
+def test_glimpse_net_matches_its_equations() -> None:
     torch.manual_seed(1)
     net = GlimpseNet(6, 3, what_dim=96, where_dim=160, out_dim=31)
-    seen, places = drawn(5, 2, 3, 3, 3), drawn(5, 2)
+    patches, places = drawn(5, 2, 3, 3, 3), drawn(5, 2)
     look, place = net.glimpse_encoder[1], net.location_encoder
     assert isinstance(look, nn.Linear)
-    what = (seen.reshape(5, 54) @ look.weight.T + look.bias).clamp(min=0)
+    what = (patches.reshape(5, 54) @ look.weight.T + look.bias).clamp(min=0)
     where = (places @ place.weight.T + place.bias).clamp(min=0)
     both = what @ net.what_proj.weight.T + net.what_proj.bias
     both = (both + where @ net.where_proj.weight.T + net.where_proj.bias).clamp(min=0)
-    torch.testing.assert_close(net(seen, places), both)
+    torch.testing.assert_close(net(patches, places), both)
 
 
-def test_places_are_constants_to_a_glimpse() -> None:
+def test_glimpse_net_detaches_locations() -> None:
     places = drawn(5, 2).requires_grad_()
     GlimpseNet(1, 3)(drawn(5, 1, 1, 3, 3), places).sum().backward()
     assert places.grad is None
 
 
-def test_dropout_leaves_out_what_was_seen_in_training_alone() -> None:
+def test_dropout_drops_the_glimpse_in_training_only() -> None:
     torch.manual_seed(1)
-    net, given = GlimpseNet(1, 3, dropout=0.5), (drawn(5, 1, 1, 3, 3), drawn(5, 2))
+    net, inputs = GlimpseNet(1, 3, dropout=0.5), (drawn(5, 1, 1, 3, 3), drawn(5, 2))
     net.eval()
-    assert torch.equal(net(*given), net(*given))
+    assert torch.equal(net(*inputs), net(*inputs))
     net.train()
-    assert not torch.equal(net(*given), net(*given))
+    assert not torch.equal(net(*inputs), net(*inputs))
 
 
 @pytest.mark.parametrize("glimpse", [1, 2, 5, 8])
-def test_convolutions_take_any_glimpse(glimpse: int) -> None:
+def test_convolutional_encoder_accepts_any_glimpse_size(glimpse: int) -> None:
     net = GlimpseNet(6, glimpse, encoder_type="conv", what_dim=7, out_dim=11)
     assert net(drawn(3, 2, 3, glimpse, glimpse), drawn(3, 2)).shape == (3, 11)
 
 
 @pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
-def test_memory_is_torch_s_cell(core: RNNType) -> None:
+def test_rnn_matches_torch_cells(core: RNNType) -> None:
     torch.manual_seed(1)
-    memory, seen = GlimpseRNN(core, 5, 7), drawn(3, 5)
-    nothing = memory.initial_state(3, seen)
+    memory, inputs = GlimpseRNN(core, 5, 7), drawn(3, 5)
+    nothing = memory.initial_state(3, inputs)
     assert all(not part.any() and part.shape == (3, 7) for part in nothing)
     cell: Any = memory.cell
-    found, again = memory(seen, nothing), None
-    wanted = cell(seen)  # torch's cells begin with nothing too
-    assert torch.equal(found[0], wanted[0] if core == "lstm" else wanted)
-    again = memory(seen, found)
-    assert torch.equal(again[0], cell(seen, found)[0] if core == "lstm" else cell(seen, found[0]))
-    assert not torch.equal(again[0], found[0])
+    actual, again = memory(inputs, nothing), None
+    expected = cell(inputs)  # torch's cells begin with nothing too
+    assert torch.equal(actual[0], expected[0] if core == "lstm" else expected)
+    again = memory(inputs, actual)
+    assert torch.equal(
+        again[0], cell(inputs, actual)[0] if core == "lstm" else cell(inputs, actual[0])
+    )
+    assert not torch.equal(again[0], actual[0])
 
 
-def test_the_plain_core_is_the_paper_s_and_starts_by_keeping() -> None:
+def test_plain_rnn_matches_the_paper_and_starts_as_identity() -> None:
     memory = GlimpseRNN("rnn", 5, 7)
     cell = memory.cell
     assert torch.equal(cell.weight_hh, 0.9 * torch.eye(7))
-    seen, before = drawn(3, 5), drawn(3, 7)
-    wanted = seen @ cell.weight_ih.T + cell.bias_ih + before @ cell.weight_hh.T + cell.bias_hh
-    torch.testing.assert_close(memory(seen, (before,))[0], wanted.clamp(min=0))
+    inputs, before = drawn(3, 5), drawn(3, 7)
+    wanted = inputs @ cell.weight_ih.T + cell.bias_ih + before @ cell.weight_hh.T + cell.bias_hh
+    torch.testing.assert_close(memory(inputs, (before,))[0], wanted.clamp(min=0))
 
 
 # ---- the path
@@ -142,7 +144,7 @@ def test_the_plain_core_is_the_paper_s_and_starts_by_keeping() -> None:
 def fed(made: RecurrentAttentionModel, call: Any) -> tuple[GlimpseRollout, Tensor, Tensor]:
     """What `call` gives, and all glimpses and places that reached the network: [r t ...]."""
     kept: list[tuple[Tensor, Tensor]] = []
-    hook = made.glimpse_net.register_forward_pre_hook(lambda _, given: kept.append(given))
+    hook = made.glimpse_net.register_forward_pre_hook(lambda _, inputs: kept.append(inputs))
     looks = call()
     hook.remove()
     glimpses, places = zip(*kept, strict=True)
@@ -151,7 +153,7 @@ def fed(made: RecurrentAttentionModel, call: Any) -> tuple[GlimpseRollout, Tenso
 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
 @pytest.mark.parametrize("backend", ["crop", "bilinear"])
-def test_the_path_that_is_told_is_the_path_that_was_looked_at(start: str, backend: str) -> None:
+def test_returned_locations_are_those_of_the_glimpses(start: str, backend: str) -> None:
     made = model(channels=3, num_scales=2, init_location=start, backend=backend, policy_std=0.8)
     images = photos(3, 3, 13, 17)
     torch.manual_seed(3)
@@ -167,13 +169,13 @@ def test_the_path_that_is_told_is_the_path_that_was_looked_at(start: str, backen
         again = crop_glimpses(pyramid, places.flatten(0, 1), glimpse_size=5, image_indices=which)
         assert torch.equal(again, glimpses.flatten(0, 1))
     for rollout in range(2):
-        seen = made.patches(images, looks.locations[:, rollout])
-        given = glimpses.unflatten(0, (3, 2))[:, rollout] * made.scale + made.shift
-        assert torch.equal(seen, given.round().clamp(0, 255).to(torch.uint8))
+        patches = made.patches(images, looks.locations[:, rollout])
+        pixels = glimpses.unflatten(0, (3, 2))[:, rollout] * made.scale + made.shift
+        assert torch.equal(patches, pixels.round().clamp(0, 255).to(torch.uint8))
 
 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
-def test_the_first_glimpse_is_told_and_the_last_chooses_nothing(start: str) -> None:
+def test_shapes_of_a_rollout_and_its_actions(start: str) -> None:
     made = model(init_location=start, policy_std=0.8)
     looks = made.scanpath(photos(3, 1, 13, 17), num_rollouts=2, sample=True)
     actions = 4 if start == "learned" else 3
@@ -187,7 +189,7 @@ def test_the_first_glimpse_is_told_and_the_last_chooses_nothing(start: str) -> N
     torch.testing.assert_close(looks.logits, made.classifier(looks.hidden_states))
 
 
-def test_used_it_looks_at_the_means() -> None:
+def test_evaluation_uses_policy_means() -> None:
     made = model(init_location="center")
     images = photos(5, 1, 13, 17)
     looks = made.scanpath(images)
@@ -197,7 +199,7 @@ def test_used_it_looks_at_the_means() -> None:
     assert looks.locations[:, 0, 1:].std(0).min() > 0  # it looks at each image in its own way
 
 
-def test_a_path_that_is_given_is_followed_and_the_policy_not_asked() -> None:
+def test_fixed_locations_bypass_the_policy() -> None:
     made = model()
     images, path = photos(3, 1, 13, 17), starts(18).view(3, 6, 2)
     nn.init.constant_(made.policy.mean.bias, float("nan"))
@@ -208,7 +210,7 @@ def test_a_path_that_is_given_is_followed_and_the_policy_not_asked() -> None:
 
 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
-def test_a_start_that_is_given_is_no_choice_of_the_policy_s(start: str) -> None:
+def test_fixed_initial_location_is_no_action(start: str) -> None:
     made, first = model(init_location=start), starts(3)
     looks = made.scanpath(photos(3, 1, 13, 17), init_locations=first, num_rollouts=2, sample=True)
     assert torch.equal(looks.locations[:, :, 0], first[:, None].expand(-1, 2, -1))
@@ -216,7 +218,7 @@ def test_a_start_that_is_given_is_no_choice_of_the_policy_s(start: str) -> None:
     assert torch.equal(looks.locations[:, :, 1:], looks.policy_samples.clamp(-1, 1))
 
 
-def test_a_given_start_and_noise_leave_nothing_to_chance() -> None:
+def test_fixed_start_and_noise_are_deterministic() -> None:
     made, state = model(), torch.get_rng_state()
     made.rollout(
         made.normalize(photos(3, 1, 13, 17)), init_locations=starts(3), noise=drawn(3, 1, 4, 2)
@@ -224,7 +226,7 @@ def test_a_given_start_and_noise_leave_nothing_to_chance() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_each_rollout_may_start_at_a_place_of_its_own() -> None:
+def test_rollouts_accept_their_own_initial_locations() -> None:
     made, first = model(), starts(6).view(3, 2, 2)
     looks = roll(made, photos(3, 1, 13, 17), first, drawn(3, 2, 4, 2))
     assert torch.equal(looks.locations[:, :, 0], first)
@@ -234,13 +236,13 @@ def test_each_rollout_may_start_at_a_place_of_its_own() -> None:
 
 @pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("sight", ["linear", "conv"])
-def test_every_core_and_sight_looks(core: str, sight: str) -> None:
+def test_every_rnn_and_glimpse_encoder_runs(core: str, sight: str) -> None:
     made = model(rnn_type=core, glimpse_encoder=sight, num_scales=3, channels=3)
     looks = made.scanpath(photos(2, 3, 13, 17), num_rollouts=3, sample=True)
     assert looks.logits.isfinite().all()
     looks.logits.sum().backward()
     for part in (made.glimpse_net, made.rnn, made.classifier):
-        assert all(one.grad is not None for one in part.parameters())
+        assert all(parameter.grad is not None for parameter in part.parameters())
 
 
 # ---- images and rollouts keep apart
@@ -253,7 +255,7 @@ def roll(
     return made.rollout(shown, num_rollouts=noise.shape[1], init_locations=start, noise=noise)
 
 
-def test_other_order_of_images_other_order_of_everything() -> None:
+def test_outputs_follow_the_order_of_images() -> None:
     made, order = model(), torch.tensor([3, 0, 4, 1, 2])
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 2, 4, 2)
     looks = roll(made, images, first, noise)
@@ -262,23 +264,23 @@ def test_other_order_of_images_other_order_of_everything() -> None:
         torch.testing.assert_close(getattr(other, name), getattr(looks, name)[order])
 
 
-def test_rollouts_with_the_same_noise_are_the_same() -> None:
+def test_rollouts_with_equal_noise_are_equal() -> None:
     made = model()
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 1, 4, 2)
-    one = roll(made, images, first, noise)
+    single = roll(made, images, first, noise)
     many = roll(made, images, first, noise.expand(-1, 3, -1, -1))
     for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
-        whole = getattr(one, name).expand_as(getattr(many, name))
+        whole = getattr(single, name).expand_as(getattr(many, name))
         torch.testing.assert_close(getattr(many, name), whole)
 
 
-def test_rollouts_with_other_noise_differ() -> None:
+def test_rollouts_with_different_noise_differ() -> None:
     looks = model().scanpath(photos(2, 1, 13, 17), num_rollouts=2, sample=True)
     assert not torch.equal(looks.locations[:, 0], looks.locations[:, 1])
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_one_image_is_a_batch(training: bool) -> None:
+def test_single_image_is_a_batch(training: bool) -> None:
     made = model(dropout=0.3).train(training)
     assert made(photos(1, 1, 13, 17)).shape == (1, 3)
     made.scanpath(photos(1, 1, 13, 17), sample=True).logits.sum().backward()
@@ -287,7 +289,7 @@ def test_one_image_is_a_batch(training: bool) -> None:
 # ---- any image
 
 
-def test_own_data_of_any_shape() -> None:
+def test_images_of_any_shape() -> None:
     made = model(
         (40, 56), channels=3, classes=7, glimpse_size=8, num_scales=2, what_dim=96, where_dim=160
     )
@@ -305,16 +307,16 @@ def test_glimpses_larger_than_the_image(size: tuple[int, int]) -> None:
     assert made(photos(2, 1, *size)).isfinite().all()
 
 
-def test_a_single_pixel_is_seen_wherever_it_lies_in_the_window() -> None:
+def test_single_pixel_image_appears_at_its_offset() -> None:
     made = model((1, 1), glimpse_size=2, pad_value=0.0)
     places = torch.tensor([[[-1.0, -1.0], [1.0, 1.0]]])
-    seen = made.patches(torch.full((1, 1, 1, 1), 200, dtype=torch.uint8), places)
-    assert seen[0, 0, 0, 0].tolist() == [[0, 0], [0, 200]]
-    assert seen[0, 1, 0, 0].tolist() == [[200, 0], [0, 0]]
+    patches = made.patches(torch.full((1, 1, 1, 1), 200, dtype=torch.uint8), places)
+    assert patches[0, 0, 0, 0].tolist() == [[0, 0], [0, 200]]
+    assert patches[0, 1, 0, 0].tolist() == [[200, 0], [0, 0]]
 
 
 @pytest.mark.parametrize(("background", "byte"), [(0.0, 0), (0.4, 102), (1.0, 255)])
-def test_around_a_image_is_its_background(background: float, byte: int) -> None:
+def test_padding_has_the_background_value(background: float, byte: int) -> None:
     made = model(channels=3, pad_value=background)
     corner = made.patches(photos(1, 3, 13, 17), -torch.ones(1, 1, 2))
     assert (corner[..., :2, :2] == byte).all()
@@ -322,7 +324,7 @@ def test_around_a_image_is_its_background(background: float, byte: int) -> None:
     assert (made.patches(flat, starts(9)[None]) == byte).all()
 
 
-def test_a_model_of_gray_images_takes_rgb_and_no_other_shape() -> None:
+def test_gray_model_accepts_rgb_and_refuses_other_shapes() -> None:
     made = model(init_location="center")
     gray = photos(2, 1, 13, 17)
     torch.testing.assert_close(made(gray.expand(-1, 3, -1, -1)), made(gray), rtol=0, atol=1e-4)
@@ -348,7 +350,7 @@ def test_a_model_of_gray_images_takes_rgb_and_no_other_shape() -> None:
     ],
     ids=str,
 )
-def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_numbers_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="be at least 1, policy_std above 0 and dropout in"):
         model(**options)
 
@@ -363,7 +365,7 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
     ],
     ids=str,
 )
-def test_unknown_words_are_refused(
+def test_unknown_options_are_refused(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
@@ -372,7 +374,7 @@ def test_unknown_words_are_refused(
 
 
 @pytest.mark.parametrize("part", ["glimpse_net", "rnn", "policy"])
-def test_weights_that_are_no_numbers_are_refused(part: str) -> None:
+def test_nonfinite_weights_are_refused(part: str) -> None:
     made = model()
     nn.init.constant_(next(getattr(made, part).parameters()), float("nan"))
     if part == "policy":
@@ -382,7 +384,7 @@ def test_weights_that_are_no_numbers_are_refused(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         {"locations": torch.full((2, 3, 2), 1.01)},
         {"locations": torch.full((2, 3, 2), float("nan"))},
@@ -392,18 +394,18 @@ def test_weights_that_are_no_numbers_are_refused(part: str) -> None:
     ],
     ids=["beyond", "no number", "nowhere", "start beyond", "one too many"],
 )
-def test_places_beyond_the_image_are_refused(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_locations_outside_the_image_are_refused(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=r"locations must be x and y in \[-1, 1\], with at least"):
-        model().scanpath(photos(2, 1, 13, 17), **given)
-    if "locations" in given:
+        model().scanpath(photos(2, 1, 13, 17), **arguments)
+    if "locations" in arguments:
         with pytest.raises(ValueError, match="locations must be x and y"):
-            model().patches(photos(2, 1, 13, 17), given["locations"])
+            model().patches(photos(2, 1, 13, 17), arguments["locations"])
 
 
-def test_no_rollouts_are_refused() -> None:
+def test_zero_rollouts_are_refused() -> None:
     with pytest.raises(ValueError, match="num_rollouts must be at least 1, got 0"):
         model().scanpath(photos(2, 1, 13, 17), num_rollouts=0)
 
@@ -411,7 +413,7 @@ def test_no_rollouts_are_refused() -> None:
 # ---- as a file
 
 
-def test_it_can_be_described_and_built_again() -> None:
+def test_config_roundtrip() -> None:
     made = model(
         channels=3,
         num_scales=2,

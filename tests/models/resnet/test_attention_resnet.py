@@ -1,4 +1,4 @@
-"""Residual networks: torchvision's to the bit, published counts to the last parameter."""
+"""Residual networks against torchvision and published parameter counts."""
 
 from typing import Any, cast
 
@@ -58,7 +58,7 @@ def noise(*shape: int) -> Tensor:
         (101, "coordinate", 48_174_608),
     ],
 )
-def test_counts_of_the_large_networks(depth: int, block: str | None, wanted: int) -> None:
+def test_parameter_counts_of_large_networks(depth: int, block: str | None, wanted: int) -> None:
     assert parameters(1000, depth=depth, block=block) == wanted
 
 
@@ -70,7 +70,7 @@ def test_counts_of_the_large_networks(depth: int, block: str | None, wanted: int
         (101, "se", {"bias": False}, 49_292_328),
     ],
 )
-def test_counts_without_biases(
+def test_parameter_counts_without_biases(
     depth: int, block: str, options: dict[str, Any], wanted: int
 ) -> None:
     assert parameters(1000, depth=depth, block=block, block_kwargs=options) == wanted
@@ -79,9 +79,9 @@ def test_counts_without_biases(
 @pytest.mark.parametrize(
     ("depth", "wanted"), [(18, 11_712_503), (50, 25_915_099), (101, 44_907_227)]
 )
-def test_counts_of_bam_at_the_end_of_three_stages(depth: int, wanted: int) -> None:
-    found = parameters(1000, depth=depth, block="bam", position="stage_end", stages=(1, 2, 3))
-    assert found == wanted
+def test_parameter_counts_of_bam_at_stage_ends(depth: int, wanted: int) -> None:
+    count = parameters(1000, depth=depth, block="bam", position="stage_end", stages=(1, 2, 3))
+    assert count == wanted
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_counts_of_bam_at_the_end_of_three_stages(depth: int, wanted: int) -> No
         (56, "coordinate", 888_476),
     ],
 )
-def test_counts_of_the_small_networks(depth: int, block: str | None, wanted: int) -> None:
+def test_parameter_counts_of_small_networks(depth: int, block: str | None, wanted: int) -> None:
     assert parameters(100, depth=depth, block=block) == wanted
 
 
 @pytest.mark.parametrize(
     ("depth", "wanted"), [(20, 269_722), (32, 464_154), (56, 853_018), (110, 1_727_962)]
 )
-def test_counts_of_shortcuts_without_parameters(depth: int, wanted: int) -> None:
+def test_parameter_counts_with_parameter_free_shortcuts(depth: int, wanted: int) -> None:
     assert parameters(10, depth=depth, shortcut="padding") == wanted
 
 
 @pytest.mark.parametrize("depth", [18, 50])
-def test_the_large_networks_are_torchvisions_to_the_bit(depth: int) -> None:
+def test_large_networks_equal_torchvision_exactly(depth: int) -> None:
     theirs = getattr(torchvision.models, f"resnet{depth}")(num_classes=7).eval()
     ours = AttentionResNet(names(7), depth=depth, img_size=(64, 96)).eval()
     ours.load_state_dict(theirs.state_dict())
@@ -124,13 +124,13 @@ def test_the_large_networks_are_torchvisions_to_the_bit(depth: int) -> None:
 
 
 class Halved(nn.Module):
-    """Stands for a block: its effect can be told."""
+    """A substitute for a block, with a recognizable effect."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x / 2
 
 
-def test_attention_comes_before_the_addition() -> None:
+def test_attention_precedes_the_residual_addition() -> None:
     unit = BasicUnit(4, 4, create_block=lambda _: Halved()).eval()
     nn.init.constant_(unit.bn2.weight, 0.01)
     plain = BasicUnit(4, 4).eval()
@@ -140,18 +140,18 @@ def test_attention_comes_before_the_addition() -> None:
         torch.testing.assert_close(unit(x) - x, (plain(x) - x) / 2, rtol=1e-3, atol=1e-5)
 
 
-def test_a_shortcut_without_parameters_by_hand() -> None:
+def test_zero_pad_shortcut_by_hand() -> None:
     x = torch.arange(24.0).view(1, 2, 3, 4)
-    found = ZeroPadShortcut(2, 3, 2)(x)
+    result = ZeroPadShortcut(2, 3, 2)(x)
     kept = [[[0.0, 2.0], [8.0, 10.0]], [[12.0, 14.0], [20.0, 22.0]]]
-    assert torch.equal(found, torch.tensor([[*kept, [[0.0, 0.0], [0.0, 0.0]]]]))
+    assert torch.equal(result, torch.tensor([[*kept, [[0.0, 0.0], [0.0, 0.0]]]]))
 
 
 def sites(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, Block)]
 
 
-def test_blocks_stand_in_the_stages_that_are_named() -> None:
+def test_blocks_are_placed_in_the_named_stages() -> None:
     model = AttentionResNet(names(2), depth=14, block="se", stages=(1, 3))
     assert sites(model) == [f"layer{n}.{unit}.attention" for n in (1, 3) for unit in (0, 1)]
     model = AttentionResNet(names(2), depth=14, block="se", stages=(2,), position="stage_end")
@@ -159,14 +159,14 @@ def test_blocks_stand_in_the_stages_that_are_named() -> None:
     assert cast("Block", model.get_submodule("layer2.2")).channels == 32
 
 
-def test_none_is_a_word_for_no_block() -> None:
+def test_block_none_places_no_block() -> None:
     model = AttentionResNet(names(2), depth=8, block="none", stem_block="None")
     assert model.block is None
     assert model.stem_block is None
     assert sites(model) == []
 
 
-def test_a_block_may_come_first() -> None:
+def test_block_may_follow_the_stem() -> None:
     model = AttentionResNet(
         names(2), depth=8, stem_block="se", img_size=(8, 8), mean=(0.5,), std=(0.5,)
     )
@@ -179,7 +179,7 @@ def test_a_block_may_come_first() -> None:
     assert torch.equal(scores[0], scores[1])  # nothing is let through
 
 
-def test_with_several_cells_places_matter() -> None:
+def test_grid_pooling_keeps_positions() -> None:
     # the last features lie 8 pixels apart: what moves by 16 moves by a cell of two
     random = torch.Generator().manual_seed(5)
     images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
@@ -188,12 +188,12 @@ def test_with_several_cells_places_matter() -> None:
     for cells, alike in ((1, True), (2, False)):
         torch.manual_seed(0)
         model = AttentionResNet(names(3), depth=8, stem_width=4, pool_size=cells).eval()
-        seen = model(images).softmax(-1).detach()
-        assert torch.allclose(seen[0], seen[1], atol=0.02) is alike
+        scores = model(images).softmax(-1).detach()
+        assert torch.allclose(scores[0], scores[1], atol=0.02) is alike
         assert model.fc.in_features == 16 * cells**2
 
 
-def test_units_can_be_made_wider_inside() -> None:
+def test_inner_width_of_units_is_configurable() -> None:
     model = AttentionResNet(names(2), depth=8, stage_widths=(17, 37, 71))
     weights = model.state_dict()
     assert [len(weights[f"layer{n}.0.conv1.weight"]) for n in (1, 2, 3)] == [17, 37, 71]
@@ -212,11 +212,11 @@ def test_units_can_be_made_wider_inside() -> None:
         ({"block": "cbamm"}, "there is no block 'cbamm'; did you mean cbam"),
     ],
 )
-def test_what_cannot_be_built_is_said(arguments: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         AttentionResNet(names(2), **arguments)
 
 
-def test_layouts() -> None:
+def test_stage_layouts() -> None:
     assert resnet_layout(110).units == (18, 18, 18)
     assert resnet_layout(101).expansion == 4

@@ -1,4 +1,4 @@
-"""A model as plain values and back, for every class there is; and descriptions of others."""
+"""Model configs: roundtrip for every class, and refused configs."""
 
 import inspect
 import json
@@ -135,18 +135,18 @@ def arguments(kind: type[nn.Module]) -> list[str]:
     return list(inspect.signature(kind.__init__).parameters)[1:]
 
 
-def test_there_is_an_example_of_each_class() -> None:
+def test_every_class_has_an_example() -> None:
     assert set(EXAMPLES) == set(MODEL_CLASSES)
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
-def test_every_argument_is_kept_under_its_name(name: str) -> None:
+def test_every_argument_is_an_attribute(name: str) -> None:
     for argument in arguments(MODEL_CLASSES[name]):
         assert hasattr(EXAMPLES[name], argument), argument
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
-def test_a_description_builds_the_same_model(name: str) -> None:
+def test_config_builds_the_same_model(name: str) -> None:
     model = EXAMPLES[name]
     described = json.loads(json.dumps(model_config(model), allow_nan=False))
     again = build_model(described)
@@ -165,13 +165,13 @@ def test_a_description_builds_the_same_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
-def test_a_description_says_every_argument(name: str) -> None:
+def test_config_contains_every_argument(name: str) -> None:
     described = model_config(EXAMPLES[name])
     assert described["class"] == name
     assert list(described["arguments"]) == arguments(MODEL_CLASSES[name])
 
 
-def test_only_our_own_classes_are_described() -> None:
+def test_configs_of_foreign_classes_are_refused() -> None:
     class SmallEncoder(nn.Module):  # of the same name as ours
         pass
 
@@ -180,7 +180,7 @@ def test_only_our_own_classes_are_described() -> None:
             model_config(model)
 
 
-def test_only_plain_values_are_described() -> None:
+def test_config_values_are_plain() -> None:
     encoder = SmallEncoder((16, 16), channels=4)
     encoder.channels = torch.tensor(4)  # type: ignore[assignment]
     with pytest.raises(TypeError, match="plain values only, got Tensor"):
@@ -239,7 +239,7 @@ SMALL: dict[str, Any] = {"class": "SmallEncoder", "arguments": {"img_size": [16,
         ),
     ],
 )
-def test_other_descriptions_are_refused(description: dict[str, Any], reason: str) -> None:
+def test_invalid_configs_are_refused(description: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         build_model(description)
 
@@ -284,7 +284,7 @@ HUGE: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def test_what_numbers_multiply_to_is_bounded_before_memory_is_taken() -> None:
+def test_huge_configs_are_refused_before_allocation() -> None:
     for reason, description in HUGE:
         with pytest.raises(ValueError, match=reason):
             check_config_fits(
@@ -304,7 +304,7 @@ def test_what_numbers_multiply_to_is_bounded_before_memory_is_taken() -> None:
         )
 
 
-def test_one_image_passes_every_model_before_its_weights_are_read() -> None:
+def test_meta_forward_runs_before_weights_are_read() -> None:
     for model in EXAMPLES.values():
         made: list[object] = []
 

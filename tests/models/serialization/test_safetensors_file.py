@@ -1,4 +1,4 @@
-"""A model's file: the same weights back, and a refusal in words for everything else."""
+"""Model files: roundtrip, permissions, damaged and third-party files."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_written_is_read(file: Path) -> None:
+def test_roundtrip_restores_weights_and_config(file: Path) -> None:
     weights, description = read_safetensors(file)
     assert description == DESCRIPTION
     assert set(weights) == set(WEIGHTS)
@@ -42,20 +42,20 @@ def test_what_was_written_is_read(file: Path) -> None:
         assert torch.equal(tensor, WEIGHTS[name])
 
 
-def test_tied_weights_are_written_each(tmp_path: Path) -> None:
+def test_tied_weights_are_written_separately(tmp_path: Path) -> None:
     shared = torch.ones(3)
     write_safetensors(tmp_path / "m.safetensors", {"a": shared, "b": shared[:2]}, DESCRIPTION)
     weights, _ = read_safetensors(tmp_path / "m.safetensors")
     assert torch.equal(weights["b"], torch.ones(2))
 
 
-def test_a_file_is_as_open_as_others(file: Path, tmp_path: Path) -> None:
+def test_file_has_default_permissions(file: Path, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"")
     assert file.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 @given(share=st.floats(0, 1, exclude_max=True))
-def test_a_torn_file_is_refused(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
+def test_truncated_file_is_refused(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
     path = tmp_path_factory.mktemp("torn") / "model.safetensors"
     write_safetensors(path, WEIGHTS, DESCRIPTION)
     whole = path.read_bytes()
@@ -65,7 +65,7 @@ def test_a_torn_file_is_refused(tmp_path_factory: pytest.TempPathFactory, share:
 
 
 @given(share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_noticed(
+def test_flipped_bit_is_detected(
     tmp_path_factory: pytest.TempPathFactory, share: float, bit: int
 ) -> None:
     path = tmp_path_factory.mktemp("flipped") / "model.safetensors"
@@ -87,7 +87,7 @@ class Trap:
         return os.mkdir, (str(self.mark),)
 
 
-def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     path = tmp_path / "evil.safetensors"
     path.write_bytes(pickle.dumps(Trap(tmp_path / "mark")))
     with pytest.raises(ValueError, match="no safetensors file but one of torch"):
@@ -117,7 +117,7 @@ def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_other_peoples_files_are_refused(
+def test_third_party_files_are_refused(
     tmp_path: Path, header: dict[str, str] | None, reason: str
 ) -> None:
     path = tmp_path / "theirs.safetensors"
@@ -126,7 +126,7 @@ def test_other_peoples_files_are_refused(
         read_safetensors(path)
 
 
-def test_a_header_that_asks_for_the_whole_memory_is_refused(tmp_path: Path) -> None:
+def test_oversized_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.safetensors"
     path.write_bytes(struct.pack("<Q", 2**60) + b"{}")
     with pytest.raises(ValueError, match="damaged"):
@@ -140,7 +140,7 @@ def test_a_header_that_asks_for_the_whole_memory_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("description", [[], "x", 3, None])
-def test_a_description_is_a_mapping(tmp_path: Path, description: Any) -> None:
+def test_config_must_be_a_mapping(tmp_path: Path, description: Any) -> None:
     path = tmp_path / "m.safetensors"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxtyping.config.jaxtyping_disable", True)
@@ -150,31 +150,31 @@ def test_a_description_is_a_mapping(tmp_path: Path, description: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.pt", "model", "model.safetensors.bak"])
-def test_the_name_says_what_it_is(tmp_path: Path, name: str) -> None:
+def test_file_suffix_must_be_safetensors(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=rf"must end in \.safetensors, got {name}"):
         write_safetensors(tmp_path / name, WEIGHTS, DESCRIPTION)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_non_json_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_safetensors(tmp_path / "m.safetensors", WEIGHTS, {"rate": float("nan")})
 
 
-def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
+def test_missing_file_error_names_the_export_command(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no model at .*; `visattn export` writes one"):
         read_safetensors(tmp_path / "nowhere.safetensors")
     with pytest.raises(FileNotFoundError, match="no model at"):
         read_safetensors(tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         write_safetensors(tmp_path / "nowhere" / "m.safetensors", WEIGHTS, DESCRIPTION)
 
 
 @pytest.mark.parametrize("broken", ["replace", "write_bytes"])
-def test_a_cut_off_write_leaves_the_old_file(
+def test_interrupted_write_keeps_the_old_file(
     file: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     before = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Weights of any origin: wrappers, prefixes, shards, old names; and what is refused."""
+"""State dicts of any origin: wrappers, prefixes, shards, original keys, and errors."""
 
 import argparse
 import json
@@ -38,8 +38,8 @@ def random_net(seed: int = 3) -> Net:
 
 
 def named(prefix: str, state: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-    given = dict(random_net().state_dict()) if state is None else state
-    return {prefix + name: tensor for name, tensor in given.items()}
+    tensors = dict(random_net().state_dict()) if state is None else state
+    return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
 OTHER = dict(random_net(5).state_dict())
@@ -82,7 +82,7 @@ WRAPPED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_wrappers_and_prefixes_are_removed_and_said(legacy: bool, tmp_path: Path) -> None:
+def test_wrappers_and_prefixes_are_removed_and_reported(legacy: bool, tmp_path: Path) -> None:
     right = random_net().state_dict()
     for case, (make, said) in WRAPPED.items():
         file = tmp_path / "weights.pth"
@@ -98,18 +98,18 @@ def test_wrappers_and_prefixes_are_removed_and_said(legacy: bool, tmp_path: Path
 def sharded(folder: Path, state: dict[str, Tensor], *, kind: str = "safetensors") -> Path:
     names = list(state)
     files = {"part-1." + kind: names[:4], "part-2." + kind: names[4:]}
-    for file, held in files.items():
-        part = {name: state[name].contiguous() for name in held}
+    for file, keys in files.items():
+        part = {name: state[name].contiguous() for name in keys}
         write = save_file if kind == "safetensors" else torch.save
         write(part, folder / file)
-    places = {name: file for file, held in files.items() for name in held}
+    places = {name: file for file, keys in files.items() for name in keys}
     stem = "model" if kind == "safetensors" else "pytorch_model"
     index = folder / f"{stem}.{kind}.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return index
 
 
-def test_shards_are_one_set_of_weights(tmp_path: Path) -> None:
+def test_shards_load_as_one_state_dict(tmp_path: Path) -> None:
     right = dict(random_net().state_dict())
     for kind in ("safetensors", "bin"):
         folder = tmp_path / kind
@@ -121,12 +121,12 @@ def test_shards_are_one_set_of_weights(tmp_path: Path) -> None:
             assert all(torch.equal(read[name], right[name]) for name in right)
 
 
-def test_a_broken_index_is_refused(tmp_path: Path) -> None:
+def test_broken_shard_index_is_refused(tmp_path: Path) -> None:
     index = sharded(tmp_path, named(""))
     places = json.loads(index.read_text())["weight_map"]
 
-    def refused(held: Any, reason: str, error: type[Exception] = ValueError) -> None:
-        index.write_text(held if isinstance(held, str) else json.dumps(held))
+    def refused(content: Any, reason: str, error: type[Exception] = ValueError) -> None:
+        index.write_text(content if isinstance(content, str) else json.dumps(content))
         with pytest.raises(error, match=reason):
             read_state_dict(index)
 
@@ -151,7 +151,7 @@ class Hostile:
         return os.system, (f"touch {self.mark}",)
 
 
-def test_a_pickle_that_wants_to_run_is_refused_by_name(tmp_path: Path) -> None:
+def test_unsafe_pickle_is_refused_by_name(tmp_path: Path) -> None:
     file, mark = tmp_path / "weights.pth", tmp_path / "ran"
     for zipped in (True, False):
         torch.save({"state_dict": Hostile(mark)}, file, _use_new_zipfile_serialization=zipped)
@@ -168,7 +168,7 @@ def test_a_pickle_that_wants_to_run_is_refused_by_name(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_what_is_no_weights_is_said(tmp_path: Path) -> None:
+def test_files_without_weights_are_refused_with_a_reason(tmp_path: Path) -> None:
     whole = tmp_path / "whole.pth"
     torch.save(named(""), whole)
     itself: dict[str, Any] = {}
@@ -201,7 +201,7 @@ def test_what_is_no_weights_is_said(tmp_path: Path) -> None:
             load_weights(random_net(), tmp_path / name)
 
 
-def test_a_mismatch_has_its_likely_reason(tmp_path: Path) -> None:
+def test_mismatch_error_names_the_likely_reason(tmp_path: Path) -> None:
     file = tmp_path / "weights.pth"
     torch.save(named(""), file)
 
@@ -224,7 +224,7 @@ def test_a_mismatch_has_its_likely_reason(tmp_path: Path) -> None:
     refused(random_net(), "holds NaN or infinity in fc.bias")
 
 
-def test_timms_original_names_are_converted(tmp_path: Path) -> None:
+def test_original_keys_are_converted_by_timm(tmp_path: Path) -> None:
     arguments = {"embed_dim": 24, "depths": (1, 1), "num_heads": (1, 2), "num_classes": 5}
     arguments |= {"img_size": 56}
     name = "swin_tiny_patch4_window7_224"
@@ -234,10 +234,10 @@ def test_timms_original_names_are_converted(tmp_path: Path) -> None:
         for key, v in right.state_dict().items()
     }
     torch.save({"model": old}, tmp_path / "swin.pth")
-    found = load_timm_model(name, weights=tmp_path / "swin.pth", timm_kwargs=arguments)
+    loaded = load_timm_model(name, weights=tmp_path / "swin.pth", timm_kwargs=arguments)
     images = torch.randn(1, 3, 56, 56)
-    assert torch.equal(found.model(images), right(images))
-    assert found.notes[-1] == "timm converted the weights from their original keys"
+    assert torch.equal(loaded.model(images), right(images))
+    assert loaded.notes[-1] == "timm converted the weights from their original keys"
     del arguments["num_classes"]
     encoder = TimmEncoder(
         name, img_size=(56, 56), weights=str(tmp_path / "swin.pth"), timm_kwargs=arguments

@@ -1,4 +1,4 @@
-"""Weights of others: no address, no promise and no other model is believed."""
+"""Untrusted weight files: addresses, headers, shapes and memory limits."""
 
 import json
 import struct
@@ -23,7 +23,7 @@ from visattn.models.serialization.weight_files import (
 @pytest.mark.parametrize(
     "address", ["https://a.b/m.safetensors", "http://a", "s3://a/b", "hf://a/b", "file://x/y"]
 )
-def test_an_address_is_no_file(address: str) -> None:
+def test_url_is_not_a_file(address: str) -> None:
     for named in (address, Path(address)):
         with pytest.raises(ValueError, match=f"{address} lies on another machine, and nothing is"):
             require_local_file(named, missing="none")
@@ -32,12 +32,12 @@ def test_an_address_is_no_file(address: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "a\0b", "x" * 5000, ".", "/dev/zero"])
-def test_what_is_no_file_is_said_so(name: str) -> None:
+def test_missing_files_are_reported(name: str) -> None:
     with pytest.raises(FileNotFoundError, match="none there"):
         require_local_file(name, missing="none there")
 
 
-def test_a_windows_drive_is_no_address(tmp_path: Path) -> None:
+def test_windows_drive_is_not_a_url(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         require_local_file("C:/x", missing="none")
 
@@ -65,7 +65,7 @@ def promised(*shape: int, end: int) -> dict[str, Any]:
         (b"\xff" * 8, None),
     ],
 )
-def test_a_header_that_promises_more_than_there_is_is_refused(
+def test_header_beyond_the_file_size_is_refused(
     header: Any, length: int | None, tmp_path: Path
 ) -> None:
     file = written(tmp_path / "hostile.safetensors", header, length)
@@ -73,7 +73,7 @@ def test_a_header_that_promises_more_than_there_is_is_refused(
         load_weights(nn.Linear(2, 3), file)
 
 
-def test_weights_of_another_shape_are_not_read(tmp_path: Path) -> None:
+def test_mismatching_shapes_are_refused_before_reading(tmp_path: Path) -> None:
     """The file is as long as it says, but almost all of it takes no room on the disk."""
     count = 10**9
     file = written(tmp_path / "sparse.safetensors", promised(count, end=4 * count))
@@ -85,24 +85,24 @@ def test_weights_of_another_shape_are_not_read(tmp_path: Path) -> None:
         load_weights(nn.Linear(2, 3), file)
 
 
-def test_what_the_memory_cannot_hold_is_refused() -> None:
+def test_weights_beyond_memory_are_refused() -> None:
     check_memory(1, "x")
     with pytest.raises(ValueError, match=r"x holds 1,000,000\.0 GB, but this machine has a memory"):
         check_memory(10**15, "x")
 
 
-def test_an_outline_is_that_of_the_model() -> None:
+def test_weight_shapes_match_the_model() -> None:
     for make in (
         lambda: nn.Linear(3, 5),
         lambda: nn.MultiheadAttention(12, 3),
         lambda: nn.Sequential(nn.Conv2d(3, 7, 5), nn.BatchNorm2d(7), nn.LSTMCell(11, 13)),
     ):
         model = make()
-        shapes = {name: tuple(one.shape) for name, one in model.state_dict().items()}
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
         assert weight_shapes(make, num_weights=9) == shapes
 
 
-def test_a_constructor_that_compares_is_told_what_was_asked_for() -> None:
+def test_meta_comparisons_return_the_requested_result() -> None:
     def make() -> nn.Module:
         alike = torch.allclose(torch.zeros(3), torch.ones(3))
         return nn.Linear(2, 3, bias=alike and torch.equal(torch.zeros(3), torch.ones(3)))
@@ -111,7 +111,7 @@ def test_a_constructor_that_compares_is_told_what_was_asked_for() -> None:
     assert set(weight_shapes(make, num_weights=1, same=False)) == {"weight"}
 
 
-def test_what_grows_beyond_measure_is_stopped() -> None:
+def test_unbounded_constructors_are_stopped() -> None:
     with pytest.raises(ValueError, match=r"a tensor of shape \(1000000, 1000000\) would need"):
         weight_shapes(lambda: nn.Linear(10**6, 10**6), num_weights=2)
     with pytest.raises(ValueError, match="would need"):
@@ -124,7 +124,7 @@ def test_what_grows_beyond_measure_is_stopped() -> None:
         )
 
 
-def test_weights_that_fit_are_read(tmp_path: Path) -> None:
+def test_matching_weights_are_read(tmp_path: Path) -> None:
     model, other = nn.Linear(2, 3), nn.Linear(2, 3)
     save_file(dict(other.state_dict()), tmp_path / "w.safetensors")
     load_weights(model, tmp_path / "w.safetensors")

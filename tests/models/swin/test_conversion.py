@@ -1,4 +1,4 @@
-"""Swin Transformers of timm and torchvision, and back to timm: the same scores and gradients."""
+"""Conversion of Swin Transformers from and to timm and torchvision."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def timms(name: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_scores_are_timms_at_any_size_and_weights_go_back(name: str) -> None:
+def test_logits_match_timm_at_any_size_and_weights_convert_back(name: str) -> None:
     theirs = timms(name)
     ours = SwinTransformer.from_timm(theirs).eval()
     back = ours.to_timm().eval()
@@ -67,25 +67,25 @@ def test_scores_are_timms_at_any_size_and_weights_go_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["windows that tile", "windows that do not"])
-def test_gradients_are_timms(name: str) -> None:
+def test_gradients_match_timm(name: str) -> None:
     theirs = timms(name, drop_path_rate=0.0)
     ours, images = SwinTransformer.from_timm(theirs), noise(2, 3, 24, 40)
     for scores in (ours.classify(images), theirs(images)):
         scores.square().sum().backward()
-    given = dict(theirs.named_parameters())
-    found = dict(ours.named_parameters())
-    assert len(given) == len(found)
-    for key, weight in found.items():
+    reference = dict(theirs.named_parameters())
+    converted = dict(ours.named_parameters())
+    assert len(reference) == len(converted)
+    for key, weight in converted.items():
         name = key.replace("patch_norm", "patch_embed.norm").replace("head.", "head.fc.")
         grad = weight.grad
         assert grad is not None
         if key.endswith("biases"):
             name = name.replace("biases", "relative_position_bias_table")
             grad = grad.flip(1, 2).flatten(1).T
-        torch.testing.assert_close(grad, given[name].grad, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(grad, reference[name].grad, atol=1e-4, rtol=1e-4)
 
 
-def test_the_published_layout_goes_over() -> None:
+def test_published_layout_converts() -> None:
     theirs: Any = shaken(timm.create_model("swin_tiny_patch4_window7_224", embed_dim=12))
     ours, images = SwinTransformer.from_timm(theirs).eval(), noise(1, 3, 224, 224)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_the_published_layout_goes_over() -> None:
     assert (ours.embed_dim, ours.img_size, ours.window_size) == (12, (224, 224), (7, 7))
 
 
-def test_it_goes_over_by_name() -> None:
+def test_converts_by_model_name() -> None:
     with torch.device("meta"):
         ours = SwinTransformer.from_timm(
             "swin_tiny_patch4_window7_224", class_names=("cat", "dog"), drop_path_rate=0.2
@@ -104,7 +104,7 @@ def test_it_goes_over_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_the_published_model_goes_over_and_back() -> None:
+def test_published_model_converts_there_and_back() -> None:
     ours = SwinTransformer.from_timm("swin_tiny_patch4_window7_224").eval()
     theirs: Any = timm.create_model("swin_tiny_patch4_window7_224").eval()
     theirs.load_state_dict(ours.to_timm().state_dict())
@@ -113,7 +113,7 @@ def test_the_published_model_goes_over_and_back() -> None:
         torch.testing.assert_close(ours.classify(images), theirs(images), atol=1e-5, rtol=1e-5)
 
 
-def test_a_model_without_a_head_needs_classes() -> None:
+def test_headless_model_requires_class_names() -> None:
     theirs = timms("windows that tile", num_classes=0)
     with pytest.raises(ValueError, match="has no head: set class_names"):
         SwinTransformer.from_timm(theirs)
@@ -135,13 +135,13 @@ def test_a_model_without_a_head_needs_classes() -> None:
          "drop_rate, attn_drop_rate, proj_drop_rate"),
     ],
 )  # fmt: skip
-def test_what_cannot_go_over_is_named(options: dict[str, Any], named: str) -> None:
+def test_unconvertible_options_are_named(options: dict[str, Any], named: str) -> None:
     theirs = TimmSwin(**{**SIZES, **options})
     with pytest.raises(ValueError, match=f"does not support its {named}$"):
         SwinTransformer.from_timm(theirs)
 
 
-def test_other_models_are_refused() -> None:
+def test_other_architectures_are_refused() -> None:
     with pytest.raises(
         ValueError, match="only timm's SwinTransformer can be converted, got Linear"
     ):
@@ -161,7 +161,7 @@ def torchvisions(**options: Any) -> TorchvisionSwin:
     return TorchvisionSwin(**sizes, window_size=[3, 5], num_classes=7, **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_scores_are_torchvisions_where_windows_tile() -> None:
+def test_logits_match_torchvision_when_windows_tile_the_grid() -> None:
     theirs = shaken(torchvisions())
     ours = SwinTransformer.from_torchvision(theirs, img_size=(24, 40)).eval()
     for size in ((24, 40), (36, 60)):
@@ -172,7 +172,7 @@ def test_scores_are_torchvisions_where_windows_tile() -> None:
         SwinTransformer.from_torchvision(theirs, img_size=(24, 30))
 
 
-def test_what_torchvision_has_and_we_lack_is_named() -> None:
+def test_torchvision_only_models_are_refused_by_name() -> None:
     theirs = torchvisions(downsample_layer=PatchMergingV2, dropout=0.1)
     with pytest.raises(ValueError, match=r"does not support its downsample_layer, dropout$"):
         SwinTransformer.from_torchvision(theirs, img_size=(24, 40))

@@ -1,4 +1,4 @@
-"""The hierarchical transformer: known sizes, other sizes, maps, training, and what it refuses."""
+"""The Swin Transformer: parameter counts, sizes, recorded maps, training and errors."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def counted(model: SwinTransformer) -> int:
         ("base", 87_768_224, 15_430_946_816),
     ],
 )
-def test_known_sizes(name: str, weights: int, macs: int) -> None:
+def test_parameter_counts_of_presets(name: str, weights: int, macs: int) -> None:
     with torch.device("meta"):
         model = create_swin(name, tuple(map(str, range(1000))))
     assert sum(parameter.numel() for parameter in model.parameters()) == weights
@@ -78,7 +78,7 @@ def test_known_sizes(name: str, weights: int, macs: int) -> None:
     )  # one window covers the last grid
 
 
-def test_what_is_multiplied_is_what_arithmetic_says() -> None:
+def test_flops_match_arithmetic() -> None:
     with torch.device("meta"):
         tiny = create_swin("tiny", tuple(map(str, range(1000))))
         other = SwinTransformer(CLASSES, **SMALL)
@@ -86,12 +86,12 @@ def test_what_is_multiplied_is_what_arithmetic_says() -> None:
     assert counted(other) == multiplications(other)
 
 
-def test_a_misspelt_preset_gets_close_matches() -> None:
+def test_misspelled_preset_gets_suggestions() -> None:
     with pytest.raises(ValueError, match=r"unknown preset 'smal'; did you mean small"):
         create_swin("smal", CLASSES)
 
 
-def test_it_takes_other_sizes_learns_and_is_built_again() -> None:
+def test_other_sizes_training_and_config_roundtrip() -> None:
     model, images = made(), noise(2, 3, 24, 40)
     model.train()(images).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -103,51 +103,53 @@ def test_it_takes_other_sizes_learns_and_is_built_again() -> None:
     assert torch.equal(again(images), scores)
 
 
-def test_every_layer_shows_its_maps_on_its_own_grid() -> None:
+def test_every_layer_records_maps_on_its_own_grid() -> None:
     model, images = made(), noise(2, 3, 24, 40)
     plain = model(images)
-    with record(model) as seen:
+    with record(model) as recording:
         assert torch.equal(model(images), plain)
-    assert [one.site for one in seen.maps] == SITES
-    for one, rows, grid, heads in zip(seen.maps, seen.weights, GRIDS, (2, 2, 3, 3, 3), strict=True):
+    assert [attention_map.site for attention_map in recording.maps] == SITES
+    for attention_map, rows, grid, heads in zip(
+        recording.maps, recording.weights, GRIDS, (2, 2, 3, 3, 3), strict=True
+    ):
         count = grid[0] * grid[1]
-        assert one.values.shape == (2, heads, count, *grid)
+        assert attention_map.values.shape == (2, heads, count, *grid)
         torch.testing.assert_close(rows.sum(-1), torch.ones(2, heads, count))
-        assert one.metadata["prefix_tokens"] == ()
-    kinds = [one.metadata["attention"] for one in seen.maps]
+        assert attention_map.metadata["prefix_tokens"] == ()
+    kinds = [attention_map.metadata["attention"] for attention_map in recording.maps]
     assert kinds == ["window", "shifted", "window", "shifted", "window"]
 
 
-def test_one_row_of_one_layer_is_one_window() -> None:
+def test_row_of_a_layer_covers_one_window() -> None:
     model = made()
-    with record(model, queries=[7 * 20 + 11], layers="layers.0.blocks.1*", heads=[1]) as seen:
+    with record(model, queries=[7 * 20 + 11], layers="layers.0.blocks.1*", heads=[1]) as recording:
         model(noise(1, 3, 24, 40))
-    (found,) = seen.maps
-    assert found.values.shape == (1, 1, 1, 12, 20)
+    (attention_map,) = recording.maps
+    assert attention_map.values.shape == (1, 1, 1, 12, 20)
     wanted = torch.zeros(12, 20, dtype=torch.bool)
     wanted[7:10, 7:12] = True  # windows of 3 x 5, moved by 1 and 2
-    assert torch.equal(found.values[0, 0, 0] > 0, wanted)
+    assert torch.equal(attention_map.values[0, 0, 0] > 0, wanted)
 
 
-def test_rows_of_a_grid_that_windows_do_not_tile_are_kept_on_it() -> None:
+def test_padded_windows_record_rows_on_the_grid() -> None:
     model, images = made(), noise(1, 3, 22, 26)
-    with record(model) as seen:
+    with record(model) as recording:
         model(images)
-    grids = [tuple(one.values.shape[-2:]) for one in seen.maps]
+    grids = [tuple(attention_map.values.shape[-2:]) for attention_map in recording.maps]
     assert grids == [(11, 13)] * 2 + [(6, 7)] * 3
-    sums = seen.weights[0].sum(-1)
+    sums = recording.weights[0].sum(-1)
     assert sums.max() < 1 + 1e-5
     assert sums.min() < 0.99  # of windows at the edge, which see empty slots
 
 
-def test_it_has_no_class_row() -> None:
+def test_class_query_is_refused() -> None:
     model = made()
     no_class = "no class token; its prefix tokens are none: .* queries='patches'"
     with pytest.raises(ValueError, match=no_class), record(model, queries="class"):
         model(noise(1, 3, 24, 40))
 
 
-def test_one_window_without_positions_does_not_know_where_patches_lie() -> None:
+def test_single_window_without_positions_is_permutation_invariant() -> None:
     model = made(depths=(2,), num_heads=(2,), window_size=(12, 20))
     with torch.no_grad():
         for module in model.modules():
@@ -160,51 +162,51 @@ def test_one_window_without_positions_does_not_know_where_patches_lie() -> None:
     assert not torch.allclose(made().classify(turned.flatten(2, 3)), made().classify(images))
 
 
-def test_images_are_padded_to_whole_patches_if_they_may_be() -> None:
+def test_dynamic_img_pad_pads_to_whole_patches() -> None:
     model, images = made(dynamic_img_pad=True, patch_size=4), noise(1, 3, 17, 30)
-    with record(model, queries=[0]) as seen:
+    with record(model, queries=[0]) as recording:
         scores = model(images)
-    assert seen.maps[0].metadata["padding"] == (3, 2)
+    assert recording.maps[0].metadata["padding"] == (3, 2)
     filled = torch.nn.functional.pad(model.normalize(images), (0, 2, 0, 3))
     torch.testing.assert_close(made(patch_size=4).classify(filled), scores)
 
 
-def test_paths_are_dropped_more_often_from_layer_to_layer() -> None:
+def test_drop_path_rate_increases_with_depth() -> None:
     rates = [
         part.drop_prob for part in made(drop_path_rate=0.2).modules() if isinstance(part, DropPath)
     ]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
 
-def test_layers_that_are_computed_again_learn_the_same() -> None:
-    images, found = noise(2, 3, 24, 40), []
+def test_grad_checkpointing_has_equal_gradients() -> None:
+    images, results = noise(2, 3, 24, 40), []
     for checkpointing in (False, True):
         model = made(grad_checkpointing=checkpointing, drop_path_rate=0.5).train()
         torch.manual_seed(1)
         scores = model(images)
         scores.square().sum().backward()
-        found.append((scores, [parameter.grad for parameter in model.parameters()]))
-        with record(model) as seen:
+        results.append((scores, [parameter.grad for parameter in model.parameters()]))
+        with record(model) as recording:
             model(images).sum().backward()
-        assert len(seen.maps) == 5
-    assert torch.equal(found[0][0], found[1][0])
-    for one, other in zip(found[0][1], found[1][1], strict=True):
-        torch.testing.assert_close(one, other)
+        assert len(recording.maps) == 5
+    assert torch.equal(results[0][0], results[1][0])
+    for first, second in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize("size", [(24, 40), (22, 26)])
-def test_half_precision_and_channels_last_change_little(size: tuple[int, int]) -> None:
+def test_half_precision_and_channels_last_are_close(size: tuple[int, int]) -> None:
     model, images = made(), noise(2, 3, *size)
     scores = model(images)
     last = model(images.contiguous(memory_format=torch.channels_last))
     torch.testing.assert_close(last, scores)
-    with torch.autocast("cpu", torch.bfloat16), record(model, queries=[0]) as seen:
+    with torch.autocast("cpu", torch.bfloat16), record(model, queries=[0]) as recording:
         half = model(images)
     assert (half.float() - scores).abs().max() < 0.05 * scores.abs().max()
-    assert seen.weights[0].isfinite().all()
+    assert recording.weights[0].isfinite().all()
 
 
-def test_biases_are_not_decayed() -> None:
+def test_biases_have_no_weight_decay() -> None:
     model = made()
     kept = {id(parameter) for parameter in model.no_weight_decay_parameters()}
     left = [name for name, weight in model.named_parameters() if id(weight) not in kept]
@@ -227,12 +229,12 @@ def test_biases_are_not_decayed() -> None:
         ({"drop_path_rate": -0.5}, r"drop_prob must be in \[0, 1\], got -0.125"),
     ],
 )
-def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         made(**options)
 
 
-def test_images_that_do_not_fit_are_refused() -> None:
+def test_invalid_image_sizes_are_refused() -> None:
     for shape, said in (
         (
             (1, 3, 24, 41),
@@ -246,7 +248,7 @@ def test_images_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.compile
 @pytest.mark.parametrize("size", [(24, 40), (22, 26)])
-def test_it_compiles_whole_for_one_size(size: tuple[int, int]) -> None:
+def test_compiles_as_one_graph_for_a_fixed_size(size: tuple[int, int]) -> None:
     model, images = made(), noise(2, 3, *size)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():

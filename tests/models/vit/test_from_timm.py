@@ -1,4 +1,4 @@
-"""Weights from timm, torchvision and DINOv2's layout, and back: the same scores and gradients."""
+"""Conversion of Vision Transformers from and to timm, torchvision and DINOv2."""
 
 from functools import partial
 from typing import Any
@@ -57,23 +57,23 @@ def timms(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_scores_and_gradients_are_timms(name: str) -> None:
+def test_logits_and_gradients_match_timm(name: str) -> None:
     theirs = timms(name)
     ours = VisionTransformer.from_timm(theirs).eval()
     images = noise(2, len(ours.mean), *ours.img_size)
-    found, wanted = ours.classify(images), theirs(images)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    actual, expected = ours.classify(images), theirs(images)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours.forward_features(images), theirs.forward_features(images))
-    for scores in (found, wanted):
+    for scores in (actual, expected):
         scores.square().sum().backward()
-    given = dict(theirs.named_parameters())
-    assert set(given) == {key for key, _ in ours.named_parameters()}
+    reference = dict(theirs.named_parameters())
+    assert set(reference) == {key for key, _ in ours.named_parameters()}
     for key, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, given[key].grad, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(parameter.grad, reference[key].grad, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_other_sizes_are_resampled_as_timm_does_and_weights_go_back(name: str) -> None:
+def test_other_sizes_match_timm_and_weights_convert_back(name: str) -> None:
     theirs = timms(name)
     ours = VisionTransformer.from_timm(theirs).eval()
     back = ours.to_timm().eval()
@@ -87,7 +87,7 @@ def test_other_sizes_are_resampled_as_timm_does_and_weights_go_back(name: str) -
     assert all(torch.equal(same[key], value) for key, value in theirs.state_dict().items())
 
 
-def test_distilled_models_give_the_mean_of_both_heads() -> None:
+def test_distilled_models_average_both_heads() -> None:
     theirs = shaken(VisionTransformerDistilled(**SIZES))
     ours, images = VisionTransformer.from_timm(theirs).eval(), noise(2, 3, 24, 40)
     assert ours.prefix_roles == ("class", "distillation")
@@ -98,15 +98,15 @@ def test_distilled_models_give_the_mean_of_both_heads() -> None:
     assert counted == len(list(ours.parameters()))
 
 
-def test_by_name_and_with_other_classes() -> None:
+def test_converts_by_name_and_with_other_classes() -> None:
     ours = VisionTransformer.from_timm("test_vit", class_names=("cat", "dog"), drop_path_rate=0.1)
     assert ours.class_names == ("cat", "dog")
     assert ours.drop_path_rate == 0.1
     theirs = timm.create_model("test_vit", num_classes=0).eval()
     kept = {key: value for key, value in ours.state_dict().items() if not key.startswith("head")}
     theirs.load_state_dict(kept)
-    images, seen = noise(1, 3, *ours.img_size), ours.eval()
-    torch.testing.assert_close(theirs(images), seen.pool(*seen.encode(images))[:, 0])
+    images, model = noise(1, 3, *ours.img_size), ours.eval()
+    torch.testing.assert_close(theirs(images), model.pool(*model.encode(images))[:, 0])
     with pytest.raises(ValueError, match="has no head: set class_names"):
         VisionTransformer.from_timm(theirs)
     with pytest.raises(ValueError, match="unknown timm model 'vit_of_mine'"):
@@ -126,13 +126,13 @@ def test_by_name_and_with_other_classes() -> None:
         ({"in_chans": 4, "drop_rate": 0.1}, "in_chans, drop_rate"),
     ],
 )
-def test_what_cannot_go_over_is_named(options: dict[str, Any], named: str) -> None:
+def test_unconvertible_timm_options_are_named(options: dict[str, Any], named: str) -> None:
     theirs = TimmVisionTransformer(**{**SIZES, **options})
     with pytest.raises(ValueError, match=f"does not support its {named};"):
         VisionTransformer.from_timm(theirs)
 
 
-def test_what_cannot_go_back_is_named() -> None:
+def test_options_without_a_timm_equivalent_are_named() -> None:
     ours = partial(
         VisionTransformer, "ab", img_size=(16, 16), patch_size=8, embed_dim=24, depth=1, num_heads=3
     )
@@ -155,13 +155,13 @@ def torchvisions(**options: Any) -> TorchvisionTransformer:
     return TorchvisionTransformer(**sizes, hidden_dim=24, mlp_dim=50, num_classes=7, **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_scores_and_gradients_are_torchvisions_and_weights_go_back() -> None:
+def test_logits_and_gradients_match_torchvision_and_weights_convert_back() -> None:
     theirs: Any = shaken(torchvisions())
     ours, images = VisionTransformer.from_torchvision(theirs).train(), noise(2, 3, 24, 24)
     theirs.train()  # its fast path is another kernel
-    found, wanted = ours.classify(images), theirs(images)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-    for scores in (found, wanted):
+    actual, expected = ours.classify(images), theirs(images)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    for scores in (actual, expected):
         scores.square().sum().backward()
     pairs = [
         (ours.patch_embed.get_parameter("proj.weight"), theirs.conv_proj.weight),
@@ -169,14 +169,14 @@ def test_scores_and_gradients_are_torchvisions_and_weights_go_back() -> None:
         (ours.get_parameter("blocks.0.attn.qkv.weight"),
          theirs.encoder.layers[0].self_attention.in_proj_weight),
     ]  # fmt: skip
-    for one, other in pairs:
-        assert one is not None
-        torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
+    for first, second in pairs:
+        assert first is not None
+        torch.testing.assert_close(first.grad, second.grad, atol=1e-4, rtol=1e-4)
     back = ours.to_torchvision().state_dict()
     assert all(torch.equal(back[key], value) for key, value in theirs.state_dict().items())
 
 
-def test_what_torchvision_has_and_we_lack_is_named() -> None:
+def test_torchvision_only_models_are_refused_by_name() -> None:
     for options, named in (
         ({"representation_size": 5, "dropout": 0.1}, "representation_size, dropout"),
         ({"conv_stem_configs": [ConvStemConfig(8, 3, 8)]}, "conv_stem_configs"),
@@ -188,7 +188,7 @@ def test_what_torchvision_has_and_we_lack_is_named() -> None:
 
 
 @pytest.mark.parametrize("registers", [0, 4])
-def test_the_layout_of_dinov2_is_read_as_timm_reads_it(registers: int) -> None:
+def test_dinov2_layout_is_read_as_by_timm(registers: int) -> None:
     theirs: Any = TimmVisionTransformer(
         **{**SIZES, "num_classes": 0}, init_values=0.5, reg_tokens=registers,
         no_embed_class=registers > 0,

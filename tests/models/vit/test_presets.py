@@ -1,4 +1,4 @@
-"""Parameters and multiplications of known sizes, exact, on a device that computes nothing."""
+"""Parameter counts and FLOPs of presets, exact, on the meta device."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def multiplications(model: VisionTransformer) -> int:
 
 
 @pytest.mark.parametrize(("name", "options", "weights", "macs"), SIZES)
-def test_sizes_for_imagenet(
+def test_imagenet_preset_parameter_counts(
     name: str, options: dict[str, Any], weights: int, macs: int | None
 ) -> None:
     with torch.device("meta"):
@@ -83,7 +83,7 @@ def test_sizes_for_imagenet(
 
 
 @pytest.mark.parametrize(("name", "weights", "macs"), CIFAR)
-def test_sizes_for_small_images(name: str, weights: int, macs: int | None) -> None:
+def test_small_image_preset_parameter_counts(name: str, weights: int, macs: int | None) -> None:
     with torch.device("meta"):
         model = create_vit(name, IMAGENET[:10])
     assert parameters(model) == weights
@@ -91,9 +91,7 @@ def test_sizes_for_small_images(name: str, weights: int, macs: int | None) -> No
 
 
 @pytest.mark.parametrize(("name", "published"), PUBLISHED)
-def test_the_linear_part_of_compact_transformers_is_as_published(
-    name: str, published: float
-) -> None:
+def test_compact_transformer_parameter_counts_match_the_paper(name: str, published: float) -> None:
     with torch.device("meta"):
         model = create_vit(name, IMAGENET[:10])
     tokens = model.grid_size[0] * model.grid_size[1] + len(model.prefix_roles)
@@ -101,7 +99,7 @@ def test_the_linear_part_of_compact_transformers_is_as_published(
     assert round(linear / 1e9, 3) == published
 
 
-def test_compact_convolutional_transformers_are_the_authors() -> None:
+def test_compact_convolutional_transformers_match_the_authors_code() -> None:
     with torch.device("meta"):
         seven, two = create_vit("cct_7_3x1", IMAGENET[:10]), create_vit("cct_2_3x2", IMAGENET[:10])
     assert (seven.grid_size, two.grid_size) == ((16, 16), (8, 8))
@@ -114,12 +112,12 @@ def test_compact_convolutional_transformers_are_the_authors() -> None:
     assert convolutions == [(3, 3), (3, 3)]
 
 
-def test_sl_vit_sees_half_of_the_neighbors_and_never_itself() -> None:
+def test_sl_vit_patch_shifts_and_diagonal_mask() -> None:
     model = create_vit("sl_vit", IMAGENET[:10], depth=1).eval()
     images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
-    with record(model) as seen:
+    with record(model) as recording:
         model(images)
-    assert not seen.weights[0].diagonal(dim1=-2, dim2=-1).any()
+    assert not recording.weights[0].diagonal(dim1=-2, dim2=-1).any()
     assert isinstance(model.patch_embed, ShiftedPatchEmbedding)
     assert model.patch_embed.proj.in_features == 5 * 3 * 4 * 4
     temperature = model.get_parameter("blocks.0.attn.temperature")
@@ -138,7 +136,7 @@ def test_sl_vit_sees_half_of_the_neighbors_and_never_itself() -> None:
     bias=st.booleans(),
     scaled=st.booleans(),
 )
-def test_the_closed_forms_hold_for_all_sizes(
+def test_parameter_count_formulas_hold_for_all_sizes(
     heads: int,
     depth: int,
     patch: int,
@@ -174,6 +172,6 @@ def test_the_closed_forms_hold_for_all_sizes(
     assert multiplications(model) == macs
 
 
-def test_a_misspelt_preset_gets_close_matches() -> None:
+def test_misspelled_preset_gets_suggestions() -> None:
     with pytest.raises(ValueError, match=r"unknown preset 'smal'; did you mean small"):
         create_vit("smal", IMAGENET)

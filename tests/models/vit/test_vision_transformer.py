@@ -1,4 +1,4 @@
-"""The Vision Transformer itself: sizes, roles, maps, training, and what it refuses."""
+"""The Vision Transformer: sizes, prefix tokens, recorded maps, training and errors."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def noise(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_takes_other_sizes_learns_and_is_built_again(name: str) -> None:
+def test_every_variant_other_sizes_training_and_config_roundtrip(name: str) -> None:
     model, images = made(**VARIANTS[name]), noise(2, 3, 24, 40)
     model.train()(images).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -67,27 +67,27 @@ def test_every_variant_takes_other_sizes_learns_and_is_built_again(name: str) ->
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_shows_its_maps(name: str) -> None:
+def test_every_variant_records_its_maps(name: str) -> None:
     model, images = made(**VARIANTS[name]), noise(2, 3, 40, 24)
     plain = model(images)
-    with record(model) as seen:
+    with record(model) as recording:
         assert torch.equal(model(images), plain)
     grid = (10, 6) if name == "compact" else (5, 3)
     sites = [f"blocks.{number}.attn.tap" for number in range(2)]
     sites += ["attn_pool.tap"] if model.global_pool in ("attention", "sequence") else []
-    assert [one.site for one in seen.maps] == sites
+    assert [attention_map.site for attention_map in recording.maps] == sites
     count = grid[0] * grid[1] + len(model.prefix_roles)
-    for one, rows in zip(seen.maps, seen.weights, strict=True):
-        assert one.values.shape[-2:] == grid
+    for attention_map, rows in zip(recording.maps, recording.weights, strict=True):
+        assert attention_map.values.shape[-2:] == grid
         torch.testing.assert_close(rows.sum(-1), torch.ones(rows.shape[:-1]))
-        if "attn_pool" not in one.site:
+        if "attn_pool" not in attention_map.site:
             assert rows.shape == (2, 3, count, count)
-            assert one.metadata["prefix_tokens"] == model.prefix_roles
-            assert one.metadata["attention"] in str(model.attn_type)
-        assert one.metadata["pos_interpolation"] == "timm"
+            assert attention_map.metadata["prefix_tokens"] == model.prefix_roles
+            assert attention_map.metadata["attention"] in str(model.attn_type)
+        assert attention_map.metadata["pos_interpolation"] == "timm"
 
 
-def test_roles_stand_in_their_order_and_the_grid_is_never_a_square_root() -> None:
+def test_prefix_roles_are_ordered_and_the_grid_is_not_assumed_square() -> None:
     options: dict[str, Any] = {
         **SMALL,
         "img_size": (224, 224),
@@ -107,7 +107,7 @@ def test_roles_stand_in_their_order_and_the_grid_is_never_a_square_root() -> Non
     assert made(global_pool="mean", num_registers=2).prefix_roles == ("register", "register")
 
 
-def test_a_mean_has_no_class_row() -> None:
+def test_class_query_without_class_token_is_refused() -> None:
     model = made(global_pool="mean", num_registers=2)
     no_class = "no class token; its prefix tokens are register, register: .* queries='patches'"
     with pytest.raises(ValueError, match=no_class), record(model, queries="class"):
@@ -125,7 +125,7 @@ def test_registers_are_dropped_at_the_output(pool: str) -> None:
     assert tokens.grad[:, 2:].any(-1).all()
 
 
-def test_the_last_layer_of_a_class_model_learns_from_the_class_row_alone() -> None:
+def test_last_layer_has_gradients_from_the_class_row_only() -> None:
     model = made(distilled=True, num_registers=1)
     tokens, layout = model.encode(model.normalize(noise(1, 3, 24, 40)))
     tokens.retain_grad()
@@ -135,7 +135,7 @@ def test_the_last_layer_of_a_class_model_learns_from_the_class_row_alone() -> No
     assert not tokens.grad[:, 2:].any()
 
 
-def test_patches_may_be_shuffled_where_there_are_no_positions() -> None:
+def test_without_positions_patches_are_permutation_invariant() -> None:
     images = noise(2, 3, 24, 40).float()
     patches = images.unflatten(3, (5, 8)).unflatten(2, (3, 8)).permute(0, 2, 4, 1, 3, 5)
     order = torch.randperm(15, generator=torch.Generator().manual_seed(1))
@@ -143,88 +143,88 @@ def test_patches_may_be_shuffled_where_there_are_no_positions() -> None:
     shuffled = shuffled.flatten(4, 5).flatten(2, 3) / 100
     for positions in ("none", "learned", "sine", "rotary", "relative"):
         model = made(pos_embed_type=positions)
-        one, other = model.classify(images / 100), model.classify(shuffled)
-        same = torch.allclose(one, other, atol=1e-5, rtol=1e-4)
+        first, second = model.classify(images / 100), model.classify(shuffled)
+        same = torch.allclose(first, second, atol=1e-5, rtol=1e-4)
         assert same == (positions == "none")
 
 
-def test_class_rows_of_a_base_model_are_small_and_cheap() -> None:
+def test_class_rows_of_a_base_model_use_little_memory() -> None:
     with torch.device("meta"), torch.no_grad():
         model = VisionTransformer(CLASSES, patch_size=16)
-        with record(model, queries="class") as seen:
+        with record(model, queries="class") as recording:
             model.classify(torch.empty(1, 3, 224, 224))
-    assert len(seen.maps) == 12
-    assert all(one.values.shape == (1, 12, 1, 14, 14) for one in seen.maps)
-    kept = {rows.untyped_storage().nbytes() for rows in seen.weights}
+    assert len(recording.maps) == 12
+    assert all(attention_map.values.shape == (1, 12, 1, 14, 14) for attention_map in recording.maps)
+    kept = {rows.untyped_storage().nbytes() for rows in recording.weights}
     assert kept == {12 * 197 * 4}  # 111 KiB in twelve layers
 
 
-def test_all_that_is_asked_for_is_padded_and_said() -> None:
+def test_dynamic_img_pad_pads_and_records_the_padding() -> None:
     model = made(dynamic_img_pad=True)
     images = noise(1, 3, 17, 30)
-    with record(model) as seen:
+    with record(model) as recording:
         scores = model(images)
-    assert seen.maps[0].metadata["padding"] == (7, 2)
-    assert seen.maps[0].values.shape[-2:] == (3, 4)
+    assert recording.maps[0].metadata["padding"] == (7, 2)
+    assert recording.maps[0].values.shape[-2:] == (3, 4)
     filled = torch.nn.functional.pad(model.normalize(images), (0, 2, 0, 7))
     torch.testing.assert_close(made().classify(filled), scores)
 
 
-def test_paths_are_dropped_more_often_from_layer_to_layer() -> None:
+def test_drop_path_rate_increases_with_depth() -> None:
     model = VisionTransformer(CLASSES, **{**SMALL, "depth": 5}, drop_path_rate=0.2)
     rates = [module.drop_prob for module in model.modules() if isinstance(module, DropPath)]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
 
-def test_patches_are_left_out_while_it_learns_and_not_later() -> None:
+def test_patch_dropout_is_active_in_training_only() -> None:
     model, images = made(patch_drop_rate=0.4, pos_embed_type="rotary"), noise(2, 3, 24, 40)
     model.train()
     tokens, layout = model.encode(model.normalize(images))
     assert tokens.shape[1] == 1 + 9
     assert layout.keep_indices is not None
-    with record(model) as seen:
+    with record(model) as recording:
         model(images)
-    assert seen.maps[0].values.isfinite().sum((1, 2, 3, 4)).tolist() == [3 * 10 * 9] * 2
+    assert recording.maps[0].values.isfinite().sum((1, 2, 3, 4)).tolist() == [3 * 10 * 9] * 2
     assert torch.equal(model.eval()(images), made(pos_embed_type="rotary")(images))
 
 
-def test_layers_that_are_computed_again_learn_the_same() -> None:
-    images, found = noise(2, 3, 24, 40), []
+def test_grad_checkpointing_has_equal_gradients() -> None:
+    images, results = noise(2, 3, 24, 40), []
     for checkpointing in (False, True):
         model = made(grad_checkpointing=checkpointing, drop_path_rate=0.5).train()
         torch.manual_seed(1)
         scores = model(images)
         scores.square().sum().backward()
-        found.append((scores, [parameter.grad for parameter in model.parameters()]))
-        with record(model) as seen:
+        results.append((scores, [parameter.grad for parameter in model.parameters()]))
+        with record(model) as recording:
             model(images).sum().backward()
-        assert len(seen.maps) == 2
-    assert torch.equal(found[0][0], found[1][0])
-    for one, other in zip(found[0][1], found[1][1], strict=True):
-        torch.testing.assert_close(one, other)
+        assert len(recording.maps) == 2
+    assert torch.equal(results[0][0], results[1][0])
+    for first, second in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize("name", ["plain", "shifted windows, relative", "rotary, attention"])
-def test_half_precision_and_channels_last_change_little(name: str) -> None:
+def test_half_precision_and_channels_last_are_close(name: str) -> None:
     model, images = made(**VARIANTS[name]), noise(2, 3, 24, 40)
     scores = model(images)
     last = model(images.contiguous(memory_format=torch.channels_last))
     torch.testing.assert_close(last, scores)
-    with torch.autocast("cpu", torch.bfloat16), record(model, queries=[0]) as seen:
+    with torch.autocast("cpu", torch.bfloat16), record(model, queries=[0]) as recording:
         half = model(images)
     assert (half.float() - scores).abs().max() < 0.05 * scores.abs().max()
-    rows = seen.weights[0].float().sum(-1)
+    rows = recording.weights[0].float().sum(-1)
     torch.testing.assert_close(rows, torch.ones_like(rows), atol=0.02, rtol=0)
 
 
-def test_attention_is_mixed_layer_by_layer() -> None:
+def test_attn_type_may_differ_per_layer() -> None:
     model = made(depth=5, attn_type=("window", "shifted"), window_size=2)
     kinds = [layer.attn.attn_type for layer in model.blocks if isinstance(layer, EncoderLayer)]
     assert kinds == ["window", "shifted", "window", "shifted", "window"]
     assert sum(isinstance(module, TokenAttention) for module in model.modules()) == 5
 
 
-def test_gray_images_may_come_in_colors() -> None:
+def test_gray_model_accepts_rgb_images() -> None:
     model = made(mean=(0.5,), std=(0.25,))
     assert model(noise(2, 3, 24, 40)).shape == model(noise(2, 1, 24, 40)).shape == (2, 5)
 
@@ -253,12 +253,12 @@ def test_gray_images_may_come_in_colors() -> None:
         ({"patch_size": 0}, "patch_size must be a height and a width of at least 1, got 0"),
     ],
 )
-def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         made(**options)(noise(1, 3, 24, 40))
 
 
-def test_images_that_do_not_fit_are_refused() -> None:
+def test_invalid_image_sizes_are_refused() -> None:
     for shape, said in (
         (
             (1, 3, 24, 41),
@@ -276,7 +276,7 @@ def test_images_that_do_not_fit_are_refused() -> None:
     ["distilled with registers", "shifted windows, relative", "neighborhood then linear",
      "small data"],
 )  # fmt: skip
-def test_it_compiles_whole(name: str) -> None:
+def test_compiles_as_one_graph(name: str) -> None:
     model, images = made(**VARIANTS[name]), noise(2, 3, 24, 40)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
@@ -285,7 +285,7 @@ def test_it_compiles_whole(name: str) -> None:
 
 @pytest.mark.compile
 @pytest.mark.parametrize("name", ["distilled with registers", "rotary, attention", "small data"])
-def test_it_exports_for_any_size(name: str) -> None:
+def test_exports_for_any_size(name: str) -> None:
     model = made(**VARIANTS[name])
     example = model.normalize(noise(2, 3, 24, 40))
     dim = torch.export.Dim

@@ -1,4 +1,4 @@
-"""Any backbone of timm as a grid: against timm itself, frozen as said, weights from a file."""
+"""timm backbones as encoders: features against timm, frozen stages, weight files."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def noise(*shape: int) -> torch.Tensor:
         (SWIN, (96, 64), {**TINY_SWIN, "img_size": (96, 64)}),
     ],
 )
-def test_final_features_are_timms_last_ones(
+def test_final_features_equal_timm_forward_features(
     name: str, size: tuple[int, int], arguments: dict[str, Any]
 ) -> None:
     encoder = TimmEncoder(name, img_size=size, timm_kwargs=arguments).eval()
@@ -64,7 +64,7 @@ def test_final_features_are_timms_last_ones(
         (SWIN, 0, {**TINY_SWIN, "img_size": (96, 64)}),
     ],
 )
-def test_a_stage_is_timms(name: str, stage: int, arguments: dict[str, Any]) -> None:
+def test_stage_equals_timm_features_only(name: str, stage: int, arguments: dict[str, Any]) -> None:
     encoder = TimmEncoder(name, img_size=(96, 64), stage=stage, timm_kwargs=arguments).eval()
     images = noise(2, 3, 96, 64)
     with torch.no_grad():
@@ -89,15 +89,15 @@ def test_a_stage_is_timms(name: str, stage: int, arguments: dict[str, Any]) -> N
         ("test_convnext", [3, 1], {}),
     ],
 )
-def test_several_stages_are_each_alone_side_by_side(
+def test_several_stages_equal_each_stage_alone(
     name: str, stage: list[int | None], arguments: dict[str, Any]
 ) -> None:
     encoder = TimmEncoder(name, img_size=(96, 64), stage=stage, timm_kwargs=arguments).eval()
     images = noise(2, 3, 96, 64)
     with torch.no_grad():
         grids = encoder.stage_features(images)
-        for one, grid in zip(stage, grids, strict=True):
-            alone = TimmEncoder(name, img_size=(96, 64), stage=one, timm_kwargs=arguments).eval()
+        for index, grid in zip(stage, grids, strict=True):
+            alone = TimmEncoder(name, img_size=(96, 64), stage=index, timm_kwargs=arguments).eval()
             alone.load_state_dict(encoder.state_dict())
             torch.testing.assert_close(grid, alone(images))
         joined = encoder(images)
@@ -120,7 +120,7 @@ def calls_of(encoder: TimmEncoder, *parts: str) -> list[str]:
     return ran
 
 
-def test_one_pass_gives_all_stages_and_no_more_is_run_than_they_need() -> None:
+def test_one_forward_returns_all_stages_and_skips_later_layers() -> None:
     parts = "conv1", "layer1", "layer3", "layer4"
     several = TimmEncoder(RESNET, img_size=(64, 64), stage=[1, 3, None])
     assert calls_of(several, *parts) == list(parts)
@@ -129,19 +129,21 @@ def test_one_pass_gives_all_stages_and_no_more_is_run_than_they_need() -> None:
     assert calls_of(TimmEncoder(RESNET, img_size=(64, 64), stage=1), *parts) == ["conv1", "layer1"]
 
 
-def test_stages_of_a_mobilenet_are_those_of_its_paper() -> None:
+def test_mobilenet_stages_match_the_paper() -> None:
     encoder = TimmEncoder("mobilenetv2_100", stage=[3, None], timm_kwargs={"pad_type": "same"})
     assert encoder.stage_shapes == ((96, 14, 14), (1280, 7, 7))
     assert (encoder.channels, encoder.grid_size) == (1376, (14, 14))
 
 
-def test_a_final_that_is_another_beside_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As timm's Hiera: asked for its first stage as well, it goes no further."""
+def test_differing_final_features_beside_stages_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As timm's Hiera: with its first stage selected too, later layers are skipped."""
     kind: Any = type(timm.create_model(RESNET))
-    given = kind.forward_intermediates
+    original = kind.forward_intermediates
 
     def half_the_way(self: nn.Module, *args: Any, **options: Any) -> Any:
-        final, grids = given(self, *args, **options)
+        final, grids = original(self, *args, **options)
         return final + 1, grids
 
     monkeypatch.setattr(kind, "forward_intermediates", half_the_way)
@@ -152,15 +154,15 @@ def test_a_final_that_is_another_beside_stages_is_refused(monkeypatch: pytest.Mo
     TimmEncoder(RESNET, img_size=(64, 64))
 
 
-def test_building_leaves_the_weights_as_they_came(weights: Path) -> None:
+def test_building_does_not_change_the_weights(weights: Path) -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64), weights=str(weights), stage=[1, None])
-    given = load_file(weights)
+    original = load_file(weights)
     kept = encoder.backbone.state_dict()
-    assert all(torch.equal(kept[name], given[name]) for name in kept)
+    assert all(torch.equal(kept[name], original[name]) for name in kept)
     assert encoder.training
 
 
-def test_several_stages_are_described_and_built_again() -> None:
+def test_config_roundtrip_with_several_stages() -> None:
     encoder = TimmEncoder(RESNET, img_size=(97, 61), stage=[None, 2, -4]).eval()
     described = json.loads(json.dumps(model_config(encoder)))
     assert described["arguments"]["stage"] == [None, 2, -4]
@@ -181,7 +183,7 @@ def test_several_stages_are_described_and_built_again() -> None:
         (VIT, 4, False),
     ],
 )
-def test_only_what_is_never_trained_is_frozen(
+def test_frozen_parameters_never_receive_gradients(
     name: str, *, train_from: int | None, frozen: bool
 ) -> None:
     encoder = TimmEncoder(name, img_size=(64, 64), unfreeze_from_stage=train_from)
@@ -190,7 +192,7 @@ def test_only_what_is_never_trained_is_frozen(
     assert not encoder.frozen
 
 
-def test_the_grid_lies_as_the_image_does() -> None:
+def test_feature_grid_has_the_orientation_of_the_image() -> None:
     """A bright spot low on the left shows in the features low on the left, tokens or not."""
     for name in (RESNET, VIT, NHWC):
         encoder = TimmEncoder(name, img_size=(160, 96)).eval()
@@ -208,7 +210,7 @@ def frozen_names(encoder: TimmEncoder) -> set[str]:
     return {name for name, p in encoder.backbone.named_parameters() if not p.requires_grad}
 
 
-def test_frozen_means_no_gradient_and_no_drift() -> None:
+def test_frozen_encoder_has_no_gradient_and_constant_statistics() -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64)).train()
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     for _ in range(3):
@@ -234,7 +236,7 @@ def stages(module: str) -> str:
         ("test_efficientnet", 5, {"conv_head", "bn2"}),
     ],
 )
-def test_what_comes_before_the_stage_is_frozen(
+def test_stages_before_unfreeze_from_stage_are_frozen(
     name: str, train_from: int | None, trained: set[str]
 ) -> None:
     encoder = TimmEncoder(name, img_size=(64, 64), unfreeze_from_stage=train_from).train()
@@ -247,7 +249,7 @@ def test_what_comes_before_the_stage_is_frozen(
             assert module.training == (stages(name) in trained), name
 
 
-def test_half_a_transformer_can_be_trained() -> None:
+def test_upper_half_of_a_transformer_is_trainable() -> None:
     encoder = TimmEncoder(VIT, img_size=(96, 64), unfreeze_from_stage=4)
     trained = {name for name, p in encoder.backbone.named_parameters() if p.requires_grad}
     assert {".".join(name.split(".")[:2]) for name in trained if "blocks" in name} == {
@@ -258,7 +260,7 @@ def test_half_a_transformer_can_be_trained() -> None:
     assert any(name.startswith("norm") for name in trained)
 
 
-def test_running_statistics_move_where_trained_and_nowhere_else() -> None:
+def test_running_statistics_change_in_trained_stages_only() -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64), unfreeze_from_stage=3).train()
     before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
     encoder(noise(4, 3, 64, 64)).sum().backward()
@@ -268,7 +270,7 @@ def test_running_statistics_move_where_trained_and_nowhere_else() -> None:
             assert moved == name.startswith(("layer3", "layer4")), name
 
 
-def test_batch_norms_keep_their_statistics_where_that_is_asked() -> None:
+def test_freeze_bn_keeps_running_statistics() -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64), unfreeze_from_stage=3, freeze_bn=True).train()
     before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
     encoder(noise(4, 3, 64, 64)).sum().backward()
@@ -277,7 +279,7 @@ def test_batch_norms_keep_their_statistics_where_that_is_asked() -> None:
     assert weight.grad is not None
 
 
-def test_layers_without_parameters_train_with_their_stage() -> None:
+def test_parameter_free_layers_follow_the_mode_of_their_stage() -> None:
     encoder = TimmEncoder(
         "test_convnext",
         img_size=(96, 64),
@@ -295,15 +297,15 @@ def test_layers_without_parameters_train_with_their_stage() -> None:
     assert not any(module.training for module in encoder.modules())
 
 
-def test_mean_and_spread_are_the_backbones_unless_said_otherwise() -> None:
+def test_mean_and_std_default_to_those_of_the_backbone() -> None:
     own = TimmEncoder(RESNET, img_size=(64, 64))
     config: Any = own.backbone.pretrained_cfg
     assert own.mean == tuple(config["mean"])
     assert own.std == tuple(config["std"])
     said = TimmEncoder(RESNET, img_size=(64, 64), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     assert (said.mean, said.std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    zero, one = own.normalize(torch.tensor([0, 255]).byte().view(2, 1, 1, 1).repeat(1, 3, 1, 1))
-    torch.testing.assert_close((one - zero).flatten() * torch.tensor(own.std), torch.ones(3))
+    zero, highest = own.normalize(torch.tensor([0, 255]).byte().view(2, 1, 1, 1).repeat(1, 3, 1, 1))
+    torch.testing.assert_close((highest - zero).flatten() * torch.tensor(own.std), torch.ones(3))
 
 
 @pytest.fixture
@@ -317,7 +319,7 @@ def weights(tmp_path: Path) -> Path:
     return tmp_path / "weights.safetensors"
 
 
-def test_weights_come_from_a_file(weights: Path) -> None:
+def test_weights_load_from_a_file(weights: Path) -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64), weights=str(weights))
     model: Any = timm.create_model(RESNET)
     timm.models.load_checkpoint(model, str(weights))
@@ -325,10 +327,10 @@ def test_weights_come_from_a_file(weights: Path) -> None:
     with torch.no_grad():
         expected = model.eval().forward_features(encoder.normalize(images))
         torch.testing.assert_close(encoder.eval()(images), expected)
-    assert encoder.weights is None  # a description never points at somebody's disc
+    assert encoder.weights is None  # a description never contains a local path
 
 
-def test_counters_of_batches_may_be_left_out(weights: Path) -> None:
+def test_num_batches_tracked_may_be_missing(weights: Path) -> None:
     tensors = load_file(weights)
     kept = {name: t for name, t in tensors.items() if not name.endswith("num_batches_tracked")}
     assert len(kept) < len(tensors)
@@ -337,7 +339,7 @@ def test_counters_of_batches_may_be_left_out(weights: Path) -> None:
     assert torch.equal(encoder.state_dict()["backbone.bn1.weight"], tensors["bn1.weight"])
 
 
-def test_two_classifiers_are_left_out(tmp_path: Path) -> None:
+def test_both_heads_of_a_distilled_model_are_dropped(tmp_path: Path) -> None:
     model = timm.create_model(DISTILLED, img_size=(32, 48), **TINY_VIT)
     file = tmp_path / "distilled.safetensors"
     save_file(model.state_dict(), file)
@@ -363,20 +365,21 @@ def damaged(tmp_path: Path, weights: Path) -> Iterator[tuple[Path, type[Exceptio
     yield tmp_path / "gray.safetensors", ValueError, "1 of another shape .*conv1"
 
 
-def test_files_that_do_not_fit_are_refused(tmp_path: Path, weights: Path) -> None:
+def test_mismatching_weight_files_are_refused(tmp_path: Path, weights: Path) -> None:
     for file, kind, reason in damaged(tmp_path, weights):
         with pytest.raises(kind, match=reason):
             TimmEncoder(RESNET, img_size=(64, 64), weights=str(file))
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"), [([torch.zeros(1)], "of several tensors"), (torch.zeros(1, 2, 3), "2, 3")]
+    ("features", "reason"),
+    [([torch.zeros(1)], "of several tensors"), (torch.zeros(1, 2, 3), "2, 3")],
 )
-def test_final_features_that_are_no_grid_are_refused(
-    given: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+def test_final_features_without_a_grid_are_refused(
+    features: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind: Any = type(timm.create_model(RESNET))
-    monkeypatch.setattr(kind, "forward_features", lambda *_: given)
+    monkeypatch.setattr(kind, "forward_features", lambda *_: features)
     with pytest.raises(ValueError, match=rf"final features .*{reason}.*, not a grid; set stage"):
         TimmEncoder(RESNET, img_size=(64, 64))
     assert TimmEncoder(RESNET, img_size=(64, 64), stage=1).grid_size == (16, 16)
@@ -386,7 +389,7 @@ def test_final_features_that_are_no_grid_are_refused(
     ("name", "options", "reason"),
     [
         ("test_resnett", {}, "unknown timm model 'test_resnett'; did you mean test_resnet"),
-        ("hf-hub:somebody/something", {}, "unknown timm model"),
+        ("hf-hub:someone/something", {}, "unknown timm model"),
         (RESNET, {"stage": 5}, "test_resnet has 5 stages, got stage=5"),
         (RESNET, {"stage": -6}, "has 5 stages"),
         (RESNET, {"stage": []}, "one or several distinct stages of the 5 stages of test_resnet"),
@@ -410,8 +413,6 @@ def test_final_features_that_are_no_grid_are_refused(
         ("vit_tiny_patch16_224", {"timm_kwargs": TINY_VIT}, "does not accept images of .*img_size"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(
-    name: str, options: dict[str, Any], reason: str
-) -> None:
+def test_invalid_options_are_refused(name: str, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         TimmEncoder(name, img_size=(64, 96), **options)

@@ -1,4 +1,4 @@
-"""A backbone cut after its frozen part: the halves make the whole, and the first may be kept."""
+"""Encoders cut after their frozen part: both parts compose to the encoder."""
 
 import copy
 from typing import Any
@@ -19,7 +19,7 @@ def noise(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", CNNS)
 @pytest.mark.parametrize("stage", [None, -1])
-def test_both_halves_are_the_whole(name: str, stage: int | None) -> None:
+def test_frozen_part_and_tail_compose_to_the_encoder(name: str, stage: int | None) -> None:
     whole = TimmEncoder(name, img_size=(96, 64), stage=stage).eval()
     cut = TimmEncoder(name, img_size=(96, 64), stage=stage, unfreeze_from_stage=3).eval()
     cut.load_state_dict(whole.state_dict())
@@ -32,7 +32,7 @@ def test_both_halves_are_the_whole(name: str, stage: int | None) -> None:
     assert (cut.channels, cut.grid_size) == (whole.channels, whole.grid_size)
 
 
-def test_later_stages_come_from_the_second_half_too() -> None:
+def test_tail_returns_several_stages() -> None:
     cut = TimmEncoder(
         "test_resnet", img_size=(96, 64), stage=[None, 3], unfreeze_from_stage=3
     ).eval()
@@ -42,11 +42,11 @@ def test_later_stages_come_from_the_second_half_too() -> None:
         torch.testing.assert_close(cut(noise(2, 3, 96, 64)), whole(noise(2, 3, 96, 64)))
     assert len(cut.stage_shapes) == 1
     early = TimmEncoder("test_resnet", img_size=(96, 64), stage=[None, 1], unfreeze_from_stage=3)
-    assert not early.frozen, "a stage before the cut is asked for: nothing is cut"
+    assert not early.frozen, "a stage before the cut is selected: nothing is cut"
     assert early(noise(1, 3, 96, 64)).shape[1] == early.channels
 
 
-def test_training_moves_the_second_half_and_never_what_is_kept() -> None:
+def test_training_updates_the_tail_only() -> None:
     encoder = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3).train()
     images = noise(4, 3, 64, 64)
     kept, grids = dict(encoder.stage_feature_weights()), encoder.stage_features(images)
@@ -65,7 +65,7 @@ def test_training_moves_the_second_half_and_never_what_is_kept() -> None:
     assert {name.split(".")[1] for name in kept} == {"conv1", "bn1", "layer1", "layer2"}
 
 
-def test_a_copy_trains_by_itself() -> None:
+def test_deepcopy_trains_independently() -> None:
     encoder = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3).eval()
     other = copy.deepcopy(encoder)
     with torch.no_grad():
@@ -74,14 +74,14 @@ def test_a_copy_trains_by_itself() -> None:
         assert not torch.equal(other(noise(1, 3, 64, 64)), encoder(noise(1, 3, 64, 64)))
 
 
-def test_the_halves_hold_no_weight_twice() -> None:
+def test_no_weight_is_stored_twice() -> None:
     cut = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3)
     whole = TimmEncoder("test_resnet", img_size=(64, 64))
     assert list(cut.state_dict()) == list(whole.state_dict())
     assert cut.double()(noise(1, 3, 64, 64)).dtype == torch.float64
 
 
-def test_a_part_that_gives_no_grid_is_refused() -> None:
+def test_cut_without_a_feature_grid_is_refused() -> None:
     class Tokens(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -97,7 +97,7 @@ def test_a_part_that_gives_no_grid_is_refused() -> None:
         assert not part._forward_hooks
 
 
-def test_what_is_not_frozen_is_shared() -> None:
+def test_unfrozen_modules_are_shared() -> None:
     whole = nn.Sequential(nn.Conv2d(3, 5, 1), nn.Sequential(nn.ReLU(), nn.Conv2d(5, 7, 1)))
     tail = network_after(whole, {whole[0]})
     assert tail is not whole

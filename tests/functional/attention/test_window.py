@@ -1,4 +1,4 @@
-"""Attention in windows, against loops and against full attention."""
+"""Window attention against loops and full attention."""
 
 from math import exp
 
@@ -9,10 +9,12 @@ from torch import Tensor
 
 from visattn.functional.attention.softmax import dot_product_attention
 from visattn.functional.attention.window import (
+    dense_to_window_weights,
     padded_window_indices,
     window_attention,
     window_indices,
     window_slots,
+    window_weights_to_dense,
 )
 
 
@@ -34,9 +36,9 @@ def piece(place: int, size: int, window: int, shift: int) -> int:
     ("window", "shift"),
     [((2, 3), (0, 0)), ((2, 3), (1, 2)), ((5, 7), (2, 3)), ((3, 9), (1, 4)), ((1, 1), (0, 0))],
 )
-def test_places_attend_within_their_window(window: tuple[int, int], shift: tuple[int, int]) -> None:
+def test_matches_a_loop_over_windows(window: tuple[int, int], shift: tuple[int, int]) -> None:
     q, k, v = parts(5, 7)
-    seen, weights = window_attention(
+    output, weights = window_attention(
         q, k, v, window_size=window, shift_size=shift, need_weights=True
     )
     assert weights is not None
@@ -54,7 +56,7 @@ def test_places_attend_within_their_window(window: tuple[int, int], shift: tuple
             ]
             expected = torch.tensor(raw, dtype=torch.float64) / sum(raw)
             torch.testing.assert_close(weights[b, n], expected)
-            torch.testing.assert_close(seen[b, n // 7, n % 7], expected @ flat_v[b])
+            torch.testing.assert_close(output[b, n // 7, n % 7], expected @ flat_v[b])
 
 
 @given(
@@ -63,28 +65,30 @@ def test_places_attend_within_their_window(window: tuple[int, int], shift: tuple
     window=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     shift=st.tuples(st.integers(0, 4), st.integers(0, 4)),
 )
-def test_every_place_lies_in_one_window(
+def test_windows_partition_the_grid(
     height: int, width: int, window: tuple[int, int], shift: tuple[int, int]
 ) -> None:
     shift = (shift[0] % window[0], shift[1] % window[1])
     places, mask = window_indices((height, width), window, shift)
-    held = places[places >= 0]
-    assert held.sort().values.tolist() == list(range(height * width))
+    valid = places[places >= 0]
+    assert valid.sort().values.tolist() == list(range(height * width))
     assert places.shape[0] == -(-height // window[0]) * -(-width // window[1])
     assert mask is None or not (mask & (places < 0).unsqueeze(-2)).any()
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (2, 3)])
 @pytest.mark.parametrize("window", [(5, 7), (8, 11)])
-def test_one_window_is_full_attention(window: tuple[int, int], shift: tuple[int, int]) -> None:
+def test_single_window_equals_full_attention(
+    window: tuple[int, int], shift: tuple[int, int]
+) -> None:
     q, k, v = parts(5, 7)
-    seen, weights = window_attention(
+    output, weights = window_attention(
         q, k, v, window_size=window, shift_size=shift, need_weights=True
     )
     expected, full = dot_product_attention(
         *(part.flatten(1, 2) for part in (q, k, v)), need_weights=True
     )
-    torch.testing.assert_close(seen.flatten(1, 2), expected)
+    torch.testing.assert_close(output.flatten(1, 2), expected)
     torch.testing.assert_close(weights, full)
 
 
@@ -94,30 +98,30 @@ def test_values_agree_with_and_without_weights(
     size: tuple[int, int], shift: tuple[int, int]
 ) -> None:
     q, k, v = (part.float().unsqueeze(1).expand(-1, 2, -1, -1, -1) for part in parts(*size))
-    seen, none = window_attention(q, k, v, window_size=(2, 3), shift_size=shift)
+    output, none = window_attention(q, k, v, window_size=(2, 3), shift_size=shift)
     looked, weights = window_attention(
         q, k, v, window_size=(2, 3), shift_size=shift, need_weights=True
     )
     assert none is None
     assert weights is not None
-    torch.testing.assert_close(seen, looked, atol=1e-6, rtol=0)
+    torch.testing.assert_close(output, looked, atol=1e-6, rtol=0)
     product = (weights @ v.flatten(2, 3)).unflatten(2, size)
-    torch.testing.assert_close(product, seen, atol=1e-6, rtol=0)
+    torch.testing.assert_close(product, output, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_slopes_are_right_and_finite_beside_filled_windows(need_weights: bool) -> None:
+def test_gradients_are_correct_and_finite_with_padded_windows(need_weights: bool) -> None:
     q, k, v = (numbers(3, 2, c, seed=c).requires_grad_() for c in (2, 2, 3))
 
-    def seen(*given: Tensor) -> Tensor:
+    def attend(*inputs: Tensor) -> Tensor:
         return window_attention(
-            *given, window_size=(2, 2), shift_size=(1, 0), need_weights=need_weights
+            *inputs, window_size=(2, 2), shift_size=(1, 0), need_weights=need_weights
         )[0]
 
-    assert torch.autograd.gradcheck(seen, (q, k, v), fast_mode=True)
+    assert torch.autograd.gradcheck(attend, (q, k, v), fast_mode=True)
 
 
-def test_windows_must_hold_something() -> None:
+def test_window_sizes_must_be_positive() -> None:
     q, k, v = parts(5, 7)
     with pytest.raises(ValueError, match="got window_size=0, shift_size=0"):
         window_attention(q, k, v, window_size=(2, 0))
@@ -141,7 +145,7 @@ def filled_line(size: int, window: int, shift: int) -> tuple[list[list[int]], li
     window=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     moved=st.tuples(st.integers(0, 4), st.integers(0, 4)),
 )
-def test_windows_are_filled_up_after_the_grid_is_turned(
+def test_padding_follows_the_cyclic_shift(
     size: tuple[int, int], window: tuple[int, int], moved: tuple[int, int]
 ) -> None:
     shift = (moved[0] % window[0], moved[1] % window[1])
@@ -155,10 +159,10 @@ def test_windows_are_filled_up_after_the_grid_is_turned(
             part = [(a, b) if min(y, x) >= 0 else None
                     for y, a in zip(row, low, strict=True)
                     for x, b in zip(column, right, strict=True)]  # fmt: skip
-            for n, one in enumerate(part):
+            for n, place in enumerate(part):
                 for m, other in enumerate(part):
-                    if one is not None and other is not None:
-                        assert mask is None or bool(mask[number, n, m]) == (one == other)
+                    if place is not None and other is not None:
+                        assert mask is None or bool(mask[number, n, m]) == (place == other)
             number += 1
     assert (mask is None) == (shift == (0, 0))
     slots = window_slots(places, size[0] * size[1])
@@ -166,11 +170,40 @@ def test_windows_are_filled_up_after_the_grid_is_turned(
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (1, 2), (0, 3)])
-def test_on_grids_that_windows_tile_nothing_is_filled_up(shift: tuple[int, int]) -> None:
-    found, wanted = (
+def test_no_padding_when_windows_tile_the_grid(shift: tuple[int, int]) -> None:
+    actual, expected = (
         make((6, 10), (3, 5), shift) for make in (padded_window_indices, window_indices)
     )
-    assert torch.equal(found[0], wanted[0])
-    assert (found[1] is None) == (wanted[1] is None)
-    if found[1] is not None and wanted[1] is not None:
-        assert torch.equal(found[1], wanted[1])
+    assert torch.equal(actual[0], expected[0])
+    assert (actual[1] is None) == (expected[1] is None)
+    if actual[1] is not None and expected[1] is not None:
+        assert torch.equal(actual[1], expected[1])
+
+
+CASES = [
+    ((6, 10), (3, 5), (0, 0)),
+    ((6, 10), (3, 5), (1, 2)),
+    ((5, 7), (2, 3), (1, 1)),
+    ((2, 7), (5, 3), (2, 1)),
+]
+
+
+@pytest.mark.parametrize(("grid", "window", "shift"), CASES)
+def test_window_weights_to_dense_matches_a_loop_and_inverts(
+    grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
+) -> None:
+    places, _ = padded_window_indices(grid, window, shift)
+    count = grid[0] * grid[1]
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.rand(2, 3, *places.shape, places.shape[1], generator=generator).double()
+    expected = torch.zeros(2, 3, count, count, dtype=torch.float64)
+    for number, slots in enumerate(places.tolist()):
+        for asking, row in enumerate(slots):
+            for offered, column in enumerate(slots):
+                if row >= 0 and column >= 0:
+                    expected[:, :, row, column] = weights[:, :, number, asking, offered]
+    dense = window_weights_to_dense(weights, places, count)
+    assert torch.equal(dense, expected)
+    rows = [count - 1, 0]
+    assert torch.equal(window_weights_to_dense(weights, places, count, rows), expected[:, :, rows])
+    assert torch.equal(dense_to_window_weights(dense, weights, places), weights)
