@@ -1,4 +1,4 @@
-"""What holds for the channel gates, and for the gates of channels and places, all alike."""
+"""Properties of all channel and combined gates: invariances, precision, compilation."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", CHANNEL)
-def test_a_channels_gate_does_not_know_the_order_of_places(kind: type[Block]) -> None:
+def test_channel_gates_are_invariant_to_permuted_positions(kind: type[Block]) -> None:
     block, x = trained(kind).double(), numbers(2, 16, 35).double()
     order = torch.randperm(35)
     moved = block(x[:, :, order].unflatten(2, (7, 5)))
@@ -50,7 +50,7 @@ def test_a_channels_gate_does_not_know_the_order_of_places(kind: type[Block]) ->
 
 
 @pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_the_output_is_the_same_with_and_without_slopes_and_in_any_layout(
+def test_output_is_independent_of_gradients_and_memory_format(
     kind: type[Block],
 ) -> None:
     block, x = trained(kind), numbers(3, 16, 5, 7)
@@ -67,7 +67,7 @@ def test_the_output_is_the_same_with_and_without_slopes_and_in_any_layout(
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_half_precision_loses_digits_and_no_more(kind: type[Block], half: torch.dtype) -> None:
+def test_half_precision_is_accurate_to_its_resolution(kind: type[Block], half: torch.dtype) -> None:
     block, x = trained(kind), numbers(2, 16, 33, 32).to(half)
     with torch.no_grad():
         wanted = trained(kind)(x.float())
@@ -78,18 +78,18 @@ def test_half_precision_loses_digits_and_no_more(kind: type[Block], half: torch.
 
 
 @pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_the_width_of_half_precision_stays_under_autocast(kind: type[Block]) -> None:
+def test_dtype_is_kept_under_autocast(kind: type[Block]) -> None:
     block, x = trained(kind), numbers(2, 16, 5, 7)
-    for given in (x, x.bfloat16()):
+    for inputs in (x, x.bfloat16()):
         with torch.autocast("cpu", torch.bfloat16):
-            got = block(given)
-        assert got.dtype == given.dtype
+            got = block(inputs)
+        assert got.dtype == inputs.dtype
         torch.testing.assert_close(got.float(), block(x), rtol=0.1, atol=0.1)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_it_learns_in_one_graph_of_any_size(kind: type[Block]) -> None:
+def test_compiles_and_trains_as_one_graph_of_any_size(kind: type[Block]) -> None:
     block, twin = trained(kind).train(), trained(kind).train()
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=True)
     for size in ((5, 7), (11, 3)):

@@ -1,4 +1,4 @@
-"""Blocks and encoders are captured whole by torch.compile, and compute the same."""
+"""Blocks and encoders compile as one graph with equal outputs."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from visattn.models.encoder import SmallEncoder
 pytestmark = pytest.mark.compile
 
 
-def test_additive_attention_is_one_graph() -> None:
+def test_additive_attention_compiles_as_one_graph() -> None:
     look = AdditiveAttention(11, query_dim=7, attention_dim=5)
     places, query = torch.randn(2, 13, 11), torch.randn(2, 3, 7)
     compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
@@ -20,7 +20,7 @@ def test_additive_attention_is_one_graph() -> None:
         torch.testing.assert_close(got, wanted)
 
 
-def test_an_encoder_is_one_graph() -> None:
+def test_encoder_compiles_as_one_graph() -> None:
     encoder = SmallEncoder((24, 40), channels=12).eval()
     images = torch.randint(256, (2, 3, 24, 40), dtype=torch.uint8)
     compiled = torch.compile(encoder, fullgraph=True, backend="aot_eager")

@@ -1,4 +1,4 @@
-"""Every block of the catalog stands every check, save for what its formula rules out."""
+"""Every block of the catalog passes the conformance suite, apart from declared exceptions."""
 
 import re
 
@@ -18,7 +18,7 @@ PAIRS = [(name, check) for name in list_blocks() for check in CHECKS if check no
 
 
 @pytest.mark.parametrize(("name", "check"), [pair for pair in PAIRS if pair not in RULED_OUT])
-def test_the_block_conforms(name: str, check: str) -> None:
+def test_block_passes_the_conformance_suite(name: str, check: str) -> None:
     finding = run_check(registered_block(name), check)
     assert finding.passed, finding.details
 
@@ -26,13 +26,13 @@ def test_the_block_conforms(name: str, check: str) -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize("check", UNCHECKED)
 @pytest.mark.parametrize("name", list_blocks())
-def test_the_block_is_traced_whole(name: str, check: str) -> None:
+def test_block_is_traced_without_graph_breaks(name: str, check: str) -> None:
     finding = run_check(registered_block(name), check)
     assert finding.passed, finding.details
 
 
 @pytest.mark.parametrize(("pair", "said"), RULED_OUT.items(), ids=str)
-def test_what_is_ruled_out_is_as_we_say(pair: tuple[str, str], said: str) -> None:
+def test_declared_exceptions_hold(pair: tuple[str, str], said: str) -> None:
     finding = run_check(registered_block(pair[0]), pair[1])
     assert not finding.passed
     assert re.match(said, finding.details)

@@ -1,4 +1,4 @@
-"""Blocks that users bring: registered, or named by their path if the module is trusted."""
+"""Blocks of users: registered, or named by their path if the module is trusted."""
 
 import sys
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("their_blocks", None)
 
 
-def test_a_registered_block_is_one_of_the_catalog() -> None:
+def test_registered_block_is_listed_and_created_by_name() -> None:
     assert va.register_block(Halved) is Halved
     assert va.list_blocks()[-1] == "halved"
     assert va.list_blocks(kind="other") == ["halved"]
@@ -79,7 +79,7 @@ def test_a_registered_block_is_one_of_the_catalog() -> None:
     assert [row.blocks for row in va.summary(model, x).rows] == ["", "halved", "halved"]
 
 
-def test_networks_are_built_with_it_and_count_it_as_attention() -> None:
+def test_networks_are_built_with_a_registered_block() -> None:
     va.register_block(Halved, name="half")
     model = AttentionResNet(("a", "b"), depth=8, block="half", img_size=(8, 8))
     assert [block_name(module) for module in model.attention_blocks] == ["half"] * 3
@@ -88,7 +88,7 @@ def test_networks_are_built_with_it_and_count_it_as_attention() -> None:
     ]
 
 
-def test_it_may_decorate_and_bring_a_card() -> None:
+def test_register_works_as_a_decorator_with_block_info() -> None:
     card = BlockInfo(
         "mine", "spatial", "My gate", "Me 2024", "y = x / 2", "0", aliases=("my gate", "SE")
     )
@@ -105,7 +105,7 @@ def test_it_may_decorate_and_bring_a_card() -> None:
     assert "my-own" in va.list_blocks(kind="spatial")
 
 
-def test_the_same_class_may_be_registered_again_and_no_other_under_its_name() -> None:
+def test_same_class_may_be_registered_again_but_no_other_of_that_name() -> None:
     va.register_block(Halved)
     again: Any = type("Halved", (Halved,), {"__module__": Halved.__module__})
     again.__qualname__ = "Halved"  # a cell of a notebook that ran twice
@@ -120,7 +120,7 @@ def test_the_same_class_may_be_registered_again_and_no_other_under_its_name() ->
             va.register_block(other, name=name or " ")
 
 
-def test_what_cannot_be_a_block_is_refused() -> None:
+def test_invalid_blocks_are_refused() -> None:
     class Wide(nn.Module):
         def __init__(self, channels: int, width: int) -> None:
             super().__init__()
@@ -147,9 +147,7 @@ def test_what_cannot_be_a_block_is_refused() -> None:
             check_block_class(block)
 
 
-def test_a_path_is_imported_only_if_it_is_trusted(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_trusted_modules_are_imported(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"may not be imported .*TRUST_MODULES=their_blocks"):
         va.create_block("their_blocks.Gate", 5)
     assert not theirs.exists()
@@ -166,7 +164,7 @@ def test_a_path_is_imported_only_if_it_is_trusted(
         va.create_block("their_blocks.Gte", 5)
 
 
-def test_nothing_is_reached_through_a_trusted_module() -> None:
+def test_attributes_imported_by_a_trusted_module_are_refused() -> None:
     for path, said in {
         "os.system": "may not be imported",
         "visattn.models.serialization.safetensors_file.os.system": "cannot be imported",
@@ -179,7 +177,7 @@ def test_nothing_is_reached_through_a_trusted_module() -> None:
             va.create_block(path, 5)
 
 
-def test_a_saved_model_imports_nothing(
+def test_loading_a_saved_model_imports_nothing(
     theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "their_blocks")

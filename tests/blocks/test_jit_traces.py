@@ -1,4 +1,4 @@
-"""`torch.jit.trace` passes its own check on every block, alone and in a model."""
+"""`torch.jit.trace` accepts every block, alone and in a model."""
 
 from typing import cast
 
@@ -19,17 +19,17 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("learning", [True, False])
-def test_every_block_is_traced_with_gradients_and_without(learning: bool) -> None:
+def test_every_block_traces_with_and_without_gradients(learning: bool) -> None:
     for name in list_blocks():
         block = create_block(name, 8).eval()
         x, other = torch.randn(2, 8, 7, 5), torch.randn(3, 8, 5, 11)
         with torch.set_grad_enabled(learning):
             traced = cast("nn.Module", torch.jit.trace(block, x, check_trace=True))
-            for given in (x, other):
-                torch.testing.assert_close(traced(given), block(given), rtol=1e-5, atol=1e-5)
+            for inputs in (x, other):
+                torch.testing.assert_close(traced(inputs), block(inputs), rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_with_blocks_is_traced() -> None:
+def test_model_with_blocks_traces() -> None:
     model, x = residual_net().eval(), image()
     insert(model, ["cbam", "coordinate", "simam"], position="residual", example=x, init="paper")
     traced = cast("nn.Module", torch.jit.trace(model, x, check_trace=True))

@@ -1,4 +1,4 @@
-"""Batch normalization as torch's, with an error in plain words."""
+"""Batch normalization equal to that of torch, with a plain error."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 
 
-def test_they_are_torchs() -> None:
+def test_norms_match_torch() -> None:
     for ours, theirs, shape in (
         (CheckedBatchNorm1d(3), nn.BatchNorm1d(3), (5, 3)),
         (CheckedBatchNorm2d(3), nn.BatchNorm2d(3), (1, 3, 5, 7)),
@@ -25,7 +25,7 @@ def test_they_are_torchs() -> None:
         (CheckedBatchNorm2d(3), (1, 3, 1, 1), r"\[1, 3, 1, 1\]"),
     ],
 )
-def test_a_single_value_is_refused_in_training_only(
+def test_single_value_per_channel_is_refused_in_training_only(
     norm: nn.Module, shape: tuple[int, ...], said: str
 ) -> None:
     x = torch.randn(shape)

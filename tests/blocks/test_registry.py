@@ -3,13 +3,14 @@
 import inspect
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
 
 from visattn.blocks.base import BlockKind
-from visattn.blocks.registry import BLOCKS, block_info, create_block, list_blocks
+from visattn.blocks.registry import BLOCKS, block_info, block_name, create_block, list_blocks
 
 EXPECTED_BLOCKS = (
     *("se", "ese", "eca", "srm", "gct", "gc"),
@@ -86,12 +87,71 @@ def test_parameter_formula_matches_parameter_count(name: str, channels: int) -> 
 def test_docstring_and_block_info_cite_the_same_paper(name: str) -> None:
     authors = re.match(r"[A-Z]\w+( et al\.| and \w+)? 20\d\d", block_info(name).paper)
     number = re.search(r"arXiv:\d{4}\.\d{5}", block_info(name).paper)
-    told = inspect.getdoc(BLOCKS[name]) or ""
+    doc = inspect.getdoc(BLOCKS[name]) or ""
     assert authors is not None
-    assert authors.group() in told
-    assert number is None or number.group() in told
+    assert authors.group() in doc
+    assert number is None or number.group() in doc
 
 
-def test_evaluates_formulas() -> None:
-    formula = "2 C^2 / r + 3 (h + 1) h, with h = max(1, C // reduction) and r = 2; 5 more if asked"
+def test_formulas_are_evaluated() -> None:
+    formula = "2 C^2 / r + 3 (h + 1) h, with h = max(1, C // reduction) and r = 2; 5 more with bias"
     assert evaluated(formula, {"C": 12, "reduction": 4}) == 2 * 144 / 2 + 3 * 4 * 3
+
+
+CALLED = {
+    "se": ("SE", "squeeze_excite", "SqueezeExcite", "Squeeze-and-Excitation"),
+    "ese": ("eSE", "effective_se"),
+    "eca": ("ECA", "ECA-Net"),
+    "gc": ("GC", "GCNet", "global_context"),
+    "sse": ("sSE",),
+    "stn": ("STN", "spatial transformer"),
+    "cbam": ("CBAM",),
+    "bam": ("BAM",),
+    "scse": ("scSE",),
+    "coordinate": ("CoordAtt", "coordinate attention"),
+    "simam": ("SimAM",),
+    "sk": ("SKNet",),
+    "nonlocal": ("non-local", "NonLocal", "nl"),
+    "danet": ("DANet", "dual_attention"),
+    "crisscross": ("CCNet", "criss-cross"),
+    "a2": ("A2-Net",),
+    "botnet": ("BoTNet",),
+}
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def test_common_aliases_name_their_block() -> None:
+    for name, others in CALLED.items():
+        for other in (name, *others):
+            assert block_info(other).name == name, other
+            assert block_name(create_block(other, 16)) == name
+
+
+def test_names_are_unique() -> None:
+    called = [plain(word) for name in list_blocks() for word in (name, *block_info(name).aliases)]
+    assert [word for word, count in Counter(called).items() if count > 1] == []
+    classes = {plain(block.__name__): name for name, block in BLOCKS.items()}
+    said = {
+        plain(word): name for name in list_blocks() for word in (name, *block_info(name).aliases)
+    }
+    assert {word for word in classes if said.get(word, classes[word]) != classes[word]} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("CBMA", "there is no block 'CBMA'; did you mean cbam"),
+        ("squeeze-excit", "did you mean se"),
+        (
+            "qqqq",
+            r"choose from se, ese, .*botnet \(a block of your own: "
+            r"call va.register_block\(MyBlock\)",
+        ),
+    ],
+)
+def test_unknown_name_gets_suggestions(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        create_block(name, 16)

@@ -1,4 +1,4 @@
-"""Split attention: timm's with its weights, counts, odd widths."""
+"""Split attention: against timm, parameter counts, odd widths."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def count(module: nn.Module) -> int:
 @pytest.mark.parametrize(
     ("channels", "radix", "groups"), [(64, 2, 1), (64, 4, 2), (48, 1, 1), (96, 3, 1), (64, 1, 4)]
 )
-def test_it_is_timms(channels: int, radix: int, groups: int) -> None:
+def test_matches_timm(channels: int, radix: int, groups: int) -> None:
     theirs = SplitAttn(channels, radix=radix, groups=groups, norm_layer=nn.BatchNorm2d)
     ours = SplitAttention(channels, radix=radix, groups=groups)
     assert count(ours) == count(theirs)
@@ -30,7 +30,7 @@ def test_it_is_timms(channels: int, radix: int, groups: int) -> None:
     ("channels", "radix", "groups", "shared", "hidden"),
     [(64, 2, 1, 2, 32), (256, 2, 1, 2, 128), (7, 2, 1, 1, 32), (9, 3, 3, 9, 33), (1, 2, 1, 1, 32)],
 )
-def test_counts_are_the_closed_form(
+def test_parameter_count_matches_the_formula(
     channels: int, radix: int, groups: int, shared: int, hidden: int
 ) -> None:
     block = SplitAttention(channels, radix=radix, groups=groups)
@@ -42,17 +42,17 @@ def test_counts_are_the_closed_form(
 
 
 @pytest.mark.parametrize("radix", [2, 3])
-def test_its_tap_shows_the_weights_of_the_splits(radix: int) -> None:
+def test_records_the_weights_of_the_splits(radix: int) -> None:
     block = SplitAttention(12, radix=radix).eval()
-    with record(block) as seen:
+    with record(block) as recording:
         block(torch.rand(2, 12, 5, 7))
-    [weights] = seen.maps
+    [weights] = recording.maps
     assert weights.kind == "channel"
     assert weights.values.shape == (2, radix, 12)
     torch.testing.assert_close(weights.values.sum(1), torch.ones(2, 12))
 
 
-def test_a_batch_of_one_is_refused_in_training() -> None:
+def test_batch_of_one_is_refused_in_training() -> None:
     block, x = SplitAttention(12), torch.rand(1, 12, 5, 7)
     with pytest.raises(
         ValueError, match=r"got shape \[1, 32, 1, 1\]; train with a batch size of at least 2"
@@ -61,7 +61,7 @@ def test_a_batch_of_one_is_refused_in_training() -> None:
     assert block.eval()(x).shape == x.shape
 
 
-def test_what_it_cannot_be_is_said() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ValueError, match="groups must divide the 12 channels, got 5"):
         SplitAttention(12, groups=5)
     with pytest.raises(ValueError, match="at least 1, got 0 and 32"):

@@ -1,4 +1,4 @@
-"""Efficient channel attention against timm's, and the width of its window."""
+"""Efficient channel attention against timm, and its kernel size."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from visattn.blocks.channel.eca import ECA
 
 
 @pytest.mark.parametrize("channels", [8, 24, 64, 256, 2048])
-def test_it_is_timms_with_timms_weights(channels: int) -> None:
+def test_matches_timm_with_equal_weights(channels: int) -> None:
     theirs, ours = EcaModule(channels), ECA(channels)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(3, channels, 2, 3)
     torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-6)
 
 
-def test_the_window_can_be_set() -> None:
+def test_kernel_size_is_configurable() -> None:
     assert ECA(256).conv.weight.shape == (1, 1, 5)
     released = ECA(256, kernel_size=3)
     assert sum(p.numel() for p in released.parameters()) == 3
@@ -26,12 +26,12 @@ def test_the_window_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("kernel", [0, 4, -3])
-def test_a_window_without_a_middle_is_refused(kernel: int) -> None:
+def test_even_kernel_size_is_refused(kernel: int) -> None:
     with pytest.raises(ValueError, match=f"kernel_size must be odd, .* got {kernel}"):
         ECA(16, kernel_size=kernel)
 
 
-def test_resnet50_counts_as_published() -> None:
+def test_resnet50_parameter_count_matches_the_paper() -> None:
     widths = {256: 3, 512: 4, 1024: 6, 2048: 3}
     released = {256: 3, 512: 5, 1024: 5, 2048: 7}
     by_formula = sum(

@@ -1,4 +1,4 @@
-"""Gated channel transformation: the identity at the start, and its equation after."""
+"""Gated channel transformation: its equation and its identity initialization."""
 
 import math
 
@@ -13,7 +13,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
-def test_it_is_the_equation() -> None:
+def test_matches_the_equation() -> None:
     block, x = GCT(5).double(), numbers(2, 5, 7, 11)
     with torch.no_grad():
         for seed, parameter in enumerate(block.parameters()):
@@ -33,12 +33,12 @@ def test_it_is_the_equation() -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
-def test_at_the_start_it_is_exactly_the_identity(scale: float, kind: torch.dtype) -> None:
+def test_identity_initialization_is_exact(scale: float, kind: torch.dtype) -> None:
     x = (scale * torch.randn(2, 13, 5, 7)).to(kind)
     assert torch.equal(GCT(13).to(kind)(x), x)
 
 
-def test_at_the_start_alpha_is_one_and_nothing_competes() -> None:
+def test_initial_alpha_is_one_and_gamma_is_zero() -> None:
     block = GCT(24)
     assert sum(p.numel() for p in block.parameters()) == 3 * 24
     assert torch.equal(block.alpha.detach(), torch.ones(24))

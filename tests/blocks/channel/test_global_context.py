@@ -1,4 +1,4 @@
-"""Global context: nothing at the start, and timm's sum where timm agrees."""
+"""Global context: identity initialization, and equality with timm's additive fusion."""
 
 import pytest
 import torch
@@ -17,12 +17,12 @@ def awake(channels: int, reduction: int = 16) -> GlobalContext:
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
-def test_at_the_start_it_adds_exactly_nothing(scale: float, kind: torch.dtype) -> None:
+def test_identity_initialization_is_exact(scale: float, kind: torch.dtype) -> None:
     x = (scale * torch.randn(2, 24, 5, 7)).to(kind)
     assert torch.equal(GlobalContext(24).to(kind)(x), x)
 
 
-def test_it_is_timms_sum_with_timms_weights() -> None:
+def test_matches_timm_with_equal_weights() -> None:
     theirs = TimmContext(64, fuse_add=True, fuse_scale=False, rd_ratio=1 / 8)
     with torch.no_grad():
         for parameter in theirs.parameters():
@@ -47,14 +47,14 @@ def test_it_is_timms_sum_with_timms_weights() -> None:
 
 
 @pytest.mark.parametrize("channels", [8, 16, 32, 64, 256])
-def test_its_parameters_are_those_of_the_closed_form(channels: int) -> None:
+def test_parameter_count_matches_the_formula(channels: int) -> None:
     hidden = max(1, channels // 16)
     wanted = (channels + 1) + 2 * channels * hidden + hidden + 2 * hidden + channels
     assert sum(p.numel() for p in GlobalContext(channels).parameters()) == wanted
 
 
 @pytest.mark.parametrize("channels", [1, 4, 8, 16, 24, 64])
-def test_what_it_adds_knows_the_input_however_narrow_it_is(channels: int) -> None:
+def test_added_context_depends_on_the_input_at_any_width(channels: int) -> None:
     block = awake(channels)
     with torch.no_grad():
         for parameter in block.squeeze.parameters():
@@ -65,17 +65,17 @@ def test_what_it_adds_knows_the_input_however_narrow_it_is(channels: int) -> Non
     assert added.std(0).amax() > 1e-3 * added.abs().amax()
 
 
-def test_what_is_seen_are_the_weights_of_the_places() -> None:
+def test_records_the_weights_of_the_positions() -> None:
     block, x = awake(16), torch.randn(2, 16, 5, 7)
-    with record(block) as seen:
+    with record(block) as recording:
         y = block(x)
-    [rows] = seen.maps
+    [rows] = recording.maps
     assert rows.values.shape == (2, 1, 5, 7)
     torch.testing.assert_close(rows.values.sum((2, 3)), torch.ones(2, 1))
     torch.testing.assert_close(block(x), y, rtol=0, atol=0)
 
 
-def test_the_order_of_places_does_not_matter() -> None:
+def test_context_is_invariant_to_permuted_positions() -> None:
     block, x = awake(16).double(), torch.randn(2, 16, 35, dtype=torch.float64)
     order = torch.randperm(35)
     moved = block(x[:, :, order].unflatten(2, (7, 5)))

@@ -1,4 +1,4 @@
-"""BAM: the equation in both readings, counts, size of its map, a batch of one."""
+"""BAM: equation of both fusions, parameter counts, recorded map, batch of one."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def place_scores(x: Tensor, layers: nn.Sequential) -> Tensor:
 
 
 @pytest.mark.parametrize("combine", ["add", "mul"])
-def test_it_is_the_equation(combine: CombineMode) -> None:
+def test_matches_the_equation(combine: CombineMode) -> None:
     block = BAM(32, combine=combine).double().eval()
     shaken(block)
     x = torch.randn(2, 32, 11, 13, generator=torch.Generator().manual_seed(1)).double()
@@ -62,7 +62,7 @@ def test_it_is_the_equation(combine: CombineMode) -> None:
     torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-10)
 
 
-def test_counts_are_the_published_ones() -> None:
+def test_parameter_counts_match_the_paper() -> None:
     added = [count(BAM(channels)) for channels in (256, 512, 1024)]
     assert added == [17_361, 68_513, 272_193]
     assert sum(added) == 25_915_099 - 25_557_032
@@ -71,24 +71,24 @@ def test_counts_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize(("channels", "hidden"), [(48, 3), (8, 1), (1, 1)])
-def test_counts_are_the_closed_form(channels: int, hidden: int) -> None:
+def test_parameter_count_matches_the_formula(channels: int, hidden: int) -> None:
     expected = 3 * channels * hidden + 18 * hidden**2 + 13 * hidden + channels + 1
     assert count(BAM(channels)) == expected
 
 
 @pytest.mark.parametrize("dilation", [1, 2, 4])
 @pytest.mark.parametrize("size", [(7, 7), (1, 1), (3, 13)])
-def test_its_map_has_the_size_of_the_features(dilation: int, size: tuple[int, int]) -> None:
+def test_recorded_map_has_the_size_of_the_features(dilation: int, size: tuple[int, int]) -> None:
     block, x = BAM(16, dilation=dilation), torch.rand(2, 16, *size)
-    with record(block) as seen:
+    with record(block) as recording:
         y = block(x)
-    [gate] = seen.maps
+    [gate] = recording.maps
     assert gate.values.shape == x.shape
     assert gate.kind == "gate"
     torch.testing.assert_close(x + x * gate.values, y)
 
 
-def test_a_batch_of_one_is_refused_in_training() -> None:
+def test_batch_of_one_is_refused_in_training() -> None:
     block, x = BAM(16), torch.rand(1, 16, 5, 7)
     with pytest.raises(
         ValueError, match=r"got shape \[1, 1\]; train with a batch size of at least 2"
@@ -97,6 +97,6 @@ def test_a_batch_of_one_is_refused_in_training() -> None:
     assert block.eval()(x).shape == x.shape
 
 
-def test_a_dilation_of_nothing_is_refused() -> None:
+def test_dilation_must_be_positive() -> None:
     with pytest.raises(ValueError, match="dilation must be at least 1, got 0"):
         BAM(16, dilation=0)

@@ -1,4 +1,4 @@
-"""CBAM: the authors' module and timm's, the counts, the two maps."""
+"""CBAM: against the authors' module and timm, parameter counts, recorded maps."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def as_published(x: Tensor, state: dict[str, Tensor]) -> Tensor:
     bn = "SpatialGate.spatial.bn."
     scale = named[bn + "weight"] / (named[bn + "running_var"] + 1e-5) ** 0.5
     kernel = named["SpatialGate.spatial.conv.weight"][0]
-    given = torch.empty_like(x)
+    gated = torch.empty_like(x)
     for b, image in enumerate(x):
         flat = image.flatten(1)
         score = mlp(flat.sum(1) / flat.shape[1]) + mlp(flat.max(1).values)
@@ -76,11 +76,11 @@ def as_published(x: Tensor, state: dict[str, Tensor]) -> Tensor:
             for j in range(x.shape[3]):
                 place = (kernel * padded[:, i : i + 7, j : j + 7]).sum()
                 place = (place - named[bn + "running_mean"]) * scale + named[bn + "bias"]
-                given[b, :, i, j] = scaled[:, i, j] / (1 + torch.exp(-place))
-    return given
+                gated[b, :, i, j] = scaled[:, i, j] / (1 + torch.exp(-place))
+    return gated
 
 
-def test_the_authors_weights_give_the_authors_features() -> None:
+def test_weights_of_the_authors_reproduce_their_features() -> None:
     state = authors_state(32, 2)
     block = CBAM(32).double().eval()
     renamed = {
@@ -94,7 +94,7 @@ def test_the_authors_weights_give_the_authors_features() -> None:
     torch.testing.assert_close(block(x), as_published(x, state), rtol=0, atol=1e-10)
 
 
-def test_it_is_timms_without_biases() -> None:
+def test_matches_timm_without_biases() -> None:
     ours, theirs = CBAM(32, bias=False, pool_order="mean_max"), CbamModule(32)
     ours.squeeze.weight.data = theirs.channel.fc1.weight.data.flatten(1).clone()
     ours.excite.weight.data = theirs.channel.fc2.weight.data.flatten(1).clone()
@@ -105,24 +105,24 @@ def test_it_is_timms_without_biases() -> None:
 
 
 @pytest.mark.parametrize("network", list(STAGES))
-def test_counts_are_the_published_ones(network: str) -> None:
+def test_parameter_counts_match_the_paper(network: str) -> None:
     added = sum(count(CBAM(c)) * n for c, n in STAGES[network].items())
     assert added == ADDED[network]
 
 
 @pytest.mark.parametrize(("channels", "hidden"), [(256, 16), (24, 1), (1, 1)])
-def test_counts_are_the_closed_form(channels: int, hidden: int) -> None:
+def test_parameter_count_matches_the_formula(channels: int, hidden: int) -> None:
     expected = 2 * channels * hidden + hidden + channels + 2 * 49 + 2
     assert count(CBAM(channels)) == expected
     assert count(CBAM(channels, spatial_norm=False)) == expected - 2
 
 
-def test_both_maps_are_seen_and_make_up_the_output() -> None:
+def test_recorded_maps_reproduce_the_output() -> None:
     block, x = CBAM(32).eval(), torch.rand(2, 32, 5, 7)
-    with record(block) as seen:
+    with record(block) as recording:
         y = block(x)
-    channel, place = seen.maps
-    assert [(m.site, m.kind) for m in seen.maps] == [
+    channel, place = recording.maps
+    assert [(m.site, m.kind) for m in recording.maps] == [
         ("channel_tap", "channel"),
         ("spatial_tap", "gate"),
     ]
@@ -130,7 +130,7 @@ def test_both_maps_are_seen_and_make_up_the_output() -> None:
     torch.testing.assert_close(y, expected)
 
 
-def test_the_second_gate_looks_at_what_the_first_left() -> None:
+def test_spatial_gate_follows_the_channel_gate() -> None:
     block = CBAM(2, spatial_norm=False)
     with torch.no_grad():
         for part in (block.squeeze.weight, block.excite.weight):
@@ -141,6 +141,6 @@ def test_the_second_gate_looks_at_what_the_first_left() -> None:
     torch.testing.assert_close(block(other)[:, 1], block(x)[:, 1])
 
 
-def test_an_even_kernel_is_refused() -> None:
+def test_even_kernel_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"kernel_size must be odd.*got 6"):
         CBAM(32, kernel_size=6)

@@ -1,4 +1,4 @@
-"""Coordinate attention against its equations and timm's; turned images."""
+"""Coordinate attention against its equations and timm; transposed inputs."""
 
 import math
 
@@ -44,7 +44,7 @@ def hidden_of(block: CoordinateAttention, strip: torch.Tensor) -> list[float]:
 
 
 @torch.no_grad()
-def test_it_is_the_equation() -> None:
+def test_matches_the_equation() -> None:
     block, x = trained(3), numbers(2, 3, 5, 7)
     y = block(x)
     for b in range(2):
@@ -65,7 +65,7 @@ def test_it_is_the_equation() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_it_is_timms_with_biases_and_the_papers_width(training: bool) -> None:
+def test_matches_timm_with_biases_and_the_width_of_the_paper(training: bool) -> None:
     theirs = CoordAttn(64, rd_channels=8, bias=True).train(training)
     ours = CoordinateAttention(64).train(training)
     names = {"squeeze": "conv1", "norm": "bn1", "rows": "conv_h", "columns": "conv_w"}
@@ -81,32 +81,32 @@ def test_it_is_timms_with_biases_and_the_papers_width(training: bool) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 8, 24, 256, 512, 2048])
-def test_its_parameters_are_those_of_the_closed_form(channels: int) -> None:
+def test_parameter_count_matches_the_formula(channels: int) -> None:
     hidden = max(8, channels // 32)
     wanted = channels * hidden + hidden + 2 * hidden + 2 * (hidden * channels + channels)
     assert sum(p.numel() for p in CoordinateAttention(channels).parameters()) == wanted
 
 
-def test_a_turned_image_with_turned_weights_comes_out_turned() -> None:
+def test_transposed_input_and_weights_give_the_transposed_output() -> None:
     block, turned, x = trained(5), trained(5), numbers(2, 5, 3, 7)
     turned.load_state_dict(block.state_dict())
     turned.rows, turned.columns = block.columns, block.rows
     torch.testing.assert_close(turned(x.mT).mT, block(x), rtol=0, atol=1e-12)
 
 
-def test_what_is_seen_is_the_gate_of_each_place() -> None:
+def test_records_the_gate_of_each_position() -> None:
     block, x = CoordinateAttention(5).eval(), torch.randn(2, 5, 3, 7)
     with torch.no_grad():
         plain = block(x)
-        with record(block) as seen:
+        with record(block) as recording:
             y = block(x)
-    [gate] = seen.maps
+    [gate] = recording.maps
     assert ((gate.values > 0) & (gate.values < 1)).all()
     assert torch.equal(y, x * gate.values)
     assert torch.equal(plain, y)
 
 
-def test_one_place_of_one_image_can_be_learned_from() -> None:
+def test_single_position_of_a_single_image_can_be_trained() -> None:
     y = CoordinateAttention(5)(torch.randn(1, 5, 1, 1))
     y.sum().backward()
     assert y.isfinite().all()

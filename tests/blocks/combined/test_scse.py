@@ -1,4 +1,4 @@
-"""scSE: the equation in four combinations, counts, maps."""
+"""scSE: equation of four combinations, parameter counts, recorded maps."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def count(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("combine", ["add", "max", "mul", "concat"])
-def test_it_is_the_equation(combine: Combination) -> None:
+def test_matches_the_equation(combine: Combination) -> None:
     block = SCSE(6, combine=combine).double()
     x = torch.randn(2, 6, 5, 7, generator=torch.Generator().manual_seed(0)).double()
     hidden = x.mean((2, 3)) @ block.squeeze.weight.T + block.squeeze.bias
@@ -35,25 +35,25 @@ def test_it_is_the_equation(combine: Combination) -> None:
     torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-10)
 
 
-def test_counts_are_the_published_ones() -> None:
+def test_parameter_counts_match_the_paper() -> None:
     stages = {256: 3, 512: 4, 1024: 6, 2048: 3}
     added = sum(count(SCSE(channels)) * sites for channels, sites in stages.items())
     assert added == 45_714_344 - 25_557_032
 
 
 @pytest.mark.parametrize(("channels", "hidden"), [(64, 32), (7, 3), (1, 1)])
-def test_counts_are_the_closed_form(channels: int, hidden: int) -> None:
+def test_parameter_count_matches_the_formula(channels: int, hidden: int) -> None:
     expected = 2 * channels * hidden + hidden + 2 * channels
     assert count(SCSE(channels)) == expected
     assert count(SCSE(channels, combine="concat")) == expected + 2 * channels**2
 
 
-def test_both_maps_are_seen_and_make_up_the_output() -> None:
+def test_recorded_maps_reproduce_the_output() -> None:
     block, x = SCSE(6), torch.rand(2, 6, 5, 7)
-    with record(block) as seen:
+    with record(block) as recording:
         y = block(x)
-    channel, place = seen.maps
-    assert [(m.site, m.kind) for m in seen.maps] == [
+    channel, place = recording.maps
+    assert [(m.site, m.kind) for m in recording.maps] == [
         ("channel_tap", "channel"),
         ("spatial_tap", "gate"),
     ]

@@ -1,4 +1,4 @@
-"""Triplet attention against the paper's own course: turn, gate a copy, turn back, average."""
+"""Triplet attention against the procedure of the paper."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def gated(gate: AxisPairGate, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kernel", [3, 7])
 @torch.no_grad()
-def test_it_is_the_papers_course(kernel: int) -> None:
+def test_matches_the_paper(kernel: int) -> None:
     block, x = trained(3, kernel), numbers(2, 3, 5, 7)
     channel_width = gated(block.columns, x.permute(0, 2, 1, 3)).permute(0, 2, 1, 3)
     height_channel = gated(block.rows, x.permute(0, 3, 2, 1)).permute(0, 3, 2, 1)
@@ -56,18 +56,18 @@ def test_it_is_the_papers_course(kernel: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 7, 9])
-def test_its_kernel_is_honoured_and_counted(kernel: int) -> None:
+def test_kernel_size_sets_weights_and_parameter_count(kernel: int) -> None:
     block = TripletAttention(64, kernel_size=kernel)
     assert sum(p.numel() for p in block.parameters()) == 3 * (2 * kernel * kernel + 2)
     assert block.places.conv.weight.shape == (1, 2, kernel, kernel)
 
 
-def test_a_kernel_without_a_middle_is_refused() -> None:
+def test_even_kernel_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"kernel_size must be odd, .* got 6"):
         TripletAttention(64, kernel_size=6)
 
 
-def test_a_turned_image_with_turned_weights_comes_out_turned() -> None:
+def test_transposed_input_and_weights_give_the_transposed_output() -> None:
     block, turned, x = trained(5, 7), trained(5, 7), numbers(2, 5, 3, 7)
     turned.load_state_dict(block.state_dict())
     turned.rows, turned.columns = block.columns, block.rows
@@ -77,19 +77,19 @@ def test_a_turned_image_with_turned_weights_comes_out_turned() -> None:
     torch.testing.assert_close(turned(x.mT).mT, wanted, rtol=0, atol=1e-12)
 
 
-def test_its_gate_reaches_below_a_half() -> None:
+def test_gate_can_be_below_one_half() -> None:
     block = TripletAttention(5)
     for gate in (block.places, block.rows, block.columns):
         torch.nn.init.constant_(gate.norm.bias, -9.0)
     x = torch.randn(2, 5, 7, 3)
-    with record(block) as seen:
+    with record(block) as recording:
         y = block(x)
-    [gate] = seen.maps
+    [gate] = recording.maps
     assert ((gate.values > 0) & (gate.values < 0.1)).all()
     torch.testing.assert_close(y, x * gate.values)
 
 
-def test_a_single_place_teaches_nothing_and_it_says_so() -> None:
+def test_single_position_is_refused_in_training() -> None:
     block = TripletAttention(5)
     assert block(torch.randn(2, 5, 1, 1)).isfinite().all()
     assert block(torch.randn(1, 5, 1, 2)).isfinite().all()

@@ -1,4 +1,4 @@
-"""Additive attention of a recurrent network, against its equation; and what its tap shows."""
+"""Additive attention of recurrent networks against its equation, and recorded weights."""
 
 import torch
 
@@ -11,10 +11,10 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
-def test_it_is_the_papers_equation() -> None:
+def test_matches_the_equation() -> None:
     look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations, queries = numbers(2, 11, 5), numbers(2, 3, 3, seed=1)
-    seen, weights = look(queries, annotations, look.project_keys(annotations))
+    output, weights = look(queries, annotations, look.project_keys(annotations))
     for b in range(2):
         for k in range(3):
             scores = [
@@ -26,37 +26,37 @@ def test_it_is_the_papers_equation() -> None:
             ]
             expected = torch.stack(scores).softmax(0)
             torch.testing.assert_close(weights[b, k], expected)
-            torch.testing.assert_close(seen[b, k], expected @ annotations[b])
+            torch.testing.assert_close(output[b, k], expected @ annotations[b])
     assert look.query.bias is None
 
 
-def test_one_query_looks_as_several_do() -> None:
+def test_single_query_matches_several_queries() -> None:
     look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations, queries = numbers(2, 11, 5), numbers(2, 1, 3, seed=1)
     keys = look.project_keys(annotations)
-    seen, weights = look(queries, annotations, keys)
+    output, weights = look(queries, annotations, keys)
     once, looked = look.attend(look.query(queries[:, 0]), annotations, keys)
-    torch.testing.assert_close(once, seen[:, 0])
+    torch.testing.assert_close(once, output[:, 0])
     torch.testing.assert_close(looked, weights[:, 0])
 
 
-def test_rows_sum_to_one_and_pass_the_tap() -> None:
+def test_rows_sum_to_one_and_are_recorded() -> None:
     look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations = numbers(2, 15, 5)
     look.tap.grid = (3, 5)
     assert not look.tap.wanted
-    with record(look) as seen:
+    with record(look) as recording:
         assert look.tap.wanted
         _, weights = look(numbers(2, 4, 3), annotations, look.project_keys(annotations))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
-    [attention_map] = seen.maps
+    [attention_map] = recording.maps
     assert attention_map.kind == "words"
     assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
 
 
-def test_every_parameter_learns() -> None:
+def test_every_parameter_has_a_gradient() -> None:
     look = AdditiveAttention(5, query_dim=3, attention_dim=7)
     annotations = torch.randn(2, 11, 5)
-    seen, _ = look(torch.randn(2, 3, 3), annotations, look.project_keys(annotations))
-    seen.square().sum().backward()
+    output, _ = look(torch.randn(2, 3, 3), annotations, look.project_keys(annotations))
+    output.square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in look.parameters())

@@ -1,4 +1,4 @@
-"""Luong's attention in all its forms against loops over the paper's equations."""
+"""Luong attention in all variants against loops over the equations."""
 
 import math
 from itertools import product
@@ -30,7 +30,7 @@ def made(score: Score, align: Alignment) -> LuongAttention:
     ).double()
 
 
-def given(look: LuongAttention) -> tuple[Tensor, Tensor]:
+def query_and_keys(look: LuongAttention) -> tuple[Tensor, Tensor]:
     return numbers(2, 3, 5 if look.score == "dot" else 3, seed=1), numbers(2, 17, 5)
 
 
@@ -69,32 +69,32 @@ def looped(look: LuongAttention, query: Tensor, rows: Tensor, step: int, length:
 
 
 @pytest.mark.parametrize(("score", "align"), FORMS)
-def test_it_is_the_papers_equations(score: Score, align: Alignment) -> None:
+def test_matches_the_equations(score: Score, align: Alignment) -> None:
     look = made(score, align)
-    query, rows = given(look)
-    seen, weights = look(query, rows, lengths=LENGTHS, first_step=5)
+    query, rows = query_and_keys(look)
+    output, weights = look(query, rows, lengths=LENGTHS, first_step=5)
     for b, length in enumerate(LENGTHS.tolist()):
         for t in range(3):
             expected = looped(look, query[b, t], rows[b], t + 5, length)
             torch.testing.assert_close(weights[b, t], expected)
-            torch.testing.assert_close(seen[b, t], expected @ rows[b])
+            torch.testing.assert_close(output[b, t], expected @ rows[b])
 
 
 @pytest.mark.parametrize(("score", "align"), FORMS)
-def test_step_after_step_is_all_at_once(score: Score, align: Alignment) -> None:
+def test_single_steps_match_the_whole_sequence(score: Score, align: Alignment) -> None:
     look = made(score, align)
-    query, rows = given(look)
-    seen, _ = look(query, rows)
+    query, rows = query_and_keys(look)
+    output, _ = look(query, rows)
     for t in range(3):
         step, _ = look(query[:, t : t + 1], rows, first_step=t)
-        torch.testing.assert_close(step, seen[:, t : t + 1])
+        torch.testing.assert_close(step, output[:, t : t + 1])
 
 
 @pytest.mark.parametrize(("score", "align"), [form for form in FORMS if form not in BARE])
-def test_every_parameter_learns(score: Score, align: Alignment) -> None:
+def test_every_parameter_has_a_gradient(score: Score, align: Alignment) -> None:
     look = made(score, align)
-    seen, _ = look(*given(look))
-    seen.square().sum().backward()
+    output, _ = look(*query_and_keys(look))
+    output.square().sum().backward()
     assert list(look.parameters()) != []
     for name, parameter in look.named_parameters():
         assert parameter.grad is not None, name
@@ -102,17 +102,17 @@ def test_every_parameter_learns(score: Score, align: Alignment) -> None:
 
 
 @pytest.mark.parametrize(("score", "align"), BARE)
-def test_dot_products_have_nothing_to_learn(score: Score, align: Alignment) -> None:
+def test_dot_score_has_no_parameters(score: Score, align: Alignment) -> None:
     assert list(made(score, align).parameters()) == []
 
 
-def test_the_tap_shows_the_weights() -> None:
+def test_records_the_weights() -> None:
     look = made("general", "global")
-    query, rows = given(look)
+    query, rows = query_and_keys(look)
     look.tap.grid = (3, 5)
-    with record(look) as seen:
+    with record(look) as recording:
         _, weights = look(query, rows[:, :15])
-    [attention_map] = seen.maps
+    [attention_map] = recording.maps
     assert attention_map.kind == "words"
     assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
 
@@ -127,7 +127,7 @@ def test_the_tap_shows_the_weights() -> None:
         ({"alignment": "monotonic", "window_radius": 0.5}, r"at least 1, got 0\.5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_options_are_refused(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the words too
@@ -136,9 +136,9 @@ def test_what_makes_no_sense_is_refused(
 
 
 @pytest.mark.compile
-def test_it_is_one_graph() -> None:
+def test_compiles_as_one_graph() -> None:
     look = made("concat", "predictive")
-    query, rows = given(look)
+    query, rows = query_and_keys(look)
     compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
     got = compiled(query, rows, lengths=LENGTHS)
     torch.testing.assert_close(got, look(query, rows, lengths=LENGTHS))

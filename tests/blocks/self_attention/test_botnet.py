@@ -1,4 +1,4 @@
-"""Self-attention with relative positions, against a loop and against timm's."""
+"""Self-attention with relative positions against a loop and timm."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(
     "options", [{}, {"num_heads": 3, "head_dim": 5, "max_relative_position": 1}]
 )
-def test_it_is_the_papers_figure(options: dict[str, int]) -> None:
+def test_matches_the_equation(options: dict[str, int]) -> None:
     block, x = BoTNetAttention(12, **options).double(), numbers(2, 12, 3, 5)
     heads, dim = options.get("num_heads", 4), options.get("head_dim", 3)
     reach = options.get("max_relative_position", 13)
@@ -33,19 +33,19 @@ def test_it_is_the_papers_figure(options: dict[str, int]) -> None:
             own = slice(h * 12 // heads, (h + 1) * 12 // heads)
             wv = weight[2 * inner :][own]
             for i in places:
-                asked = wq @ x[b, :, *i]
+                query = wq @ x[b, :, *i]
                 scores = []
                 for j in places:
                     down = max(-reach, min(reach, j[0] - i[0])) + reach
                     across = max(-reach, min(reach, j[1] - i[1])) + reach
                     place = block.rows[down] + block.columns[across]
-                    scores.append(asked @ (wk @ x[b, :, *j] + place) / dim**0.5)
+                    scores.append(query @ (wk @ x[b, :, *j] + place) / dim**0.5)
                 weights = torch.stack(scores).softmax(0)
-                seen = sum(weights[n] * (wv @ x[b, :, *j]) for n, j in enumerate(places))
-                torch.testing.assert_close(y[b, own, *i], seen)
+                output = sum(weights[n] * (wv @ x[b, :, *j]) for n, j in enumerate(places))
+                torch.testing.assert_close(y[b, own, *i], output)
 
 
-def test_it_is_timms_with_scaled_positions() -> None:
+def test_matches_timm_with_scaled_positions() -> None:
     theirs = BottleneckAttn(
         12, feat_size=(5, 7), num_heads=4, dim_head=3, qkv_bias=False, scale_pos_embed=True
     ).double()
@@ -67,7 +67,7 @@ def test_it_is_timms_with_scaled_positions() -> None:
         (1, {}, 1, 1),
     ],
 )
-def test_it_has_as_many_parameters_as_its_card_says(
+def test_parameter_count_matches_the_formula(
     channels: int, options: dict[str, int], heads: int, dim: int
 ) -> None:
     block, reach = BoTNetAttention(channels, **options), options.get("max_relative_position", 13)
@@ -76,16 +76,16 @@ def test_it_has_as_many_parameters_as_its_card_says(
     assert counted == channels**2 + 2 * channels * heads * dim + 2 * (2 * reach + 1) * dim
 
 
-def test_positions_tell_places_apart_that_hold_the_same() -> None:
+def test_relative_positions_distinguish_equal_features() -> None:
     block = BoTNetAttention(8)
-    seen: list[Any] = []
-    block.tap.register_forward_hook(lambda *passed: seen.append(passed[-1]))
+    captured: list[Any] = []
+    block.tap.register_forward_hook(lambda *passed: captured.append(passed[-1]))
     block(torch.ones(1, 8, 3, 5))
-    assert seen[0].shape == (1, 4, 15, 15)
-    assert seen[0].std(-1).min() > 0
+    assert captured[0].shape == (1, 4, 15, 15)
+    assert captured[0].std(-1).min() > 0
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ValueError, match="heads must divide the 12 channels, got 5"):
         BoTNetAttention(12, num_heads=5)
     with pytest.raises(ValueError, match="heads must divide the 12 channels, got 0"):

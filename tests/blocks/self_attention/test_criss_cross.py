@@ -1,4 +1,4 @@
-"""Criss-cross attention, against a loop."""
+"""Criss-cross attention against a loop."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def once(block: CrissCrossAttention, x: Tensor) -> Tensor:
     """Return one image after one round."""
-    held = dict(block.named_parameters())
-    wq, wk, wv = (held[f"{name}.weight"][:, :, 0, 0] for name in ("query", "key", "value"))
+    state = dict(block.named_parameters())
+    wq, wk, wv = (state[f"{name}.weight"][:, :, 0, 0] for name in ("query", "key", "value"))
     height, width = x.shape[1:]
     y = x.clone()
     for row in range(height):
@@ -23,17 +23,17 @@ def once(block: CrissCrossAttention, x: Tensor) -> Tensor:
             cross = {(row, other) for other in range(width)}
             cross |= {(other, column) for other in range(height)}
             places = sorted(cross)
-            asked = wq @ x[:, row, column] + held["query.bias"]
-            scores = [asked @ (wk @ x[:, *place] + held["key.bias"]) for place in places]
+            query = wq @ x[:, row, column] + state["query.bias"]
+            scores = [query @ (wk @ x[:, *place] + state["key.bias"]) for place in places]
             weights = torch.stack(scores).softmax(0)
             for weight, place in zip(weights, places, strict=True):
-                value = wv @ x[:, *place] + held["value.bias"]
+                value = wv @ x[:, *place] + state["value.bias"]
                 y[:, row, column] += block.gain * weight * value
     return y
 
 
 @pytest.mark.parametrize("recurrence", [1, 2, 3])
-def test_it_repeats_the_papers_equation(recurrence: int) -> None:
+def test_matches_the_equation_applied_recurrently(recurrence: int) -> None:
     block, x = CrissCrossAttention(8, recurrence=recurrence).double(), numbers(2, 8, 3, 5)
     with torch.no_grad():
         block.gain.fill_(0.7)
@@ -46,7 +46,7 @@ def test_it_repeats_the_papers_equation(recurrence: int) -> None:
 
 
 @pytest.mark.parametrize(("recurrence", "meet"), [(1, False), (2, True)])
-def test_two_rounds_let_all_places_meet(recurrence: int, meet: bool) -> None:
+def test_two_iterations_connect_all_positions(recurrence: int, meet: bool) -> None:
     block = CrissCrossAttention(8, recurrence=recurrence).double()
     torch.nn.init.ones_(block.gain)
     x = numbers(1, 8, 3, 5).requires_grad_()
@@ -54,27 +54,27 @@ def test_two_rounds_let_all_places_meet(recurrence: int, meet: bool) -> None:
     assert bool(slope[0, :, 2, 4].any()) == meet
 
 
-def test_its_tap_shows_a_map_per_round() -> None:
-    block, seen = CrissCrossAttention(8), []
-    block.tap.register_forward_hook(lambda _, __, weights: seen.append(weights))
+def test_records_a_map_per_iteration() -> None:
+    block, captured = CrissCrossAttention(8), []
+    block.tap.register_forward_hook(lambda _, __, weights: captured.append(weights))
     block(numbers(2, 8, 3, 5).float())
-    assert [tuple(weights.shape) for weights in seen] == [(2, 15, 15)] * 2
-    assert ((seen[0] > 0).sum(-1) == 3 + 5 - 1).all()
+    assert [tuple(weights.shape) for weights in captured] == [(2, 15, 15)] * 2
+    assert ((captured[0] > 0).sum(-1) == 3 + 5 - 1).all()
 
 
 @pytest.mark.parametrize(("channels", "reduction"), [(64, 8), (512, 8), (17, 4), (1, 8)])
-def test_it_has_as_many_parameters_as_its_card_says(channels: int, reduction: int) -> None:
+def test_parameter_count_matches_the_formula(channels: int, reduction: int) -> None:
     hidden = max(1, channels // reduction)
     block = CrissCrossAttention(channels, reduction=reduction)
     counted = sum(parameter.numel() for parameter in block.parameters())
     assert counted == 2 * (channels * hidden + hidden) + channels**2 + channels + 1
 
 
-def test_a_new_block_is_the_identity() -> None:
+def test_new_block_is_the_identity() -> None:
     x = numbers(2, 8, 3, 5).float()
     assert torch.equal(CrissCrossAttention(8)(x), x)
 
 
-def test_it_must_be_done_at_all() -> None:
+def test_number_of_iterations_must_be_positive() -> None:
     with pytest.raises(ValueError, match="recurrence must be at least 1, got 0"):
         CrissCrossAttention(8, recurrence=0)

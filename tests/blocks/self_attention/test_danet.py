@@ -1,4 +1,4 @@
-"""Dual attention, against loops."""
+"""Dual attention against loops."""
 
 import pytest
 import torch
@@ -14,30 +14,30 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def among_places(block: DANet, x: Tensor) -> Tensor:
     """Return what the position module adds to one image, before its gain."""
-    held = dict(block.named_parameters())
-    wq, wk, wv = (held[f"{name}.weight"][:, :, 0, 0] for name in ("query", "key", "value"))
+    state = dict(block.named_parameters())
+    wq, wk, wv = (state[f"{name}.weight"][:, :, 0, 0] for name in ("query", "key", "value"))
     flat = x.flatten(1)
-    asked = [wq @ place + held["query.bias"] for place in flat.T]
-    offered = [wk @ place + held["key.bias"] for place in flat.T]
-    given = [wv @ place + held["value.bias"] for place in flat.T]
+    queries = [wq @ place + state["query.bias"] for place in flat.T]
+    offered = [wk @ place + state["key.bias"] for place in flat.T]
+    values = [wv @ place + state["value.bias"] for place in flat.T]
     added = []
-    for one in asked:
-        weights = torch.stack([one @ other for other in offered]).softmax(0)
-        added.append(sum(weight * value for weight, value in zip(weights, given, strict=True)))
+    for query in queries:
+        weights = torch.stack([query @ other for other in offered]).softmax(0)
+        added.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
     return torch.stack(added, -1).view_as(x)
 
 
 def among_channels(x: Tensor, *, official: bool) -> Tensor:
     added = []
-    for one in x:
-        scores = torch.stack([(one * other).sum() for other in x])
+    for channel in x:
+        scores = torch.stack([(channel * other).sum() for other in x])
         weights = (scores.max() - scores if official else scores).softmax(0)
         added.append(sum(weight * other for weight, other in zip(weights, x, strict=True)))
     return torch.stack(added)
 
 
 @pytest.mark.parametrize("official", [False, True])
-def test_it_is_the_sum_of_both_modules(official: bool) -> None:
+def test_matches_the_sum_of_position_and_channel_attention(official: bool) -> None:
     block = DANet(8, reduction=4, invert_channel_affinity=official).double()
     x = numbers(2, 8, 3, 5) / 4
     with torch.no_grad():
@@ -50,25 +50,25 @@ def test_it_is_the_sum_of_both_modules(official: bool) -> None:
         torch.testing.assert_close(y[b], expected)
 
 
-def test_equal_channels_take_most_from_each_other() -> None:
-    seen: list[Tensor] = []
+def test_equal_channels_have_the_largest_weights() -> None:
+    captured: list[Tensor] = []
     for official in (False, True):
         block, x = DANet(3, invert_channel_affinity=official), numbers(1, 3, 5, 7).float() / 5
         x[:, 2] = x[:, 0]
-        block.channel_tap.register_forward_hook(lambda _, __, weights: seen.append(weights[0]))
+        block.channel_tap.register_forward_hook(lambda _, __, weights: captured.append(weights[0]))
         block(x)
-    assert seen[0][0, 2] > seen[0][0, 1]
-    assert seen[1][0, 2] < seen[1][0, 1]  # as released: the unlike weigh most
+    assert captured[0][0, 2] > captured[0][0, 1]
+    assert captured[1][0, 2] < captured[1][0, 1]  # as released: the unlike weigh most
 
 
 @pytest.mark.parametrize(("channels", "reduction"), [(64, 8), (512, 8), (17, 4), (1, 8)])
-def test_it_has_as_many_parameters_as_its_card_says(channels: int, reduction: int) -> None:
+def test_parameter_count_matches_the_formula(channels: int, reduction: int) -> None:
     hidden = max(1, channels // reduction)
     block = DANet(channels, reduction=reduction)
     counted = sum(parameter.numel() for parameter in block.parameters())
     assert counted == 2 * (channels * hidden + hidden) + channels**2 + channels + 2
 
 
-def test_a_new_block_is_the_identity() -> None:
+def test_new_block_is_the_identity() -> None:
     x = numbers(2, 8, 3, 5).float()
     assert torch.equal(DANet(8)(x), x)

@@ -1,4 +1,4 @@
-"""Double attention, against a loop."""
+"""Double attention against a loop."""
 
 import pytest
 import torch
@@ -12,12 +12,12 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
-def test_it_gathers_and_hands_out() -> None:
+def test_matches_the_equation() -> None:
     block, x = DoubleAttention(6, num_descriptors=5).double(), numbers(2, 6, 3, 7)
     y = block(x)
-    held = dict(block.named_parameters())
+    state = dict(block.named_parameters())
     feature, gather, distribute, project = (
-        (held[f"{name}.weight"][:, :, 0, 0], held[f"{name}.bias"])
+        (state[f"{name}.weight"][:, :, 0, 0], state[f"{name}.bias"])
         for name in ("feature", "gather", "distribute", "project")
     )
     for b in range(2):
@@ -32,20 +32,22 @@ def test_it_gathers_and_hands_out() -> None:
             )
         for n, place in enumerate(places):
             picked = (distribute[0] @ place + distribute[1]).softmax(0)
-            given = torch.stack([p * d for p, d in zip(picked, descriptors, strict=True)]).sum(0)
-            expected = place + project[0] @ given + project[1]
+            distributed = torch.stack(
+                [p * d for p, d in zip(picked, descriptors, strict=True)]
+            ).sum(0)
+            expected = place + project[0] @ distributed + project[1]
             torch.testing.assert_close(y[b, :, n // 7, n % 7], expected)
 
 
-def test_its_taps_show_both_weights_on_the_grid() -> None:
-    block, seen = DoubleAttention(6), {}
+def test_records_both_weights_on_the_grid() -> None:
+    block, captured = DoubleAttention(6), {}
     for name in ("gather_tap", "distribute_tap"):
         tap = block.get_submodule(name)
-        tap.register_forward_hook(lambda _, __, gate, name=name: seen.update({name: gate}))
+        tap.register_forward_hook(lambda _, __, gate, name=name: captured.update({name: gate}))
     block(numbers(2, 6, 3, 7).float())
-    assert all(gate.shape == (2, 3, 3, 7) for gate in seen.values())
-    torch.testing.assert_close(seen["gather_tap"].sum((2, 3)), torch.ones(2, 3))
-    torch.testing.assert_close(seen["distribute_tap"].sum(1), torch.ones(2, 3, 7))
+    assert all(gate.shape == (2, 3, 3, 7) for gate in captured.values())
+    torch.testing.assert_close(captured["gather_tap"].sum((2, 3)), torch.ones(2, 3))
+    torch.testing.assert_close(captured["distribute_tap"].sum(1), torch.ones(2, 3, 7))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_its_taps_show_both_weights_on_the_grid() -> None:
         (1, {}, 1, 2),
     ],
 )
-def test_it_has_as_many_parameters_as_its_card_says(
+def test_parameter_count_matches_the_formula(
     channels: int, options: dict[str, int], hidden: int, many: int
 ) -> None:
     block = DoubleAttention(channels, **options)
@@ -66,6 +68,6 @@ def test_it_has_as_many_parameters_as_its_card_says(
     assert counted == expected
 
 
-def test_something_must_be_gathered() -> None:
+def test_number_of_descriptors_must_be_positive() -> None:
     with pytest.raises(ValueError, match="descriptors must be at least 1, got 0"):
         DoubleAttention(8, num_descriptors=0)

@@ -1,4 +1,4 @@
-"""What all blocks on grids share: maps that belong to their output, and the way they are seen."""
+"""Properties of all self-attention blocks on grids: recorded maps, equivariance, dtypes."""
 
 import pytest
 import torch
@@ -32,45 +32,51 @@ def awake(kind: type[Block]) -> Block:
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_looking_changes_nothing(kind: type[Block]) -> None:
+def test_recording_does_not_change_the_output(kind: type[Block]) -> None:
     block, x = awake(kind), numbers(2, 12, 5, 7)
     unseen = block(x)
     assert not torch.equal(unseen, x)
-    with record(block) as seen:
+    with record(block) as recording:
         looked = block(x)
     torch.testing.assert_close(looked, unseen, atol=1e-6, rtol=0)
     assert torch.equal(block(x), unseen)
-    assert all(one.values.shape[-2:] == (5, 7) for one in seen.maps if one.kind != "channel")
+    assert all(
+        attention_map.values.shape[-2:] == (5, 7)
+        for attention_map in recording.maps
+        if attention_map.kind != "channel"
+    )
 
 
 @pytest.mark.parametrize("kind", BY_ROWS)
-def test_maps_are_rows_that_sum_to_one_on_any_grid(kind: type[Block]) -> None:
+def test_recorded_rows_sum_to_one_on_any_grid(kind: type[Block]) -> None:
     block = awake(kind)
     for height, width in ((5, 7), (3, 11), (1, 1)):
-        with record(block) as seen:
+        with record(block) as recording:
             block(numbers(2, 12, height, width))
-        maps = [one for one in seen.maps if one.kind == "tokens"]
+        maps = [attention_map for attention_map in recording.maps if attention_map.kind == "tokens"]
         assert maps
-        for one in maps:
-            assert one.values.shape[-3:] == (height * width, height, width)
-            total = one.values.sum((-1, -2))
+        for attention_map in maps:
+            assert attention_map.values.shape[-3:] == (height * width, height, width)
+            total = attention_map.values.sum((-1, -2))
             torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_channels_among_channels_are_no_image() -> None:
+def test_channel_affinities_are_recorded_as_channel_maps() -> None:
     block = awake(DANet)
-    with record(block) as seen:
+    with record(block) as recording:
         block(numbers(2, 12, 5, 7))
-    assert {one.site: one.kind for one in seen.maps} == {
+    assert {attention_map.site: attention_map.kind for attention_map in recording.maps} == {
         "position_tap": "tokens",
         "channel_tap": "channel",
     }
-    [channels] = [one for one in seen.maps if one.kind == "channel"]
+    [channels] = [
+        attention_map for attention_map in recording.maps if attention_map.kind == "channel"
+    ]
     torch.testing.assert_close(channels.values.sum(-1), torch.ones(2, 12))
 
 
 @pytest.mark.parametrize("kind", [NonLocal, DANet])
-def test_places_may_change_places(kind: type[Block]) -> None:
+def test_blocks_are_equivariant_to_permuted_positions(kind: type[Block]) -> None:
     block, x = awake(kind), numbers(2, 12, 5, 7)
     order = torch.randperm(35)
     moved = x.flatten(2)[..., order].view_as(x)
@@ -78,7 +84,7 @@ def test_places_may_change_places(kind: type[Block]) -> None:
     torch.testing.assert_close(block(moved), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_rows_and_columns_of_a_cross_may_change_places() -> None:
+def test_criss_cross_is_equivariant_to_permuted_rows_and_columns() -> None:
     block, x = awake(CrissCrossAttention), numbers(2, 12, 5, 7)
     rows, columns = torch.randperm(5), torch.randperm(7)
     moved = block(x[:, :, rows][..., columns])
@@ -87,7 +93,7 @@ def test_rows_and_columns_of_a_cross_may_change_places() -> None:
 
 @pytest.mark.parametrize("kind", BLOCKS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_what_goes_in_half_comes_out_half(kind: type[Block], dtype: torch.dtype) -> None:
+def test_output_has_the_dtype_of_the_input(kind: type[Block], dtype: torch.dtype) -> None:
     block, x = awake(kind).to(dtype), numbers(2, 12, 5, 7).to(dtype)
     half, whole = block(x), block.float()(x.float())
     assert half.dtype == dtype

@@ -1,4 +1,4 @@
-"""Spatial transformers: they begin as the identity, learn, and show where they look."""
+"""Spatial transformers: identity initialization, training, recorded region and corners."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def posed(block: SpatialTransformer, *pose: float) -> SpatialTransformer:
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("size", [(13, 7), (5, 17), (1, 11), (1, 1)])
-def test_it_begins_as_the_identity(align_corners: bool, size: tuple[int, int]) -> None:
+def test_new_block_is_the_identity(align_corners: bool, size: tuple[int, int]) -> None:
     x = torch.rand(2, 3, *size)
     y = SpatialTransformer(3, align_corners=align_corners)(x)
     assert (y - x).abs().max() < 1e-6
@@ -26,7 +26,7 @@ def test_it_begins_as_the_identity(align_corners: bool, size: tuple[int, int]) -
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-def test_it_looks_where_theta_says(align_corners: bool, padding: PaddingMode) -> None:
+def test_samples_at_the_positions_of_theta(align_corners: bool, padding: PaddingMode) -> None:
     block = SpatialTransformer(3, align_corners=align_corners, padding_mode=padding)
     nn.init.normal_(block.localization.fc2.weight)
     x = torch.rand(2, 3, 11, 7)
@@ -36,18 +36,18 @@ def test_it_looks_where_theta_says(align_corners: bool, padding: PaddingMode) ->
     assert torch.equal(block(x), expected)
 
 
-def test_a_mirror_is_a_mirror() -> None:
+def test_flipping_theta_flips_the_image() -> None:
     x = torch.rand(2, 3, 5, 11)
     y = posed(SpatialTransformer(3), -1, 0, 0, 0, 1, 0)(x)
     torch.testing.assert_close(y, x.flip(3), rtol=0, atol=1e-6)
 
 
-def test_what_is_beyond_the_edge_is_dark() -> None:
+def test_outside_of_the_image_is_zero() -> None:
     y = posed(SpatialTransformer(3), 1, 0, 5, 0, 1, 0)(torch.rand(2, 3, 5, 11))
     assert not y.any()
 
 
-def test_counts_are_the_closed_form() -> None:
+def test_parameter_count_matches_the_formula() -> None:
     for channels, kernel, hidden in ((1, 5, 32), (7, 3, 11)):
         block = SpatialTransformer(channels, kernel_size=kernel, hidden_channels=hidden)
         k, h = kernel * kernel, hidden
@@ -55,12 +55,12 @@ def test_counts_are_the_closed_form() -> None:
         assert sum(p.numel() for p in block.parameters()) == expected
 
 
-def test_its_tap_shows_what_it_sees_and_the_corners_frame_it() -> None:
+def test_records_the_sampled_region_and_its_corners() -> None:
     block = posed(SpatialTransformer(3), 0.5, 0, 0, 0, 0.5, 0)
     x = torch.rand(2, 3, 8, 12)
-    with record(block) as seen:
+    with record(block) as recording:
         block(x)
-    [region] = seen.maps
+    [region] = recording.maps
     assert region.kind == "gate"
     expected = torch.zeros(2, 8, 12)
     expected[:, 2:6, 3:9] = 1
@@ -70,7 +70,7 @@ def test_its_tap_shows_what_it_sees_and_the_corners_frame_it() -> None:
     torch.testing.assert_close(corners, frame.expand(2, 4, 2))
 
 
-def test_every_parameter_learns_within_two_steps() -> None:
+def test_every_parameter_changes_within_two_steps() -> None:
     block = SpatialTransformer(3)
     optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
     for _ in range(2):
@@ -90,7 +90,7 @@ def spots(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return torch.exp(-((columns - x).square() + (rows - y).square()) / 0.2)[:, None], places
 
 
-def test_it_learns_to_put_a_spot_into_the_middle() -> None:
+def test_learns_to_center_a_spot() -> None:
     """It is shown only what the view should look like; theta follows the spot."""
     torch.manual_seed(0)
     block = SpatialTransformer(1, kernel_size=3, hidden_channels=8)
@@ -108,7 +108,7 @@ def test_it_learns_to_put_a_spot_into_the_middle() -> None:
     assert (shifts - places).abs().mean() < 0.1 < places.abs().mean()
 
 
-def test_what_it_cannot_be_is_said() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"kernel_size must be odd.*got 4"):
         SpatialTransformer(3, kernel_size=4)
     with pytest.raises(ValueError, match="hidden_channels must be at least 1, got 0"):

@@ -1,4 +1,4 @@
-"""Attention among tokens: against timm and loops; maps that say what was done; limiting cases."""
+"""Attention over tokens: against timm and loops, recorded rows, special cases."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
-def test_full_attention_is_timms(qk_norm: bool) -> None:
+def test_full_attention_matches_timm(qk_norm: bool) -> None:
     ours = made(qk_norm=qk_norm)
     theirs: Any = Attention(12, 3, qkv_bias=True, qk_norm=qk_norm, norm_layer=nn.LayerNorm).double()
     theirs.load_state_dict(ours.state_dict())
@@ -60,24 +60,24 @@ def test_full_attention_is_timms(qk_norm: bool) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_rows_shown_give_the_values(name: str) -> None:
+def test_recorded_rows_reproduce_the_values(name: str) -> None:
     attend = made(**VARIANTS[name])
-    with record(attend) as seen:
-        found = attend(X, LAYOUT)
-    (rows,), (shown,) = seen.weights, seen.maps
+    with record(attend) as recording:
+        result = attend(X, LAYOUT)
+    (rows,), (shown,) = recording.weights, recording.maps
     values = attend.qkv(X).unflatten(-1, (3, 3, 4))[:, :, 2].transpose(1, 2)
-    torch.testing.assert_close(attend.proj((rows @ values).transpose(1, 2).flatten(2)), found)
+    torch.testing.assert_close(attend.proj((rows @ values).transpose(1, 2).flatten(2)), result)
     torch.testing.assert_close(rows.sum(-1), torch.ones(2, 3, 38).double())
     assert shown.values.shape == (2, 3, 38, *GRID)
     assert torch.equal(shown.values.flatten(-2), rows[..., 3:])
     assert shown.metadata["prefix_tokens"] == ROLES
-    assert torch.equal(attend(X, LAYOUT), found)  # nothing that is seen changes what is done
+    assert torch.equal(attend(X, LAYOUT), result)  # nothing that is seen changes what is done
     if "lsa" in VARIANTS[name]:
         assert not rows.diagonal(dim1=-2, dim2=-1).any()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_single_rows_and_heads_are_those_of_all(name: str) -> None:
+def test_selected_rows_and_heads_match_the_full_recording(name: str) -> None:
     attend = made(**VARIANTS[name])
     with record(attend) as everything:
         attend(X, LAYOUT)
@@ -89,10 +89,10 @@ def test_single_rows_and_heads_are_those_of_all(name: str) -> None:
         ([37, 0, -2], None, rows[:, :, [37, 0, 36]]),
     ]
     for queries, heads, expected in wanted:
-        with record(attend, queries=queries, heads=heads) as seen:
+        with record(attend, queries=queries, heads=heads) as recording:
             attend(X, LAYOUT)
-        torch.testing.assert_close(seen.weights[0], expected)
-        assert seen.maps[0].values.shape == (*expected.shape[:3], *GRID)
+        torch.testing.assert_close(recording.weights[0], expected)
+        assert recording.maps[0].values.shape == (*expected.shape[:3], *GRID)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_single_rows_and_heads_are_those_of_all(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"lsa": True}, {"max_relative_position": (4, 6)}])
-def test_windows_and_neighborhoods_of_all_are_full_attention(
+def test_windows_and_neighborhoods_over_the_grid_equal_full_attention(
     whole: dict[str, Any], more: dict[str, Any]
 ) -> None:
     torch.testing.assert_close(made(**whole, **more)(X, LAYOUT), made(**more)(X, LAYOUT))
 
 
-def test_linear_attention_of_equal_keys_is_full_attention() -> None:
+def test_linear_attention_with_equal_keys_equals_full_attention() -> None:
     ours, full = made(attn_type="linear"), made()
     for attend in (ours, full):
         attend.qkv.weight.data[12:24] = 0
@@ -120,20 +120,20 @@ def test_linear_attention_of_equal_keys_is_full_attention() -> None:
     torch.testing.assert_close(made(attn_type="linear")(X, LAYOUT), made().proj(wanted))
 
 
-def test_locality_is_that_of_the_authors() -> None:
+def test_locality_self_attention_matches_the_authors_code() -> None:
     attend = made(lsa=True)
     queries, keys, values = attend.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
     assert attend.temperature is not None
     scores = (queries @ keys.mT) * attend.temperature
     scores[:, :, range(38), range(38)] = -987654321
-    seen = (scores.softmax(-1) @ values).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(attend(X, LAYOUT), attend.proj(seen))
+    output = (scores.softmax(-1) @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(attend(X, LAYOUT), attend.proj(output))
     fresh = TokenAttention(12, num_heads=3, lsa=True).temperature
     assert fresh is not None
     assert torch.equal(fresh, torch.full((3, 1, 1), 0.5))
 
 
-def test_rotations_leave_tokens_without_a_place_alone() -> None:
+def test_rotary_embedding_skips_prefix_tokens() -> None:
     attend, turns = made(), rotary_cos_sin(GRID, 4)
     still = torch.cat((torch.ones(3, 2), turns[0])), torch.cat((torch.zeros(3, 2), turns[1]))
     layout = LAYOUT._replace(rotation=tuple(part[None, None].double() for part in still))
@@ -147,7 +147,7 @@ def test_rotations_leave_tokens_without_a_place_alone() -> None:
     torch.testing.assert_close(attend(X, layout), wanted)
 
 
-def test_without_places_tokens_may_be_shuffled() -> None:
+def test_without_positions_tokens_are_permutation_equivariant() -> None:
     order = torch.randperm(38, generator=torch.Generator().manual_seed(1))
     for name in ("full", "lsa", "linear"):
         attend = made(**VARIANTS[name])
@@ -157,22 +157,24 @@ def test_without_places_tokens_may_be_shuffled() -> None:
         assert not torch.allclose(attend(X[:, order], LAYOUT), attend(X, LAYOUT)[:, order])
 
 
-def test_left_out_tokens_have_no_weights() -> None:
+def test_dropped_tokens_have_no_weights() -> None:
     kept = torch.tensor([[0, 3, 34], [1, 2, 20]])
     x, attend = numbers(2, 6, 12), made()
     layout = LAYOUT._replace(keep_indices=kept)
-    with record(attend, queries="class") as seen:
+    with record(attend, queries="class") as recording:
         attend(x, layout)
     with record(attend) as everything:
         attend(x, layout)
-    assert seen.maps[0].values.shape == (2, 3, 1, *GRID)
-    assert seen.maps[0].values.isfinite().sum((1, 2, 3, 4)).tolist() == [9, 9]
-    torch.testing.assert_close(seen.weights[0].nansum(-1), torch.ones(2, 3, 1).double())
+    assert recording.maps[0].values.shape == (2, 3, 1, *GRID)
+    assert recording.maps[0].values.isfinite().sum((1, 2, 3, 4)).tolist() == [9, 9]
+    torch.testing.assert_close(recording.weights[0].nansum(-1), torch.ones(2, 3, 1).double())
     assert everything.weights[0].isfinite().sum((1, 2, 3)).tolist() == [108, 108]
-    torch.testing.assert_close(everything.weights[0][:, :, :1], seen.weights[0], equal_nan=True)
+    torch.testing.assert_close(
+        everything.weights[0][:, :, :1], recording.weights[0], equal_nan=True
+    )
 
 
-def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="heads must divide dim 12, got 5"):
         TokenAttention(12, num_heads=5)
     with pytest.raises(ValueError, match="linear attention has no softmax"):

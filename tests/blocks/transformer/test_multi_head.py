@@ -1,4 +1,4 @@
-"""Several heads against torch's own, against loops, and under masks; what the tap shows."""
+"""Multi-head attention against torch and loops, masks, and recorded weights."""
 
 import copy
 import io
@@ -43,7 +43,7 @@ PADDING = torch.tensor([[False] * 9 + [True] * 4, [False] * 4 + [True] * 9])
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("mask", [None, "places", "padding", "both"])
-def test_it_is_torchs_multi_head_attention(mask: str | None, bias: bool) -> None:
+def test_matches_torch_multi_head_attention(mask: str | None, bias: bool) -> None:
     ours, theirs = twins(bias=bias)
     blocked = ~UNEVEN if mask in ("places", "both") else None
     padding = PADDING if mask in ("padding", "both") else None
@@ -61,17 +61,17 @@ def test_it_is_torchs_multi_head_attention(mask: str | None, bias: bool) -> None
         "padding": key_padding_to_mask(PADDING),
         "both": UNEVEN & key_padding_to_mask(PADDING),
     }[mask]
-    seen, weights = ours(QUERY, KEYS, VALUES, mask=allowed, need_weights=True)
-    torch.testing.assert_close((seen, weights), (expected, rows), atol=1e-12, rtol=0)
+    output, weights = ours(QUERY, KEYS, VALUES, mask=allowed, need_weights=True)
+    torch.testing.assert_close((output, weights), (expected, rows), atol=1e-12, rtol=0)
     fused, nothing = ours(QUERY, KEYS, VALUES, mask=allowed)
     torch.testing.assert_close(fused, expected, atol=1e-12, rtol=0)
     assert nothing is None
 
 
-def test_it_is_the_papers_equation() -> None:
+def test_matches_the_equation() -> None:
     """Head by head, scaled by the width of a head; which here is not that of the whole over it."""
     attend = MultiHeadAttention(12, num_heads=3, head_dim=5).double()
-    seen, _ = attend(QUERY)
+    output, _ = attend(QUERY)
     heads = []
     for head in range(3):
         rows = slice(5 * head, 5 * head + 5)
@@ -80,16 +80,16 @@ def test_it_is_the_papers_equation() -> None:
             for part in (attend.query, attend.key, attend.value)
         )
         heads.append((query @ key.mT / math.sqrt(5)).softmax(-1) @ value)
-    torch.testing.assert_close(seen, torch.cat(heads, -1) @ attend.out.weight.T + attend.out.bias)
+    torch.testing.assert_close(output, torch.cat(heads, -1) @ attend.out.weight.T + attend.out.bias)
 
 
-def test_a_mask_is_for_all_or_for_each() -> None:
+def test_masks_may_differ_per_image_and_head() -> None:
     attend, _ = twins()
     each = torch.stack((UNEVEN, UNEVEN.flip(1)))
-    seen, _ = attend(QUERY, KEYS, VALUES, mask=each)
+    output, _ = attend(QUERY, KEYS, VALUES, mask=each)
     for b in range(2):
         alone, _ = attend(QUERY[b : b + 1], KEYS[b : b + 1], VALUES[b : b + 1], mask=each[b])
-        torch.testing.assert_close(alone[0], seen[b])
+        torch.testing.assert_close(alone[0], output[b])
     by_head = torch.stack((UNEVEN, UNEVEN.flip(0), UNEVEN.flip(1))).expand(2, 3, 11, 13)
     _, weights = attend(QUERY, KEYS, VALUES, mask=by_head, need_weights=True)
     assert weights is not None
@@ -97,21 +97,21 @@ def test_a_mask_is_for_all_or_for_each() -> None:
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_padding_alone_gives_zeros_and_finite_slopes(need_weights: bool) -> None:
-    """Where torch's own gives NaN as soon as it is asked for weights."""
+def test_fully_padded_rows_are_zero_with_finite_gradients(need_weights: bool) -> None:
+    """torch returns NaN here when it returns weights."""
     attend, theirs = twins(bias=False)
     mask = length_mask(torch.tensor([0, 13]), 13)
-    seen, weights = attend(QUERY, KEYS, VALUES, mask=mask, need_weights=need_weights)
-    assert (seen[0] == 0).all()
-    assert (seen[1] != 0).all()
+    output, weights = attend(QUERY, KEYS, VALUES, mask=mask, need_weights=need_weights)
+    assert (output[0] == 0).all()
+    assert (output[1] != 0).all()
     assert weights is None or (weights[0] == 0).all()
-    seen.square().sum().backward()
+    output.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in attend.parameters())
     broken, _ = theirs(QUERY, KEYS, VALUES, key_padding_mask=~mask.squeeze(1))
     assert broken[0].isnan().all()
 
 
-def test_nobody_sees_what_comes_after() -> None:
+def test_causal_attention_ignores_later_tokens() -> None:
     attend = MultiHeadAttention(12, num_heads=3).double()
     whole, _ = attend(QUERY, causal="upper_left")
     changed = torch.cat((QUERY[:, :7], numbers(2, 4, 12, seed=5)), 1)
@@ -120,59 +120,59 @@ def test_nobody_sees_what_comes_after() -> None:
     torch.testing.assert_close(last, whole[:, 9:])
 
 
-def test_positions_are_unknown_to_it() -> None:
+def test_output_is_invariant_to_permuted_keys() -> None:
     attend, _ = twins()
     order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
-    seen, _ = attend(QUERY, KEYS[:, order], VALUES[:, order])
-    torch.testing.assert_close(seen, attend(QUERY, KEYS, VALUES)[0])
+    output, _ = attend(QUERY, KEYS[:, order], VALUES[:, order])
+    torch.testing.assert_close(output, attend(QUERY, KEYS, VALUES)[0])
 
 
-def test_the_tap_shows_what_is_asked_for() -> None:
+def test_records_the_requested_rows() -> None:
     attend, _ = twins()
     plain, _ = attend(QUERY, KEYS[:, :6], VALUES[:, :6])
     attend.tap.grid = (2, 3)
-    with record(attend) as seen:
+    with record(attend) as recording:
         watched, unasked = attend(QUERY, KEYS[:, :6], VALUES[:, :6])
     assert unasked is None
     torch.testing.assert_close(watched, plain, atol=1e-6, rtol=0)
-    [attention_map] = seen.maps
+    [attention_map] = recording.maps
     _, weights = attend(QUERY, KEYS[:, :6], VALUES[:, :6], need_weights=True)
     assert weights is not None
     assert attention_map.kind == "tokens"
     assert torch.equal(attention_map.values, weights.unflatten(-1, (2, 3)))
 
 
-def test_what_lies_on_no_grid_is_no_map() -> None:
+def test_weights_without_a_grid_are_not_recorded() -> None:
     words = MultiHeadAttention(12, num_heads=3).double()
     places = MultiHeadAttention(12, num_heads=3).double()
     model = nn.ModuleDict({"words": words, "places": places})
     places.tap.grid = (1, 11)
-    with record(model) as seen:
+    with record(model) as recording:
         places(words(QUERY)[0])
-    assert [attention_map.site for attention_map in seen.maps] == ["places.tap"]
+    assert [attention_map.site for attention_map in recording.maps] == ["places.tap"]
 
 
-def test_every_parameter_learns_and_the_input_stays() -> None:
+def test_every_parameter_has_a_gradient_and_inputs_are_unchanged() -> None:
     attend = MultiHeadAttention(12, num_heads=3, kdim=5, vdim=7)
     parts = [part.float() for part in (QUERY, KEYS, VALUES)]
     kept = copy.deepcopy(parts)
-    seen, _ = attend(*parts)
-    seen.square().sum().backward()
+    output, _ = attend(*parts)
+    output.square().sum().backward()
     learning = {
         n: p.grad is not None and p.grad.abs().sum() > 0 for n, p in attend.named_parameters()
     }
     assert all(learning.values()), learning
-    assert all(torch.equal(one, other) for one, other in zip(parts, kept, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(parts, kept, strict=True))
 
 
-def test_its_parameters_are_four_maps() -> None:
+def test_parameter_count_is_that_of_four_linear_layers() -> None:
     count = sum(
         p.numel() for p in MultiHeadAttention(12, num_heads=3, kdim=5, head_dim=7).parameters()
     )
     assert count == (12 + 1) * 21 + 2 * (5 + 1) * 21 + (21 + 1) * 12
 
 
-def test_it_survives_being_copied_and_kept() -> None:
+def test_deepcopy_and_pickle_roundtrip() -> None:
     attend, _ = twins()
     kept = io.BytesIO()
     torch.save(attend.state_dict(), kept)
@@ -180,8 +180,8 @@ def test_it_survives_being_copied_and_kept() -> None:
     other = MultiHeadAttention(12, num_heads=3, kdim=5, vdim=7).double()
     other.load_state_dict(torch.load(kept, weights_only=True))
     expected, _ = attend(QUERY, KEYS, VALUES)
-    for one in (other, copy.deepcopy(attend)):
-        assert torch.equal(one(QUERY, KEYS, VALUES)[0], expected)
+    for restored in (other, copy.deepcopy(attend)):
+        assert torch.equal(restored(QUERY, KEYS, VALUES)[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +192,12 @@ def test_it_survives_being_copied_and_kept() -> None:
         ({"num_heads": 5, "head_dim": 0}, "at least 1, got 12, 5 and 0"),
     ],
 )
-def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+def test_non_dividing_heads_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(12, **options)
 
 
-def test_tokens_of_another_width_are_refused() -> None:
+def test_wrong_token_width_is_refused() -> None:
     attend, _ = twins()
     with pytest.raises(ValueError, match=r"the last axis of a key must be 5, got \[2, 11, 12\]"):
         attend(QUERY)
@@ -212,7 +212,7 @@ def test_tokens_of_another_width_are_refused() -> None:
         {"mask": torch.eye(11).bool(), "need_weights": True},
     ],
 )
-def test_it_is_one_graph(options: dict[str, Any]) -> None:
+def test_compiles_as_one_graph(options: dict[str, Any]) -> None:
     attend = MultiHeadAttention(12, num_heads=3)
     tokens = torch.randn(2, 11, 12)
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
@@ -220,7 +220,7 @@ def test_it_is_one_graph(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.compile
-def test_it_is_exported_for_any_batch_and_number() -> None:
+def test_exports_for_any_batch_and_length() -> None:
     attend = MultiHeadAttention(12, num_heads=3).eval()
     tokens, mask = torch.randn(2, 11, 12), torch.rand(2, 11, 11) < 0.5
     batch, number = torch.export.Dim("batch"), torch.export.Dim("number", min=2)

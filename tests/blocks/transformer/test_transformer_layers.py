@@ -1,4 +1,4 @@
-"""From images to tokens, through a layer, and to one vector: against timm, and by the odds."""
+"""Stems, MLPs, layers, drop path, patch dropout and pooling of transformers against timm."""
 
 from typing import Any
 
@@ -29,27 +29,27 @@ def numbers(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(3))
 
 
-def test_patches_are_multiplied_pixel_by_pixel() -> None:
+def test_patch_embedding_matches_a_loop_over_pixels() -> None:
     embed, images = PatchEmbedding(3, 5, patch_size=(2, 7)), numbers(2, 3, 6, 21)
-    found = embed(images)
-    assert found.shape[2:] == embed.grid_size((6, 21)) == (3, 3)
+    actual = embed(images)
+    assert actual.shape[2:] == embed.grid_size((6, 21)) == (3, 3)
     cut = images[:, :, 2:4, 14:21].flatten(1)
-    wanted = nn.functional.linear(cut, embed.proj.weight.flatten(1), embed.proj.bias)
-    torch.testing.assert_close(found[:, :, 1, 2], wanted)
+    expected = nn.functional.linear(cut, embed.proj.weight.flatten(1), embed.proj.bias)
+    torch.testing.assert_close(actual[:, :, 1, 2], expected)
 
 
-def test_a_shifted_patch_sees_half_of_its_neighbors() -> None:
+def test_shifted_patch_receptive_field_includes_half_of_the_neighbors() -> None:
     embed = ShiftedPatchEmbedding(1, 5, patch_size=(4, 4))
     assert embed.norm.normalized_shape == (5 * 16,)
     grown = numbers(1, 1, 12, 12).requires_grad_()
     embed(grown)[0, 0, 1, 1].backward()
     assert grown.grad is not None
-    seen = grown.grad[0, 0] != 0
-    assert seen[2:10, 2:10].all()
-    assert seen.sum() == 64
+    receptive_field = grown.grad[0, 0] != 0
+    assert receptive_field[2:10, 2:10].all()
+    assert receptive_field.sum() == 64
 
 
-def test_a_shifted_patch_is_normed_and_mapped() -> None:
+def test_shifted_patch_embedding_matches_norm_and_linear() -> None:
     embed, images = ShiftedPatchEmbedding(1, 3, patch_size=(2, 2)), numbers(1, 1, 4, 4)
     wide = nn.functional.pad(images, (1, 1, 1, 1))[0, 0]
     copies = [images[0, 0], *(wide[y : y + 4, x : x + 4] for y in (0, 2) for x in (0, 2))]
@@ -58,7 +58,7 @@ def test_a_shifted_patch_is_normed_and_mapped() -> None:
 
 
 @pytest.mark.parametrize("size", [(32, 40), (28, 28), (31, 17)])
-def test_stems_foretell_their_grid(size: tuple[int, int]) -> None:
+def test_stems_report_their_grid_size(size: tuple[int, int]) -> None:
     images = numbers(1, 3, *size)
     for layers, stride in ((1, 1), (2, 1), (2, 2)):
         stem = ConvTokenizer(3, 8, num_layers=layers, stride=stride)
@@ -67,7 +67,7 @@ def test_stems_foretell_their_grid(size: tuple[int, int]) -> None:
     assert ConvStem(3, 8, patch_size=(8, 8))(whole).shape == (1, 8, 4, 5)
 
 
-def test_stems_that_cannot_be_are_refused() -> None:
+def test_invalid_stems_are_refused() -> None:
     with pytest.raises(ValueError, match=r"patch_size of 2, 4, 8, 16, \.\.\.; got 6 x 6"):
         ConvStem(3, 8, patch_size=(6, 6))
     with pytest.raises(ValueError, match=r"must be a multiple of 16 .* got 24"):
@@ -78,7 +78,7 @@ def test_stems_that_cannot_be_are_refused() -> None:
         ConvTokenizer(3, 8, kernel_size=4)
 
 
-def test_feed_forward_layers_are_timms() -> None:
+def test_mlp_matches_timm() -> None:
     x = numbers(2, 5, 12)
     pairs: list[tuple[nn.Module, nn.Module]] = [
         (FeedForward(12, 31), Mlp(12, 31)),
@@ -93,7 +93,7 @@ def layer(**options: Any) -> EncoderLayer:
     return EncoderLayer(12, TokenAttention(12, num_heads=3), FeedForward(12, 31), **options)
 
 
-def test_a_layer_is_timms() -> None:
+def test_layer_matches_timm() -> None:
     x, ours = numbers(2, 6, 12), layer(layer_scale=0.3)
     theirs = Block(12, 3, 31 / 12 + 0.01, qkv_bias=True, init_values=0.3, norm_layer=LayerNorm)
     theirs.load_state_dict(ours.state_dict())
@@ -101,17 +101,17 @@ def test_a_layer_is_timms() -> None:
 
 
 @pytest.mark.parametrize("options", [{"layer_scale": 0.0}, {"drop_path": 1.0}])
-def test_a_layer_without_branches_is_the_identity(options: dict[str, float]) -> None:
+def test_layer_with_zero_branches_is_the_identity(options: dict[str, float]) -> None:
     x = numbers(2, 6, 12)
     assert torch.equal(layer(**options)(x, TokenLayout((2, 3))), x)
 
 
-def test_paths_are_dropped_as_often_as_said_and_whole() -> None:
+def test_drop_path_drops_whole_samples_at_its_rate() -> None:
     torch.manual_seed(3)
     drop, x = DropPath(0.25), torch.ones(8000, 2, 3)
-    found = drop(x).flatten(1)
-    assert torch.equal(found.amin(1), found.amax(1))
-    values, counts = found[:, 0].unique(return_counts=True)
+    result = drop(x).flatten(1)
+    assert torch.equal(result.amin(1), result.amax(1))
+    values, counts = result[:, 0].unique(return_counts=True)
     torch.testing.assert_close(values, torch.tensor([0, 4 / 3]))
     assert abs(int(counts[0]) - 2000) < 4 * (8000 * 0.25 * 0.75) ** 0.5
     assert drop.eval()(x) is x
@@ -119,52 +119,52 @@ def test_paths_are_dropped_as_often_as_said_and_whole() -> None:
         DropPath(1.5)
 
 
-def test_patches_are_dropped_with_their_rotations_and_no_others() -> None:
+def test_patch_dropout_drops_tokens_with_their_rotations() -> None:
     torch.manual_seed(3)
     layout = TokenLayout((3, 5), ("class", "register"))
     turns = torch.arange(17.0).view(1, 1, 17, 1)
     x = torch.arange(17.0).expand(4, 17).unsqueeze(-1)
     drop = PatchDropout(0.4)
-    found, left = drop(x, layout._replace(rotation=(turns, -turns)))
+    kept_tokens, left = drop(x, layout._replace(rotation=(turns, -turns)))
     assert left.keep_indices is not None
     assert left.rotation is not None
-    assert found.shape == (4, 2 + 9, 1)
-    assert (found[:, :2, 0] == torch.tensor([0.0, 1.0])).all()
-    assert torch.equal(found[:, 2:, 0], left.keep_indices + 2.0)
-    assert torch.equal(left.rotation[0][:, 0], found)
-    assert torch.equal(left.rotation[1][:, 0], -found)
+    assert kept_tokens.shape == (4, 2 + 9, 1)
+    assert (kept_tokens[:, :2, 0] == torch.tensor([0.0, 1.0])).all()
+    assert torch.equal(kept_tokens[:, 2:, 0], left.keep_indices + 2.0)
+    assert torch.equal(left.rotation[0][:, 0], kept_tokens)
+    assert torch.equal(left.rotation[1][:, 0], -kept_tokens)
     assert drop.eval()(x, layout) == (x, layout)
     with pytest.raises(ValueError, match=r"must be in \[0, 1\), got 1"):
         PatchDropout(1.0)
 
 
-def test_sequence_pooling_takes_what_its_map_says() -> None:
+def test_sequence_pooling_matches_its_recorded_map() -> None:
     pool, x = SequencePool(7), numbers(2, 15, 7)
-    with record(pool, queries="class") as seen:  # it has one row, whoever asks
-        found = pool(x, TokenLayout((3, 5)))
-    weights = seen.maps[0].values.flatten(1)
+    with record(pool, queries="class") as recording:  # it has one row, whoever asks
+        result = pool(x, TokenLayout((3, 5)))
+    weights = recording.maps[0].values.flatten(1)
     torch.testing.assert_close(weights.sum(1), torch.ones(2))
-    torch.testing.assert_close((weights[..., None] * x).sum(1), found)
+    torch.testing.assert_close((weights[..., None] * x).sum(1), result)
     torch.testing.assert_close(weights, pool.score(x).squeeze(-1).softmax(-1))
 
 
-def test_attention_pooling_is_timms_and_its_map_tells_what_it_took() -> None:
+def test_attention_pooling_matches_timm_and_its_recorded_map() -> None:
     ours, x = AttentionPool(12, num_heads=3, hidden_dim=31), numbers(2, 15, 12)
     theirs = AttentionPoolLatent(12, num_heads=3, mlp_ratio=31 / 12 + 0.01, norm_layer=LayerNorm)
     theirs.load_state_dict(ours.state_dict())
-    with record(ours) as seen:
-        found = ours(x, TokenLayout((3, 5)))
-    torch.testing.assert_close(found, theirs(x))
-    weights = seen.maps[0].values.flatten(2)
+    with record(ours) as recording:
+        result = ours(x, TokenLayout((3, 5)))
+    torch.testing.assert_close(result, theirs(x))
+    weights = recording.maps[0].values.flatten(2)
     values = ours.kv(x)[..., 12:].unflatten(-1, (3, 4)).transpose(1, 2)
     taken = ours.proj((weights.unsqueeze(2) @ values).transpose(1, 2).flatten(2))
-    torch.testing.assert_close((taken + ours.mlp(ours.norm(taken))).squeeze(1), found)
+    torch.testing.assert_close((taken + ours.mlp(ours.norm(taken))).squeeze(1), result)
 
 
-def test_pools_show_left_out_patches_as_unseen() -> None:
+def test_pools_record_dropped_patches_as_nan() -> None:
     layout = TokenLayout((2, 2), keep_indices=torch.tensor([[0, 3]]))
     for pool in (SequencePool(4), AttentionPool(4, num_heads=2, hidden_dim=8)):
-        with record(pool) as seen:
+        with record(pool) as recording:
             pool(numbers(1, 2, 4), layout)
-        hidden = seen.maps[0].values.isnan().flatten(-2)
+        hidden = recording.maps[0].values.isnan().flatten(-2)
         assert (hidden == torch.tensor([False, True, True, False])).all()

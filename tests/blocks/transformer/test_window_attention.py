@@ -1,4 +1,4 @@
-"""Attention within windows, merging and stages: against timm, loops, and full attention."""
+"""Window attention, patch merging and stages against timm, loops and full attention."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def table(biases: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("grid", "window", "shift"), CASES)
 @pytest.mark.parametrize("bias", [True, False])
-def test_values_are_timms(
+def test_values_match_timm(
     grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int], bias: bool
 ) -> None:
     ours = made(window, shift, qkv_bias=bias)
@@ -61,24 +61,24 @@ def test_values_are_timms(
     state["relative_position_bias_table"] = table(state.pop("biases"))
     theirs.attn.load_state_dict(state)
     x = numbers(2, grid[0] * grid[1], 12)
-    found = ours(x, TokenLayout(grid))
-    torch.testing.assert_close(found, theirs._attn(x.unflatten(1, grid)).flatten(1, 2))
+    result = ours(x, TokenLayout(grid))
+    torch.testing.assert_close(result, theirs._attn(x.unflatten(1, grid)).flatten(1, 2))
 
 
 @pytest.mark.parametrize(("grid", "window", "shift"), CASES)
-def test_the_rows_shown_give_the_values(
+def test_recorded_rows_reproduce_the_values(
     grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
 ) -> None:
     attend, layout = made(window, shift), TokenLayout(grid, notes={"padded": (0, 0)})
     x = numbers(2, grid[0] * grid[1], 12)
-    with record(attend) as seen:
-        found = attend(x, layout)
-    (rows,), (shown,) = seen.weights, seen.maps
+    with record(attend) as recording:
+        result = attend(x, layout)
+    (rows,), (shown,) = recording.weights, recording.maps
     values = attend.qkv(x).unflatten(-1, (3, 3, 4))[:, :, 2].transpose(1, 2)
     empty = attend.qkv.bias.unflatten(-1, (3, 3, 4))[2]  # what an empty slot gives, head by head
     missing = 1 - rows.sum(-1, keepdim=True)
     taken = rows @ values + missing * empty.unsqueeze(1)
-    torch.testing.assert_close(attend.proj(taken.transpose(1, 2).flatten(2)), found)
+    torch.testing.assert_close(attend.proj(taken.transpose(1, 2).flatten(2)), result)
     tiled = grid[0] % window[0] == grid[1] % window[1] == 0
     assert missing.min() > -1e-12
     assert missing.max() < 1e-12 or not tiled
@@ -86,15 +86,15 @@ def test_the_rows_shown_give_the_values(
     assert shown.metadata["attention"] == ("shifted" if any(shift) else "window")
     assert (shown.metadata["window"], shown.metadata["shift"]) == (window, shift)
     assert shown.metadata["padded"] == (0, 0)
-    assert torch.equal(attend(x, layout), found)  # nothing that is seen changes what is done
+    assert torch.equal(attend(x, layout), result)  # nothing that is seen changes what is done
 
 
-def test_the_rows_of_a_shifted_window_lie_at_its_cells() -> None:
+def test_rows_of_a_shifted_window_are_placed_at_its_cells() -> None:
     grid, window, shift = (6, 10), (3, 5), (1, 2)
     attend = made(window, shift)
-    with record(attend) as seen:
+    with record(attend) as recording:
         attend(numbers(1, 60, 12), TokenLayout(grid))
-    rows = seen.maps[0].values[0]
+    rows = recording.maps[0].values[0]
     for cell in range(60):
         y, x = divmod(cell, 10)
         for other in range(60):
@@ -104,7 +104,7 @@ def test_the_rows_of_a_shifted_window_lie_at_its_cells() -> None:
 
 
 @pytest.mark.parametrize(("grid", "window", "shift"), CASES)
-def test_places_go_into_windows_and_come_back(
+def test_window_partition_and_reverse_are_inverse(
     grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
 ) -> None:
     places, _ = padded_window_indices(grid, window, shift)
@@ -112,23 +112,23 @@ def test_places_go_into_windows_and_come_back(
     assert torch.equal(places.flatten()[slots], torch.arange(grid[0] * grid[1]))
 
 
-def test_one_window_is_full_attention() -> None:
+def test_single_window_equals_full_attention() -> None:
     windowed, layout, x = made((5, 7), (0, 0)), TokenLayout((5, 7)), numbers(2, 35, 12)
     full = TokenAttention(12, num_heads=3, max_relative_position=(4, 6)).double()
     full.load_state_dict(windowed.state_dict())
-    with record(windowed) as one, record(full) as other:
+    with record(windowed) as window_recording, record(full) as other:
         torch.testing.assert_close(windowed(x, layout), full(x, layout))
-    torch.testing.assert_close(one.weights[0], other.weights[0])
+    torch.testing.assert_close(window_recording.weights[0], other.weights[0])
 
 
-def test_single_rows_and_heads_may_be_asked_for() -> None:
+def test_selected_rows_and_heads_match_the_full_recording() -> None:
     attend, layout, x = made((3, 4), (1, 2)), TokenLayout((5, 7)), numbers(2, 35, 12)
-    with record(attend) as all_of_it, record(attend, queries=[-1, 8], heads=[2]) as some:
+    with record(attend) as all_of_it, record(attend, queries=[-1, 8], heads=[2]) as selected:
         attend(x, layout)
     with record(attend, queries=[-1, 8], heads=[2]) as alone:
         attend(x, layout)
     wanted = all_of_it.weights[0][:, [2]][:, :, [34, 8]]
-    assert torch.equal(some.weights[0], wanted)
+    assert torch.equal(selected.weights[0], wanted)
     torch.testing.assert_close(alone.weights[0], wanted)
     with record(attend, queries="patches") as patches:
         attend(x, layout)
@@ -139,29 +139,29 @@ def test_single_rows_and_heads_may_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("grid", [(4, 6), (5, 7), (1, 2)])
-def test_merging_is_timms(grid: tuple[int, int]) -> None:
+def test_patch_merging_matches_timm(grid: tuple[int, int]) -> None:
     ours, theirs = PatchMerging(3, 7).double(), TimmMerging(3, 7).double()
     for parameter in ours.parameters():
         nn.init.normal_(parameter)
     theirs.load_state_dict(ours.state_dict())
     x = numbers(2, grid[0] * grid[1], 3)
-    found, layout = ours(x, TokenLayout(grid))
-    wanted = theirs(x.unflatten(1, grid))
-    assert layout.grid == wanted.shape[1:3]
-    torch.testing.assert_close(found, wanted.flatten(1, 2))
+    actual, layout = ours(x, TokenLayout(grid))
+    expected = theirs(x.unflatten(1, grid))
+    assert layout.grid == expected.shape[1:3]
+    torch.testing.assert_close(actual, expected.flatten(1, 2))
 
 
 @pytest.mark.parametrize("grid", [(9, 4), (13, 17), (3, 22), (3, 3)])
-def test_windows_fit_the_grid_that_a_stage_is_made_for(grid: tuple[int, int]) -> None:
+def test_window_size_adapts_to_the_grid_of_the_stage(grid: tuple[int, int]) -> None:
     ours = SwinStage(
         12, grid, num_heads=3, window_size=(3, 4), drop_path_rates=(0, 0.2, 0.3),
         hidden_dim=24, merge_dim=6,
     )  # fmt: skip
     before = (2 * grid[0] - 1, 2 * grid[1])
     theirs: Any = SwinTransformerStage(6, 12, before, 3, num_heads=3, window_size=(3, 4))
-    for one, other in zip(ours.blocks, theirs.blocks, strict=True):
-        attend: Any = one.attn
-        assert (attend.window_size, attend.shift_size) == (other.window_size, other.shift_size)
+    for first, second in zip(ours.blocks, theirs.blocks, strict=True):
+        attend: Any = first.attn
+        assert (attend.window_size, attend.shift_size) == (second.window_size, second.shift_size)
     rates: list[Any] = [layer.drop_path for layer in ours.blocks]
     assert [layer.drop_prob for layer in rates] == [0, 0.2, 0.3]
     tokens, layout = ours(torch.zeros(1, before[0] * before[1], 6), TokenLayout(before))
@@ -179,6 +179,6 @@ def test_windows_fit_the_grid_that_a_stage_is_made_for(grid: tuple[int, int]) ->
         ),
     ],
 )
-def test_what_does_not_fit_is_said(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         WindowAttention(12, **options)

@@ -1,4 +1,4 @@
-"""METEOR and SPICE: asked of pycocoevalcap, or a reason why not; here a package that plays it."""
+"""METEOR and SPICE through pycocoevalcap, here replaced by a fake package."""
 
 import shutil
 import sys
@@ -35,23 +35,23 @@ def plays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, Sco
     return play
 
 
-def test_without_java_there_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert java_score("METEOR", CAPTIONS, REFERENCES) == "Java is not installed"
 
 
-def test_without_the_package_there_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/java")
     for name in ("pycocoevalcap", "pycocoevalcap.meteor", "pycocoevalcap.meteor.meteor"):
         monkeypatch.setitem(sys.modules, name, None)
     assert java_score("METEOR", CAPTIONS, REFERENCES) == "pycocoevalcap is not installed"
 
 
-def test_meteor_is_given_lists_and_answers_in_their_order(
+def test_meteor_receives_lists_and_keeps_their_order(
     plays: Callable[[str, Score], Path],
 ) -> None:
-    def score(told: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
-        assert told == REFERENCES
+    def score(references: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
+        assert references == REFERENCES
         assert said == {"b": ["a red ring"], "a": ["two rings"]}
         return 0.5, [0.25, 0.75]
 
@@ -59,8 +59,10 @@ def test_meteor_is_given_lists_and_answers_in_their_order(
     assert java_score("METEOR", CAPTIONS, REFERENCES) == JavaScore(0.5, [0.25, 0.75])
 
 
-def test_spice_answers_in_the_order_of_sorted_names(plays: Callable[[str, Score], Path]) -> None:
-    folder = plays("SPICE", lambda told, said: (0.5, [{"All": {"f": 0.75}}, {"All": {"f": 0.25}}]))
+def test_spice_scores_are_assigned_by_sorted_names(plays: Callable[[str, Score], Path]) -> None:
+    folder = plays(
+        "SPICE", lambda references, said: (0.5, [{"All": {"f": 0.75}}, {"All": {"f": 0.25}}])
+    )
     assert java_score("SPICE", CAPTIONS, REFERENCES) == (
         "no models; pycocoevalcap.spice.get_stanford_models downloads them (385 MB)"
     )
@@ -70,8 +72,8 @@ def test_spice_answers_in_the_order_of_sorted_names(plays: Callable[[str, Score]
     assert java_score("SPICE", CAPTIONS, REFERENCES) == JavaScore(0.5, [0.25, 0.75])
 
 
-def test_a_program_that_fails_is_a_reason(plays: Callable[[str, Score], Path]) -> None:
-    def score(told: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
+def test_failing_program_is_reported(plays: Callable[[str, Score], Path]) -> None:
+    def score(references: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
         raise ValueError("could not convert string to float")
 
     plays("METEOR", score)

@@ -1,6 +1,6 @@
-"""The golden values are those of the official code: asked again, it says the same.
+"""The golden values are those of the official code, which is run again.
 
-`make peers` installs that code. With --write-golden its answers are written to the golden file.
+`make peers` installs that code. With --write-golden its output is written to the golden file.
 """
 
 import json
@@ -24,21 +24,21 @@ from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
 golden = json.load(sys.stdin)
 lines = [*golden["tokens"]]
-for told in golden["sets"].values():
-    lines += told["captions"].values()
-    lines += (line for said in told["references"].values() for line in said)
+for entry in golden["sets"].values():
+    lines += entry["captions"].values()
+    lines += (line for said in entry["references"].values() for line in said)
 # A line in lower case follows each, so that no caption depends on the next.
 apart = [{"caption": line} for caption in lines for line in (caption, "end")]
 tokens = dict(zip(lines, PTBTokenizer().tokenize({0: apart})[0][::2]))
-for told in golden["sets"].values():
-    ours = {id: [tokens[caption]] for id, caption in told["captions"].items()}
-    theirs = {id: [tokens[line] for line in lines] for id, lines in told["references"].items()}
+for entry in golden["sets"].values():
+    ours = {id: [tokens[caption]] for id, caption in entry["captions"].items()}
+    theirs = {id: [tokens[line] for line in lines] for id, lines in entry["references"].items()}
     bleus, bleu_rows = Bleu(4).compute_score(theirs, ours, verbose=0)
     rouge, rouge_row = Rouge().compute_score(theirs, ours)
     cider, cider_row = Cider().compute_score(theirs, ours)
-    told["corpus"] = [float(score) for score in (*bleus, rouge, cider)]
+    entry["corpus"] = [float(score) for score in (*bleus, rouge, cider)]
     rows = [*bleu_rows, rouge_row, cider_row]
-    told["per_image"] = {id: [float(row[i]) for row in rows] for i, id in enumerate(ours)}
+    entry["per_image"] = {id: [float(row[i]) for row in rows] for i, id in enumerate(ours)}
 golden["tokens"] = {line: tokens[line] for line in golden["tokens"]}
 json.dump(golden, sys.stdout)
 """
@@ -47,23 +47,23 @@ json.dump(golden, sys.stdout)
 def official(golden: dict[str, Any]) -> dict[str, Any]:
     if not PYTHON.exists():
         pytest.fail("no .venv-peers; make peers installs it")
-    asked = subprocess.run(
+    completed = subprocess.run(
         [PYTHON, "-c", ASK], input=json.dumps(golden), capture_output=True, text=True, check=True
     )
-    return json.loads(asked.stdout)
+    return json.loads(completed.stdout)
 
 
 @pytest.mark.peers
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("java") is None, reason="the official tokenizer needs Java")
-def test_the_official_code_gives_the_golden_values(request: pytest.FixtureRequest) -> None:
+def test_official_code_reproduces_the_golden_values(request: pytest.FixtureRequest) -> None:
     golden = json.loads(GOLDEN.read_text())
     answered = official(golden)
     if request.config.getoption("--write-golden"):
         text = json.dumps(answered, indent=0, ensure_ascii=False)
         GOLDEN.write_text(text + "\n", encoding="utf-8")
     assert answered["tokens"] == golden["tokens"]
-    for name, told in golden["sets"].items():
-        assert answered["sets"][name]["corpus"] == pytest.approx(told["corpus"], abs=1e-12)
-        for image, row in told["per_image"].items():
+    for name, expected in golden["sets"].items():
+        assert answered["sets"][name]["corpus"] == pytest.approx(expected["corpus"], abs=1e-12)
+        for image, row in expected["per_image"].items():
             assert answered["sets"][name]["per_image"][image] == pytest.approx(row, abs=1e-12)

@@ -1,4 +1,4 @@
-"""ROUGE-L: the longest shared sequence against the usual table, and the rules of COCO."""
+"""ROUGE-L: longest common subsequence against dynamic programming, and the rules of COCO."""
 
 from collections.abc import Sequence
 
@@ -21,30 +21,28 @@ def by_table(words: Sequence[str], other: Sequence[str]) -> int:
 
 
 @given(words=words, other=words)
-def test_bits_count_what_the_table_counts(words: list[str], other: list[str]) -> None:
+def test_bit_parallel_lcs_matches_dynamic_programming(words: list[str], other: list[str]) -> None:
     assert lcs_length(words, other) == by_table(words, other)
 
 
-def test_long_captions_are_no_burden() -> None:
+def test_long_captions_are_fast() -> None:
     assert lcs_length(["a", "b"] * 503, ["b", "a"] * 503) == 1005
 
 
-def test_the_best_precision_and_the_best_recall_may_come_from_two_references() -> None:
+def test_best_precision_and_best_recall_may_be_of_different_references() -> None:
     # "a b" is all precision, "a" all recall
     both = rouge_l("a b", ["a b c d e f", "a"])
     assert both == pytest.approx((1 + 1.44) * 1 * 1 / (1 + 1.44 * 1))
     assert rouge_l("a b", ["a b c d e f"]) == pytest.approx(2.44 * (1 / 3) / (1 / 3 + 1.44))
 
 
-def test_empty_lines_are_one_empty_word() -> None:
+def test_empty_captions_are_a_single_empty_token() -> None:
     assert rouge_l("", ["a b"]) == 0
     assert rouge_l("", ["a", ""]) == 1
 
 
 @given(line=lines, refs=st.lists(lines, min_size=1, max_size=5))
-def test_the_order_of_references_and_their_repetition_do_not_matter(
-    line: str, refs: list[str]
-) -> None:
+def test_rouge_ignores_order_and_repetition_of_references(line: str, refs: list[str]) -> None:
     score = rouge_l(line, refs)
     assert rouge_l(line, [*refs[::-1], refs[0]]) == score
     assert 0 <= score <= 1

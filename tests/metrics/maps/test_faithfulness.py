@@ -1,4 +1,4 @@
-"""Insertion, deletion and ROAD where the answer is known."""
+"""Insertion, deletion and ROAD for models with known answers."""
 
 import pytest
 import torch
@@ -23,21 +23,21 @@ def linear(seed: int = 0) -> tuple[Tensor, Tensor]:
     return weights, torch.randn(2, 3, *SIZE, generator=generator, dtype=torch.float64)
 
 
-def test_areas_of_a_linear_model_have_a_closed_form() -> None:
+def test_insertion_and_deletion_of_a_linear_model_have_a_closed_form() -> None:
     """A pixel with turn r leaves between r/n and (r+1)/n: it stays for (r + 1/2)/n of the way."""
     weights, images = linear()
     ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
     plan = PerturbationSchedule(steps=PIXELS)
-    found = insertion_deletion(lambda x: (weights * x).sum((1, 2, 3)), images, ranks, plan)
+    result = insertion_deletion(lambda x: (weights * x).sum((1, 2, 3)), images, ranks, plan)
     stays = ((ranks + 0.5) / PIXELS).unflatten(1, SIZE)
     each = (weights * images).sum(1)
-    assert torch.allclose(found["deletion"], (each * stays).sum((1, 2)), atol=1e-9)
+    assert torch.allclose(result["deletion"], (each * stays).sum((1, 2)), atol=1e-9)
     blurred = (weights * gaussian_blur(images, 0.25)).sum(1)
     inserted = (each * (1 - stays) + blurred * stays).sum((1, 2))
-    assert torch.allclose(found["insertion"], inserted, atol=1e-9)
+    assert torch.allclose(result["insertion"], inserted, atol=1e-9)
 
 
-def test_the_best_order_is_best() -> None:
+def test_optimal_order_has_the_best_score() -> None:
     weights, images = linear(1)
     each, plan = (weights * images).sum(1), PerturbationSchedule(steps=7)
 
@@ -52,7 +52,7 @@ def test_the_best_order_is_best() -> None:
     assert bool((random < worst).all())
 
 
-def test_a_curve_begins_and_ends_with_the_images() -> None:
+def test_curves_start_and_end_with_the_images() -> None:
     _, images = linear(2)
     ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
     shares = PerturbationSchedule(steps=3).curve_fractions
@@ -62,7 +62,7 @@ def test_a_curve_begins_and_ends_with_the_images() -> None:
     assert torch.equal(curve[:, -1], -images[:, 0, 2, 3])
 
 
-def test_coarse_maps_are_enlarged_and_equals_are_drawn() -> None:
+def test_coarse_maps_are_upsampled_and_ties_are_random() -> None:
     maps = torch.tensor([[[0.0, 1.0]]])
     ranks = pixel_ranks(maps, (1, 4), [0])
     assert ranks[0, 3] < ranks[0, 2] < ranks[0, 1] < ranks[0, 0] or ranks[0, 3] == 0
@@ -74,7 +74,7 @@ def test_coarse_maps_are_enlarged_and_equals_are_drawn() -> None:
         pixel_ranks(torch.full((1, 2, 2), torch.nan), SIZE, [0])
 
 
-def test_road_tells_the_pixel_that_counts() -> None:
+def test_road_ranks_the_decisive_pixel_first() -> None:
     """The answer is one bright pixel on an even image: made up, it is gone."""
     images = torch.zeros(2, 3, *SIZE)
     images[:, :, 2, 3] = 1.0
@@ -86,11 +86,11 @@ def test_road_tells_the_pixel_that_counts() -> None:
 
     for maps, expected in ((right, 1.0), (wrong, -1.0)):
         ranks = pixel_ranks(maps, SIZE, [5, 6])
-        found = road_scores(answers, images, ranks, PerturbationSchedule(noise_std=0.0), [5, 6])
-        assert found["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
+        actual = road_scores(answers, images, ranks, PerturbationSchedule(noise_std=0.0), [5, 6])
+        assert actual["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
 
 
-def test_noise_is_that_of_the_image_in_any_batch() -> None:
+def test_road_noise_is_independent_of_the_batch() -> None:
     weights, images = linear(3)
     ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
 
@@ -105,7 +105,7 @@ def test_noise_is_that_of_the_image_in_any_batch() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"blur_sigma": 0.0}, {"noise_std": -1.0}])
-def test_a_plan_has_numbers_in_range(wrong: dict[str, float]) -> None:
+def test_schedule_options_are_validated(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         PerturbationSchedule(**wrong)  # pyright: ignore[reportArgumentType] (numbers of several kinds)
     with pytest.raises(ValueError, match="between 0 and 1"):

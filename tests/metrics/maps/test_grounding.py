@@ -1,4 +1,4 @@
-"""Areas, shares and hits, against counting."""
+"""Mask coverage, attention correctness and pointing against counting."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_boxes_and_masks_agree_on_every_grid(
 
 
 @given(grid=GRIDS, y=st.integers(1, 17), x=st.integers(1, 17))
-def test_no_area_is_lost(grid: tuple[int, int], y: int, x: int) -> None:
+def test_mask_coverage_keeps_the_area(grid: tuple[int, int], y: int, x: int) -> None:
     mask = torch.rand(3, y, x, generator=torch.Generator().manual_seed(y * x)) > 0.5
     coverage = mask_coverage(mask, grid)
     assert coverage.shape == (3, *grid)
@@ -68,7 +68,7 @@ def test_coverage_by_hand() -> None:
     assert not box_coverage(torch.zeros(0, 4), (2, 3)).any()
 
 
-def test_even_attention_scores_the_baseline_and_all_inside_scores_one() -> None:
+def test_uniform_attention_scores_the_baseline_and_all_inside_scores_one() -> None:
     coverage = mask_coverage(torch.eye(7, dtype=torch.bool), (7, 7))
     even = torch.full((7, 7), 1 / 49)
     torch.testing.assert_close(attention_correctness(even, coverage), uniform_baseline(coverage))
@@ -100,7 +100,7 @@ def test_pointing_by_hand() -> None:
 
 
 @given(corners=BOXES, grid=GRIDS)
-def test_a_target_is_even_inside_the_boxes(
+def test_target_is_uniform_inside_the_boxes(
     corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
 ) -> None:
     boxes, (rows, columns) = ordered(corners), grid
@@ -122,14 +122,14 @@ def by_the_papers_steps(weights: Tensor, boxes: Tensor) -> tuple[list[float], fl
         x0, y0, x1, y1 = (min(max(round(end * 224), 1), 224) for end in box)
         mask[y0 - 1 : y1, x0 - 1 : x1] = 1
     scores = []
-    for one in weights.double():
-        large = interpolate(one[None, None], (224, 224), mode="bicubic")[0, 0]
+    for weight in weights.double():
+        large = interpolate(weight[None, None], (224, 224), mode="bicubic")[0, 0]
         scores.append(float((large / large.sum() * mask).sum()))
     return scores, float(mask.mean())
 
 
 @given(corners=BOXES, grid=st.sampled_from([(7, 7), (14, 14), (5, 3), (1, 2)]))
-def test_the_papers_correctness_equals_enlarged_maps(
+def test_correctness_of_the_paper_equals_upsampled_maps(
     corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
 ) -> None:
     boxes = ordered(corners)
@@ -143,7 +143,7 @@ def test_the_papers_correctness_equals_enlarged_maps(
 
 
 @given(y=st.integers(1, 13), x=st.integers(1, 13))
-def test_the_papers_correctness_of_the_whole_image_is_exactly_one(y: int, x: int) -> None:
+def test_correctness_of_the_whole_image_is_exactly_one(y: int, x: int) -> None:
     random = torch.Generator().manual_seed(y * x)
     weights = torch.randn(3, y * x, generator=random, dtype=torch.float64).softmax(-1)
     scores, baseline = paper_correctness(weights.view(3, y, x), torch.tensor([[0, 0, 1.0, 1]]))
@@ -151,7 +151,7 @@ def test_the_papers_correctness_of_the_whole_image_is_exactly_one(y: int, x: int
     assert baseline == 1
 
 
-def test_both_ways_of_correctness_agree_where_boxes_end_between_even_cells() -> None:
+def test_correctness_of_uniform_attention_equals_its_baseline() -> None:
     boxes = torch.tensor([[0.0, 0.0, 0.5, 1.0]], dtype=torch.float64)
     even = torch.full((2, 4, 6), 1 / 24, dtype=torch.float64)
     scores, baseline = paper_correctness(even, boxes)
@@ -159,7 +159,7 @@ def test_both_ways_of_correctness_agree_where_boxes_end_between_even_cells() -> 
     torch.testing.assert_close(baseline, uniform_baseline(box_coverage(boxes, (4, 6))))
 
 
-def test_enlarged_maps_may_leave_what_is_between_zero_and_one() -> None:
+def test_correctness_with_bicubic_overshoot_may_leave_0_to_1() -> None:
     weights = torch.zeros(1, 7, 7)
     weights[0, :, 3] = 1 / 7
     around = torch.tensor([[2.1 / 7, 0.0, 4.9 / 7, 1.0]])

@@ -1,4 +1,4 @@
-"""Weights that are shuffled, and are back afterwards."""
+"""Model randomization: weights are randomized and restored, maps change."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(stem, nn.Conv2d(5, 7, 3), nn.ReLU(), nn.Conv2d(7, 11, 3)).eval()
 
 
-def test_parts_go_from_the_top_and_leave_nothing_out() -> None:
+def test_cascading_randomization_covers_all_modules_from_the_top() -> None:
     assert cascading_module_groups(network(), 4) == [("3",), ("1",), ("0.1",), ("0.0",)]
     assert cascading_module_groups(network(), 3) == [("3", "1"), ("0.1",), ("0.0",)]
     assert cascading_module_groups(network(), 99) == cascading_module_groups(network(), 4)
@@ -28,20 +28,24 @@ def test_parts_go_from_the_top_and_leave_nothing_out() -> None:
         cascading_module_groups(nn.ReLU(), 2)
 
 
-def test_weights_are_shuffled_and_restored_also_after_an_error() -> None:
+def test_weights_are_randomized_and_restored_also_after_an_error() -> None:
     model = network()
-    before = {name: one.clone() for name, one in model.state_dict().items()}
+    before = {name: parameter.clone() for name, parameter in model.state_dict().items()}
     with shuffle_weights(model, ["0.0", "3"]):
-        now = {name: one.clone() for name, one in model.state_dict().items()}
-    changed = {name for name, one in now.items() if not torch.equal(one, before[name])}
+        now = {name: parameter.clone() for name, parameter in model.state_dict().items()}
+    changed = {name for name, parameter in now.items() if not torch.equal(parameter, before[name])}
     assert changed == {"0.0.weight", "0.0.bias", "3.weight", "3.bias"}
-    assert torch.equal(*(one["3.weight"].flatten().sort().values for one in (now, before)))
+    assert torch.equal(
+        *(parameter["3.weight"].flatten().sort().values for parameter in (now, before))
+    )
     with pytest.raises(KeyError, match="on purpose"), shuffle_weights(model, ["1"]):
         raise KeyError("on purpose")
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert all(
+        torch.equal(parameter, before[name]) for name, parameter in model.state_dict().items()
+    )
 
 
-def test_maps_of_the_model_forget_and_maps_of_the_image_do_not() -> None:
+def test_model_dependent_maps_change_and_model_free_maps_do_not() -> None:
     model, images = network(), torch.randn(2, 3, 17, 19)
     made: list[Callable[[], Tensor]] = [
         lambda: model(images)[:, 0].detach(),
@@ -55,7 +59,7 @@ def test_maps_of_the_model_forget_and_maps_of_the_image_do_not() -> None:
     assert torch.equal(again, of_model)
 
 
-def test_likeness_of_maps_of_other_grids_and_of_none() -> None:
+def test_similarity_of_maps_of_other_grids_and_of_missing_maps() -> None:
     rising = torch.arange(12.0).view(1, 3, 4)
     assert map_similarity(rising, rising).item() == pytest.approx(1)
     assert map_similarity(rising, torch.full((1, 3, 4), torch.nan)).item() == 0

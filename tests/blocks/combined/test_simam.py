@@ -1,4 +1,4 @@
-"""SimAM as a block: no parameters, and a gate that can be seen."""
+"""SimAM as a block: no parameters, and a recorded gate."""
 
 import pytest
 import torch
@@ -7,20 +7,20 @@ from visattn.blocks.combined.simam import SimAM
 from visattn.recording.recorder import record
 
 
-def test_it_scales_by_its_gate_seen_or_not() -> None:
+def test_output_is_the_gated_input_also_while_recording() -> None:
     block, x = SimAM(3), torch.randn(2, 3, 5, 7)
     kept = x.clone()
     plain = block(x)
-    with record(block) as seen:
+    with record(block) as recording:
         y = block(x)
-    [gate] = seen.maps
+    [gate] = recording.maps
     torch.testing.assert_close(y, x * gate.values, rtol=0, atol=0)
     assert torch.equal(plain, y)
     assert torch.equal(x, kept)
     assert torch.equal(block(x.requires_grad_()), y)
 
 
-def test_it_has_no_parameters_and_takes_the_authors_smoothing() -> None:
+def test_has_no_parameters_and_the_smoothing_of_the_authors() -> None:
     block = SimAM(16, smoothing=0.1)
     assert not block.state_dict()
     x = torch.randn(2, 16, 5, 7)
@@ -32,7 +32,9 @@ def test_it_has_no_parameters_and_takes_the_authors_smoothing() -> None:
 @pytest.mark.parametrize("scale", [1e-4, 1e-2, 1.0, 1e2, 1e4])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [(1, 1), (7, 7), (56, 56)])
-def test_it_stays_finite(scale: float, kind: torch.dtype, size: tuple[int, int]) -> None:
+def test_output_and_gradients_are_finite(
+    scale: float, kind: torch.dtype, size: tuple[int, int]
+) -> None:
     x = (scale * torch.randn(1, 3, *size)).to(kind).requires_grad_()
     y = SimAM(3)(x)
     assert y.dtype == kind

@@ -1,4 +1,4 @@
-"""All scores at once: golden values of the official code, and what is said beside them."""
+"""All caption scores: golden values of the official code, signatures and warnings."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 
 from visattn.metrics.captioning import scores as caption_metrics
 from visattn.metrics.captioning.java import JavaScore
-from visattn.metrics.captioning.scores import caption_scores
+from visattn.metrics.captioning.scores import caption_scores, score_signature
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text())["sets"]
 NAMES = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D"]
@@ -20,27 +20,27 @@ AGREEMENT = [
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_scores_are_the_official_ones(name: str) -> None:
-    told = GOLDEN[name]
-    scores = caption_scores(told["captions"], told["references"])
+def test_scores_match_the_official_code(name: str) -> None:
+    golden = GOLDEN[name]
+    scores = caption_scores(golden["captions"], golden["references"])
     assert list(scores.corpus) == NAMES
-    assert list(scores.corpus.values()) == pytest.approx(told["corpus"], abs=1e-12)
-    assert list(scores.per_image) == list(told["captions"])
-    for image, row in told["per_image"].items():
+    assert list(scores.corpus.values()) == pytest.approx(golden["corpus"], abs=1e-12)
+    assert list(scores.per_image) == list(golden["captions"])
+    for image, row in golden["per_image"].items():
         assert list(scores.per_image[image]) == NAMES
         assert list(scores.per_image[image].values()) == pytest.approx(row, abs=1e-12)
 
 
-def test_the_order_of_references_may_differ_from_that_of_captions() -> None:
-    told = GOLDEN["plain"]
-    turned = dict(reversed(told["references"].items()))
+def test_references_are_matched_by_image_name() -> None:
+    golden = GOLDEN["plain"]
+    turned = dict(reversed(golden["references"].items()))
     straight, other = (
-        caption_scores(told["captions"], refs) for refs in (told["references"], turned)
+        caption_scores(golden["captions"], refs) for refs in (golden["references"], turned)
     )
     assert other == straight
 
 
-def test_end_marks_and_unknown_words_are_words_like_others() -> None:
+def test_end_and_unknown_tokens_are_scored_as_words() -> None:
     # Left in on both sides they would raise the scores; nothing here takes them out in silence.
     captions = {"a": "a red kite", "b": "two old boats"}
     plain = caption_scores(captions, {"a": ["a kite"], "b": ["boats"]}).corpus
@@ -51,7 +51,7 @@ def test_end_marks_and_unknown_words_are_words_like_others() -> None:
     assert marked["BLEU-1"] > plain["BLEU-1"]
 
 
-def test_the_signature_says_how_it_was_done() -> None:
+def test_signature_describes_the_computation() -> None:
     scores = caption_scores({"a": "a kite", "b": "a"}, {"a": ["kite"] * 3, "b": ["a"] * 5})
     parts = scores.signature.split("|")
     assert parts[:7] == [
@@ -63,14 +63,14 @@ def test_the_signature_says_how_it_was_done() -> None:
     ("count", "said"),
     [(1, ["over one image is 0"]), (2, ["over 2 images"]), (99, ["over 99"]), (100, [])],
 )
-def test_few_images_are_a_warning(count: int, said: list[str]) -> None:
+def test_few_images_raise_a_warning(count: int, said: list[str]) -> None:
     captions = {str(number): f"stone {number}" for number in range(count)}
     warnings = caption_scores(captions, {name: [line] for name, line in captions.items()}).warnings
     assert len(warnings) == len(said)
     assert all(words in warning for words, warning in zip(said, warnings, strict=True))
 
 
-def test_captions_and_references_without_words_are_named() -> None:
+def test_empty_captions_and_references_are_named() -> None:
     captions = {str(number): "a" for number in range(101)} | {
         "7": "...",
         "11": "🙂",
@@ -97,20 +97,20 @@ def test_captions_and_references_without_words_are_named() -> None:
         ({"a": "b"}, {"a": ["b"], "c": ["d"], "e": ["f"]}, "but c, e have none"),
     ],
 )
-def test_captions_and_references_must_be_of_the_same_images(
+def test_captions_and_references_must_have_the_same_images(
     captions: dict[str, str], references: dict[str, list[str]], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
         caption_scores(captions, references)
 
 
-def test_java_scores_are_not_computed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_scores_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caption_metrics, "java_score", None)
     scores = caption_scores({"a": "b"}, {"a": ["b"]})
     assert scores.not_computed == {"METEOR": "not requested", "SPICE": "not requested"}
 
 
-def test_java_scores_stand_beside_the_others_or_their_reason_does(
+def test_java_scores_or_the_reason_for_their_absence_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def java_score(
@@ -121,8 +121,8 @@ def test_java_scores_stand_beside_the_others_or_their_reason_does(
         return JavaScore(0.25, [0.5, 0.0]) if name == "METEOR" else "no models"
 
     monkeypatch.setattr(caption_metrics, "java_score", java_score)
-    told = {"b": ["Cannot.", "No!"], "a": ["Ring"]}
-    scores = caption_scores({"a": "Red ring.", "b": "can't"}, told, java=True)
+    reference_lists = {"b": ["Cannot.", "No!"], "a": ["Ring"]}
+    scores = caption_scores({"a": "Red ring.", "b": "can't"}, reference_lists, java=True)
     assert scores.corpus["METEOR"] == 0.25
     assert [row["METEOR"] for row in scores.per_image.values()] == [0.5, 0.0]
     assert "SPICE" not in scores.corpus
@@ -131,14 +131,26 @@ def test_java_scores_stand_beside_the_others_or_their_reason_does(
 
 
 @pytest.mark.data
-def test_people_agree_on_the_dev_photos_as_the_official_code_says() -> None:
+def test_human_agreement_on_the_dev_photos_matches_the_official_code() -> None:
     folder = Path(os.environ["VISATTN_DATA"]) / "flickr8k"
     names = (folder / "Flickr_8k.devImages.txt").read_text().split()
-    told: dict[str, list[str]] = {name: [] for name in names}
+    references: dict[str, list[str]] = {name: [] for name in names}
     for line in (folder / "Flickr8k.token.txt").read_text(encoding="utf-8").splitlines():
         name, _, rest = line.partition("#")
-        if name in told:
-            told[name].append(rest.partition("\t")[2])
-    firsts = {name: lines[0] for name, lines in told.items()}
-    scores = caption_scores(firsts, {name: lines[1:] for name, lines in told.items()})
+        if name in references:
+            references[name].append(rest.partition("\t")[2])
+    firsts = {name: lines[0] for name, lines in references.items()}
+    scores = caption_scores(firsts, {name: lines[1:] for name, lines in references.items()})
     assert list(scores.corpus.values()) == pytest.approx(AGREEMENT, abs=1e-12)
+
+
+def test_equal_numbers_of_references_are_a_single_number() -> None:
+    signature = score_signature(1000, [5] * 1000)
+    assert signature.startswith(
+        "tok:ptb-py|bleu:closest|rouge:1.2|cider:D|df:eval|refs:all(5)|n:1000|visattn:"
+    )
+
+
+def test_java_metrics_are_named() -> None:
+    signature = score_signature(3, iter([2, 7, 5]), java=["meteor:1.5", "spice:1.0"])
+    assert "|df:eval|meteor:1.5|spice:1.0|refs:all(2-7)|n:3|" in signature

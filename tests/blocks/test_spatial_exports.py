@@ -1,4 +1,4 @@
-"""Blocks over places and branches are captured whole, for any batch and size."""
+"""Spatial and branch blocks compile and export for any batch and size."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
 pytestmark = pytest.mark.compile
 
 
-def test_a_gate_under_a_signal_is_one_graph() -> None:
+def test_gate_with_signal_compiles_as_one_graph() -> None:
     gate = AttentionGate(6, signal_channels=5, stride=2).eval()
     compiled = torch.compile(gate, fullgraph=True, backend="aot_eager")
     x, signal = torch.randn(2, 6, 7, 11), torch.randn(2, 5, 3, 2)
@@ -38,7 +38,7 @@ def test_a_gate_under_a_signal_is_one_graph() -> None:
     ],
     ids=lambda block: block.info.name,
 )
-def test_it_exports_for_any_batch_and_size(block: Block) -> None:
+def test_exports_for_any_batch_and_size(block: Block) -> None:
     sides = {axis: torch.export.Dim(f"side{axis}", min=2, max=4096) for axis in (2, 3)}
     free = {0: torch.export.Dim("batch", min=1, max=4096), **sides}
     exported = torch.export.export(

@@ -1,0 +1,150 @@
+"""Tokens of captions equal those of the official PTB tokenizer."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from visattn.metrics.captioning.ptb_tokenizer import (
+    REMOVED,
+    ptb_tokenize,
+    simplify_characters,
+    token_spans,
+)
+
+GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text())
+
+texts = st.text(st.characters(codec="utf-8"), max_size=61)
+words = st.lists(st.text("bdfhkpqtvxz", min_size=5, max_size=11), max_size=13)
+marks = st.sampled_from([",", ".", "!", "?", ":", ";", '"', "'", " - ", "--", "...", "“", "”"])
+
+
+@pytest.mark.parametrize("caption", GOLDEN["tokens"])
+def test_tokens_match_the_official_tokenizer(caption: str) -> None:
+    assert " ".join(ptb_tokenize(caption)) == GOLDEN["tokens"][caption]
+
+
+@pytest.mark.parametrize(
+    ("caption", "tokens"),
+    [
+        ("can't", "ca n't"),
+        ("cannot", "can not"),
+        ("gonna", "gon na"),
+        ("The U.S. flag (red, ..)", "the u.s. flag -lrb- red -rrb-"),
+        ("$5.00", "$ 5.00"),
+        ("3/4", "3/4"),
+        ("100%", "100 %"),
+        ("“red” ‘blue’", "red blue"),  # noqa: RUF001 (the curly quotes are what is tested)
+        ("man's t-shirt", "man 's t-shirt"),
+        ("wait... now", "wait now"),
+        ("black & white, AT&T", "black & white at&t"),
+        ("no!! what?!", "no !! what ?!"),
+        ("a&nbsp;b &lt;c&gt;", "a b < c >"),
+        ("a dog., a cat.", "a dog. a cat"),
+    ],
+)
+def test_tokens_by_hand(caption: str, tokens: str) -> None:
+    assert ptb_tokenize(caption) == tokens.split(" ")
+
+
+@given(words=words)
+def test_plain_words_are_lowercased(words: list[str]) -> None:
+    assert ptb_tokenize(" ".join(words)) == words
+    assert ptb_tokenize(" ".join(words).upper() + " .") == words
+
+
+@given(words=words, mark=marks)
+def test_punctuation_is_removed(words: list[str], mark: str) -> None:
+    assert ptb_tokenize(f" {mark} ".join(words)) == words
+
+
+@given(text=texts)
+def test_tokens_are_nonempty_without_spaces_and_not_punctuation(text: str) -> None:
+    for token in ptb_tokenize(text):
+        assert token
+        assert token not in REMOVED
+        assert " " not in token
+        assert "\n" not in token
+
+
+@given(text=texts)
+def test_line_breaks_are_spaces(text: str) -> None:
+    assert ptb_tokenize(text.replace(" ", "\n")) == ptb_tokenize(text.replace("\n", " "))
+
+
+@given(text=st.text("ab '’.-,&5", max_size=23))
+def test_cached_words_match_whole_texts(text: str) -> None:
+    # A letter beyond ASCII at the end takes the way around the memory of pieces.
+    assert ptb_tokenize(f"{text} è") == [*ptb_tokenize(f"{text} e")[:-1], "è"]
+
+
+@pytest.mark.parametrize("caption", ["", " ", "\n", "...", "🙂🙂", "\u200b", "\x00\x1f", " . ! ?"])
+def test_texts_without_words_have_no_tokens(caption: str) -> None:
+    assert ptb_tokenize(caption) == []
+
+
+def test_thousand_words_are_a_thousand_tokens() -> None:
+    assert len(ptb_tokenize("pebble " * 1009)) == 1009
+
+
+@pytest.mark.parametrize("piece", ["%", "%x.", "a@", "<a "])
+def test_tokenization_time_is_bounded(piece: str) -> None:
+    before = time.process_time()
+    ptb_tokenize(piece * (25_013 // len(piece)))
+    assert time.process_time() - before < 2
+
+
+shapes = st.text([chr(code) for code in range(32, 127)] + list("é§«’“”–…¬"), max_size=41)
+
+
+@given(shape=shapes)
+def test_spans_are_consecutive_and_skip_separators_only(shape: str) -> None:
+    place, left = 0, ""
+    for first, last in token_spans(shape):
+        assert place <= first < last <= len(shape)
+        left += shape[place:first]
+        place = last
+    assert not (left + shape[place:]).strip(" ¬")
+
+
+def test_longest_match_wins() -> None:
+    text = "don't stop"  # neither d', nor don, nor n't alone
+    assert [text[first:last] for first, last in token_spans(text)] == ["do", "n't", "stop"]
+
+
+def test_contractions_are_split_only_at_word_ends() -> None:
+    text = "cannot cannot's cannotx"
+    parts = [text[first:last] for first, last in token_spans(text)]
+    assert parts == ["can", "not", "cannot", "'s", "cannotx"]
+
+
+ALPHABET = {chr(code) for code in range(32, 127)} | set("é§«’“”–…¬")
+
+
+@given(text=st.text(max_size=61))
+def test_outline_has_the_length_of_its_text_and_a_small_alphabet(text: str) -> None:
+    shape = simplify_characters(text)
+    assert len(shape) == len(text)
+    assert set(shape) <= ALPHABET
+
+
+@given(text=st.text([chr(code) for code in range(32, 127)]))
+def test_outline_of_plain_text_is_the_text(text: str) -> None:
+    assert simplify_characters(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("ñß日مé", "ééééé"),
+        ("™©°→²", "§§§§§"),
+        ("🙂𐍈\t\n\x00", "     "),
+        ("\u2018\u2019\u201c\u201d", "«’“”"),
+        ("\u2013\u2014\u2015\u2026", "–––…"),
+        ("€¤\u2010\u2011", "$$¬¬"),
+    ],
+)
+def test_outlines_by_hand(text: str, shape: str) -> None:
+    assert simplify_characters(text) == shape
