@@ -137,7 +137,7 @@ def test_each_class_is_trained() -> None:
     assert every_class - set[str]().union(*trained) <= elsewhere  # tests/training trains these
 
 
-def test_there_are_configs() -> None:
+def test_config_list_is_not_empty() -> None:
     assert {"scenes_demo", "scenes_soft", "flickr8k_soft", "mnist_resnet_cbam", "stn_mnist"} <= {
         path.stem for path in CONFIGS
     }

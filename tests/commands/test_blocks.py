@@ -48,7 +48,7 @@ def test_titles_are_shown_if_the_terminal_is_wide_enough(
     assert re.search(r"  Squeeze-and-excitation +Hu et al\. 2018, arXiv:1709\.01507$", row)
 
 
-def test_macs_are_those_of_the_closed_form(narrow: None) -> None:
+def test_macs_match_the_formula(narrow: None) -> None:
     """Two linear maps and one product a cell; convolutions and their gate."""
     assert blocks._costs("se") == (8464, 2 * 256 * 16 + 256 * 56 * 56)
     assert blocks._costs("sse") == (256, 2 * 256 * 56 * 56)
@@ -59,7 +59,7 @@ def test_macs_are_those_of_the_closed_form(narrow: None) -> None:
     ("count", "output"),
     [(0, "0"), (999, "999"), (3_700_000_000, "3.70 G"), (413_234_567, "413 M"), (1_000, "1.00 k")],
 )
-def test_counts_have_three_digits(count: int, output: str) -> None:
+def test_counts_have_three_significant_digits(count: int, output: str) -> None:
     assert blocks._short(count) == output
 
 

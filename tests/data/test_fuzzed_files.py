@@ -34,24 +34,24 @@ def check(content: dict[str, Any], count: int) -> None:
     assert content["read"] > 0, content["kind"]  # and not all of them beyond reading
 
 
-def test_two_thousand_damaged_images(tmp_path: Path) -> None:
+def test_damaged_images_do_not_crash_the_reader(tmp_path: Path) -> None:
     [content] = fuzzed("images", 0, 2_000, tmp_path)
     check(content, 2_000)
     assert content["read"] > 200
 
 
-def test_damaged_annotations_of_every_kind(tmp_path: Path) -> None:
+def test_damaged_annotations_do_not_crash_the_readers(tmp_path: Path) -> None:
     for content in fuzzed("annotations", 0, 300, tmp_path):
         check(content, 300)
 
 
 @pytest.mark.fuzz
-def test_many_more_damaged_images(tmp_path: Path) -> None:
+def test_many_damaged_images_do_not_crash_the_reader(tmp_path: Path) -> None:
     [content] = fuzzed("images", 1_000_000, MORE, tmp_path)
     check(content, MORE)
 
 
 @pytest.mark.fuzz
-def test_many_more_damaged_annotations(tmp_path: Path) -> None:
+def test_many_damaged_annotations_do_not_crash_the_readers(tmp_path: Path) -> None:
     for content in fuzzed("annotations", 1_000_000, MORE // 20, tmp_path):
         check(content, MORE // 20)

@@ -46,19 +46,19 @@ def geometries(draw: st.DrawFn) -> Geometry:
 
 
 @given(geometry=geometries(), place=st.tuples(st.floats(0, 1), st.floats(0, 1)))
-def test_there_and_back_is_the_same_place(geometry: Geometry, place: tuple[float, float]) -> None:
+def test_forward_and_inverse_are_inverse(geometry: Geometry, place: tuple[float, float]) -> None:
     point = torch.tensor([place], dtype=torch.float64) * 100
     there = geometry.to_image(point)
     torch.testing.assert_close(geometry.to_input(there), point, rtol=0, atol=1e-6)
 
 
 @given(geometry=geometries())
-def test_plain_values_hold_everything(geometry: Geometry) -> None:
+def test_dict_roundtrip(geometry: Geometry) -> None:
     assert Geometry.from_dict(json.loads(json.dumps(geometry.to_dict()))) == geometry
 
 
 @given(geometry=geometries())
-def test_what_was_seen_lies_on_the_image(geometry: Geometry) -> None:
+def test_visible_region_is_inside_the_image(geometry: Geometry) -> None:
     left, top, right, bottom = geometry.region
     height, width = geometry.image_size
     assert -1e-9 <= left <= right <= width + 1e-9
@@ -66,7 +66,7 @@ def test_what_was_seen_lies_on_the_image(geometry: Geometry) -> None:
 
 
 @given(geometry=geometries())
-def test_turning_to_the_file_keeps_every_place(geometry: Geometry) -> None:
+def test_conversion_to_stored_orientation_keeps_positions(geometry: Geometry) -> None:
     stored = geometry.to_stored()
     turned = geometry.orientation >= 5
     assert stored.image_size == (geometry.image_size[::-1] if turned else geometry.image_size)
@@ -80,7 +80,7 @@ def _area(box: tuple[float, float, float, float]) -> float:
 
 
 @pytest.mark.parametrize("code", range(1, 9))
-def test_a_pixel_is_found_in_the_file(code: int) -> None:
+def test_pixel_is_located_in_the_stored_file(code: int) -> None:
     upright = np.zeros((5, 7), np.uint8)
     upright[1, 4] = 255
     image = Image.fromarray(upright)
@@ -102,28 +102,28 @@ def test_each_step_by_hand() -> None:
     assert start.cropped(3, 4, (5, 6)).flipped().to_image(corner).tolist() == [[9, 5]]
 
 
-def test_bars_beside_a_cut_do_not_show_what_was_cut_off() -> None:
+def test_padding_does_not_restore_cropped_regions() -> None:
     cut = Geometry.identity((10, 20)).cropped(2, 5, (6, 10))
     assert cut.region == (5, 2, 15, 8)
     assert cut.padded(4, 4, (14, 18)).region == (5, 2, 15, 8)
     assert cut.padded(4, 4, (14, 18)).cropped(0, 0, (7, 18)).region == (5, 2, 15, 5)
 
 
-def test_a_window_of_bars_shows_nothing() -> None:
+def test_crop_of_padding_has_an_empty_region() -> None:
     bars = Geometry.identity((4, 4)).padded(0, 6, (4, 12)).cropped(0, 0, (4, 3))
     left, _, right, _ = bars.region
     assert left == right
 
 
-def test_boxes_are_cut_to_what_was_seen() -> None:
-    seen = Geometry.identity((10, 20)).cropped(0, 10, (10, 10)).resized((5, 5))
+def test_boxes_are_clipped_to_the_visible_region() -> None:
+    visible = Geometry.identity((10, 20)).cropped(0, 10, (10, 10)).resized((5, 5))
     boxes = torch.tensor([[0.0, 0.0, 20.0, 10.0], [12.0, 1.0, 14.0, 3.0], [0.0, 0.0, 5.0, 5.0]])
-    shares = seen.boxes_to_input(boxes)
+    shares = visible.boxes_to_input(boxes)
     torch.testing.assert_close(shares[0], torch.tensor([0.0, 0.0, 1.0, 1.0]))
     torch.testing.assert_close(shares[1], torch.tensor([0.2, 0.1, 0.4, 0.3]))
     assert shares[2, 0] == shares[2, 2] == 0
     torch.testing.assert_close(
-        seen.flipped().boxes_to_input(boxes)[1], torch.tensor([0.6, 0.1, 0.8, 0.3])
+        visible.flipped().boxes_to_input(boxes)[1], torch.tensor([0.6, 0.1, 0.8, 0.3])
     )
 
 
@@ -139,12 +139,12 @@ def test_boxes_are_cut_to_what_was_seen() -> None:
         ({"matrix": ((0.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))}, "quarter turns"),
     ],
 )
-def test_a_geometry_that_cannot_be_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_invalid_geometries_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         replace(Geometry.identity((5, 7)), **change)
 
 
-def test_steps_that_cannot_be_are_refused() -> None:
+def test_invalid_steps_are_refused() -> None:
     start = Geometry.identity((5, 7))
     with pytest.raises(ValueError, match=r"window \(4, 7\) at \(2, 0\) must lie inside 5 x 7"):
         start.cropped(2, 0, (4, 7))
@@ -155,6 +155,6 @@ def test_steps_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     "plain", [{}, {"matrix": [[1, 0], [0, 1]]}, Geometry.identity((5, 7)).to_dict() | {"region": 3}]
 )
-def test_other_plain_values_are_refused(plain: dict[str, Any]) -> None:
+def test_invalid_dicts_are_refused(plain: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not a geometry as to_dict writes it"):
         Geometry.from_dict(plain)

@@ -85,24 +85,24 @@ def places(geometry: Geometry) -> Tensor:
     return geometry.to_image(centers).T.unflatten(1, (height, width))
 
 
-def check(seen: Tensor, geometry: Geometry, *, soft: bool = False) -> None:
+def check(output: Tensor, geometry: Geometry, *, soft: bool = False) -> None:
     """Compare the places that came out with those that the geometry says.
 
     Bars are soft if they were resized with the image.
     """
-    assert geometry.input_size == tuple(seen.shape[-2:])
-    told = places(geometry)
+    assert geometry.input_size == tuple(output.shape[-2:])
+    expected = places(geometry)
     left, top, right, bottom = geometry.region
-    x, y = told
+    x, y = expected
     inside = (left < x) & (x < right) & (top < y) & (y < bottom)
-    bars = (seen == 0).any(0)  # they are black, and no place is at 0
+    bars = (output == 0).any(0)  # they are black, and no place is at 0
     assert soft or (bars != inside).all()
     (a, b, _), (c, d, _), _ = geometry.matrix
     edge_x, edge_y = 3 * max(abs(a + b), 1), 3 * max(abs(c + d), 1)  # filters are cut there
     far = (left + edge_x < x) & (x < right - edge_x) & (top + edge_y < y) & (y < bottom - edge_y)
     assert far.any()
     assert not bars[far].any()
-    assert (seen - told)[:, far].abs().max() < 0.1
+    assert (output - expected)[:, far].abs().max() < 0.1
 
 
 def run(transform: Any, image: Any, seed: int) -> Any:
@@ -118,34 +118,34 @@ def whole(transform: Any) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize("name", SURE)
 @pytest.mark.parametrize("size", SIZES)
-def test_places_of_images_of_pillow(size: tuple[int, int], name: str) -> None:
-    seen = []
+def test_geometry_of_transforms_of_pil_images(size: tuple[int, int], name: str) -> None:
+    outputs = []
     for ramp in ramps(size).numpy():
         after = whole(SURE[name])(Image.fromarray(ramp))
-        seen.append(after[0] if isinstance(after, Tensor) else torch.tensor(np.array(after)))
+        outputs.append(after[0] if isinstance(after, Tensor) else torch.tensor(np.array(after)))
     geometry = geometry_of_transform(SURE[name], size, 6)
     assert geometry.orientation == 6
     assert geometry.image_size == size
-    check(torch.stack(seen), geometry, soft=name.startswith("pad"))
+    check(torch.stack(outputs), geometry, soft=name.startswith("pad"))
 
 
 @pytest.mark.parametrize("name", RANDOM)
 @pytest.mark.parametrize("seed", [2, 3, 5])
-def test_places_of_what_is_drawn(name: str, seed: int) -> None:
+def test_geometry_of_random_transforms(name: str, seed: int) -> None:
     transform, image = RANDOM[name], ramps((300, 421) if seed % 2 else (307, 263))
     before = dict(vars(transform))
-    seen, geometry = run(partial(transform_with_geometry, transform), image, seed)
-    assert torch.equal(seen, run(transform, image, seed))
-    check(seen, geometry)
+    output, geometry = run(partial(transform_with_geometry, transform), image, seed)
+    assert torch.equal(output, run(transform, image, seed))
+    check(output, geometry)
     assert vars(transform) == before
 
 
-def test_what_does_not_draw_is_followed_too() -> None:
+def test_geometry_of_deterministic_transforms() -> None:
     image = ramps((300, 421))
     for name in ("crop", "letterbox", "pad two", "mirrored", "colors"):
-        seen, geometry = transform_with_geometry(SURE[name], image, 8)
+        output, geometry = transform_with_geometry(SURE[name], image, 8)
         assert geometry == geometry_of_transform(SURE[name], (300, 421), 8)
-        assert torch.equal(seen, whole(SURE[name])(image))
+        assert torch.equal(output, whole(SURE[name])(image))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_does_not_draw_is_followed_too() -> None:
         ((3024, 4032), 256, (685.79, 189.00, 3334.38, 2835.00)),
     ],
 )
-def test_regions_that_were_measured_elsewhere(
+def test_regions_match_published_measurements(
     size: tuple[int, int], shorter: int, region: tuple[float, ...]
 ) -> None:
     geometry = geometry_of_transform(v1.Compose([v1.Resize(shorter), v1.CenterCrop(224)]), size)
@@ -187,17 +187,17 @@ def slanted(image: Any) -> Any:
         (RANDOM["kept ratio"], "ResizeKeepRatio is random"),
     ],
 )
-def test_what_is_not_known_is_refused(transform: Any, reason: str) -> None:
+def test_unknown_transforms_are_refused(transform: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         geometry_of_transform(transform, (5, 7))
 
 
-def test_a_step_that_works_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transform_with_unexpected_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(v1.CenterCrop, "forward", lambda _, image: image[..., 1:])
     with pytest.raises(ValueError, match=r"CenterCrop must give \(3, 3\) .* gave \(5, 6\)"):
         transform_with_geometry(v1.CenterCrop(3), torch.zeros(3, 5, 7))
 
 
-def test_what_is_no_image_is_refused() -> None:
+def test_non_images_are_refused() -> None:
     with pytest.raises(TypeError, match=r"the image must be an image .* got ndarray"):
         transform_with_geometry(v1.ToTensor(), np.zeros((5, 7, 3), np.uint8))

@@ -30,8 +30,8 @@ class Kind(NamedTuple):
     reader: Callable[[Path], object]
 
 
-def written(told: Any) -> bytes:
-    return json.dumps(told, ensure_ascii=False).encode()
+def written(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode()
 
 
 KARPATHY: Any = {
@@ -134,11 +134,11 @@ def _captions(path: Path) -> object:
 
 
 def _maps(path: Path) -> object:
-    given = read_saved_maps(path)
+    saved = read_saved_maps(path)
     try:
-        if given.geometry is not None:
-            Geometry.from_dict(given.geometry)
-        return reshape_maps(given.maps, words=len(given.words))
+        if saved.geometry is not None:
+            Geometry.from_dict(saved.geometry)
+        return reshape_maps(saved.maps, words=len(saved.words))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -146,7 +146,9 @@ def _maps(path: Path) -> object:
 def _instances(path: Path) -> object:
     images = read_instance_file(path)
     try:
-        return [segmentation_mask(o.segmentation, one.size) for one in images for o in one.objects]
+        return [
+            segmentation_mask(o.segmentation, image.size) for image in images for o in image.objects
+        ]
     except ValueError as error:  # as LocatedImage.regions does, with the image
         raise ValueError(f"{path}: {error}") from error
 

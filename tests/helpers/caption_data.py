@@ -51,9 +51,9 @@ def write_caption_data(
     names = [f"{1000 + 37 * index}_{index:02x}.jpg" for index in range(photos)]
     for index, name in enumerate(names):
         draw_photo(index, size).save(paths.photos / name, quality=95)
-    told = {name: captions(index) for index, name in enumerate(names)}
+    captions_by_photo = {name: captions(index) for index, name in enumerate(names)}
     lists = {"train": names[:-4], "val": names[-4:-2], "test": names[-2:]}
-    paths.captions.write_text(WRITERS[format](told, lists), encoding="utf-8")
+    paths.captions.write_text(WRITERS[format](captions_by_photo, lists), encoding="utf-8")
     for path, split in zip(
         (paths.train, paths.validation, paths.test), lists.values(), strict=True
     ):
@@ -111,21 +111,21 @@ def captions(index: int) -> list[str]:
 def phrased(index: int) -> list[dict[str, object]]:
     """Return the captions with the boxes of what they name."""
     color, kind, _ = thing(index)
-    sought = (f"a {color} {kind}", f"a {color} {kind}", f"a {kind}", f"a well-known {kind}")
+    candidates = (f"a {color} {kind}", f"a {color} {kind}", f"a {kind}", f"a well-known {kind}")
     sentences: list[dict[str, object]] = []
-    for caption, phrase in zip(captions(index), (*sought, "the grass"), strict=True):
+    for caption, phrase in zip(captions(index), (*candidates, "the grass"), strict=True):
         words, wanted = caption.split(), phrase.split()
         lowered = [word.lower() for word in words]
         first = next(i for i in range(len(words)) if lowered[i : i + len(wanted)] == wanted)
         grass = phrase == "the grass"
-        held = {
+        boxes_by_text = {
             "first_word": first,
             "words": len(wanted),
             "phrase": " ".join(words[first : first + len(wanted)]),
             "types": ["scene" if grass else "other"],
             "boxes": [[0.0, 0.7, 1.0, 1.0] if grass else list(box(index))],
         }
-        sentences.append({"sentence": caption, "phrases": [held]})
+        sentences.append({"sentence": caption, "phrases": [boxes_by_text]})
     return sentences
 
 

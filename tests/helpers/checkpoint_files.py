@@ -32,7 +32,9 @@ def checkpoint(step: int = 3, **more: Any) -> dict[str, Any]:
         "epoch": 0,
         "global_step": step,
         "visattn": {"model": model_config(MODEL), "seed": 7},
-        "state_dict": {f"model.{name}": one.clone() for name, one in MODEL.state_dict().items()},
+        "state_dict": {
+            f"model.{name}": tensor.clone() for name, tensor in MODEL.state_dict().items()
+        },
         "loops": {"fit_loop": loop},
         "callbacks": {},
         "optimizer_states": [{"state": {}, "param_groups": []}],

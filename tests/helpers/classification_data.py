@@ -35,8 +35,8 @@ def write_cifar(root: Path, each: int = 7) -> None:
         pixels = np.zeros((each, 3, 32, 32), np.uint8)
         pixels[:, 0] = np.arange(32)
         pixels[:, 1] = 20 * np.array(labels)[:, None, None]
-        held = {"data": pixels.reshape(each, -1), "labels": labels}
-        (folder / name).write_bytes(pickle.dumps(held))
+        batch = {"data": pixels.reshape(each, -1), "labels": labels}
+        (folder / name).write_bytes(pickle.dumps(batch))
     kinds = {"label_names": [f"kind{number}" for number in range(10)]}
     (folder / "batches.meta").write_bytes(pickle.dumps(kinds))
 

@@ -60,11 +60,11 @@ def assert_right(cache: FeatureCache, encoder: ImageEncoder, photos: Photos) -> 
     samples = {sample.id: sample for sample in photos.samples}
     for number, name in enumerate(cache.ids):
         for column, view in enumerate(cache.views):
-            for kept, found in zip(
+            for kept, computed in zip(
                 cache.read(number, column), fresh(encoder, samples[name], view), strict=True
             ):
                 assert kept.dtype == torch.float16
-                torch.testing.assert_close(kept.float(), found, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(kept.float(), computed, rtol=1e-3, atol=1e-4)
 
 
 def unfinished(folder: Path) -> FeatureHeader:

@@ -46,14 +46,14 @@ class ForkedRuns:
         """
         if processes > 1:
             words = (*words, "--trainer.devices", str(processes), "--trainer.strategy", "ddp")
-        asked = {"folder": str(folder), "words": words, "processes": processes}
-        asked |= {"seconds": seconds, "environment": broken}
+        request = {"folder": str(folder), "words": words, "processes": processes}
+        request |= {"seconds": seconds, "environment": broken}
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("forked runs are asked for and told through pipes")
-        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        told = json.loads(self.process.stdout.readline())
-        return told["codes"], told["said"]
+        reply = json.loads(self.process.stdout.readline())
+        return reply["codes"], reply["said"]
 
     def close(self) -> None:
         """End it."""
@@ -84,14 +84,14 @@ def serve() -> None:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Run what is asked for, and return codes and words; below 0, it was that signal."""
     port = str(free_port())
-    folder = Path(asked["folder"])
-    logs = [folder / f"said-{rank}.txt" for rank in range(asked["processes"])]
-    children = [forked(asked, rank, port, log) for rank, log in enumerate(logs)]
+    folder = Path(request["folder"])
+    logs = [folder / f"said-{rank}.txt" for rank in range(request["processes"])]
+    children = [forked(request, rank, port, log) for rank, log in enumerate(logs)]
     codes: dict[int, int] = {}
-    until = time.monotonic() + asked["seconds"]
+    until = time.monotonic() + request["seconds"]
     while len(codes) < len(children):
         for child in set(children) - set(codes):
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -105,7 +105,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return {"codes": [codes[child] for child in children], "said": said}
 
 
-def forked(asked: dict[str, Any], rank: int, port: str, log: Path) -> int:
+def forked(request: dict[str, Any], rank: int, port: str, log: Path) -> int:
     """Start a process of a run; in that process this never returns."""
     if child := os.fork():
         return child
@@ -115,18 +115,18 @@ def forked(asked: dict[str, Any], rank: int, port: str, log: Path) -> int:
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.chdir(asked["folder"])
-        os.environ.update(asked["environment"])
-        if asked["processes"] > 1:
+        os.chdir(request["folder"])
+        os.environ.update(request["environment"])
+        if request["processes"] > 1:
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0"}
-            os.environ |= {"LOCAL_RANK": str(rank), "WORLD_SIZE": str(asked["processes"])}
+            os.environ |= {"LOCAL_RANK": str(rank), "WORLD_SIZE": str(request["processes"])}
         from lightning.pytorch.utilities import rank_zero_only
 
         from visattn.cli import main
 
         rank_zero_only.rank = rank  # type: ignore[attr-defined]
         sys.argv = ["visattn"]
-        code = main(list(asked["words"]))
+        code = main(list(request["words"]))
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
         traceback.print_exc()
     finally:

@@ -158,8 +158,8 @@ class FaultInjector(Callback):
 
     def __init__(self) -> None:
         first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-        asked = os.environ.get("BREAK", "none:0") if first else "none:0"
-        event, _, place = asked.partition(":")
+        fault = os.environ.get("BREAK", "none:0") if first else "none:0"
+        event, _, place = fault.partition(":")
         batch, _, rank = place.partition(":")
         self.event, self.batch, self.rank = event, int(batch), int(rank or 0)
         self.bad = range(self.batch, self.batch + int(os.environ.get("NANS", "1")))

@@ -17,10 +17,10 @@ def _mount(folder: Path, kilobytes: int) -> bool:
 
 def _mountable() -> bool:
     with TemporaryDirectory() as folder:
-        found = _mount(Path(folder), 64)
-        if found:
+        mounted = _mount(Path(folder), 64)
+        if mounted:
             subprocess.run(["umount", folder], check=True)
-    return found
+    return mounted
 
 
 needs_small_disk = pytest.mark.skipif(

@@ -48,30 +48,32 @@ def last_step(folder: Path) -> int:
 def wait_for_step(folder: Path, step: int, started: list[subprocess.Popen[str]]) -> None:
     until = time.monotonic() + 300
     while last_step(folder) < step:
-        if time.monotonic() > until or any(one.poll() is not None for one in started):
-            for one in started:
-                one.kill()
+        if time.monotonic() > until or any(process.poll() is not None for process in started):
+            for process in started:
+                process.kill()
             pytest.fail("the run did not begin:\n" + "\n".join(ended(started, seconds=60)))
         time.sleep(0.5)
 
 
 def ended(started: list[subprocess.Popen[str]], *, seconds: float) -> list[str]:
-    return [one.communicate(timeout=seconds)[0] for one in started]
+    return [process.communicate(timeout=seconds)[0] for process in started]
 
 
-def test_a_link_is_cut_and_mended(hosts: Hosts, folder: Path) -> None:
+def test_run_ends_when_the_link_is_cut_and_resumes_afterwards(hosts: Hosts, folder: Path) -> None:
     started = hosts.torchrun([*WORDS, "--trainer.max_epochs", "100000"], folder)
     wait_for_step(folder, 6, started)
     hosts.cut()
     cut = time.monotonic()
     first, second = ended(started, seconds=SECONDS + 120)
     took = time.monotonic() - cut
-    assert [one.returncode for one in started] == [1, 1]
+    assert [process.returncode for process in started] == [1, 1]
     assert took < SECONDS + 30
-    told = [re.findall(r"visattn: (another process .*)", said) for said in (first, second)]
-    assert len(told[0]) == len(told[1]) == 1
-    assert all("of the run ended or was not reached within --timeout" in one[0] for one in told)
-    assert all("--ckpt_path last" in one[0] for one in told)
+    messages = [re.findall(r"visattn: (another process .*)", said) for said in (first, second)]
+    assert len(messages[0]) == len(messages[1]) == 1
+    assert all(
+        "of the run ended or was not reached within --timeout" in process[0] for process in messages
+    )
+    assert all("--ckpt_path last" in process[0] for process in messages)
     stopped = last_step(folder)
 
     hosts.mend()
@@ -79,7 +81,7 @@ def test_a_link_is_cut_and_mended(hosts: Hosts, folder: Path) -> None:
     again = [*WORDS, "--ckpt_path", "last", "--trainer.max_epochs", str(epochs)]
     started = hosts.torchrun(again, folder)
     said = ended(started, seconds=300)
-    assert [one.returncode for one in started] == [0, 0], "\n".join(said)
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
     assert last_step(folder) > stopped
 
 
@@ -87,12 +89,12 @@ def test_hosts_without_torchrun_count_each_sample_once(hosts: Hosts, folder: Pat
     words = [*WORDS, "--trainer.max_epochs", "1"]
     started = hosts.plain(words, folder)
     said = ended(started, seconds=300)
-    assert [one.returncode for one in started] == [0, 0], "\n".join(said)
-    told = [json.loads(path.read_text()) for path in (folder / "run" / "diary").glob("*.json")]
-    assert sorted(sum(map(len, one["validated"])) for one in told) == [5, 6]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    diaries = [json.loads(path.read_text()) for path in (folder / "run" / "diary").glob("*.json")]
+    assert sorted(sum(map(len, process["validated"])) for process in diaries) == [5, 6]
 
 
-def test_a_host_that_does_not_come_is_told(hosts: Hosts, folder: Path) -> None:
+def test_missing_host_is_reported(hosts: Hosts, folder: Path) -> None:
     (alone,) = hosts.plain(WORDS, folder, ranks=(0,))
     (said,) = ended([alone], seconds=SECONDS + 120)
     assert alone.returncode == 1
@@ -100,7 +102,7 @@ def test_a_host_that_does_not_come_is_told(hosts: Hosts, folder: Path) -> None:
     assert "--timeout" in said
 
 
-def test_a_host_with_other_files_is_refused_before_the_first_step(
+def test_host_with_different_files_is_refused_before_the_first_step(
     hosts: Hosts, folder: Path
 ) -> None:
     other = folder / "other"
@@ -111,6 +113,6 @@ def test_a_host_with_other_files_is_refused_before_the_first_step(
     )
     started = hosts.plain(WORDS, folder, other)
     first, second = ended(started, seconds=300)
-    assert [one.returncode for one in started] == [1, 1]
+    assert [process.returncode for process in started] == [1, 1]
     assert re.search(r"visattn: all processes must have the same data: rank 0 .* rank 1 ", first)
     assert "visattn:" not in second

@@ -50,7 +50,7 @@ def test_class_names_are_unique() -> None:
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
-def test_no_module_is_a_drawer() -> None:
+def test_no_module_is_named_utils() -> None:
     drawers = {"utils", "util", "helpers", "helper", "common", "misc", "core"}
     assert [path for path in OURS if drawers & {path.stem, path.parent.name}] == []
 
@@ -85,7 +85,7 @@ def test_no_future_annotations() -> None:
     assert [path for path in OURS if statement in path.read_text()] == []
 
 
-def test_nothing_names_a_machine_or_a_host_of_packages() -> None:
+def test_no_file_names_a_machine_path_or_a_package_index() -> None:
     # Put together here, so that this file does not name them either.
     folders = ("work", "tmp", "root", "home", "opt", "Users", "mnt")
     paths = [f"/{folder}/" for folder in folders] + ["../" + "shared/"]
@@ -93,15 +93,15 @@ def test_nothing_names_a_machine_or_a_host_of_packages() -> None:
     hosts += ["find" + "-links", "trusted" + "-host"]
     # A path starts where a word does: docs/work/plan would be fine.
     forbidden = re.compile(r"(?<![\w.])(?:" + "|".join(map(re.escape, paths + hosts)) + ")")
-    found = [
+    violations = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in texts()
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if forbidden.search(line)
     ]
-    assert found == []
+    assert violations == []
 
 
-def test_the_private_hook_of_lightning_that_we_empty_exists() -> None:
+def test_overridden_private_hook_of_lightning_exists() -> None:
     """Emptied, it keeps a checkpoint's settings from beating the command line (tasks/)."""
     assert callable(LightningCLI._parse_ckpt_path)

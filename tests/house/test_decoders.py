@@ -55,19 +55,21 @@ def decoders(source: str) -> list[str]:
         "import torchvision\ntorchvision.set_image_backend('accimage')",
     ],
 )
-def test_the_rule_sees_every_way_to_torchvisions_decoders(source: str) -> None:
+def test_rule_detects_every_use_of_torchvision_decoders(source: str) -> None:
     assert decoders(source)
 
 
-def test_nothing_decodes_images_with_torchvision() -> None:
+def test_no_module_decodes_images_with_torchvision() -> None:
     assert len(FILES) > 400
     sources = {path: path.read_text(encoding="utf-8") for path in FILES}
-    some = {path: source for path, source in sources.items() if "torchvision" in source}
-    found = {str(path): names for path, source in some.items() if (names := decoders(source))}
-    assert found == {}
+    candidates = {path: source for path, source in sources.items() if "torchvision" in source}
+    violations = {
+        str(path): names for path, source in candidates.items() if (names := decoders(source))
+    }
+    assert violations == {}
 
 
-def test_images_are_opened_where_they_are_checked() -> None:
+def test_images_are_opened_by_the_checked_reader_only() -> None:
     for path in (ROOT / "visattn").rglob("*.py"):
         opened = "Image.open(" in path.read_text(encoding="utf-8")
         assert not opened or path in OPENERS, f"{path} opens images itself; read_image checks"

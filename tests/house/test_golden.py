@@ -24,13 +24,15 @@ def kept(tmp_path: Path) -> tuple[Path, np.ndarray]:
 
 
 @pytest.mark.parametrize("change", [0, 2, -2])
-def test_rounding_is_let_pass(change: int, compare: Compare, kept: tuple[Path, np.ndarray]) -> None:
+def test_rounding_differences_pass(
+    change: int, compare: Compare, kept: tuple[Path, np.ndarray]
+) -> None:
     path, drawn = kept
     compare(path, (drawn.astype(int) + change).astype(np.uint8))
 
 
 @pytest.mark.parametrize("change", [3, -3])
-def test_one_value_that_differs_fails(
+def test_single_differing_value_fails(
     change: int, compare: Compare, kept: tuple[Path, np.ndarray]
 ) -> None:
     path, drawn = kept
@@ -39,13 +41,13 @@ def test_one_value_that_differs_fails(
         compare(path, drawn)
 
 
-def test_another_size_fails(compare: Compare, kept: tuple[Path, np.ndarray]) -> None:
+def test_different_size_fails(compare: Compare, kept: tuple[Path, np.ndarray]) -> None:
     path, drawn = kept
     with pytest.raises(pytest.fail.Exception, match=r"is \(7, 11, 3\), drawn was \(5, 11, 3\)"):
         compare(path, drawn[:5])
 
 
-def test_a_missing_golden_fails(compare: Compare, kept: tuple[Path, np.ndarray]) -> None:
+def test_missing_golden_image_fails(compare: Compare, kept: tuple[Path, np.ndarray]) -> None:
     path, drawn = kept
     with pytest.raises(pytest.fail.Exception, match=r"no golden image lost\.png"):
         compare(path.with_name("lost.png"), drawn)
@@ -59,6 +61,6 @@ def test_a_missing_golden_fails(compare: Compare, kept: tuple[Path, np.ndarray])
         (np.zeros((97, 7, 3), np.uint8), "at most 96 pixels"),
     ],
 )
-def test_what_is_no_small_image_fails(drawn: np.ndarray, said: str, golden: Golden) -> None:
+def test_oversized_golden_image_fails(drawn: np.ndarray, said: str, golden: Golden) -> None:
     with pytest.raises(pytest.fail.Exception, match=said):
         golden("never_written", drawn)

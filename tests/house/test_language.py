@@ -53,7 +53,7 @@ def test_names_say_what_a_value_is() -> None:
     assert [name for path in PYTHON for name in refused_names(path)] == []
 
 
-def test_prose_uses_no_old_word() -> None:
+def test_prose_uses_no_banned_word() -> None:
     assert [line for path in (*PYTHON, *PAGES) for line in refused_prose(path)] == []
 
 

@@ -28,31 +28,31 @@ def test_every_requirement_is_bounded_and_pinned_within_its_bounds(text: str) ->
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
 
 
-def test_every_bound_says_why() -> None:
+def test_every_bound_has_a_reason() -> None:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
     bounds = [line for line in lines if re.match(r'\s+"[a-z-]+(\[\w+\])?>=', line)]
     assert len(bounds) == len(REQUIRED)
     assert [line for line in bounds if "#" not in line] == []
 
 
-def test_torch_and_torchvision_are_pinned_as_the_pair_that_was_run() -> None:
+def test_torch_and_torchvision_are_pinned_as_the_tested_pair() -> None:
     assert (pins()["torch"], pins()["torchvision"]) == ("2.15.0", "0.29.2")
 
 
-def test_the_changelog_speaks_of_this_version() -> None:
+def test_changelog_has_the_current_version() -> None:
     headings = re.findall(r"^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     released = [heading for heading in headings if heading != "Unreleased"]
     assert released[0] == PROJECT["version"]
 
 
-def test_the_license_is_the_one_that_is_named() -> None:
+def test_license_matches_the_metadata() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert PROJECT["license"] == "Apache-2.0"
     assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
     assert text.rstrip().endswith("limitations under the License.")
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_package_has_a_py_typed_marker() -> None:
     assert (ROOT / "visattn" / "py.typed").exists()
 
 

@@ -26,20 +26,23 @@ TELLING = {
 
 def dangers(source: str) -> list[str]:
     """Return what in a source could run or fetch what a file of others says."""
-    found: list[str] = []
+    violations: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
-            found += [f"{node.lineno}: {told}" for told in call_dangers(node)]
+            violations += [f"{node.lineno}: {danger}" for danger in call_dangers(node)]
         elif isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             names = [f"{module}{alias.name}" for alias in node.names]
-            found += [
+            violations += [
                 f"{node.lineno}: import {name}"
                 for name in names
                 if name != "pickle.UnpicklingError"  # an exception, which reads nothing
-                and (name.split(".")[0] in RUNNING or any(name.startswith(one) for one in FETCHING))
+                and (
+                    name.split(".")[0] in RUNNING
+                    or any(name.startswith(prefix) for prefix in FETCHING)
+                )
             ]
-    return found
+    return violations
 
 
 def call_dangers(node: ast.Call) -> Iterator[str]:
@@ -73,11 +76,11 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def test_nothing_in_a_file_is_run_and_nothing_is_fetched() -> None:
-    found = {
+def test_no_module_executes_files_or_fetches_urls() -> None:
+    violations = {
         str(path.relative_to(ROOT)): dangers(path.read_text(encoding="utf-8")) for path in OURS
     }
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert {path: lines for path, lines in violations.items() if lines} == {}
 
 
 @pytest.mark.parametrize(
@@ -100,5 +103,5 @@ def test_nothing_in_a_file_is_run_and_nothing_is_fetched() -> None:
         "eval(text)",
     ],
 )
-def test_the_rules_see_what_they_are_for(line: str) -> None:
+def test_rules_detect_their_violations(line: str) -> None:
     assert dangers(line) != []

@@ -20,12 +20,12 @@ class Scaled:
         return self
 
 
-def test_functions_of_visattn_are_checked() -> None:
+def test_shapes_of_visattn_functions_are_checked() -> None:
     with pytest.raises(TypeCheckError, match="attention_correctness"):
         attention_correctness(torch.rand(2, 3, 5), torch.rand(2, 3, 7))
 
 
-def test_what_says_no_shape_is_left_alone_and_what_does_is_found() -> None:
+def test_functions_with_shapes_are_checked_and_others_are_unchanged() -> None:
     decorate = around_shapes(typechecker=checked)
 
     def plain(x: int, names: dict[str, list[int]]) -> str:
@@ -49,17 +49,17 @@ def test_what_says_no_shape_is_left_alone_and_what_does_is_found() -> None:
         Held(torch.ones(2), torch.ones(3))
 
 
-def test_self_may_be_said_and_the_rest_is_checked() -> None:
+def test_methods_with_a_self_type_are_checked() -> None:
     assert Scaled().by(torch.rand(2, 3), torch.rand(2, 3)).product.shape == (2, 3)
     with pytest.raises(TypeCheckError, match="parameter 'y'"):
         Scaled().by(torch.rand(2, 3), torch.rand(2, 5))
 
 
-def test_an_int_will_do_where_a_float_is_asked_for() -> None:
+def test_int_is_accepted_for_float() -> None:
     assert Scaled().by(torch.ones(1, 1), torch.ones(1, 1), 3).product.item() == 3
     with pytest.raises(TypeCheckError, match="parameter 'factor'"):
         Scaled().by(torch.ones(1, 1), torch.ones(1, 1), "3")  # pyright: ignore[reportArgumentType]
 
 
-def test_annotations_stay_as_they_were_written() -> None:
+def test_annotations_are_unchanged() -> None:
     assert Scaled.by.__annotations__["return"] is Self

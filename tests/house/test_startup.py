@@ -61,7 +61,7 @@ def test_import_visattn_loads_nothing_heavy() -> None:
     assert not HEAVY & set(done.stderr.split())
 
 
-def test_a_block_costs_torch_and_nothing_else() -> None:
+def test_importing_a_block_loads_torch_only() -> None:
     done = run(f"import sys, visattn.blocks.tap, visattn.functional; {REPORT}")
     assert done.returncode == 0, done.stderr
     assert not (HEAVY - {"torch", "numpy"}) & set(done.stderr.split())  # torch itself loads numpy
@@ -81,21 +81,21 @@ def imported(node: ast.AST) -> Iterator[str]:
             yield from imported(inner)
 
 
-def test_no_module_needs_itself_or_opencv_to_be_imported() -> None:
+def test_imports_are_acyclic_and_do_not_need_opencv() -> None:
     """Where imports run in no circle, any module can be the first."""
     needs = {name: {*imported(ast.parse(path.read_text()))} for name, path in MODULES.items()}
     assert [name for name, needed in needs.items() if "cv2" in needed] == []
     for name, needed in needs.items():
-        whole = {".".join(one.split(".")[:end]) for one in needed for end in range(1, 9)}
+        whole = {".".join(module.split(".")[:end]) for module in needed for end in range(1, 9)}
         needs[name] = {
-            one for one in whole & MODULES.keys() if not f"{name}.".startswith(f"{one}.")
+            module for module in whole & MODULES.keys() if not f"{name}.".startswith(f"{module}.")
         }
     order = list(TopologicalSorter(needs).static_order())  # an error that names the circle
     assert len(order) == len(MODULES) > 200
 
 
 @pytest.mark.slow
-def test_every_module_imports_first_and_without_opencv() -> None:
+def test_every_module_imports_alone_and_without_opencv() -> None:
     # On a bare machine opencv-python lacks its system libraries and cannot be imported; and what
     # only imports after something else has, fails for whoever needs it alone.
     program = """

@@ -61,7 +61,7 @@ def stubs() -> list[Path]:
     return sorted(PACKAGE.rglob("__init__.pyi"))
 
 
-def test_every_room_exports_what_its_stub_says() -> None:
+def test_every_package_exports_the_names_of_its_stub() -> None:
     for stub in stubs():
         name = ".".join(stub.parent.relative_to(PACKAGE.parent).parts)
         room = importlib.import_module(name)
@@ -69,19 +69,19 @@ def test_every_room_exports_what_its_stub_says() -> None:
         assert room.__all__, name
 
 
-def test_names_are_listed_before_they_are_loaded() -> None:
+def test_dir_lists_names_before_loading() -> None:
     assert {*visattn.__all__, "__version__"} <= set(dir(visattn))
 
 
-def test_a_name_is_looked_up_once() -> None:
+def test_names_are_cached_after_the_first_lookup() -> None:
     assert visattn.Geometry is vars(visattn)["Geometry"]
 
 
-def test_a_misspelt_name_gets_close_matches() -> None:
+def test_misspelled_name_gets_suggestions() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'overlai'; did you mean 'overlay'\?"):
         _ = visattn.overlai  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_foreign_name_gets_no_guess() -> None:
+def test_unrelated_name_gets_no_suggestion() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
         _ = visattn.zzz  # pyright: ignore[reportAttributeAccessIssue]

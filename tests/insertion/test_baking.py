@@ -28,9 +28,9 @@ def everything(model: nn.Module) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("baked", [False, True])
-def test_removing_leaves_nothing(baked: bool) -> None:
+def test_remove_restores_the_model(baked: bool) -> None:
     model, x = net(Scaled(16), Residual(24)), image()
-    model[3].register_forward_hook(lambda module, given, made: None)
+    model[3].register_forward_hook(lambda module, inputs, made: None)
     model[3].eval()
     before, output = everything(model), copy.deepcopy(model)(x)
     insert(model, "cbam", position="residual", example=x)
@@ -58,15 +58,15 @@ def changed() -> nn.Sequential:
     return model
 
 
-def test_fx_sees_baked_blocks_and_no_others() -> None:
+def test_fx_traces_baked_blocks_only() -> None:
     model, x = changed(), image()
     output = model(x)
     assert bake(model) == ["1.bn2", "3.bn2"]
     assert torch.equal(model(x), output)
     traced = torch.fx.symbolic_trace(model)
     assert torch.equal(traced(x), output)
-    seen = [node.target for node in traced.graph.nodes if "visattn" in str(node.target)]
-    assert seen == ["1.bn2.visattn", "3.bn2.visattn"]
+    targets = [node.target for node in traced.graph.nodes if "visattn" in str(node.target)]
+    assert targets == ["1.bn2.visattn", "3.bn2.visattn"]
     with record(traced) as maps:
         traced(x)
     assert len(maps.maps) == 4
@@ -74,7 +74,7 @@ def test_fx_sees_baked_blocks_and_no_others() -> None:
 
 @pytest.mark.parametrize("at", ["residual", "stage_end"])
 @pytest.mark.parametrize("baked", [False, True])
-def test_a_traced_model_computes_the_same_where_a_hook_is_met_too(at: str, baked: bool) -> None:
+def test_traced_model_matches_also_at_hooked_sites(at: str, baked: bool) -> None:
     model, x = residual_net().eval(), image()
     insert(model, "cbam", position=at, example=x, init="paper")
     output = model(x)
@@ -86,7 +86,7 @@ def test_a_traced_model_computes_the_same_where_a_hook_is_met_too(at: str, baked
     assert len(nodes) == (0 if at == "residual" and not baked else 2)  # a norm is one node
 
 
-def test_folding_norms_drops_hooks_and_keeps_what_is_baked() -> None:
+def test_batch_norm_folding_drops_hooks_and_keeps_baked_blocks() -> None:
     model, x = changed(), image()
     output = model(x)
     assert not torch.allclose(fuse(model)(x), output, atol=1e-4)
@@ -96,7 +96,7 @@ def test_folding_norms_drops_hooks_and_keeps_what_is_baked() -> None:
     torch.testing.assert_close(folded(x), output, rtol=1e-5, atol=1e-6)
 
 
-def test_checkpoints_from_before_load_after() -> None:
+def test_checkpoints_before_baking_load_after_it() -> None:
     model, x = changed(), image()
     output, state, plain = model(x), copy.deepcopy(model.state_dict()), residual_net().state_dict()
     baked = changed()
@@ -109,7 +109,7 @@ def test_checkpoints_from_before_load_after() -> None:
     assert all(".visattn.cbam" in key for key in missing)
 
 
-def test_checkpoints_from_after_load_before() -> None:
+def test_checkpoints_after_baking_load_before_it() -> None:
     model, baked, x = changed(), changed(), image()
     bake(baked)
     nn.init.zeros_(baked.get_parameter("1.bn2.host.weight"))
@@ -123,7 +123,7 @@ def test_checkpoints_from_after_load_before() -> None:
     assert torch.equal(twin(x), baked(x))
 
 
-def test_hosts_inside_hosts_keep_their_names() -> None:
+def test_nested_hosts_keep_their_names() -> None:
     model, baked, x = changed(), changed(), image()
     for each in (model, baked):
         insert(each, Doubled, position="stage_end", example=x)
@@ -134,7 +134,7 @@ def test_hosts_inside_hosts_keep_their_names() -> None:
     assert unbake_state_dict(baked.state_dict()).keys() == model.state_dict().keys()
 
 
-def test_a_baked_host_answers_for_itself() -> None:
+def test_baked_host_forwards_attributes() -> None:
     model = changed()
     bake(model)
     host: Any = model.get_submodule("1.bn2")
@@ -145,7 +145,7 @@ def test_a_baked_host_answers_for_itself() -> None:
     assert torch.equal(copy.deepcopy(model)(image()), model(image()))
 
 
-def test_a_shared_host_is_baked_wherever_it_stands() -> None:
+def test_shared_host_is_baked_everywhere() -> None:
     shared = nn.Conv2d(7, 7, 1)
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1), shared, nn.ReLU(), shared), image()
     insert(model, Doubled, position="1", example=x, init="paper")
@@ -157,7 +157,7 @@ def test_a_shared_host_is_baked_wherever_it_stands() -> None:
     assert model[1] is model[3] is shared
 
 
-def test_a_block_in_a_sequential_is_plain_already() -> None:
+def test_block_in_a_sequential_is_already_plain() -> None:
     model, x = nn.Sequential(nn.Sequential(nn.Conv2d(3, 7, 1))), image()
     insert(model, "se", position="0", example=x, init="paper")
     output, keys = model(x), list(model.state_dict())
@@ -166,7 +166,7 @@ def test_a_block_in_a_sequential_is_plain_already() -> None:
     assert torch.equal(torch.fx.symbolic_trace(model)(x), output)
 
 
-def test_a_baked_site_is_taken() -> None:
+def test_inserting_at_a_baked_site_is_refused() -> None:
     model = changed()
     bake(model)
     with pytest.raises(ValueError, match=r"1.bn2: it already has cbam"):

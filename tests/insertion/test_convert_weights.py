@@ -43,7 +43,9 @@ def stirred(theirs: nn.Module) -> nn.Module:
         ("cbam", CbamModule(32), {"pool_order": "mean_max", "bias": False}),
     ],
 )
-def test_timms_blocks(name: str, theirs: nn.Module, options: dict[str, Any]) -> None:
+def test_weights_of_timm_blocks_convert(
+    name: str, theirs: nn.Module, options: dict[str, Any]
+) -> None:
     x = features()
     ours = loaded(create_block(name, 32, **options), stirred(theirs))
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
@@ -69,7 +71,7 @@ class AuthorsCbam(nn.Module):
 
 
 @pytest.mark.parametrize("pool_order", ["max_mean", "mean_max"])
-def test_the_authors_cbam(pool_order: str) -> None:
+def test_weights_of_the_authors_cbam_convert(pool_order: str) -> None:
     x, theirs = features(), stirred(AuthorsCbam(32, 2))
     gates = {key: value for key, value in theirs.state_dict().items() if "Gate" in key}
     ours = create_block("cbam", 32, pool_order=pool_order).eval()
@@ -83,7 +85,7 @@ def eight_wide(channels: int) -> nn.Module:
 
 
 @pytest.mark.parametrize("init", ["paper", "identity"])
-def test_a_whole_network_of_timm(init: Init) -> None:
+def test_weights_of_a_whole_timm_network_convert(init: Init) -> None:
     cell: Any = Bottleneck  # their annotation asks for an instance
     plain = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32)).eval()
     attention = {"attn_layer": "se"}
@@ -95,11 +97,11 @@ def test_a_whole_network_of_timm(init: Init) -> None:
     assert str(plain.load_state_dict(convert_model_state_dict(state, plain))).startswith(
         "<All keys matched"
     )
-    ours, given = plain.double(), x.double()  # so many layers round single precision away
-    torch.testing.assert_close(ours(given), theirs.double()(given), rtol=1e-10, atol=1e-10)
+    ours, image = plain.double(), x.double()  # so many layers round single precision away
+    torch.testing.assert_close(ours(image), theirs.double()(image), rtol=1e-10, atol=1e-10)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatching_weights_are_refused() -> None:
     weights = SEModule(32, rd_channels=4).state_dict()
     with pytest.raises(
         ValueError, match=r"fc1.weight is \[4, 32, 1, 1\], and squeeze.weight of se is"
@@ -116,7 +118,7 @@ def test_what_does_not_fit_is_refused() -> None:
         convert_block_state_dict(weights, create_block("se", 32, reduction=8))
 
 
-def test_whole_networks_must_fit() -> None:
+def test_mismatching_networks_are_refused() -> None:
     model = residual_net()
     with pytest.raises(
         ValueError, match="nothing was inserted into this Sequential; call insert first"

@@ -29,7 +29,7 @@ class Attention(nn.Module):
         return values.transpose(2, 3).reshape(x.shape)
 
 
-def test_resnet_50_costs_what_is_published() -> None:
+def test_resnet_50_costs_match_the_published_values() -> None:
     model = hollow(resnet50).to("meta")
     x = torch.zeros(2, 3, 224, 224, device="meta")
     bare = summary(model, x)
@@ -41,7 +41,7 @@ def test_resnet_50_costs_what_is_published() -> None:
 @pytest.mark.parametrize(
     ("name", "total"), [("se", "4.0917"), ("cbam", "4.0956"), ("gc", "4.0972"), ("simam", "4.0892")]
 )
-def test_blocks_cost_what_is_published(name: str, total: str) -> None:
+def test_block_costs_match_the_published_values(name: str, total: str) -> None:
     extra = MACs()
     places = {256: (3, 56), 512: (4, 28), 1024: (6, 14), 2048: (3, 7)}
     for channels, (blocks, side) in places.items():
@@ -57,8 +57,8 @@ def test_blocks_cost_what_is_published(name: str, total: str) -> None:
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_attention_products_are_counted(fused: bool, device: str) -> None:
     x = torch.zeros(3, 10, 4, 7, device=device)
-    found = count_macs(Attention(fused=fused), x, {})[""]
-    assert found == MACs(attention=3 * 2 * (4 * 7) ** 2 * (5 + 5))
+    macs = count_macs(Attention(fused=fused), x, {})[""]
+    assert macs == MACs(attention=3 * 2 * (4 * 7) ** 2 * (5 + 5))
 
 
 def test_convolutions_and_gates_are_counted() -> None:
@@ -67,44 +67,44 @@ def test_convolutions_and_gates_are_counted() -> None:
     assert count_macs(up, x, {})[""] == MACs(weighted=2 * 6 * 5 * 7 * 2 * 9)
     grouped = nn.Conv2d(6, 4, 3, groups=2, padding=1)
     assert count_macs(grouped, x, {})[""] == MACs(weighted=2 * 4 * 5 * 7 * 3 * 9)
-    found = count_macs(SqueezeExcite(6, reduction=2), x, {})[""]
-    assert found == MACs(weighted=2 * 2 * 6 * 3, elementwise=2 * 6 * 5 * 7)
+    macs = count_macs(SqueezeExcite(6, reduction=2), x, {})[""]
+    assert macs == MACs(weighted=2 * 2 * 6 * 3, elementwise=2 * 6 * 5 * 7)
 
 
-def test_sites_and_the_rest_are_told_apart() -> None:
+def test_costs_of_sites_and_the_rest_are_separate() -> None:
     model, x = residual_net(), image()
     bare = summary(model, x)
     report = insert(model, ["se", Doubled], position="residual", example=x)
-    found = summary(model, x)
-    assert [(row.site, row.blocks, row.num_identity_scales) for row in found.rows] == [
+    table = summary(model, x)
+    assert [(row.site, row.blocks, row.num_identity_scales) for row in table.rows] == [
         ("", "", 0),
         ("1.bn2", "se + doubled", 2),
         ("3.bn2", "se + doubled", 2),
     ]
-    assert found.rows[0] == bare.rows[0]
-    assert found.rows[1].macs == MACs(weighted=2 * 16, elementwise=16 * 20 * 28)
-    assert found.num_parameters - bare.num_parameters == report.num_parameters
-    assert found.num_parameters == sum(p.numel() for p in model.parameters())
+    assert table.rows[0] == bare.rows[0]
+    assert table.rows[1].macs == MACs(weighted=2 * 16, elementwise=16 * 20 * 28)
+    assert table.num_parameters - bare.num_parameters == report.num_parameters
+    assert table.num_parameters == sum(p.numel() for p in model.parameters())
     bake(model)
-    assert summary(model, x) == found
+    assert summary(model, x) == table
 
 
-def test_blocks_that_a_model_was_built_with_are_rows_too() -> None:
+def test_built_in_blocks_are_rows() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 1), SqueezeExcite(8))
     assert [row.site for row in summary(model, image()).rows] == ["", "1"]
 
 
-def test_a_model_that_is_one_block_is_counted_once() -> None:
+def test_model_that_is_a_block_is_counted_once() -> None:
     block, x = SqueezeExcite(6, reduction=2), torch.zeros(2, 6, 5, 7)
-    found = summary(block, x)
-    rest, whole = found.rows
+    table = summary(block, x)
+    rest, whole = table.rows
     assert (rest.site, rest.num_parameters, rest.macs) == ("", 0, MACs())
     assert (whole.site, whole.blocks) == ("(the model)", "se")
-    assert found.macs == whole.macs == MACs(weighted=2 * 6 * 3, elementwise=6 * 5 * 7)
-    assert found.num_parameters == sum(p.numel() for p in block.parameters()) == 2 * 6 * 3 + 3 + 6
+    assert table.macs == whole.macs == MACs(weighted=2 * 6 * 3, elementwise=6 * 5 * 7)
+    assert table.num_parameters == sum(p.numel() for p in block.parameters()) == 2 * 6 * 3 + 3 + 6
 
 
-def test_a_table_says_what_it_counts() -> None:
+def test_table_names_its_units() -> None:
     text = str(summary(residual_net(), image()))
     assert "17,269 = 0.017 x 10^6 = 0.016 x 2^20; 0 of them are identity scales" in text
     assert "image: 3 x 20 x 28;" in text

@@ -25,7 +25,7 @@ def changed(name: str) -> nn.Module:
 @pytest.mark.compile
 @pytest.mark.parametrize("baked", [False, True])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_exported_with_any_batch_and_size(name: str, baked: bool) -> None:
+def test_exports_with_any_batch_and_size(name: str, baked: bool) -> None:
     model, x = changed(name), image()
     if baked:
         bake(model)
@@ -33,13 +33,13 @@ def test_exported_with_any_batch_and_size(name: str, baked: bool) -> None:
         model, (x,), dynamic_shapes=({0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC},)
     )
     larger = torch.randn(5, 3, 34, 22)
-    for given in (x, larger):
-        torch.testing.assert_close(program.module()(given), model(given), rtol=1e-5, atol=1e-6)
+    for inputs in (x, larger):
+        torch.testing.assert_close(program.module()(inputs), model(inputs), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("baked", [False, True])
-def test_compiled_as_one_graph(baked: bool) -> None:
+def test_compiles_as_one_graph(baked: bool) -> None:
     model, x = changed("cbam"), image()
     insert(model, "se", position="stage_end", example=x)
     if baked:
@@ -60,7 +60,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("alone")
-def test_parallel_training_is_the_same() -> None:
+def test_data_parallel_training_matches() -> None:
     models = residual_net(), residual_net()
     x = image()
     for model in models:

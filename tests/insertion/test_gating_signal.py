@@ -29,7 +29,7 @@ def gated() -> UNet:
     return model
 
 
-def test_the_gate_sees_the_signal_and_changes_nothing_at_first() -> None:
+def test_gate_receives_the_signal_and_starts_as_the_identity() -> None:
     torch.manual_seed(0)
     bare, x = UNet().eval(), image()
     model = copy.deepcopy(bare)
@@ -37,15 +37,15 @@ def test_the_gate_sees_the_signal_and_changes_nothing_at_first() -> None:
     assert torch.equal(model(x), bare(x))
     gate, second = model.get_submodule("skip2.visattn.gate"), bare.enc2(bare.pool(bare.enc1(x)))
     signal = bare.up2(bare.mid(bare.pool(second)))
-    with record(model) as seen:
+    with record(model) as recording:
         model(x)
     with record(gate) as expected:
         gate(second, signal)
-    assert torch.equal(seen.maps[0].values, expected.maps[0].values)
+    assert torch.equal(recording.maps[0].values, expected.maps[0].values)
     assert all(".visattn.gate" in key for key in model.state_dict() if key not in bare.state_dict())
 
 
-def test_each_block_learns_and_costs() -> None:
+def test_each_block_has_gradients_and_costs() -> None:
     model, x = gated(), image()
     model.train()(x).square().sum().backward()
     blocks = {name: p.grad for name, p in model.named_parameters() if ".visattn." in name}
@@ -53,7 +53,7 @@ def test_each_block_learns_and_costs() -> None:
     assert [row.blocks for row in summary(model, x).rows] == ["", "gate", "gate"]
 
 
-def test_a_copy_has_a_signal_of_its_own() -> None:
+def test_deepcopy_has_its_own_signal() -> None:
     model, x = gated(), image()
     output, file = model(x), io.BytesIO()
     torch.save(model, file)
@@ -66,7 +66,7 @@ def test_a_copy_has_a_signal_of_its_own() -> None:
         assert torch.equal(model(x), output)
 
 
-def test_removing_leaves_no_hook_and_baking_is_refused() -> None:
+def test_remove_leaves_no_hook_and_baking_is_refused() -> None:
     model, x = gated(), image()
     with pytest.raises(ValueError, match="gate after skip2 takes a signal from up2"):
         bake(model)
@@ -77,13 +77,13 @@ def test_removing_leaves_no_hook_and_baking_is_refused() -> None:
 
 
 @pytest.mark.compile
-def test_export_takes_the_signal_along() -> None:
+def test_export_includes_the_signal() -> None:
     model, x = gated(), image()
     program = torch.export.export(model, (x,))
     torch.testing.assert_close(program.module()(x), model(x), rtol=1e-5, atol=1e-6)
 
 
-def test_a_signal_that_cannot_be_is_refused() -> None:
+def test_invalid_signals_are_refused() -> None:
     model, x = UNet().eval(), image()
     keys = list(model.state_dict())
     for at, block, signal, said in (
@@ -107,7 +107,7 @@ def test_a_signal_that_cannot_be_is_refused() -> None:
         assert [name for name, part in model.named_modules() if part._forward_hooks] == []
 
 
-def test_a_signal_of_other_proportions_is_refused() -> None:
+def test_signal_of_another_aspect_ratio_is_refused() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.AdaptiveAvgPool2d((3, 28)), nn.Identity())
     model.append(nn.Upsample((20, 28)))
     with pytest.raises(
@@ -116,7 +116,7 @@ def test_a_signal_of_other_proportions_is_refused() -> None:
         insert(model, "gate", position="3", signal="1", example=image())
 
 
-def test_a_part_of_a_model_has_no_signal() -> None:
+def test_submodule_alone_has_no_signal() -> None:
     model = gated()
     with pytest.raises(RuntimeError, match="up1 must run before it, in the same forward pass"):
         model.skip1(torch.zeros(1, 5, 20, 28))

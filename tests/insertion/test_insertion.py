@@ -37,7 +37,7 @@ def grads(model: nn.Module, part: str) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_an_identity_changes_no_bit(name: str) -> None:
+def test_identity_initialization_is_bit_exact(name: str) -> None:
     model = timm.create_model(f"test_{name}").eval()
     x = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
@@ -47,7 +47,7 @@ def test_an_identity_changes_no_bit(name: str) -> None:
     assert report.num_identity_scales == len(report.sites) > 0
 
 
-def test_an_identity_changes_no_bit_of_resnet_18_in_training() -> None:
+def test_identity_initialization_is_bit_exact_for_resnet_18_in_training() -> None:
     model, x = resnet18(), torch.randn(2, 3, 64, 64)
     bare = copy.deepcopy(model)
     report = insert(model, "cbam", position="residual", example=x)
@@ -58,7 +58,7 @@ def test_an_identity_changes_no_bit_of_resnet_18_in_training() -> None:
     assert all(torch.equal(model.state_dict()[key], value) for key, value in bare_state.items())
 
 
-def test_paper_stands_as_published() -> None:
+def test_paper_initialization_adds_no_identity_scale() -> None:
     bare, x = net(Residual(16), nn.Identity()).eval(), image()
     model = copy.deepcopy(bare)
     report = insert(model, Doubled, position="1.bn2", example=x, init="paper")
@@ -74,7 +74,7 @@ def test_paper_stands_as_published() -> None:
 
 
 @pytest.mark.parametrize("name", ["se", "cbam", "coordinate", "simam", "gc", "nonlocal", "botnet"])
-def test_all_learns_by_the_second_step(name: str) -> None:
+def test_every_parameter_changes_by_the_second_step(name: str) -> None:
     model, x = residual_net(), image()
     # A norm over two units gives always the same, and a single unit may never be above zero.
     options: dict[str, Any] = {"reduction": 2} if name in ("se", "cbam", "gc") else {}
@@ -90,7 +90,7 @@ def test_all_learns_by_the_second_step(name: str) -> None:
     assert {key.rpartition(".visattn.")[2] for key in still} <= {"gc.score.bias"}
 
 
-def test_plain_checkpoints_load_and_states_go_round() -> None:
+def test_plain_checkpoints_load_and_state_dicts_roundtrip() -> None:
     plain, model, x = residual_net(), residual_net(), image()
     insert(model, "se", position="residual", example=x)
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
@@ -105,7 +105,7 @@ def test_plain_checkpoints_load_and_states_go_round() -> None:
     assert torch.equal(other.eval()(x), model.eval()(x))
 
 
-def test_a_copy_uses_its_own_blocks() -> None:
+def test_deepcopy_uses_its_own_blocks() -> None:
     model, x = residual_net().eval(), image()
     insert(model, Doubled, position="residual", example=x, init="paper")
     twin = copy.deepcopy(model)
@@ -116,20 +116,20 @@ def test_a_copy_uses_its_own_blocks() -> None:
     assert not model.get_parameter("1.bn2.visattn.doubled.weight").any()
 
 
-def test_the_model_is_left_in_its_modes() -> None:
+def test_training_modes_are_unchanged() -> None:
     model, x = residual_net(), image()
     model[1].eval()
     flags = {name: module.training for name, module in model.named_modules()}
     state = {key: value.clone() for key, value in model.state_dict().items()}
     insert(model, "cbam", position="residual", example=x)
-    found = {name: module.training for name, module in model.named_modules()}
-    assert {name: found[name] for name in flags} == flags
-    assert not found["1.bn2.visattn"]
-    assert found["3.bn2.visattn.cbam.norm"]
+    modes = {name: module.training for name, module in model.named_modules()}
+    assert {name: modes[name] for name in flags} == flags
+    assert not modes["1.bn2.visattn"]
+    assert modes["3.bn2.visattn.cbam.norm"]
     assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
 
 
-def test_channels_may_come_last() -> None:
+def test_channels_last_modules_are_supported() -> None:
     model, x = net(Scaled(16), Scaled(24)).eval(), image()
     before = model(x)
     report = insert(model, "se", position="residual", example=x)
@@ -142,7 +142,7 @@ def test_channels_may_come_last() -> None:
     assert model.get_parameter("1.conv.visattn.doubled.weight").shape == (16,)
 
 
-def test_a_sequential_runs_its_block_once() -> None:
+def test_block_in_a_sequential_runs_once() -> None:
     model, x = nn.Sequential(nn.Sequential(nn.Conv2d(3, 7, 1), nn.ReLU())), image()
     before = model(x)
     insert(model, Doubled, position="0", example=x, init="paper")
@@ -150,7 +150,7 @@ def test_a_sequential_runs_its_block_once() -> None:
     assert list(dict(model[0].named_children())) == ["0", "1", "visattn"]
 
 
-def test_several_blocks_stand_in_a_row() -> None:
+def test_several_blocks_are_applied_in_order() -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1)), image()
     before = model(x)
     plus = partial(create_block, "se", reduction=2)
@@ -161,7 +161,7 @@ def test_several_blocks_stand_in_a_row() -> None:
     torch.testing.assert_close(model(x), 2 * block(2 * before))
 
 
-def test_a_shared_module_shares_its_block() -> None:
+def test_shared_module_shares_its_block() -> None:
     shared = nn.Conv2d(7, 7, 1)
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1), shared, nn.ReLU(), shared), image()
     insert(model, Doubled, position="1", example=x, init="paper")
@@ -170,7 +170,7 @@ def test_a_shared_module_shares_its_block() -> None:
     assert torch.equal(model(x), 2 * nn.Conv2d.forward(shared, middle))
 
 
-def test_checkpointed_blocks_learn_the_same() -> None:
+def test_gradient_checkpointing_has_equal_gradients() -> None:
     plain, checkpointed, x = residual_net(), residual_net(checkpointed=True), image()
     for model in (plain, checkpointed):
         torch.manual_seed(3)
@@ -183,14 +183,14 @@ def test_checkpointed_blocks_learn_the_same() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_blocks_take_the_precision_of_the_model(dtype: torch.dtype) -> None:
+def test_blocks_have_the_dtype_of_the_model(dtype: torch.dtype) -> None:
     model, x = residual_net().to(dtype), image().to(dtype)
     insert(model, "se", position="residual", example=x)
     assert {p.dtype for p in model.parameters()} == {dtype}
     assert model(x).dtype == dtype
 
 
-def test_autocast_keeps_what_flows() -> None:
+def test_identity_initialization_is_exact_under_autocast() -> None:
     model, x = residual_net().eval(), image()
     with torch.autocast("cpu", torch.bfloat16):
         before = model(x)
@@ -198,18 +198,18 @@ def test_autocast_keeps_what_flows() -> None:
         assert torch.equal(model(x), before)
 
 
-def test_maps_of_inserted_blocks_are_seen() -> None:
+def test_maps_of_inserted_blocks_are_recorded() -> None:
     model, x = residual_net(), image()
     insert(model, "cbam", position="residual", example=x)
-    with record(model) as seen:
+    with record(model) as recording:
         model(x)
-    assert [(m.site, tuple(m.values.shape)) for m in seen.maps[:2]] == [
+    assert [(m.site, tuple(m.values.shape)) for m in recording.maps[:2]] == [
         ("1.bn2.visattn.cbam.channel_tap", (2, 16)),
         ("1.bn2.visattn.cbam.spatial_tap", (2, 20, 28)),
     ]
 
 
-def test_a_report_is_short() -> None:
+def test_report_is_short() -> None:
     report = insert(residual_net(), "se", position="residual", example=image(), reduction=8)
     assert str(report).splitlines() == [
         "se at 2 sites: 255 parameters, 2 of which are identity scales",
@@ -229,21 +229,21 @@ def test_a_report_is_short() -> None:
         (lambda channels: channels, "must return a module for 16 channels, got int"),
     ],
 )
-def test_a_block_is_made_anew_for_each_site(recipe: BlockSpec, reason: str) -> None:
+def test_each_site_has_a_new_block(recipe: BlockSpec, reason: str) -> None:
     model = residual_net()
     with pytest.raises(TypeError, match=reason):
         insert(model, recipe, position="residual", example=image())
     assert not any("visattn" in key for key in model.state_dict())
 
 
-def test_a_block_that_changes_the_shape_is_refused() -> None:
+def test_shape_changing_block_is_refused() -> None:
     model = residual_net()
     with pytest.raises(ValueError, match=r"must preserve the shape .* Conv2d after 1.bn2 returned"):
         insert(model, lambda c: nn.Conv2d(c, c, 3), position="residual", example=image())
     assert not any("visattn" in key for key in model.state_dict())
 
 
-def test_a_shape_is_no_example() -> None:
+def test_shape_instead_of_an_example_is_refused() -> None:
     with pytest.raises(TypeError, match=r"must be an input tensor .*, got \(1, 3, 20, 28\)"):
         insert(residual_net(), "se", position="residual", example=(1, 3, 20, 28))
 
@@ -265,7 +265,7 @@ def compiled() -> nn.Module:
         ),
     ],
 )
-def test_what_does_not_run_its_modules_is_refused(
+def test_models_that_bypass_their_modules_are_refused(
     wrapped: Callable[[], nn.Module], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
@@ -273,13 +273,13 @@ def test_what_does_not_run_its_modules_is_refused(
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # what is tested is on its way out
-def test_a_scripted_model_is_refused() -> None:
+def test_scripted_model_is_refused() -> None:
     scripted = cast("nn.Module", torch.jit.trace(nn.Conv2d(3, 3, 1), image()))
     with pytest.raises(ValueError, match="1 is scripted or traced"):
         insert(nn.Sequential(nn.ReLU(), scripted), "se", position="0", example=image())
 
 
-def test_options_are_for_every_block() -> None:
+def test_options_must_be_valid_for_every_block() -> None:
     model, x = residual_net(), image()
     with pytest.raises(ValueError, match="eca has no argument reduction"):
         insert(model, ["se", "eca"], position="residual", example=x, reduction=4)

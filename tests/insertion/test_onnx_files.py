@@ -34,13 +34,13 @@ def written(model: nn.Module, path: Path) -> Any:
 
 
 def computed(session: Any, x: Tensor) -> np.ndarray:
-    [given] = session.get_inputs()
-    [made] = session.run(None, {given.name: x.numpy()})
+    [model_input] = session.get_inputs()
+    [made] = session.run(None, {model_input.name: x.numpy()})
     return made
 
 
 @pytest.mark.parametrize("name", ["se", "eca", "cbam", "coordinate", "gc"])
-def test_a_baked_model_becomes_a_file_for_any_batch_and_size(name: str, tmp_path: Path) -> None:
+def test_baked_model_exports_to_onnx_for_any_batch_and_size(name: str, tmp_path: Path) -> None:
     model, plain = residual_net().eval(), residual_net().eval()
     insert(model, name, position="residual", example=image(), init="paper")
     for key, parameter in model.named_parameters():

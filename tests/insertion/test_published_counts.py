@@ -81,17 +81,17 @@ FACTORIES: dict[str, Callable[[int], nn.Module]] = {
         (resnet18, 11_689_512, RESNET_18, 11_712_503),
     ],
 )
-def test_every_residual_branch(
+def test_parameter_counts_with_a_block_per_residual_branch(
     backbone: Callable[[], nn.Module], bare: int, counts: dict[str, int], bam: int
 ) -> None:
     model = hollow(backbone)
     assert parameters(model) == bare
-    seen = trace_model(model, IMAGE)
-    branches = [site.channels for site in select_sites(model, seen, "residual").sites]
+    trace = trace_model(model, IMAGE)
+    branches = [site.channels for site in select_sites(model, trace, "residual").sites]
     for name, count in counts.items():
         sizes = {width: parameters(made(name, width)) for width in set(branches)}
         assert (name, bare + sum(sizes[width] for width in branches)) == (name, count)
-    ends = [site.channels for site in select_sites(model, seen, "stage_end", (1, 2, 3)).sites]
+    ends = [site.channels for site in select_sites(model, trace, "stage_end", (1, 2, 3)).sites]
     assert bare + sum(parameters(made("bam", width)) for width in ends) == bam
 
 
@@ -104,18 +104,18 @@ def test_every_residual_branch(
         (resnet18, [3] * 2 + [5] * 6, 36),
     ],
 )
-def test_windows_of_eca_follow_the_widths_of_the_stages(
+def test_eca_kernel_sizes_follow_the_stage_widths(
     backbone: Callable[[], nn.Module], windows: list[int], added: int
 ) -> None:
     model = hollow(backbone)
     bare = parameters(model)
     report = insert(model, "eca", position="residual", example=IMAGE, init="paper")
-    found = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
-    assert found == windows
+    counts = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
+    assert counts == windows
     assert parameters(model) - bare == report.num_parameters == added
 
 
-def test_windows_of_eca_may_be_those_that_were_released() -> None:
+def test_eca_kernel_sizes_may_be_the_released_ones() -> None:
     model = hollow(resnet50)
     for stage, kernel in enumerate(RELEASED.values(), 1):
         insert(
@@ -127,12 +127,12 @@ def test_windows_of_eca_may_be_those_that_were_released() -> None:
             init="paper",
             kernel_size=kernel,
         )
-    found = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
-    assert found == [3] * 3 + [5] * 4 + [5] * 6 + [7] * 3
+    counts = [p.numel() for name, p in model.named_parameters() if ".visattn." in name]
+    assert counts == [3] * 3 + [5] * 4 + [5] * 6 + [7] * 3
     assert parameters(model) == RESNET_50["eca as released"]
 
 
-def test_the_whole_model_counts_what_was_published() -> None:
+def test_total_parameter_counts_match_the_papers() -> None:
     model = hollow(resnet50)
     report = insert(model, "cbam", position="residual", example=IMAGE, init="paper")
     assert parameters(model) == 28_089_624
@@ -140,7 +140,7 @@ def test_the_whole_model_counts_what_was_published() -> None:
     assert report.num_identity_scales == 0
 
 
-def test_identity_scales_are_counted_apart() -> None:
+def test_identity_scales_are_counted_separately() -> None:
     model = hollow(resnet18)
     report = insert(model, "se", position="residual", example=IMAGE)
     assert report.num_identity_scales == 8

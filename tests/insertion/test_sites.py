@@ -28,44 +28,44 @@ from visattn.insertion.tracer import trace_model
 IMAGE = torch.zeros(1, 3, 64, 64)
 
 
-def names(found: Iterable[Site]) -> list[str]:
-    return [site.name for site in found]
+def names(sites: Iterable[Site]) -> list[str]:
+    return [site.name for site in sites]
 
 
 @pytest.mark.parametrize(
     ("name", "count", "first"),
     [("regnety_002", 13, "s1.b1.conv3"), ("mobilenetv2_100", 10, "blocks.1.1.bn3")],
 )
-def test_residual_branches_of_timm(name: str, count: int, first: str) -> None:
+def test_residual_sites_of_timm_models(name: str, count: int, first: str) -> None:
     model = hollow(partial(timm.create_model, name))
     found = select_sites(model, trace_model(model, IMAGE), "residual").sites
     assert (len(found), found[0].name) == (count, first)
 
 
-def test_words_on_resnet_50() -> None:
+def test_positions_on_resnet_50() -> None:
     model = hollow(resnet50)
-    seen = trace_model(model, IMAGE)
-    ends = select_sites(model, seen, "stage_end", (1, 2, 3)).sites
+    trace = trace_model(model, IMAGE)
+    ends = select_sites(model, trace, "stage_end", (1, 2, 3)).sites
     assert [(s.name, s.channels, s.grid, s.stage) for s in ends] == [
         ("layer1", 256, (16, 16), 1),
         ("layer2", 512, (8, 8), 2),
         ("layer3", 1024, (4, 4), 3),
     ]
-    branches = names(select_sites(model, seen, "residual", (1, 4)).sites)
+    branches = names(select_sites(model, trace, "residual", (1, 4)).sites)
     assert branches == [f"layer{stage}.{block}.bn3" for stage in (1, 4) for block in range(3)]
 
 
-def test_words_on_mobilenet_v2() -> None:
+def test_positions_on_mobilenet_v2() -> None:
     model = hollow(mobilenet_v2)
-    seen = trace_model(model, IMAGE)
-    ends = names(select_sites(model, seen, "stage_end").sites)
+    trace = trace_model(model, IMAGE)
+    ends = names(select_sites(model, trace, "stage_end").sites)
     assert ends == [f"features.{n}" for n in (1, 3, 6, 13, 17)]
-    branches = select_sites(model, seen, "residual").sites
+    branches = select_sites(model, trace, "residual").sites
     assert branches[0].name == "features.3.conv"
     assert [site.channels for site in branches] == [24, 32, 32, 64, 64, 64, 96, 96, 160, 160]
 
 
-def test_stages_without_residual_branches_end_where_features_shrink() -> None:
+def test_stages_without_residual_branches_end_at_downsampling() -> None:
     plain, dense = hollow(partial(vgg11_bn, init_weights=False)), hollow(densenet121)
     ends = names(select_sites(plain, trace_model(plain, IMAGE), "stage_end").sites)
     assert ends == [f"features.{n}" for n in (2, 6, 13, 20, 27)]
@@ -87,7 +87,7 @@ def test_stages_without_residual_branches_end_where_features_shrink() -> None:
         (lambda name, module: isinstance(module, Residual), ["1", "3"]),
     ],
 )
-def test_sites_are_named(at: Position, expected: list[str]) -> None:
+def test_sites_by_name(at: Position, expected: list[str]) -> None:
     report = insert(residual_net(), "simam", position=at, example=image())
     assert names(report.sites) == expected
 
@@ -103,19 +103,19 @@ def test_sites_are_named(at: Position, expected: list[str]) -> None:
         ("5", "after 5: it returns \\[2, 24\\], but a block needs features"),
     ],
 )
-def test_no_site_is_an_error(at: Position, reason: str) -> None:
+def test_no_matching_site_is_an_error(at: Position, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         insert(residual_net(), "se", position=at, example=image())
 
 
-def test_stages_that_are_not_there_are_named() -> None:
+def test_missing_stages_are_named() -> None:
     with pytest.raises(ValueError, match=r"\(1: 20 x 28, 2: 10 x 14\), got \[3\]"):
         insert(residual_net(), "se", position="residual", stages=[3], example=image())
     with pytest.raises(ValueError, match="no site for position='0' in stages"):
         insert(residual_net(), "se", position="0", stages=[2], example=image())
 
 
-def test_each_stage_may_get_a_block_of_its_own() -> None:
+def test_stages_may_have_different_blocks() -> None:
     model, x = residual_net(), image()
     for stage, name in ((1, "se"), (2, "cbam")):
         report = insert(model, name, position="residual", stages=[stage], example=x)
@@ -126,13 +126,13 @@ def test_each_stage_may_get_a_block_of_its_own() -> None:
         insert(model, "se", position=["1", "5"], stages=[1], example=x)
 
 
-def test_a_head_of_convolutions_is_no_stage() -> None:
+def test_convolutional_head_is_not_a_stage() -> None:
     body = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4))
     model = nn.Sequential(body, nn.Conv2d(5, 7, (5, 7)))  # as timm's VGG
     assert names(insert(model, "se", position="stage_end", example=image()).sites) == ["0.1"]
 
 
-def test_words_need_what_they_name() -> None:
+def test_positions_without_sites_are_refused() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU())
     with pytest.raises(ValueError, match="no module's output is the residual branch"):
         insert(model, "se", position="residual", example=image())
@@ -149,7 +149,7 @@ def test_words_need_what_they_name() -> None:
         (nn.Sequential(Pair(), First()), "1.0: it returns a tuple"),
     ],
 )
-def test_modules_that_cannot_be_hosts_are_refused(host: nn.Module, reason: str) -> None:
+def test_unsuitable_hosts_are_refused(host: nn.Module, reason: str) -> None:
     at = reason.partition(":")[0]
     model, x = net(host, nn.Identity()), image()
     if isinstance(host, Dense):
@@ -158,14 +158,14 @@ def test_modules_that_cannot_be_hosts_are_refused(host: nn.Module, reason: str) 
         insert(model, "se", position=at, example=x)
 
 
-def test_a_module_with_two_widths_is_refused() -> None:
+def test_module_with_varying_channels_is_refused() -> None:
     relu = nn.ReLU()
     model = nn.Sequential(nn.Conv2d(3, 5, 1), relu, nn.Conv2d(5, 7, 1), relu)
     with pytest.raises(ValueError, match=r"1: it runs 2 times with \[5, 7\] channels"):
         insert(model, "se", position="1", example=image())
 
 
-def test_a_module_that_loops_over_its_children_is_found_out() -> None:
+def test_module_that_iterates_over_its_children_is_refused() -> None:
     model, x = net(Loop(16), nn.Identity()), image()
     before, keys = model(x), list(model.state_dict())
     with pytest.raises(ValueError, match="1: it ran 1 times, the block 2 times"):
@@ -174,7 +174,7 @@ def test_a_module_that_loops_over_its_children_is_found_out() -> None:
     assert torch.equal(model(x), before)
 
 
-def test_channels_that_cannot_be_told_are_an_error() -> None:
+def test_ambiguous_channel_axis_is_refused() -> None:
     class Turned(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.reshape(x.shape)
@@ -185,7 +185,7 @@ def test_channels_that_cannot_be_told_are_an_error() -> None:
     assert insert(model, "se", position="1", example=torch.zeros(1, 3, 8, 9)).sites[0].channels == 8
 
 
-def test_a_second_block_at_a_site_is_refused() -> None:
+def test_second_block_at_a_site_is_refused() -> None:
     model, x = residual_net(), image()
     insert(model, "se", position="residual", example=x)
     with pytest.raises(ValueError, match=r"1.bn2: it already has se; remove\(model\)"):

@@ -102,7 +102,7 @@ INCEPTION = ["Conv2d_2b_3x3", "Conv2d_4a_3x3", "Mixed_5d", "Mixed_6e", "Mixed_7c
 BLOCKS = [f"blocks.{n}" for n in (0, 1, 2, 4, 6)]
 
 
-def test_stages_of_networks_end_where_their_authors_end_them() -> None:
+def test_stage_ends_match_the_architectures() -> None:
     for model, x, expected in (
         (timms("efficientnet_b0"), IMAGE, BLOCKS),
         (timms("mobilenetv3_large_100"), IMAGE, BLOCKS),
@@ -119,7 +119,7 @@ def test_stages_of_networks_end_where_their_authors_end_them() -> None:
         assert ends(model, x) == expected
 
 
-def test_a_u_net_has_an_encoder_a_bottleneck_and_a_decoder() -> None:
+def test_unet_has_encoder_bottleneck_and_decoder_stages() -> None:
     levels = ["enc1 encoder", "enc2 encoder", "mid bottleneck", "dec2 decoder", "dec1 decoder"]
     assert ends(UNet(), image()) == levels
     wrapped = nn.Sequential(UNet(), nn.Softmax(1))
@@ -133,7 +133,7 @@ def test_a_u_net_has_an_encoder_a_bottleneck_and_a_decoder() -> None:
     ]
 
 
-def test_levels_of_one_size_are_chosen_apart() -> None:
+def test_stages_of_equal_size_are_selected_separately() -> None:
     model, x = UNet(), image()
     report = insert(model, "se", position="stage_end", stages=(2, 4), example=x, reduction=2)
     assert [str(site) for site in report.sites] == [
@@ -145,7 +145,7 @@ def test_levels_of_one_size_are_chosen_apart() -> None:
         insert(model, "se", position="residual", stages=[6], example=x)
 
 
-def test_a_stage_without_a_module_of_its_own_lists_the_candidates() -> None:
+def test_stage_without_a_final_module_lists_candidates() -> None:
     listed = r"stem 7 x 20 x 28, conv 7 x 20 x 28 \(3 runs\)$"
     for residual, said in (
         (True, "stage 1, of 20 x 28 features, ends with a function"),
@@ -159,7 +159,7 @@ def test_a_stage_without_a_module_of_its_own_lists_the_candidates() -> None:
         ends(timms("hrnet_w18_small"))
 
 
-def test_a_function_after_the_last_module_is_said() -> None:
+def test_function_after_the_last_module_is_reported() -> None:
     report = insert(Tail(), "simam", position="stage_end", example=image())
     assert [site.name for site in report.sites] == ["conv1", "conv2"]
     assert report.notes[0] == (
@@ -170,7 +170,7 @@ def test_a_function_after_the_last_module_is_said() -> None:
 
 
 @pytest.mark.parametrize("at", ["*", lambda name, module: True])
-def test_what_returns_no_feature_map_is_skipped_and_said(
+def test_modules_without_a_feature_map_are_skipped_and_reported(
     at: str | Callable[[str, nn.Module], bool],
 ) -> None:
     model, x = (
@@ -193,7 +193,7 @@ def test_what_returns_no_feature_map_is_skipped_and_said(
         insert(model, "simam", position="[45]", example=x)
 
 
-def test_an_identity_changes_no_bit_at_any_stage() -> None:
+def test_identity_initialization_is_bit_exact_at_any_stage() -> None:
     models = [UNet(), TimmUNet("test_resnet"), Tail(), timm.create_model("test_efficientnet")]
     for model in models:
         x = image() if isinstance(model, (UNet, Tail)) else torch.randn(1, 3, 64, 96)

@@ -11,7 +11,7 @@ def cells(rows: int, columns: int) -> torch.Tensor:
     return images.unfold(2, 7, 7).unfold(3, 11, 11).movedim((4, 5), (2, 3)).flatten(1, 3)
 
 
-def test_aligned_grids_are_told_from_misaligned_ones() -> None:
+def test_aligned_and_misaligned_grids_are_distinguished() -> None:
     for rows, columns in ((2, 2), (2, 3), (3, 5), (8, 8), (13, 17)):
         upright = cells(rows, columns)
         assert grid_alignment(upright).aligned

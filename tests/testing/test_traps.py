@@ -127,21 +127,21 @@ TRAPS: list[tuple[str, Make, str]] = [
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # a hidden layer of none
 @pytest.mark.parametrize(("check", "make", "said"), TRAPS)
-def test_a_trap_is_caught(check: str, make: Make, said: str) -> None:
+def test_every_trap_is_caught(check: str, make: Make, said: str) -> None:
     finding = run_check(BlockUnderTest("trap", make), check)
     assert not finding.passed, finding.details
     assert re.match(said, finding.details), finding.details
 
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check not in TRACED])
-def test_what_does_nothing_wrong_passes(check: str) -> None:
+def test_correct_blocks_pass(check: str) -> None:
     finding = run_check(BlockUnderTest("sigmoid", lambda _: nn.SiLU()), check)
     assert finding.passed, finding.details
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("check", TRACED)
-def test_what_cannot_be_traced_is_caught(check: str) -> None:
+def test_untraceable_blocks_are_caught(check: str) -> None:
     def branching(_: nn.Module, x: Tensor) -> Tensor:
         return x * 2 if x.sum() > 1 else x
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_traced_is_caught(check: str) -> None:
     assert caught == (check != "fx")  # to fx an inserted block is one node
 
 
-def test_a_refusal_in_words_is_no_failure() -> None:
+def test_documented_refusal_is_not_a_failure() -> None:
     def refusing(_: nn.Module, x: Tensor) -> Tensor:
         if len(x) == 1:
             raise ValueError("needs a batch of at least 2 to train, got 1")
@@ -167,7 +167,7 @@ def test_a_refusal_in_words_is_no_failure() -> None:
     ]
 
 
-def test_a_layer_norm_over_two_channels_is_no_gate() -> None:
+def test_layer_norm_over_two_channels_fails_the_gate_check() -> None:
     """It tells the sign of a difference and nothing else; over four it does."""
 
     def normed(channels: int, hidden: int) -> nn.Module:
@@ -188,28 +188,28 @@ def test_a_layer_norm_over_two_channels_is_no_gate() -> None:
     assert four.passed
 
 
-def test_sizes_can_be_those_that_a_block_takes() -> None:
+def test_input_sizes_are_configurable() -> None:
     def eighths(_: nn.Module, x: Tensor) -> Tensor:
         if x.shape[2] % 8 or x.shape[3] % 8:
             raise ValueError(f"sides must be multiples of 8, got {list(x.shape[2:])}")
         return x * x.sigmoid()
 
     subject = BlockUnderTest("eighths", of(eighths), size=(8, 16))
-    found = run_checks(subject, [check for check in CHECKS if check not in TRACED])
-    failed = {check for check, finding in found.items() if not finding.passed}
+    results = run_checks(subject, [check for check in CHECKS if check not in TRACED])
+    failed = {check for check, finding in results.items() if not finding.passed}
     assert failed == {"shape"}
 
 
-def test_tables_can_be_read() -> None:
-    found = run_checks(
+def test_result_tables_are_formatted() -> None:
+    results = run_checks(
         BlockUnderTest("norm", nn.BatchNorm2d, widths=(4,)), ["shape", "batch 1", "depends"]
     )
-    assert format_results(found).splitlines()[0] == "shape   ok    32x32 20x33 7x7 5x3 1x9 1x1"
-    assert [line[:12] for line in format_results(found).splitlines()[1:]] == [
+    assert format_results(results).splitlines()[0] == "shape   ok    32x32 20x33 7x7 5x3 1x9 1x1"
+    assert [line[:12] for line in format_results(results).splitlines()[1:]] == [
         "batch 1 FAIL",
         "depends FAIL",
     ]
-    table = format_table({"norm": found, "other": {"shape": found["shape"]}})
+    table = format_table({"norm": results, "other": {"shape": results["shape"]}})
     assert table.splitlines()[:4] == [
         "| block | shape | batch 1 | depends |",
         "|---|---|---|---|",

@@ -127,7 +127,7 @@ def test_finished_runs_are_not_repeated(
     assert "| se |" not in capsys.readouterr().out
 
 
-def test_a_comparison_from_end_to_end(
+def test_comparison_end_to_end(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "runs.jsonl"
@@ -143,7 +143,7 @@ def test_a_comparison_from_end_to_end(
     assert "| se:reduction=2 | " in capsys.readouterr().out
 
 
-def test_transformers_compared_from_end_to_end(config: Path, tmp_path: Path) -> None:
+def test_comparison_of_transformers_end_to_end(config: Path, tmp_path: Path) -> None:
     recipe = yaml.safe_load(config.read_text())
     recipe["model"]["init_args"]["classifier"] = {
         "class_path": "VisionTransformer",

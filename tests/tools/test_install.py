@@ -32,7 +32,7 @@ def environment(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def test_an_old_python_is_told_what_to_do(
+def test_old_python_is_refused_with_instructions(
     installer: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 13))
@@ -40,11 +40,11 @@ def test_an_old_python_is_told_what_to_do(
     assert "make PYTHON=python3.11" in installer.too_old()
 
 
-def test_this_python_will_do(installer: ModuleType) -> None:
+def test_current_python_is_accepted(installer: ModuleType) -> None:
     assert installer.too_old() == ""
 
 
-def test_an_incomplete_checkout_is_named(
+def test_incomplete_checkout_is_reported(
     installer: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(installer, "ROOT", tmp_path)
@@ -52,19 +52,19 @@ def test_an_incomplete_checkout_is_named(
     assert "constraints.txt is missing" in installer.not_a_checkout()
 
 
-def test_a_whole_environment_is_gone_on_from(
+def test_complete_environment_is_reused(
     installer: ModuleType, environment: Callable[[str], Path]
 ) -> None:
     assert installer.usable(environment("exit 0"))
 
 
-def test_an_environment_without_pip_is_built_anew(
+def test_environment_without_pip_is_rebuilt(
     installer: ModuleType, environment: Callable[[str], Path]
 ) -> None:
     assert not installer.usable(environment("exit 1"))
 
 
-def test_an_install_cut_short_is_built_anew(
+def test_interrupted_install_is_rebuilt(
     installer: ModuleType, environment: Callable[[str], Path]
 ) -> None:
     home = environment("exit 0")
@@ -72,11 +72,11 @@ def test_an_install_cut_short_is_built_anew(
     assert not installer.usable(home)
 
 
-def test_no_environment_is_built(installer: ModuleType, tmp_path: Path) -> None:
+def test_missing_environment_is_not_usable(installer: ModuleType, tmp_path: Path) -> None:
     assert not installer.usable(tmp_path / "nothing")
 
 
-def test_a_python_that_cannot_make_environments_is_explained(
+def test_python_without_venv_is_explained(
     installer: ModuleType,
     environment: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -88,7 +88,7 @@ def test_a_python_that_cannot_make_environments_is_explained(
         installer.make(tmp_path / "new")
 
 
-def test_pip_that_fails_is_quoted_and_leaves_the_mark(
+def test_failed_pip_is_quoted_and_keeps_the_marker_file(
     installer: ModuleType, environment: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = environment("echo ERROR: no matching torch; exit 1")
@@ -98,7 +98,7 @@ def test_pip_that_fails_is_quoted_and_leaves_the_mark(
     assert (home / "installing").exists()
 
 
-def test_pip_that_succeeds_takes_the_mark_away(
+def test_successful_pip_removes_the_marker_file(
     installer: ModuleType,
     environment: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -111,7 +111,7 @@ def test_pip_that_succeeds_takes_the_mark_away(
     assert "done" in capsys.readouterr().out
 
 
-def test_progress_shows_what_pip_is_at_and_not_what_it_warns_of(
+def test_progress_shows_the_step_of_pip_without_warnings(
     installer: ModuleType, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -121,13 +121,13 @@ def test_progress_shows_what_pip_is_at_and_not_what_it_warns_of(
     assert installer.latest(log) == "starting"
 
 
-def test_an_unknown_kind_is_a_usage_error() -> None:
+def test_unknown_kind_is_a_usage_error() -> None:
     command = [sys.executable, str(ROOT / "tools" / "install.py"), "everything"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "choose from" in done.stderr
 
 
-def test_the_tool_is_written_for_pythons_that_are_too_old() -> None:
+def test_tool_has_syntax_of_old_pythons() -> None:
     """It must still compile where it has to say that it cannot run."""
     ast.parse((ROOT / "tools" / "install.py").read_text(), feature_version=(3, 7))

@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "overlay_attention.py"
 PHOTO = np.random.default_rng(3).integers(0, 256, (97, 131, 3), dtype=np.uint8)
 
 
-def test_it_runs_from_anywhere(tmp_path: Path) -> None:
+def test_runs_from_any_folder(tmp_path: Path) -> None:
     Image.fromarray(PHOTO).save(tmp_path / "photo.png")
     np.save(tmp_path / "maps.npy", np.eye(7, dtype=np.float32))
     done = subprocess.run(

@@ -19,7 +19,7 @@ def sample(number: int, *captions: str) -> CaptionSample:
 
 
 @given(content=st.lists(st.lists(CAPTIONS, min_size=1, max_size=5), min_size=1, max_size=7))
-def test_every_caption_keeps_its_image(content: list[list[str]]) -> None:
+def test_every_caption_keeps_its_image_index(content: list[list[str]]) -> None:
     samples = [sample(number, *captions) for number, captions in enumerate(content)]
     batch = collate_captions(samples, VOCABULARY)
     assert batch.samples == tuple(samples)
@@ -40,12 +40,12 @@ def test_every_caption_keeps_its_image(content: list[list[str]]) -> None:
     )
 
 
-def test_captions_of_one_length_keep_their_order() -> None:
+def test_captions_of_equal_length_keep_their_order() -> None:
     batch = collate_captions([sample(0, "a", "b"), sample(1, "c"), sample(2, "d e")], VOCABULARY)
     assert batch.image_indices.tolist() == [2, 0, 0, 1]
 
 
-def test_a_batch_moves_as_a_whole() -> None:
+def test_batch_moves_to_a_device_completely() -> None:
     batch = collate_captions([sample(0, "a")], VOCABULARY).to("meta")
     moved = [part for part in batch if isinstance(part, torch.Tensor)]
     assert len(moved) == 4
@@ -53,12 +53,12 @@ def test_a_batch_moves_as_a_whole() -> None:
     assert batch.samples[0].id == "0"
 
 
-def test_a_image_of_which_nothing_is_said_is_refused() -> None:
+def test_image_without_captions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"these have none: \['1'\]"):
         collate_captions([sample(0, "a"), sample(1)], VOCABULARY)
 
 
-def test_features_take_the_place_of_images() -> None:
+def test_cached_features_replace_images() -> None:
     grids = (torch.rand(7, 3, 5), torch.rand(11, 2, 2))
     kept = [CaptionSample(str(n), None, ("a",), grids=grids) for n in range(3)]
     batch = collate_captions(kept, VOCABULARY).to("meta")
@@ -67,14 +67,14 @@ def test_features_take_the_place_of_images() -> None:
     assert {grid.device.type for grid in batch.grids} == {"meta"}
 
 
-def test_a_long_caption_loses_its_end() -> None:
+def test_long_captions_are_truncated() -> None:
     batch = collate_captions([sample(0, "a b c d"), sample(1, "a")], VOCABULARY, max_words=3)
     assert batch.lengths.tolist() == [3, 2]
     assert END not in batch.captions[0]
     assert batch.captions[1].tolist()[:3] == [START, VOCABULARY.encode("a")[1], END]
 
 
-def test_each_caption_finds_its_phrases() -> None:
+def test_phrases_follow_their_captions() -> None:
     first, second = (Phrase(0, 1, ((0.0, 0.0, 1.0, 1.0),), (), text) for text in ("a", "b"))
     content = sample(0, "a", "b c d")._replace(phrases=((first,), (second,)))
     batch = collate_captions([content, sample(1, "a b")], VOCABULARY)

@@ -38,7 +38,9 @@ def cache(photos: CaptionedPhotos, tmp_path_factory: pytest.TempPathFactory) -> 
     return FeatureCache.prepare(folder, ENCODER, photos, ids=ids, views=("plain", "mirrored"))
 
 
-def test_kept_features_are_those_of_the_photo(photos: CaptionedPhotos, cache: FeatureCache) -> None:
+def test_cached_features_belong_to_their_photo(
+    photos: CaptionedPhotos, cache: FeatureCache
+) -> None:
     looked, kept = CaptionDataset(photos)[3], CaptionDataset(photos, feature_cache=cache)[3]
     assert looked.image is not None
     assert kept.image is None
@@ -48,7 +50,7 @@ def test_kept_features_are_those_of_the_photo(photos: CaptionedPhotos, cache: Fe
     assert kept.references == photos.entries[3].captions
 
 
-def test_about_every_second_photo_is_mirrored_with_what_is_said_of_it(
+def test_half_of_the_photos_are_flipped_with_their_captions(
     photos: CaptionedPhotos, cache: FeatureCache
 ) -> None:
     content = CaptionDataset(photos, feature_cache=cache, hflip=True)
@@ -64,7 +66,7 @@ def test_about_every_second_photo_is_mirrored_with_what_is_said_of_it(
     assert 10 < turned < 30
 
 
-def test_a_number_says_whether_a_photo_is_mirrored(photos: CaptionedPhotos) -> None:
+def test_flips_depend_on_seed_and_index_only(photos: CaptionedPhotos) -> None:
     def sides(seed: int) -> list[str]:
         content = CaptionDataset(photos, hflip=True, seed=seed)
         return [content[number].captions[0] for number in range(40)]
@@ -78,7 +80,7 @@ def test_a_number_says_whether_a_photo_is_mirrored(photos: CaptionedPhotos) -> N
     ]
 
 
-def test_pixels_are_mirrored_as_features_are(photos: CaptionedPhotos) -> None:
+def test_images_are_flipped_like_features(photos: CaptionedPhotos) -> None:
     plain, content = CaptionDataset(photos)[0].image, CaptionDataset(photos, hflip=True)
     shown = [content[epoch * len(content)].image for epoch in range(20)]
     assert plain is not None
@@ -90,7 +92,7 @@ def test_pixels_are_mirrored_as_features_are(photos: CaptionedPhotos) -> None:
     assert kinds == {(True, False), (False, True)}
 
 
-def test_each_caption_has_its_own_phrases(paths: CaptionPaths, photos: CaptionedPhotos) -> None:
+def test_captions_have_their_own_phrases(paths: CaptionPaths, photos: CaptionedPhotos) -> None:
     content = CaptionDataset(photos, phrases=read_phrases(paths.phrases))
     assert content.phrase_coverage() == 1.0
     sample = content[1]
@@ -108,20 +110,20 @@ def test_boxes_follow_the_crop(paths: CaptionPaths) -> None:
     assert (x0, x1) == (0.0, pytest.approx((0.45 * 80 - 8) / 64))
 
 
-def test_a_photo_without_phrases_has_none(photos: CaptionedPhotos) -> None:
+def test_photo_without_phrases_has_none(photos: CaptionedPhotos) -> None:
     content = CaptionDataset(photos, phrases={"another.jpg": {}})
     assert content[0].phrases == ()
     assert content.phrase_coverage() == 0.0
 
 
-def test_mirroring_twice_changes_nothing() -> None:
+def test_flipping_boxes_twice_is_the_identity() -> None:
     ball = Phrase(0, 2, ((0.125, 0.0, 0.25, 1.0),), (), "left ball")
     sample = CaptionSample("a", None, ("left ball rightmost",), phrases=((ball,), ()))
     assert hflip_sample(hflip_sample(sample)) == sample
     assert hflip_sample(sample) != sample
 
 
-def test_another_photo_stands_in_with_its_own_captions_and_phrases(tmp_path: Path) -> None:
+def test_replacement_photo_has_its_own_captions_and_phrases(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path, photos=7)
     entries = read_captions(paths.captions)
     broken = paths.photos / entries[2].file

@@ -66,7 +66,9 @@ def lines(*records: Any) -> str:
 
 
 @each_form
-def test_every_form_is_recognized_and_says_the_same(form: CaptionFormat, tmp_path: Path) -> None:
+def test_every_format_is_detected_and_has_equal_captions(
+    form: CaptionFormat, tmp_path: Path
+) -> None:
     paths = write_caption_data(tmp_path / form, photos=7, format=form)
     plain = write_caption_data(tmp_path / "plain", photos=7)
     assert detect_format(paths.captions.read_text()) == form
@@ -85,7 +87,7 @@ def test_every_form_is_recognized_and_says_the_same(form: CaptionFormat, tmp_pat
 
 @each_form
 @given(content_value=TOLD)
-def test_what_was_said_comes_back(
+def test_written_captions_are_read_back(
     form: CaptionFormat,
     content_value: dict[str, list[str]],
     tmp_path_factory: pytest.TempPathFactory,
@@ -100,7 +102,7 @@ def test_what_was_said_comes_back(
 
 
 @each_form
-def test_captions_stay_as_they_are_but_for_white_space(form: CaptionFormat, read: Read) -> None:
+def test_captions_are_unchanged_except_whitespace(form: CaptionFormat, read: Read) -> None:
     said = ['He said " Hi, "  —\u2028 A&B <b>', "🐕‍🦺 runs\x85 fast", "word " * 1000]
     text = WRITERS[form]({"a.jpg": said}, {"train": ["a.jpg"]})
     first, second, long = read(text)[0].captions
@@ -110,7 +112,7 @@ def test_captions_stay_as_they_are_but_for_white_space(form: CaptionFormat, read
 
 
 @pytest.mark.parametrize("form", ["csv", "karpathy", "coco", "jsonl"])
-def test_a_caption_of_several_lines_becomes_one(form: CaptionFormat, read: Read) -> None:
+def test_multiline_captions_are_joined(form: CaptionFormat, read: Read) -> None:
     said = ["A dog\nruns ,\r\n fast ."]
     assert read(WRITERS[form]({"a": said}, {"train": ["a"]}))[0].captions == (
         "A dog runs , fast .",
@@ -119,7 +121,7 @@ def test_a_caption_of_several_lines_becomes_one(form: CaptionFormat, read: Read)
 
 @each_form
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_the_marks_of_other_systems_are_no_matter(
+def test_byte_order_marks_and_line_ends_of_other_systems_are_accepted(
     form: CaptionFormat, end: str, read: Read
 ) -> None:
     text = WRITERS[form]({"a": ["A dog .", "B"], "b": ["C"]}, {"train": ["a", "b"]})
@@ -128,7 +130,7 @@ def test_the_marks_of_other_systems_are_no_matter(
 
 
 @each_form
-def test_empty_captions_are_left_out_and_counted(form: CaptionFormat, read: Read) -> None:
+def test_empty_captions_are_skipped_and_counted(form: CaptionFormat, read: Read) -> None:
     content_value = {"a": ["A", " "], "b": ["", "\t"], "c": ["C"]}
     text = WRITERS[form](content_value, {"train": list(content_value)})
     with pytest.warns(UserWarning) as caught:  # noqa: PT030 (what they say comes next)
@@ -161,32 +163,30 @@ SILENT: dict[CaptionFormat, str] = {
 
 
 @pytest.mark.parametrize("form", SILENT)
-def test_photos_of_which_nothing_is_said_are_left_out_and_counted(
-    form: CaptionFormat, read: Read
-) -> None:
+def test_photos_without_captions_are_skipped_and_counted(form: CaptionFormat, read: Read) -> None:
     with pytest.warns(UserWarning, match=r"1 photo \([a1]\) without a caption"):
         assert [(entry.file, entry.captions) for entry in read(SILENT[form])] == [("b", ("B",))]
 
 
 @each_form
-def test_files_without_any_caption_are_refused(form: CaptionFormat, read: Read) -> None:
+def test_files_without_captions_are_refused(form: CaptionFormat, read: Read) -> None:
     with pytest.raises(ValueError, match=r"captions\.txt \(read as .*\) holds no caption"):
         read(WRITERS[form]({"a": [""], "b": [""]}, {"train": ["a", "b"]}))
 
 
 @pytest.mark.parametrize("content", ["", " \n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n"])
-def test_an_empty_file_is_refused(content: str | bytes, read: Read) -> None:
+def test_empty_file_is_refused(content: str | bytes, read: Read) -> None:
     with pytest.raises(ValueError, match=r"captions\.txt is empty"):
         read(content)
 
 
-def test_no_file_is_said_to_be_none(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.txt"):
         with pytest.raises(FileNotFoundError, match=f"{path.name} is not a file"):
             read_captions(path)
 
 
-def test_other_encodings_are_refused_with_line_and_byte(read: Read) -> None:
+def test_non_utf8_files_are_refused_with_line_and_byte(read: Read) -> None:
     with pytest.raises(ValueError, match=r"line 2: not UTF-8, byte 0xe9 at offset 22"):
         read("a.jpg#0\tA dog\na.jpg#1\té\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"line 1: not UTF-8, byte 0xff at offset 0"):
@@ -207,7 +207,7 @@ def test_photos_outside_the_folder_are_refused(form: CaptionFormat, file: str, r
 
 
 @each_form
-def test_photos_may_lie_in_folders(form: CaptionFormat, read: Read) -> None:
+def test_photos_may_be_in_subfolders(form: CaptionFormat, read: Read) -> None:
     content_value = {"train/a.jpg": ["A"], "val/..b.jpg": ["B"]}
     entries = read(WRITERS[form](content_value, {"train": list(content_value)}))
     assert [entry.file for entry in entries] == list(content_value)
@@ -216,7 +216,7 @@ def test_photos_may_lie_in_folders(form: CaptionFormat, read: Read) -> None:
 
 
 @pytest.mark.parametrize("form", ["flickr", "csv"])
-def test_two_photos_of_one_name_are_refused(form: CaptionFormat, read: Read) -> None:
+def test_duplicate_photo_names_are_refused(form: CaptionFormat, read: Read) -> None:
     content_value = {"train/a.jpg": ["A"], "val/a.jpg": ["B"]}
     with pytest.raises(
         ValueError, match=r"val/a\.jpg has the same name as train/a\.jpg \(line [12]\);"
@@ -226,7 +226,7 @@ def test_two_photos_of_one_name_are_refused(form: CaptionFormat, read: Read) -> 
 
 @pytest.mark.filterwarnings("ignore:.*dropped")
 @given(form=st.sampled_from(FORMS), at=st.floats(0, 1), cut=st.integers(0, 40), new=st.binary())
-def test_damaged_files_give_captions_or_one_clear_error(
+def test_damaged_files_yield_captions_or_a_clear_error(
     form: CaptionFormat, at: float, cut: int, new: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     content_value = {"a.jpg": ["A dog .", "It runs ."], "b.jpg": ["A cat , too ."]}
@@ -240,7 +240,7 @@ def test_damaged_files_give_captions_or_one_clear_error(
 
 @pytest.mark.filterwarnings("ignore:.*dropped")
 @given(content=st.binary() | st.text("\n\t,|{}[]\"'#0a:").map(str.encode))
-def test_any_bytes_give_captions_or_one_clear_error(
+def test_random_bytes_yield_captions_or_a_clear_error(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.txt"
@@ -263,14 +263,14 @@ def read_or_refused(
 
 
 @given(order=st.permutations(range(5)))
-def test_the_captions_of_a_token_file_stand_in_the_order_of_their_numbers(order: list[int]) -> None:
+def test_token_file_captions_are_ordered_by_number(order: list[int]) -> None:
     text = "".join(f"{name}#{number}\t{number}\n" for number in order for name in ("b", "a"))
     assert [(said.id, said.caption) for said in parse_captions(text, "flickr")] == [
         (name, str(number)) for name in ("b", "a") for number in range(5)
     ]
 
 
-def test_a_token_file_may_hold_its_own_marks(read: Read) -> None:
+def test_token_file_captions_may_contain_its_separators(read: Read) -> None:
     assert read("a#1.jpg#0\tNo #1\tdog\n") == [entry("a#1.jpg", "No #1 dog")]
 
 
@@ -285,23 +285,23 @@ def test_a_token_file_may_hold_its_own_marks(read: Read) -> None:
         ("split\tfile\ttext", 'x\ta.jpg\tA dog, "old" , runs'),
     ],
 )
-def test_tables_of_several_kinds(header: str, row: str, read: Read) -> None:
+def test_table_layouts(header: str, row: str, read: Read) -> None:
     assert read(f"{header}\n{row}\n") == [entry("a.jpg", 'A dog, "old" , runs')]
 
 
 @pytest.mark.parametrize("mark", ["|", "\t"])
-def test_quotes_are_text_where_bars_or_tabs_part_the_cells(mark: str, read: Read) -> None:
+def test_quotes_are_literal_with_bars_or_tabs_as_separators(mark: str, read: Read) -> None:
     assert read(f'image{mark}caption\na{mark}"Old" dog "\n') == [entry("a", '"Old" dog "')]
 
 
-def test_tables_that_others_write_are_read(read: Read) -> None:
+def test_third_party_tables_are_read(read: Read) -> None:
     text = io.StringIO()
     writer = csv.writer(text)  # as Python and spreadsheets do, with \r\n
     writer.writerows([("image", "caption"), ("a", 'say "x", y'), ("b", "one\ntwo"), ("a", "z")])
     assert read(text.getvalue()) == [entry("a", 'say "x", y', "z"), entry("b", "one two")]
 
 
-def test_the_splits_of_karpathy_come_along(read: Read) -> None:
+def test_karpathy_splits_are_read(read: Read) -> None:
     image = {"filename": "a.jpg", "filepath": "val2014", "cocoid": 7, "sentences": [{"raw": "A"}]}
     splits = {"a.jpg": "restval", "b.jpg": "train", "c.jpg": "val", "d.jpg": "test"}
     images = [{**image, "filename": name, "split": split} for name, split in splits.items()]
@@ -326,7 +326,7 @@ def test_coco_keeps_the_order_of_photos_and_of_captions(read: Read) -> None:
     ]
 
 
-def test_lines_of_either_kind(read: Read) -> None:
+def test_json_lines_layouts(read: Read) -> None:
     whole = {"id": 7, "file": "x/a.png", "captions": ["A", "B"], "split": "val", "shows": [1]}
     assert read(lines(whole)) == [CaptionEntry("7", "x/a.png", ("A", "B"), "val")]
     single = ({"image": "x/a.png", "caption": caption} for caption in "AB")
@@ -334,7 +334,7 @@ def test_lines_of_either_kind(read: Read) -> None:
     assert read(lines({"file_name": "a", "text": "A"})) == [entry("a", "A")]
 
 
-def test_written_scenes_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_written_scenes_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["data", "scenes", "--out", str(tmp_path), "--count", "3", "--size", "16"]
     assert main(words) == 0
     entries = read_captions(tmp_path / "captions.jsonl")
@@ -429,7 +429,7 @@ BAD: dict[str, tuple[str, CaptionFormat | None, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_none_is_refused_with_its_place(name: str, read: Read) -> None:
+def test_malformed_files_are_refused_with_the_position(name: str, read: Read) -> None:
     content, form, reason = BAD[name]
     with pytest.raises(ValueError, match=rf"captions\.txt.*{reason}"):
         read(content, form)
@@ -438,7 +438,7 @@ def test_what_is_none_is_refused_with_its_place(name: str, read: Read) -> None:
 # ---------------------------------------------------------------- splits
 
 
-def test_a_split_is_in_the_order_of_its_list(tmp_path: Path) -> None:
+def test_split_has_the_order_of_its_list(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_bytes(b"\xef\xbb\xbfb.jpg\r\n\r\n  a.jpg  \r\n")
     assert read_split_file(path) == ["b.jpg", "a.jpg"]
@@ -446,7 +446,7 @@ def test_a_split_is_in_the_order_of_its_list(tmp_path: Path) -> None:
     assert select_listed(entries, read_split_file(path)) == [entries[2], entries[0]]
 
 
-def test_a_name_twice_or_none_is_refused(tmp_path: Path) -> None:
+def test_duplicate_or_empty_split_names_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("a.jpg\n\nb.jpg\na.jpg\n")
     with pytest.raises(ValueError, match=r"train\.txt, line 4: a\.jpg is already on line 1"):
@@ -456,7 +456,7 @@ def test_a_name_twice_or_none_is_refused(tmp_path: Path) -> None:
         read_split_file(path)
 
 
-def test_photos_of_a_split_are_found_by_any_of_their_names() -> None:
+def test_split_photos_are_matched_by_name_stem_or_id() -> None:
     photo, other = CaptionEntry("7", "x/a.jpg", ("A",)), CaptionEntry("8", "x/b.jpg", ("B",))
     for name in ("7", "x/a.jpg", "a"):
         assert select_listed([photo, other], [name]) == [photo]
@@ -464,7 +464,7 @@ def test_photos_of_a_split_are_found_by_any_of_their_names() -> None:
         select_listed([photo, other], ["a", "b", "7"])
 
 
-def test_a_name_that_two_photos_share_is_none() -> None:
+def test_ambiguous_names_match_no_photo() -> None:
     entries = [entry("a.jpg"), entry("a.png")]
     assert select_listed(entries, ["a.png"]) == [entries[1]]
     with pytest.raises(ValueError, match=r"1 name \(a\) of the split without captions"):
@@ -477,14 +477,14 @@ def test_names_without_captions_are_counted() -> None:
         select_listed([entry("a")], ["a", *map(str, range(5000))])
 
 
-def test_a_split_that_the_captions_do_not_know_is_refused() -> None:
+def test_unknown_split_is_refused() -> None:
     entries = [entry("a", split="val"), entry("b"), entry("c", split="train")]
     assert select_split(entries, "val") == entries[:1]
     with pytest.raises(ValueError, match=r"no photo has the split 'dev'; .* None, train, val"):
         select_split(entries, "dev")
 
 
-def test_splits_may_not_share_a_photo() -> None:
+def test_overlapping_splits_are_refused() -> None:
     a, b, c, d = map(entry, "abcd")
     check_disjoint_splits({"train": [a, b], "validation": [c], "test": [d]})
     reason = r"train and validation share 2 photos \(a, b\), train and test share 1 photo \(c\); a"
@@ -495,13 +495,13 @@ def test_splits_may_not_share_a_photo() -> None:
 # ---------------------------------------------------------------- the house, and real files
 
 
-def test_reading_captions_needs_no_torch() -> None:
+def test_reading_captions_does_not_import_torch() -> None:
     code = "import sys, visattn.data.captions.files as f; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.data
-def test_both_forms_of_flickr8k_are_the_same() -> None:
+def test_both_flickr8k_formats_are_equal() -> None:
     folder = Path(os.environ["VISATTN_DATA"], "flickr8k")
     tokens = read_captions(folder / "Flickr8k.token.txt")
     assert tokens == read_captions(folder / "captions.txt")
@@ -515,7 +515,7 @@ def test_both_forms_of_flickr8k_are_the_same() -> None:
 
 
 @pytest.mark.data
-def test_coco_is_read() -> None:
+def test_coco_captions_are_read() -> None:
     folder = Path(os.environ["VISATTN_DATA"], "coco")
     entries = read_captions(folder / "annotations" / "captions_train2017.json")
     assert (len(entries), sum(len(entry.captions) for entry in entries)) == (80, 400)

@@ -16,7 +16,7 @@ ENTRIES = [CaptionEntry(name, f"{name}.jpg", ("A dog .",), split) for name, spli
     "abc", ("train", "val", "train"), strict=True)]  # fmt: skip
 
 
-def test_the_split_of_the_file_itself_comes_first(tmp_path: Path) -> None:
+def test_splits_of_the_caption_file_take_precedence(tmp_path: Path) -> None:
     assert [entry.id for entry in entries_of_split(ENTRIES, "train")] == ["a", "c"]
     (tmp_path / "list.txt").write_text("c\nb\n")
     assert [entry.id for entry in entries_of_split(ENTRIES, str(tmp_path / "list.txt"))] == [
@@ -25,7 +25,7 @@ def test_the_split_of_the_file_itself_comes_first(tmp_path: Path) -> None:
     ]
 
 
-def test_neither_is_refused_with_what_there_is() -> None:
+def test_unknown_split_error_lists_the_splits() -> None:
     with pytest.raises(ValueError, match=r"neither a split .*; it assigns"):
         entries_of_split(ENTRIES, "test")
     with pytest.raises(ValueError, match="it assigns no splits"):
@@ -41,7 +41,7 @@ def coco(folder: Path, split: str, numbers: range) -> str:
     return str(path)
 
 
-def test_each_split_may_have_its_own_file_and_folder(tmp_path: Path) -> None:
+def test_splits_may_have_their_own_files_and_folders(tmp_path: Path) -> None:
     files = {
         "train": coco(tmp_path, "train2017", range(3, 8)),
         "validation": coco(tmp_path, "val2017", range(11, 14)),
@@ -71,7 +71,7 @@ def test_each_split_may_have_its_own_file_and_folder(tmp_path: Path) -> None:
         check_unique_ids(splits)
 
 
-def test_splits_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_splits_are_refused(tmp_path: Path) -> None:
     train = coco(tmp_path, "train2017", range(3, 8))
     wrong = (
         ({"train": train, "val": train}, "photos", r"captions accepts .*; got val"),

@@ -75,7 +75,7 @@ def changed(content_value: Any, *where: str | int, to: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_is_read_as_it_should_be(name: str, tmp_path: Path) -> None:
+def test_every_kind_is_read_correctly(name: str, tmp_path: Path) -> None:
     assert read(name, KINDS[name].content, tmp_path) is not None
 
 
@@ -84,26 +84,26 @@ def test_every_kind_is_read_as_it_should_be(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
 @pytest.mark.parametrize("name", TEXTS)
-def test_other_encodings(name: str, code: str, tmp_path: Path) -> None:
+def test_other_encodings_are_refused(name: str, code: str, tmp_path: Path) -> None:
     content = KINDS[name].content.decode().encode(code)
     refused(name, content, "not UTF-8|NUL byte at", tmp_path)
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_latin_1(name: str, tmp_path: Path) -> None:
+def test_latin_1_is_refused(name: str, tmp_path: Path) -> None:
     content = KINDS[name].content.decode().replace("a", "é", 1).encode("latin-1")
     refused(name, content, "line 1: not UTF-8, byte 0xe9 at offset", tmp_path)
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_mark_of_utf_8_is_no_matter(name: str, tmp_path: Path) -> None:
+def test_utf8_byte_order_mark_is_accepted(name: str, tmp_path: Path) -> None:
     plain = read(name, KINDS[name].content, tmp_path)
     marked = read(name, b"\xef\xbb\xbf" + KINDS[name].content, tmp_path)
     assert repr(marked) == repr(plain)
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_hole_of_zeros_as_a_crash_of_the_machine_leaves_it(name: str, tmp_path: Path) -> None:
+def test_null_bytes_are_refused(name: str, tmp_path: Path) -> None:
     content = KINDS[name].content
     refused(
         name,
@@ -116,7 +116,7 @@ def test_a_hole_of_zeros_as_a_crash_of_the_machine_leaves_it(name: str, tmp_path
 @pytest.mark.parametrize(
     "name", [name for name in KINDS if name not in ("tokens", "table", "split", "result lines")]
 )
-def test_half_a_file(name: str, tmp_path: Path) -> None:
+def test_truncated_files_are_refused(name: str, tmp_path: Path) -> None:
     content = KINDS[name].content[: len(KINDS[name].content) // 2]
     if name == "result table":
         content = KINDS[name].content[:15]  # within a name
@@ -124,7 +124,7 @@ def test_half_a_file(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_file_of_more_than_a_gibibyte_is_not_read(name: str, tmp_path: Path) -> None:
+def test_files_above_1_gib_are_not_read(name: str, tmp_path: Path) -> None:
     path = tmp_path / KINDS[name].name
     path.write_bytes(KINDS[name].content)
     os.truncate(path, 2**30 + 1)  # a hole: no disk is filled
@@ -135,7 +135,7 @@ def test_a_file_of_more_than_a_gibibyte_is_not_read(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+def test_pipes_are_refused_without_waiting(name: str, tmp_path: Path) -> None:
     path = tmp_path / KINDS[name].name
     os.mkfifo(path)
     with pytest.raises(
@@ -147,13 +147,13 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(OBJECTS))
 @pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900])
-def test_lists_within_lists(name: str, deep: str, tmp_path: Path) -> None:
+def test_deep_nesting_is_refused(name: str, deep: str, tmp_path: Path) -> None:
     refused(name, deep.encode(), "", tmp_path)
     refused(name, f'{{"images": {deep}}}'.encode(), "", tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTS - {"coco results"}))
-def test_a_key_twice(name: str, tmp_path: Path) -> None:
+def test_duplicate_keys_are_refused(name: str, tmp_path: Path) -> None:
     content = KINDS[name].content
     key = json.dumps(next(iter(json.loads(content))))
     refused(
@@ -168,7 +168,7 @@ def test_a_key_twice(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content_value", ["null", "true", "3", '"images"', "1e999", "NaN", "9" * 5000, ""]
 )
-def test_something_else_altogether(name: str, content_value: str, tmp_path: Path) -> None:
+def test_other_content_is_refused(name: str, content_value: str, tmp_path: Path) -> None:
     refused(name, content_value.encode(), "", tmp_path)
 
 
@@ -229,7 +229,7 @@ def places(content_value: Any) -> Iterator[tuple[str | int, ...]]:
 
 @given(data=st.data(), wrong=st.lists(st.sampled_from(WRONG), min_size=1, max_size=3))
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_any_field_may_hold_anything(
+def test_any_value_in_any_field_is_read_or_refused(
     name: str, data: st.DataObject, wrong: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     content_value = copy.deepcopy(DOCUMENTS[name])
@@ -474,7 +474,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_one_thing_wrong(name: str, tmp_path: Path) -> None:
+def test_invalid_fields_are_refused_by_name(name: str, tmp_path: Path) -> None:
     kind, content, reason = BAD[name]
     refused(kind, content, reason, tmp_path)
 
@@ -517,7 +517,7 @@ SIGNED_DISTANCES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", SIGNED_DISTANCES)
-def test_outlines_that_fit_no_image(name: str, tmp_path: Path) -> None:
+def test_segmentations_that_do_not_fit_the_image_are_refused(name: str, tmp_path: Path) -> None:
     from visattn.data.regions.masks import segmentation_mask
 
     outline, reason = SIGNED_DISTANCES[name]
@@ -525,7 +525,7 @@ def test_outlines_that_fit_no_image(name: str, tmp_path: Path) -> None:
         segmentation_mask(outline, (6, 8))
 
 
-def test_a_polygon_of_a_large_image_takes_little_room() -> None:
+def test_polygon_of_a_large_image_uses_little_memory() -> None:
     import tracemalloc
 
     from visattn.data.regions.masks import segmentation_mask
@@ -540,7 +540,7 @@ def test_a_polygon_of_a_large_image_takes_little_room() -> None:
         assert peak < 8 * mask.nbytes
 
 
-def test_a_bomb_of_gzip_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_bomb_is_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         phrases, "decompress_gzip", partial(phrases.decompress_gzip, max_bytes=10**6)
     )

@@ -28,7 +28,7 @@ def photos(paths: CaptionPaths) -> CaptionedPhotos:
     return CaptionedPhotos(read_captions(paths.captions), paths.photos, FRAMING)
 
 
-def test_a_sample_is_the_framed_photo_with_all_it_is_told_by(
+def test_sample_has_the_resized_photo_and_its_annotations(
     paths: CaptionPaths, photos: CaptionedPhotos
 ) -> None:
     entries = read_captions(paths.captions)
@@ -48,7 +48,7 @@ def test_a_sample_is_the_framed_photo_with_all_it_is_told_by(
         assert photos.load_input(index)[1] == geometry
 
 
-def test_photos_come_in_the_order_of_their_list(paths: CaptionPaths) -> None:
+def test_photos_are_in_the_order_of_their_list(paths: CaptionPaths) -> None:
     names = read_split_file(paths.validation)[::-1]
     entries = select_listed(read_captions(paths.captions), names)
     photos = CaptionedPhotos(entries, paths.photos, FRAMING)
@@ -57,7 +57,7 @@ def test_photos_come_in_the_order_of_their_list(paths: CaptionPaths) -> None:
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
 @pytest.mark.parametrize("code", range(1, 9))
-def test_the_way_back_is_known_without_the_pixels(form: str, code: int, tmp_path: Path) -> None:
+def test_geometry_is_available_without_reading_pixels(form: str, code: int, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = code
     pixels = np.random.default_rng(5).integers(0, 256, (31, 47, 3), dtype=np.uint8)
@@ -68,19 +68,19 @@ def test_the_way_back_is_known_without_the_pixels(form: str, code: int, tmp_path
 
 
 @pytest.mark.parametrize("index", [7, -1])
-def test_there_is_nothing_beyond_the_last_photo(photos: CaptionedPhotos, index: int) -> None:
+def test_index_beyond_the_end_is_refused(photos: CaptionedPhotos, index: int) -> None:
     for reading in (photos.__getitem__, photos.load_input, photos.geometry):
         with pytest.raises(IndexError, match=rf"index must lie in \[0, 7\), got {index}"):
             reading(index)
 
 
-def test_photos_travel_to_other_processes(photos: CaptionedPhotos) -> None:
+def test_dataset_can_be_pickled(photos: CaptionedPhotos) -> None:
     again = pickle.loads(pickle.dumps(photos))
     assert torch.equal(again.load_input(5)[0], photos.load_input(5)[0])
     assert again[5].captions == photos[5].captions
 
 
-def test_missing_photos_are_counted_before_any_is_read(paths: CaptionPaths) -> None:
+def test_missing_photos_are_counted_before_reading(paths: CaptionPaths) -> None:
     entries = read_captions(paths.captions)
     for path in paths.photos.iterdir():
         path.write_bytes(b"no photo")  # which only reading would find
@@ -97,14 +97,14 @@ def test_missing_photos_are_counted_before_any_is_read(paths: CaptionPaths) -> N
         CaptionedPhotos(entries, paths.photos, FRAMING)
 
 
-def test_a_folder_in_place_of_a_photo_is_no_photo(paths: CaptionPaths) -> None:
+def test_folder_in_place_of_a_photo_is_missing(paths: CaptionPaths) -> None:
     entries = read_captions(paths.captions)
     (paths.photos / entries[3].file).unlink()
     (paths.photos / entries[3].file).mkdir()
     assert missing_photos(entries, paths.photos) == [entries[3].file]
 
 
-def test_the_right_folder_is_named_if_it_is_near(paths: CaptionPaths) -> None:
+def test_error_suggests_a_nearby_folder_with_the_photos(paths: CaptionPaths) -> None:
     entries = read_captions(paths.captions)
     (paths.photos.parent / "other").mkdir()
     with pytest.raises(
@@ -117,7 +117,7 @@ def test_the_right_folder_is_named_if_it_is_near(paths: CaptionPaths) -> None:
         CaptionedPhotos(entries, paths.photos.parent / "gone", FRAMING)
 
 
-def test_a_photo_that_cannot_be_read_is_named(paths: CaptionPaths, photos: CaptionedPhotos) -> None:
+def test_unreadable_photo_is_named(paths: CaptionPaths, photos: CaptionedPhotos) -> None:
     path = paths.photos / photos.entries[3].file
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ImageError, match=rf"{path.name}: .*truncated"):
@@ -128,7 +128,7 @@ def test_a_photo_that_cannot_be_read_is_named(paths: CaptionPaths, photos: Capti
             reading(3)
 
 
-def test_a_photo_must_lie_in_the_folder(paths: CaptionPaths) -> None:
+def test_link_out_of_the_folder_is_refused(paths: CaptionPaths) -> None:
     entries = read_captions(paths.captions)
     photo = paths.photos / entries[3].file
     photo.rename(paths.photos.parent / "elsewhere.jpg")
@@ -147,7 +147,7 @@ def test_a_photo_must_lie_in_the_folder(paths: CaptionPaths) -> None:
         ("coco/annotations/captions_train2017.json", "coco/train2017", 80),
     ],
 )
-def test_real_photos_are_all_there(captions: str, folder: str, count: int) -> None:
+def test_real_photos_are_complete(captions: str, folder: str, count: int) -> None:
     data = Path(os.environ["VISATTN_DATA"])
     photos = CaptionedPhotos(read_captions(data / captions), data / folder, FRAMING)
     assert len(photos) == count

@@ -35,12 +35,12 @@ def written(folder: Path, text: str) -> Path:
         "37#0\ta ring\nb.jpg#4\t\n",
     ],
 )
-def test_every_form_says_the_same(text: str, tmp_path: Path) -> None:
+def test_every_format_has_equal_captions(text: str, tmp_path: Path) -> None:
     assert read_caption_results(written(tmp_path, text)) == ({"37": "a ring", "b.jpg": ""}, ())
 
 
 @given(results=results)
-def test_what_is_written_is_read_in_every_form(results: dict[str, str]) -> None:
+def test_every_format_roundtrips(results: dict[str, str]) -> None:
     entries = [{"image_id": name, "caption": said} for name, said in results.items()]
     forms = [
         json.dumps(entries),
@@ -53,7 +53,7 @@ def test_what_is_written_is_read_in_every_form(results: dict[str, str]) -> None:
         assert {said.id: said.caption for said in _parse(text)} == results
 
 
-def test_a_caption_may_be_long_and_hold_anything(tmp_path: Path) -> None:
+def test_captions_may_be_long_and_contain_any_text(tmp_path: Path) -> None:
     said = "two\nlines, a \u2028 and 🙂 " + "stone " * 1009
     path = written(tmp_path, json.dumps([{"image_id": 1, "caption": said}]))
     assert read_caption_results(path).captions == {"1": said}
@@ -62,12 +62,12 @@ def test_a_caption_may_be_long_and_hold_anything(tmp_path: Path) -> None:
     }
 
 
-def test_a_number_sign_belongs_to_the_name_unless_all_have_one(tmp_path: Path) -> None:
+def test_number_sign_is_part_of_the_name_unless_all_have_a_number(tmp_path: Path) -> None:
     path = written(tmp_path, "a#1\tred\nb\tblue\n")
     assert read_caption_results(path).captions == {"a#1": "red", "b": "blue"}
 
 
-def test_what_is_said_twice_counts_once_and_is_told(tmp_path: Path) -> None:
+def test_duplicate_captions_are_counted_once_and_reported(tmp_path: Path) -> None:
     content = read_caption_results(
         written(tmp_path, "a\tred ring\nb\tblue\na\tred  ring \na\tred ring\n")
     )
@@ -106,20 +106,18 @@ def test_what_is_said_twice_counts_once_and_is_told(tmp_path: Path) -> None:
         (" \n\n", "holds no caption"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_place(
-    text: str, said: str, tmp_path: Path
-) -> None:
+def test_invalid_files_are_refused_with_the_position(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"said\.txt,? {said}"):
         read_caption_results(written(tmp_path, text))
 
 
-def test_other_bytes_are_refused_with_their_line(tmp_path: Path) -> None:
+def test_non_utf8_files_are_refused_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "said.txt").write_bytes(b"a\tred\nb\tcaf\xe9\n")
     with pytest.raises(ValueError, match=r"said\.txt, line 2: not UTF-8"):
         read_caption_results(tmp_path / "said.txt")
 
 
 @pytest.mark.parametrize("name", ["missing.json", "."])
-def test_a_file_must_be_there(name: str, tmp_path: Path) -> None:
+def test_missing_file_is_reported(name: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is not a file"):
         read_caption_results(tmp_path / name)

@@ -12,7 +12,7 @@ CAPTIONS = st.lists(WORDS, max_size=11).map(" ".join)
 
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))
-def test_known_captions_come_back(captions: list[str]) -> None:
+def test_encode_decode_roundtrip(captions: list[str]) -> None:
     vocabulary = Vocabulary.from_captions(captions)
     assert vocabulary.words[:4] == SPECIAL_TOKENS
     for caption in captions:
@@ -23,7 +23,7 @@ def test_known_captions_come_back(captions: list[str]) -> None:
 
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), other=CAPTIONS)
-def test_other_words_are_unknown_and_nothing_falls(captions: list[str], other: str) -> None:
+def test_unknown_words_are_encoded_as_unknown(captions: list[str], other: str) -> None:
     vocabulary = Vocabulary.from_captions(captions)
     known = set(" ".join(captions).split())
     inner = vocabulary.encode(other)[1:-1]
@@ -31,12 +31,12 @@ def test_other_words_are_unknown_and_nothing_falls(captions: list[str], other: s
 
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))
-def test_the_order_of_captions_does_not_matter(captions: list[str]) -> None:
+def test_vocabulary_is_independent_of_the_order_of_captions(captions: list[str]) -> None:
     turned = captions[::-1]
     assert Vocabulary.from_captions(captions).words == Vocabulary.from_captions(turned).words
 
 
-def test_common_words_come_first_and_rare_ones_not_at_all() -> None:
+def test_words_are_sorted_by_frequency_and_rare_ones_dropped() -> None:
     captions = ["b b b a", "c a", "d"]
     assert Vocabulary.from_captions(captions).words[4:] == ("b", "a", "c", "d")
     assert Vocabulary.from_captions(captions, min_word_freq=2).words[4:] == ("b", "a")
@@ -66,43 +66,43 @@ def test_common_words_come_first_and_rare_ones_not_at_all() -> None:
         ("", []),
     ],
 )
-def test_words_by_hand(caption: str, words: list[str]) -> None:
+def test_split_words_by_hand(caption: str, words: list[str]) -> None:
     assert split_words(caption) == words
 
 
 @given(caption=TRICKY)
-def test_words_survive_being_joined(caption: str) -> None:
+def test_split_words_is_idempotent_after_joining(caption: str) -> None:
     words = split_words(caption)
     assert split_words(" ".join(words)) == words
 
 
 @given(parts=st.lists(TRICKY, max_size=5))
-def test_no_word_reaches_over_a_blank(parts: list[str]) -> None:
+def test_words_never_span_a_space(parts: list[str]) -> None:
     """Phrases are counted between blanks, and carried over to words part by part."""
     pieces = " ".join(parts).split()
     assert split_words(" ".join(parts)) == [w for piece in pieces for w in split_words(piece)]
 
 
 @given(first=WORDS, second=WORDS, ending=st.sampled_from(["'s", "'m", "'d", "'re", "'ve", "'ll"]))
-def test_an_ending_is_a_word_however_it_is_spaced(first: str, second: str, ending: str) -> None:
+def test_contraction_suffixes_are_words(first: str, second: str, ending: str) -> None:
     words = [first, ending, second]
     for written in (ending, f" {ending}", ending.replace("'", "’"), f" {ending.upper()}"):
         assert split_words(f"{first}{written} {second}") == words
 
 
-def test_a_thousand_words_are_no_matter() -> None:
+def test_long_captions_are_split_fast() -> None:
     words = ["a", "dog", "'s"] * 1001
     assert split_words(" ".join(words)) == words
     assert len(Vocabulary.from_captions(["a dog's"]).encode(" ".join(words))) == 3005
 
 
-def test_an_empty_caption_begins_and_ends() -> None:
+def test_empty_caption_is_start_and_end() -> None:
     vocabulary = Vocabulary.from_captions(["a"])
     assert vocabulary.encode("") == [START, END]
     assert vocabulary.decode([0, START, 4, END, 0]) == "a"
 
 
-def test_counts_are_kept_with_the_words() -> None:
+def test_counts_are_stored_with_the_words() -> None:
     captions = ["b b b a", "c a", "d"]
     assert Vocabulary.from_captions(captions).counts == {"b": 3, "a": 2, "c": 1, "d": 1}
     rarer = Vocabulary.from_captions(captions, min_word_freq=2)
@@ -112,7 +112,7 @@ def test_counts_are_kept_with_the_words() -> None:
 
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), limit=st.integers(1, 11))
-def test_a_limit_keeps_the_commonest_words(captions: list[str], limit: int) -> None:
+def test_max_words_keeps_the_most_frequent(captions: list[str], limit: int) -> None:
     every = Vocabulary.from_captions(captions)
     limited = Vocabulary.from_captions(captions, max_words=limit)
     assert limited.words == every.words[: 4 + limit]
@@ -120,9 +120,7 @@ def test_a_limit_keeps_the_commonest_words(captions: list[str], limit: int) -> N
 
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), others=st.lists(CAPTIONS, max_size=7))
-def test_the_unknown_share_is_that_of_unknown_numbers(
-    captions: list[str], others: list[str]
-) -> None:
+def test_unknown_fraction_counts_unknown_tokens(captions: list[str], others: list[str]) -> None:
     vocabulary = Vocabulary.from_captions(captions)
     said = [token for caption in others for token in vocabulary.encode(caption)[1:-1]]
     expected = said.count(UNKNOWN) / len(said) if said else 0
@@ -142,17 +140,17 @@ def test_the_unknown_share_is_that_of_unknown_numbers(
         ),
     ],
 )
-def test_limits_that_leave_nothing_are_refused(limits: dict[str, int], reason: str) -> None:
+def test_limits_without_remaining_words_are_refused(limits: dict[str, int], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Vocabulary.from_captions(["b b b a"], **limits)
 
 
-def test_the_hash_is_what_it_was() -> None:
+def test_hash_is_stable() -> None:
     """Weights that were saved with it must still find it."""
     assert Vocabulary((*SPECIAL_TOKENS, "a", "red", "ring")).hash == "809b92624388cb56"
 
 
-def test_the_hash_changes_with_any_word_and_the_order() -> None:
+def test_hash_depends_on_words_and_order() -> None:
     hashes = {
         Vocabulary((*SPECIAL_TOKENS, *words)).hash
         for words in (("a", "b"), ("b", "a"), ("a",), ("a", "c"), ())
@@ -172,6 +170,6 @@ def test_the_hash_changes_with_any_word_and_the_order() -> None:
         ((*SPECIAL_TOKENS, "<end>"), "duplicates"),
     ],
 )
-def test_lists_that_are_none_are_refused(words: tuple[str, ...], reason: str) -> None:
+def test_invalid_word_lists_are_refused(words: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Vocabulary(words)

@@ -82,7 +82,7 @@ def by_hand(data: ClutteredMNIST, number: int) -> np.ndarray:
     numbers=st.lists(st.integers(0, 50), min_size=1, max_size=5),
     other_source=st.booleans(),
 )
-def test_canvases_are_those_made_by_hand(
+def test_canvases_by_hand(
     blend: BlendMode, pieces: int, seed: int, numbers: list[int], other_source: bool
 ) -> None:
     data = canvas_dataset(
@@ -94,7 +94,7 @@ def test_canvases_are_those_made_by_hand(
         assert label == data.labels[number % 11]
 
 
-def test_a_digit_lies_at_each_of_33_by_33_places_equally_often() -> None:
+def test_digit_positions_are_uniform() -> None:
     data = ClutteredMNIST(some_digits(20_000, (28, 28)), torch.zeros(20_000).long(), ClutterSpec())
     corners = data.placements(range(20_000)).digits
     assert corners.amin(0).tolist() == [0, 0]
@@ -149,7 +149,7 @@ def test_blend_modes(blend: BlendMode, expected: list[int]) -> None:
 
 @settings(max_examples=9)
 @given(seed=st.integers(0, 99), numbers=st.lists(st.integers(0, 40), min_size=1, max_size=5))
-def test_a_canvas_is_its_seed_and_number(seed: int, numbers: list[int]) -> None:
+def test_canvas_depends_on_seed_and_index_only(seed: int, numbers: list[int]) -> None:
     data, again = (
         canvas_dataset(ClutterSpec((11, 13), 2, 3), seed=seed, other_source=False) for _ in range(2)
     )
@@ -158,7 +158,7 @@ def test_a_canvas_is_its_seed_and_number(seed: int, numbers: list[int]) -> None:
         assert torch.equal(again[[number]].images[0], image)
 
 
-def test_other_seeds_and_other_epochs_bring_other_canvases() -> None:
+def test_canvases_differ_between_seeds_and_epochs() -> None:
     spec = ClutterSpec((60, 60), 4, 3)
     canvases = [
         canvas_dataset(spec, seed=seed)[[11 * epoch + 5]].images
@@ -170,7 +170,7 @@ def test_other_seeds_and_other_epochs_bring_other_canvases() -> None:
     )
 
 
-def test_nothing_is_drawn_from_a_generator_that_others_use() -> None:
+def test_global_generator_is_unchanged() -> None:
     data = canvas_dataset(ClutterSpec((11, 13), 2, 3))
     before = torch.get_rng_state()
     first = data[[3, 5]].images
@@ -179,7 +179,7 @@ def test_nothing_is_drawn_from_a_generator_that_others_use() -> None:
     assert torch.equal(data[[3, 5]].images, first)
 
 
-def test_centers_are_where_the_digits_are() -> None:
+def test_centers_locate_the_digits() -> None:
     white = torch.full((19, 1, 5, 7), 255, dtype=torch.uint8)
     data = ClutteredMNIST(white, torch.zeros(19).long(), ClutterSpec((11, 23)))
     images, _ = data[[*range(19)]]
@@ -189,7 +189,7 @@ def test_centers_are_where_the_digits_are() -> None:
         assert y == pytest.approx(float(2 * (rows.float().mean() + 0.5) / 11 - 1), abs=1e-6)
 
 
-def test_a_digest_tells_canvases_apart() -> None:
+def test_digests_of_different_canvases_differ() -> None:
     spec = ClutterSpec((11, 13), 2, 3)
     digest = canvas_dataset(spec).digest()
     assert digest == canvas_dataset(spec).digest()
@@ -204,13 +204,13 @@ def test_a_digest_tells_canvases_apart() -> None:
     assert len({digest, *(other.digest() for other in others)}) == 5
 
 
-def test_the_digest_is_the_same_on_every_machine() -> None:
+def test_digest_is_stable() -> None:
     ramp = torch.arange(3 * 35).view(3, 1, 5, 7).to(torch.uint8)
     data = ClutteredMNIST(ramp, torch.arange(3), ClutterSpec((11, 13), 2, 3), seed=7)
     assert data.digest().startswith("e54bb881c0f6069b2b27c38e")
 
 
-def test_digits_change_before_they_are_laid() -> None:
+def test_augmentation_precedes_placement() -> None:
     white = torch.full((7, 1, 5, 5), 255, dtype=torch.uint8)
     data = ClutteredMNIST(
         white,
@@ -227,7 +227,7 @@ def test_digits_change_before_they_are_laid() -> None:
         assert not outside.any()
 
 
-def test_colors_stay_in_their_channels() -> None:
+def test_channels_are_placed_separately() -> None:
     colors = torch.tensor([40, 50, 60], dtype=torch.uint8).view(1, 3, 1, 1).repeat(5, 1, 3, 3)
     data = ClutteredMNIST(colors, torch.zeros(5).long(), ClutterSpec((7, 11), 2, 2, "max"))
     assert {tuple(pixel) for pixel in data[[2]].images[0].flatten(1).T.tolist()} == {
@@ -256,7 +256,7 @@ def test_unknown_blend_mode_is_refused() -> None:
         spec.__post_init__()
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_digits_and_distractors_that_do_not_fit_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"digit of \(5, 7\) pixels must fit .* canvas of \(9, 6\)"
     ):
@@ -275,7 +275,7 @@ def test_what_does_not_fit_is_refused() -> None:
         data[[0]]
 
 
-def test_a_canvas_as_large_as_the_digit_holds_it_as_it_is() -> None:
+def test_canvas_of_the_digit_size_equals_the_digit() -> None:
     data = canvas_dataset(ClutterSpec((5, 7)))
     assert torch.equal(data[[3, 14]].images, data.digits[[3, 3]])
     assert not data.centers.any()

@@ -30,7 +30,7 @@ def noise(*shape: int) -> Tensor:
     return torch.randint(256, shape, dtype=torch.uint8)
 
 
-def test_held_images_are_changed_and_stay_as_they_are() -> None:
+def test_in_memory_images_are_augmented_without_modification() -> None:
     images = noise(7, 1, 3, 5)
     kept = images.clone()
     stored = InMemoryImages(
@@ -45,7 +45,7 @@ def test_held_images_are_changed_and_stay_as_they_are() -> None:
     assert len(stored) == 7
 
 
-def test_a_number_behind_the_last_is_a_image_changed_in_another_way() -> None:
+def test_index_beyond_the_end_is_another_augmentation() -> None:
     stored = InMemoryImages(
         noise(7, 3, 9, 11), torch.arange(7), (build_augmentation("RandomTranslate"),), seed=3
     )
@@ -57,7 +57,7 @@ def test_a_number_behind_the_last_is_a_image_changed_in_another_way() -> None:
     assert not torch.equal(other[[5, 2]].images, first.images)
 
 
-def test_photos_are_changed_by_their_number(folder: Path) -> None:
+def test_augmentation_of_photos_depends_on_the_index(folder: Path) -> None:
     files, labels = list_labeled_files(folder / "train", CLASSES)
     crop = (build_augmentation({"RandomResizedCrop": {"size": [31, 29]}}),)
     photos = ImageFiles(files, labels, ResizeSpec((31, 29)), crop)
@@ -75,7 +75,7 @@ def test_files_are_listed_class_by_class(folder: Path) -> None:
     assert labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_photos_are_framed(folder: Path) -> None:
+def test_photos_are_resized(folder: Path) -> None:
     files, labels = list_labeled_files(folder / "val", CLASSES)
     framing = ResizeSpec((31, 29))
     batch = ImageFiles(files, labels, framing)[[4, 1]]
@@ -84,7 +84,7 @@ def test_photos_are_framed(folder: Path) -> None:
     assert batch.labels.tolist() == [2, 0]
 
 
-def test_augmented_photos_come_in_the_size_of_the_network(folder: Path) -> None:
+def test_augmented_photos_have_the_input_size(folder: Path) -> None:
     files, labels = list_labeled_files(folder / "train", CLASSES)
     for spec, plain in (
         ("RandomHorizontalFlip", None),
@@ -103,14 +103,14 @@ def test_augmented_photos_come_in_the_size_of_the_network(folder: Path) -> None:
             assert any(torch.equal(result[0], cut) for cut in cuts)
 
 
-def test_a_broken_photo_is_named(folder: Path) -> None:
+def test_unreadable_photo_is_named(folder: Path) -> None:
     files, labels = list_labeled_files(folder / "val", CLASSES)
     files[0].write_bytes(b"no photo")
     with pytest.raises(ImageError, match=r"val/daisy/0\.jpg"):
         _ = ImageFiles(files, labels, ResizeSpec((8, 8)))[[0]]
 
 
-def test_folders_hold_the_classes_that_training_has(folder: Path) -> None:
+def test_evaluation_folders_must_have_the_training_classes(folder: Path) -> None:
     with pytest.raises(ValueError, match="val has classes that the training split lacks: tulip"):
         list_labeled_files(folder / "val", CLASSES[:2])
     with pytest.raises(FileNotFoundError, match="yak does not exist"):
@@ -119,7 +119,7 @@ def test_folders_hold_the_classes_that_training_has(folder: Path) -> None:
         list_labeled_files(folder / "nowhere", CLASSES)
 
 
-def test_a_batch_moves_as_a_whole() -> None:
+def test_batch_moves_to_a_device_completely() -> None:
     moved = LabeledBatch(noise(2, 1, 3, 5), torch.arange(2)).to("meta")
     assert moved.images.is_meta
     assert moved.labels.is_meta

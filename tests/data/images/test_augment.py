@@ -33,7 +33,7 @@ def drawn(draws: int, count: int, seed: int) -> Tensor:
 
 
 @given(pixels=st.integers(0, 9), seed=st.integers(0, 99))
-def test_shifted_images_are_cut_out_of_a_black_margin(pixels: int, seed: int) -> None:
+def test_translated_images_are_crops_with_black_padding(pixels: int, seed: int) -> None:
     images = noise(5, 2, 7, 11)
     output = RandomTranslate(pixels)(images, drawn(2, 5, seed))
     for image, shifted in zip(images, output, strict=True):
@@ -46,7 +46,7 @@ def test_shifted_images_are_cut_out_of_a_black_margin(pixels: int, seed: int) ->
         assert any(torch.equal(shifted, cut) for cut in cuts)
 
 
-def test_images_are_shifted_apart_and_in_every_direction() -> None:
+def test_translations_are_independent_and_in_every_direction() -> None:
     dots = torch.zeros(997, 1, 7, 7, dtype=torch.uint8)
     dots[:, :, 3, 3] = 1
     places = RandomTranslate(2)(dots, drawn(2, 997, 0)).nonzero()[:, 2:]
@@ -56,7 +56,7 @@ def test_images_are_shifted_apart_and_in_every_direction() -> None:
     }
 
 
-def test_some_images_are_mirrored() -> None:
+def test_flip_probability() -> None:
     images = noise(997, 1, 3, 5)
     output = RandomHorizontalFlip(0.25)(images, drawn(1, 997, 0))
     same = (output == images).flatten(1).all(1)
@@ -70,7 +70,7 @@ def test_affine_defaults_to_identity() -> None:
     assert torch.equal(Affine()(images), images)
 
 
-def test_a_turn_is_that_of_torchvision() -> None:
+def test_rotation_matches_torchvision() -> None:
     images = noise(2, 3, 31, 31)
     angles = (2 * torch.rand(4, 2, generator=seeded(0))[0] - 1) * 30
     for image, output, angle in zip(
@@ -82,7 +82,7 @@ def test_a_turn_is_that_of_torchvision() -> None:
 
 
 @given(seed=st.integers(0, 99))
-def test_a_scaled_and_moved_image_lies_where_it_was_drawn_to(seed: int) -> None:
+def test_affine_parameters_place_the_image(seed: int) -> None:
     blob = torch.zeros(3, 1, 29, 29, dtype=torch.uint8)
     blob[:, :, 10:19, 10:19] = 255
     affine = Affine(scale=(0.5, 1.5), translate=0.2, canvas_size=(61, 83))
@@ -118,14 +118,14 @@ def test_result_is_independent_of_the_batch(spec: Any) -> None:
     assert not torch.equal(made(images, uniforms.roll(1, 0)), output)
 
 
-def test_the_largest_number_is_still_inside() -> None:
+def test_largest_random_number_is_in_range() -> None:
     last = torch.tensor([[1 - 2.0**-53] * 2])
     dots = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
     dots[..., 4, 4] = 1
     assert RandomTranslate(4)(dots, last.double()).nonzero()[0, 2:].tolist() == [0, 0]
 
 
-def test_transforms_of_torchvision_are_drawn_for_each_image() -> None:
+def test_torchvision_transforms_are_sampled_per_image() -> None:
     images = noise(41, 3, 9, 9)
     made = build_augmentation({"RandomCrop": {"size": [5, 7]}})
     output = made(images)
@@ -151,7 +151,7 @@ def test_transforms_of_torchvision_are_drawn_for_each_image() -> None:
         {"RandomErasing": {"p": 1.0, "value": [124]}},
     ],
 )
-def test_policies_of_torchvision_take_gray_images_and_colors(spec: Any, channels: int) -> None:
+def test_torchvision_policies_accept_gray_and_color_images(spec: Any, channels: int) -> None:
     images, kept = noise(53, channels, 13, 11), noise(53, channels, 13, 11)
     torch.manual_seed(0)
     changed = build_augmentation(spec)(images)
@@ -162,7 +162,7 @@ def test_policies_of_torchvision_take_gray_images_and_colors(spec: Any, channels
     assert same.float().mean() < 0.5
 
 
-def test_what_gives_no_bytes_is_refused() -> None:
+def test_transforms_without_uint8_output_are_refused() -> None:
     made = PerImageTransform(v2.ToDtype(torch.float32, scale=True))
     with pytest.raises(
         TypeError, match=r"ToDtype returns torch\.float32, but augmentations must return uint8"
@@ -190,6 +190,6 @@ def test_what_gives_no_bytes_is_refused() -> None:
         ({"Affine": {"scale": [2, 1]}}, "scale must be a smallest and a largest factor"),
     ],
 )
-def test_what_cannot_be_done_is_said(spec: Any, said: str) -> None:
+def test_invalid_options_are_refused(spec: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         build_augmentation(spec)

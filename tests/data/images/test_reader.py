@@ -48,7 +48,7 @@ STORED = {  # EXIF code -> the upright pixels as they then lie in the file
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_every_kind_of_file_becomes_rgb_of_its_size(name: str) -> None:
+def test_every_file_type_is_read_as_rgb_of_its_size(name: str) -> None:
     with Image.open(io.BytesIO(ZOO[name])) as image:
         width, height = image.size
     if name == "turned jpeg":
@@ -61,7 +61,7 @@ def test_every_kind_of_file_becomes_rgb_of_its_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["png", "lossless webp", "bmp", "tiff", "lzw tiff", "ppm"])
-def test_lossless_files_give_their_pixels(name: str) -> None:
+def test_lossless_files_have_exact_pixels(name: str) -> None:
     np.testing.assert_array_equal(read_image(ZOO[name]).pixels, COLORS)
 
 
@@ -80,14 +80,14 @@ LOSSY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", LOSSY)
-def test_files_that_lose_something_lose_little(form: str) -> None:
+def test_lossy_files_have_close_pixels(form: str) -> None:
     pixels = read_image(saved(SKY, form, **LOSSY[form])).pixels.astype(int)
     assert np.abs(pixels - SMOOTH).mean() < (8 if form == "GIF" else 2)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 @pytest.mark.parametrize("form", ["JPEG", "TIFF"])
-def test_grays_and_inks_become_what_pillow_says_they_are(form: str, mode: str) -> None:
+def test_gray_and_cmyk_conversion_matches_pillow(form: str, mode: str) -> None:
     image = SKY.convert(mode)
     options = {"quality": 95} if form == "JPEG" else {}
     pixels = read_image(saved(image, form, **options)).pixels.astype(int)
@@ -106,7 +106,7 @@ def test_grays_and_inks_become_what_pillow_says_they_are(form: str, mode: str) -
         ("lab tiff", [[119] * 3] * 7),
     ],
 )
-def test_small_kinds_by_hand(name: str, pixels: list[list[int]] | None) -> None:
+def test_small_pixel_formats_by_hand(name: str, pixels: list[list[int]] | None) -> None:
     row = read_image(ZOO[name]).pixels[0].tolist()
     if pixels is None:
         assert {tuple(pixel) for pixel in row} <= {(0, 0, 0), (255, 255, 255)}
@@ -116,7 +116,7 @@ def test_small_kinds_by_hand(name: str, pixels: list[list[int]] | None) -> None:
 
 @pytest.mark.parametrize("code", STORED)
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP", "AVIF", "JPEG"])
-def test_a_turned_file_is_read_upright_and_its_code_kept(form: str, code: int) -> None:
+def test_exif_orientation_is_applied_and_returned(form: str, code: int) -> None:
     upright = np.kron(COLORS[:3, :5] // 128 * 200, np.ones((8, 8, 1), np.uint8))
     exif = Image.Exif()
     exif[0x0112] = code
@@ -130,7 +130,7 @@ def test_a_turned_file_is_read_upright_and_its_code_kept(form: str, code: int) -
     assert np.abs(middles - upright[4::8, 4::8]).max() <= (12 if form in ("JPEG", "AVIF") else 0)
 
 
-def test_a_compressed_tiff_is_turned_once() -> None:
+def test_orientation_of_a_compressed_tiff_is_applied_once() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     stored = Image.fromarray(STORED[6](COLORS).copy())
@@ -140,7 +140,7 @@ def test_a_compressed_tiff_is_turned_once() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 9, 65535])
-def test_an_orientation_that_does_not_exist_is_none(code: int) -> None:
+def test_invalid_orientation_is_ignored(code: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = code
     image = read_image(saved(PHOTO, "PNG", exif=exif))
@@ -148,19 +148,19 @@ def test_an_orientation_that_does_not_exist_is_none(code: int) -> None:
     assert image.orientation == 1
 
 
-def test_a_broken_exif_block_does_not_cost_the_image() -> None:
+def test_broken_exif_is_ignored() -> None:
     content = saved(PHOTO, "PNG", exif=b"Exif\0\0garbage!garbage")
     np.testing.assert_array_equal(read_image(content).pixels, COLORS)
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_16_bits_are_scaled_and_not_clipped(form: str) -> None:
+def test_16_bit_values_are_scaled_and_not_clipped(form: str) -> None:
     deep = np.array([[0, 128, 129, 255, 256, 32768, 65535]], dtype=np.uint16)
     gray = read_image(saved(Image.fromarray(deep), form)).pixels[0, :, 0]
     assert gray.tolist() == [0, 0, 1, 1, 1, 128, 255]
 
 
-def test_16_bits_are_scaled_in_either_order_of_bytes_and_as_integers() -> None:
+def test_16_bit_values_of_any_byte_order_and_as_integers_are_scaled() -> None:
     deep = np.array([[0, 257, 65535]], dtype=np.uint16)
     big = Image.frombytes("I;16B", (3, 1), deep.astype(">u2").tobytes())
     wide = Image.fromarray(deep.astype(np.int32))
@@ -168,7 +168,7 @@ def test_16_bits_are_scaled_in_either_order_of_bytes_and_as_integers() -> None:
         assert read_image(image).pixels[0, :, 0].tolist() == [0, 1, 255]
 
 
-def test_wider_integers_and_floats_are_scaled_by_their_range() -> None:
+def test_32_bit_integers_and_floats_are_scaled_by_their_range() -> None:
     wide = Image.fromarray(np.array([[-1000, 0, 1_000_000]], dtype=np.int32))
     assert read_image(saved(wide, "TIFF")).pixels[0, :, 0].tolist() == [0, 0, 255]
     values = np.array([[-2.0, np.nan, 0.0, 2.0, np.inf]], dtype=np.float32)
@@ -182,7 +182,7 @@ def test_wider_integers_and_floats_are_scaled_by_their_range() -> None:
 
 
 @pytest.mark.parametrize("mode", ["LA", "RGBA", "PA", "La", "RGBa"])
-def test_transparent_pixels_show_white_paper(mode: str) -> None:
+def test_transparent_pixels_are_blended_with_white(mode: str) -> None:
     alpha = Image.fromarray(np.array([[0, 255]], dtype=np.uint8))
     if mode in ("La", "RGBa"):
         image = Image.new(mode[:-1] + "A", (2, 1), (10, 0) if mode == "La" else (10, 10, 10, 0))
@@ -202,7 +202,7 @@ def test_transparent_pixels_show_white_paper(mode: str) -> None:
     assert shown[1].tolist() == [10, 10, 10]
 
 
-def test_colors_that_stand_for_transparency_show_white_paper() -> None:
+def test_transparent_palette_colors_are_blended_with_white() -> None:
     assert read_image(transparent_palette()).pixels[0].tolist() == [[255] * 3, [0] * 3]
     red = Image.fromarray(np.array([[[200, 10, 10], [1, 2, 3]]], dtype=np.uint8))
     content = saved(red, "PNG", transparency=(200, 10, 10))
@@ -215,28 +215,28 @@ def test_colors_that_stand_for_transparency_show_white_paper() -> None:
 
 
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_an_animation_gives_its_first_frame(form: str) -> None:
+def test_first_frame_of_an_animation_is_read(form: str) -> None:
     red, green, blue = read_image(frames(form)).pixels[2, 3].tolist()
     assert red > 250
     assert max(green, blue) < 5
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_read_is_refused_with_its_reason(name: str) -> None:
+def test_unreadable_files_are_refused_with_a_reason(name: str) -> None:
     content, reason = BAD[name]
     with pytest.raises(ImageError, match=reason) as caught:
         read_image(content)
     assert isinstance(caught.value.__cause__, Exception)
 
 
-def test_the_head_of_no_image_is_refused(tmp_path: Path) -> None:
+def test_read_size_refuses_other_files(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="no such file"):
         read_size(tmp_path / "a.png")
     with pytest.raises(ImageError, match="not an image"):
         read_size(b"GIF89")
 
 
-def test_the_error_names_the_file(tmp_path: Path) -> None:
+def test_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broken.jpg"
     path.write_bytes(ZOO["jpeg"][:-200])
     with pytest.raises(ImageError, match=r"broken\.jpg: .*truncated"):
@@ -254,7 +254,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
             read_image(path)
 
 
-def test_what_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s.jpg"))
         with pytest.raises(ImageError, match="not a regular file"):
@@ -274,7 +274,7 @@ def test_what_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
             assert str(caught.value).isprintable()
 
 
-def test_an_enormous_file_is_not_read(tmp_path: Path) -> None:
+def test_oversized_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(ZOO["png"])
     os.truncate(path, 10**12)  # a hole: no disk is filled
@@ -285,7 +285,7 @@ def test_an_enormous_file_is_not_read(tmp_path: Path) -> None:
     tracemalloc.stop()
 
 
-def test_scans_of_a_jpeg_are_counted_where_they_are() -> None:
+def test_jpeg_scans_are_counted() -> None:
     assert jpeg_scans.count_jpeg_scans(ZOO["jpeg"]) == 1
     assert 1 < jpeg_scans.count_jpeg_scans(ZOO["progressive jpeg"]) < 20
     assert (
@@ -302,7 +302,7 @@ def test_scans_of_a_jpeg_are_counted_where_they_are() -> None:
     assert read_image(many_scans(50)).size == (64, 64)
 
 
-def test_wide_numbers_take_little_room_beside_the_file() -> None:
+def test_conversion_of_wide_values_uses_little_memory() -> None:
     wide = Image.fromarray(np.random.default_rng(2).random((2048, 2048), dtype=np.float32))
     tracemalloc.start()
     result_value = read_image(wide).pixels
@@ -316,7 +316,7 @@ def test_wide_numbers_take_little_room_beside_the_file() -> None:
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 6])
 @pytest.mark.parametrize("interlaced", [0, 1])
-def test_a_png_lacks_no_row_unseen(kind: int, interlaced: int) -> None:
+def test_png_with_missing_rows_is_refused(kind: int, interlaced: int) -> None:
     channels = {0: 1, 2: 3, 4: 2, 6: 4}[kind]
     head = struct.pack(">IIBBBBB", 11, 7, 8, kind, 0, 0, interlaced)
     passes = [(1, 2), (1, 1), (1, 3), (2, 3), (2, 6), (4, 5), (3, 11)]  # rows and columns of each
@@ -330,7 +330,7 @@ def test_a_png_lacks_no_row_unseen(kind: int, interlaced: int) -> None:
             read_image(short)
 
 
-def test_limits_hold_before_anything_is_decoded(tmp_path: Path) -> None:
+def test_limits_are_checked_before_decoding(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(ZOO["png"])
     for source in (path, ZOO["png"]):
@@ -341,7 +341,7 @@ def test_limits_hold_before_anything_is_decoded(tmp_path: Path) -> None:
         assert read_image(source, max_pixels=247).size == (13, 19)
 
 
-def test_a_path_an_image_bytes_and_an_array_give_the_same(tmp_path: Path) -> None:
+def test_path_image_bytes_and_array_have_equal_pixels(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(ZOO["png"])
     with Image.open(path) as lazy:
@@ -353,7 +353,7 @@ def test_a_path_an_image_bytes_and_an_array_give_the_same(tmp_path: Path) -> Non
     assert image.name == "image"
 
 
-def test_an_image_and_an_array_stay_as_they_were() -> None:
+def test_image_and_array_inputs_are_not_modified() -> None:
     image, array = PHOTO.convert("RGBA"), COLORS.copy()
     image.getexif()[0x0112] = 6
     loaded = read_image(image)
@@ -364,7 +364,7 @@ def test_an_image_and_an_array_stay_as_they_were() -> None:
     np.testing.assert_array_equal(array, COLORS)
 
 
-def test_another_kind_of_source_is_a_type_error() -> None:
+def test_other_sources_raise_a_type_error() -> None:
     read: Callable[..., LoadedImage] = read_image
     with pytest.raises(
         TypeError, match=r"must be a path, bytes, .* got int|Expected type: .*Image"
@@ -372,7 +372,7 @@ def test_another_kind_of_source_is_a_type_error() -> None:
         read(3)
 
 
-def test_reading_leaves_the_warning_filters_alone() -> None:
+def test_warning_filters_are_unchanged() -> None:
     def read_all() -> None:
         for _ in range(50):
             read_image(ZOO["bmp"])
@@ -388,7 +388,7 @@ def test_reading_leaves_the_warning_filters_alone() -> None:
     assert warnings.filters == before
 
 
-def test_folders_are_searched_and_files_taken_as_given(tmp_path: Path) -> None:
+def test_folders_are_searched_and_files_are_kept(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.png", ".hidden.png", "notes.txt", "sub/c.webp", ".git/d.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -399,7 +399,7 @@ def test_folders_are_searched_and_files_taken_as_given(tmp_path: Path) -> None:
     assert len(find_images([tmp_path, tmp_path])) == 3
 
 
-def test_finding_nothing_is_an_error(tmp_path: Path) -> None:
+def test_folder_without_images_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no image in .*; looked for .*\.jpg"):
         find_images([tmp_path])
     with pytest.raises(FileNotFoundError, match="no image in an empty list"):
@@ -434,19 +434,21 @@ def read_or_refused(content: bytes) -> LoadedImage | ImageError:
 
 
 @given(edits=EDITS)
-def test_damaged_files_give_a_image_or_our_error(edits: list[tuple[str, float, bytes]]) -> None:
+def test_damaged_files_yield_an_image_or_an_image_error(
+    edits: list[tuple[str, float, bytes]],
+) -> None:
     for content in ZOO.values():
         result = read_or_refused(edited(content, edits))
         assert isinstance(result, ImageError) or result.pixels.shape[2] == 3
 
 
 @given(start=st.sampled_from([content[:12] for content in ZOO.values()]), rest=st.binary())
-def test_random_bytes_give_a_image_or_our_error(start: bytes, rest: bytes) -> None:
+def test_random_bytes_yield_an_image_or_an_image_error(start: bytes, rest: bytes) -> None:
     for content in (rest, start + rest):
         assert isinstance(read_or_refused(content), (LoadedImage, ImageError))
 
 
-def test_text_chunks_are_no_matter() -> None:
+def test_png_text_chunks_are_ignored() -> None:
     notes = PngImagePlugin.PngInfo()
     notes.add_text("Comment", "x" * 1000, zip=True)
     np.testing.assert_array_equal(read_image(saved(PHOTO, "PNG", pnginfo=notes)).pixels, COLORS)

@@ -33,7 +33,7 @@ def noise(y: int, x: int) -> LoadedImage:
 
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, shorter=SIDES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_crop_is_torchvision_to_the_bit(
+def test_crop_equals_torchvision_exactly(
     interpolation: Literal["bilinear", "bicubic"],
     y: int,
     x: int,
@@ -50,7 +50,7 @@ def test_crop_is_torchvision_to_the_bit(
 
 
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
-def test_squash_is_torchvision_to_the_bit(y: int, x: int, height: int, width: int) -> None:
+def test_squash_equals_torchvision_exactly(y: int, x: int, height: int, width: int) -> None:
     image = noise(y, x)
     peer = v2.Compose([v2.Resize((height, width)), v2.PILToTensor()])
     pixels, geometry = resize_to_input(image, ResizeSpec((height, width), "squash"))
@@ -82,7 +82,7 @@ def test_pad_shows_the_whole_image_between_bars(y: int, x: int, height: int, wid
         ((3024, 4032), 256, (685.79, 189.0, 3334.38, 2835.0)),
     ],
 )
-def test_the_region_seen_is_the_one_measured_with_ramps(
+def test_visible_region_matches_linear_ramps(
     size: tuple[int, int], shorter: int, region: tuple[float, ...]
 ) -> None:
     _, geometry = resize_to_input(
@@ -106,7 +106,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("size", "code", "mode", "flip"), CASES)
-def test_a_marked_block_is_found_where_it_lies(
+def test_geometry_locates_a_marked_block(
     size: tuple[int, int], code: int, mode: dict[str, Any], *, flip: bool
 ) -> None:
     # file -> upright -> frame -> flip -> a model whose map is the mean of each patch -> image
@@ -143,12 +143,12 @@ def test_a_marked_block_is_found_where_it_lies(
         ({"size": (5, 5), "shorter": 0}, "shorter must be at least 1"),
     ],
 )
-def test_a_frame_that_cannot_be_is_refused(wrong: dict[str, Any], reason: str) -> None:
+def test_invalid_resize_specs_are_refused(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         ResizeSpec(**wrong)
 
 
-def test_the_image_stays_as_it_was() -> None:
+def test_input_image_is_not_modified() -> None:
     image = noise(13, 17)
     before = image.pixels.copy()
     pixels, _ = resize_to_input(image, ResizeSpec((13, 17), "squash"))
@@ -157,7 +157,7 @@ def test_the_image_stays_as_it_was() -> None:
 
 
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, mode=st.sampled_from(["crop", "squash", "pad"]))
-def test_the_geometry_is_known_without_the_pixels(
+def test_geometry_is_available_without_pixels(
     y: int, x: int, height: int, width: int, mode: Literal["crop", "squash", "pad"]
 ) -> None:
     resize = ResizeSpec((height, width), mode=mode)

@@ -25,7 +25,7 @@ def test_arrays_of_every_kind(array: np.ndarray, first: tuple[int, int, int]) ->
     assert to_rgb(from_array(array)).getpixel((0, 0)) == first
 
 
-def test_rows_that_lie_apart_are_taken_in_order() -> None:
+def test_strided_arrays_are_read_in_order() -> None:
     array = np.arange(35, dtype=np.uint8).reshape(5, 7)
     np.testing.assert_array_equal(np.asarray(from_array(array.T[::-1])), array.T[::-1])
 
@@ -47,7 +47,7 @@ def test_other_arrays_are_refused(array: np.ndarray, reason: str) -> None:
         from_array(array)
 
 
-def test_converting_leaves_the_image_alone() -> None:
+def test_conversion_does_not_modify_the_image() -> None:
     image = Image.new("LA", (3, 2), (10, 20))
     to_rgb(image)
     assert image.mode == "LA"

@@ -26,13 +26,13 @@ def stirred(value: int) -> int:
     return split_mix((value - 0x9E3779B97F4A7C15) % WORD, 1)[0]
 
 
-def test_the_generator_that_judges_is_the_published_one() -> None:
+def test_splitmix64_matches_published_values() -> None:
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert split_mix(1234567, 3) == published
 
 
 @given(seed=st.integers(0, 2**63), number=st.integers(0, 2**63 - 1))
-def test_each_sample_has_a_split_mix_of_its_own(seed: int, number: int) -> None:
+def test_each_sample_has_its_own_splitmix_stream(seed: int, number: int) -> None:
     start = stirred((stirred(seed) + number) % WORD)
     exact = [(value >> 11) / 2**53 for value in split_mix(start, 5)]
     assert per_sample_uniforms(seed, [number], 5)[0].tolist() == exact
@@ -43,7 +43,7 @@ def test_each_sample_has_a_split_mix_of_its_own(seed: int, number: int) -> None:
     seed=st.integers(0, 99),
     count=st.integers(0, 5),
 )
-def test_a_sample_gets_the_same_alone_and_among_others(
+def test_numbers_of_a_sample_are_independent_of_the_batch(
     numbers: list[int], seed: int, count: int
 ) -> None:
     together = per_sample_uniforms(seed, numbers, count)
@@ -52,7 +52,7 @@ def test_a_sample_gets_the_same_alone_and_among_others(
         assert torch.equal(per_sample_uniforms(seed, [number], count + 2)[0, :count], drawn)
 
 
-def test_draws_are_even_and_know_nothing_of_each_other() -> None:
+def test_numbers_are_uniform_and_uncorrelated() -> None:
     drawn = per_sample_uniforms(3, range(20_000), 4)
     later = per_sample_uniforms(4, range(20_000), 4)
     assert bool(((drawn >= 0) & (drawn < 1)).all())
@@ -63,13 +63,13 @@ def test_draws_are_even_and_know_nothing_of_each_other() -> None:
 
 
 @pytest.mark.parametrize(("seed", "number"), [(-1, 3), (3, -1)])
-def test_nothing_below_nought(seed: int, number: int) -> None:
+def test_negative_seeds_and_indices_are_refused(seed: int, number: int) -> None:
     with pytest.raises(ValueError, match="seed and indices must be at least 0, got seed"):
         per_sample_uniforms(seed, [5, number], 2)
 
 
 @given(numbers=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
-def test_several_numbers_make_one(numbers: list[int]) -> None:
+def test_mixed_seed_depends_on_every_number(numbers: list[int]) -> None:
     seed = mix_seed(*numbers)
     assert 0 <= seed < 2**63
     assert seed == mix_seed(*numbers)
@@ -79,11 +79,11 @@ def test_several_numbers_make_one(numbers: list[int]) -> None:
         assert 10 < changed.bit_count() < 54  # about every second bit is another
 
 
-def test_one_number_of_several_is_that_of_split_mix() -> None:
+def test_mixed_seed_matches_splitmix() -> None:
     assert [mix_seed(seed) for seed in (0, 7)] == [split_mix(seed, 1)[0] >> 1 for seed in (0, 7)]
 
 
-def test_seeds_steps_and_processes_have_seeds_of_their_own() -> None:
+def test_seeds_steps_and_ranks_have_different_seeds() -> None:
     every = {
         mix_seed(seed, step, rank) % 2**32  # torch's generator on the CPU reads no more
         for seed in range(5)

@@ -24,7 +24,7 @@ def random_maps(words: int, y: int, x: int) -> Tensor:
     return drawn.softmax(-1).view(words, y, x)
 
 
-def test_each_reading_of_a_phrase_by_hand() -> None:
+def test_phrase_scores_by_hand() -> None:
     maps = torch.tensor([[[0.0, 1.0]], [[0.75, 0.25]], [[0.5, 0.5]]])
     [judged] = score_phrases(maps, [phrase(0, 3, LEFT)])
     assert judged.word_correctness == pytest.approx((0, 0.75, 0.5))
@@ -35,7 +35,7 @@ def test_each_reading_of_a_phrase_by_hand() -> None:
     assert score_phrases(maps, [phrase(1, 1, LEFT)])[0].pointing_hit is True
 
 
-def test_a_phrase_has_the_maps_of_its_own_words() -> None:
+def test_phrase_uses_the_maps_of_its_words() -> None:
     maps = torch.zeros(5, 1, 2)
     maps[:, 0, 0] = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0])
     maps[:, 0, 1] = 1 - maps[:, 0, 0]
@@ -62,7 +62,9 @@ def test_attention_in_a_union_equals_counted_squares(
 
 
 @given(corners=st.lists(CORNERS, min_size=1, max_size=3), words=st.integers(1, 7))
-def test_even_attention_lifts_nothing(corners: list[tuple[int, int, int, int]], words: int) -> None:
+def test_uniform_attention_has_no_lift(
+    corners: list[tuple[int, int, int, int]], words: int
+) -> None:
     boxes = [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
     shares = [(a / 60, b / 60, c / 60, d / 60) for a, b, c, d in boxes]
     [judged] = score_phrases(torch.full((words, 7, 5), 1 / 35), [phrase(0, words, *shares)])
@@ -71,7 +73,7 @@ def test_even_attention_lifts_nothing(corners: list[tuple[int, int, int, int]], 
     assert judged.paper_correctness == pytest.approx(judged.paper_baseline, abs=1e-5)
 
 
-def test_all_attention_inside_is_one() -> None:
+def test_attention_inside_the_boxes_scores_one() -> None:
     maps = torch.zeros(2, 4, 6)
     maps[:, 1, 4] = 1
     [judged] = score_phrases(maps, [phrase(0, 2, (0.6, 0.2, 0.9, 0.6), LEFT)])
@@ -79,7 +81,7 @@ def test_all_attention_inside_is_one() -> None:
     assert judged.pointing_hit is True
 
 
-def test_the_papers_score_is_that_of_the_strongest_word() -> None:
+def test_score_of_the_paper_uses_the_strongest_word() -> None:
     maps = random_maps(5, 7, 7)
     alone = [score_phrases(maps, [phrase(word, 1, TOP)])[0].paper_correctness for word in range(5)]
     [judged] = score_phrases(maps, [phrase(0, 5, TOP)])
@@ -88,7 +90,7 @@ def test_the_papers_score_is_that_of_the_strongest_word() -> None:
     assert judged.max_correctness != pytest.approx(judged.paper_correctness, abs=1e-6)
 
 
-def test_blind_maps_have_the_baseline_but_for_the_strongest_word() -> None:
+def test_random_maps_score_the_baseline_except_the_strongest_word() -> None:
     random = torch.Generator().manual_seed(5)
     maps = torch.randn(1200, 49, generator=random).softmax(-1).view(1200, 7, 7)
     judged = score_phrases(maps, [phrase(3 * n, 3, (0.1, 0.3, 0.6, 0.8)) for n in range(400)])
@@ -101,7 +103,7 @@ def test_blind_maps_have_the_baseline_but_for_the_strongest_word() -> None:
     assert strongest > 0.05
 
 
-def test_every_word_of_a_phrase_needs_a_map() -> None:
+def test_every_word_of_a_phrase_requires_a_map() -> None:
     with pytest.raises(
         ValueError,
         match="'x x' ends at word 3, counted from 0, and needs a map for each word; got 3 maps",

@@ -16,7 +16,7 @@ def phrase(first: int, count: int, *boxes: Box) -> Phrase:
     return Phrase(first, count, boxes, (), " ".join("x" * count))
 
 
-def test_words_by_hand() -> None:
+def test_word_targets_by_hand() -> None:
     captions = [[phrase(0, 2, LEFT), phrase(3, 1, MIDDLE)], [], [phrase(1, 3, RIGHT, LEFT)]]
     supervised = supervised_words(captions, (1, 2))
     assert supervised.caption_indices.tolist() == [0, 0, 0, 2, 2, 2]
@@ -25,7 +25,7 @@ def test_words_by_hand() -> None:
     assert supervised.targets.tolist() == [left, left, even, even, even, even]
 
 
-def test_only_the_last_word_of_each_phrase() -> None:
+def test_last_word_targets_only() -> None:
     captions = [[phrase(0, 2, LEFT), phrase(3, 1, MIDDLE)], [phrase(2, 3, RIGHT)]]
     supervised = supervised_words(captions, (1, 2), words="last")
     assert supervised.caption_indices.tolist() == [0, 0, 1]
@@ -33,7 +33,7 @@ def test_only_the_last_word_of_each_phrase() -> None:
 
 
 @pytest.mark.parametrize("captions", [[], [[]], [[], []]])
-def test_no_word_at_all(captions: list[list[Phrase]]) -> None:
+def test_no_word_targets(captions: list[list[Phrase]]) -> None:
     supervised = supervised_words(captions, (3, 5))
     assert (supervised.caption_indices.shape, supervised.steps.shape) == ((0,), (0,))
     assert supervised.targets.shape == (0, 15)
@@ -41,7 +41,7 @@ def test_no_word_at_all(captions: list[list[Phrase]]) -> None:
 
 
 @given(spans=st.lists(SPANS, max_size=5), last=st.booleans())
-def test_each_word_once_and_each_target_sums_to_one(
+def test_words_are_distinct_and_targets_sum_to_one(
     spans: list[list[tuple[int, int]]], *, last: bool
 ) -> None:
     captions = [[phrase(first, count, MIDDLE) for first, count in row] for row in spans]
@@ -58,13 +58,13 @@ def test_each_word_once_and_each_target_sums_to_one(
     torch.testing.assert_close(supervised.targets.sum(-1), torch.ones(len(said)))
 
 
-def test_a_word_of_two_phrases_has_the_boxes_of_both() -> None:
+def test_word_of_two_phrases_has_the_boxes_of_both() -> None:
     supervised = supervised_words([[phrase(0, 2, LEFT), phrase(1, 1, RIGHT)]], (1, 2))
     assert supervised.steps.tolist() == [0, 1]
     assert supervised.targets.tolist() == [[1.0, 0.0], [0.5, 0.5]]
 
 
-def test_cells_lie_row_by_row() -> None:
+def test_targets_are_row_major() -> None:
     lower = (0.0, 0.5, 1 / 3, 1.0)
     [target] = supervised_words([[phrase(0, 1, lower)]], (2, 3)).targets
     torch.testing.assert_close(target, torch.tensor([0.0, 0, 0, 1, 0, 0]))

@@ -51,7 +51,7 @@ def test_words_are_counted_without_punctuation(tmp_path: Path) -> None:
 
 
 @given(parts=st.lists(PARTS, min_size=1, max_size=11), span=st.tuples(st.integers(), st.integers()))
-def test_a_phrase_keeps_its_words(
+def test_phrase_keeps_its_words(
     parts: list[str], span: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first = span[0] % len(parts)
@@ -68,13 +68,13 @@ def test_a_phrase_keeps_its_words(
         assert list(words[item.start : item.start + item.num_words]) == said
 
 
-def test_what_has_no_box_or_no_word_is_left_out(tmp_path: Path) -> None:
+def test_phrases_without_box_or_word_are_skipped(tmp_path: Path) -> None:
     sentence = content_value("a dog . runs", phrase(0, 2), phrase(2, 1, BOX), phrase(3, 1, BOX))
     [phrases] = read_phrases(written(tmp_path, {"p": [sentence]}))["p"].values()
     assert [item.text for item in phrases] == ["runs"]
 
 
-def test_a_caption_told_twice_has_the_boxes_of_both(tmp_path: Path) -> None:
+def test_repeated_caption_has_the_boxes_of_both(tmp_path: Path) -> None:
     other = [0.5, 0.0, 1.0, 1.0]
     twice = [
         content_value("A dog runs .", phrase(0, 2, BOX, types=("animals",)), phrase(2, 1, BOX)),
@@ -88,7 +88,7 @@ def test_a_caption_told_twice_has_the_boxes_of_both(tmp_path: Path) -> None:
     assert phrases[0].boxes == ((0.0, 0.25, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0))
 
 
-def test_packed_or_not_is_seen_by_the_content(tmp_path: Path) -> None:
+def test_gzip_is_detected_by_content(tmp_path: Path) -> None:
     photos = {"p": [content_value("a dog", phrase(0, 2, BOX))]}
     plain = written(tmp_path, photos)
     packed = tmp_path / "packed"
@@ -128,7 +128,9 @@ def test_packed_or_not_is_seen_by_the_content(tmp_path: Path) -> None:
         ([content_value("a dog", phrase(0, 2, [0, 0, 10**400, 1]))], "a box must be"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_photo(tmp_path: Path, sentences: Any, message: str) -> None:
+def test_invalid_phrases_are_refused_with_the_photo(
+    tmp_path: Path, sentences: Any, message: str
+) -> None:
     good = [content_value("a dog", phrase(0, 2, BOX))]
     path = written(tmp_path, {"good.jpg": good, "bad.jpg": sentences})
     with pytest.raises(ValueError, match=rf"phrases\.json, photo bad\.jpg: .*{message}"):
@@ -151,14 +153,14 @@ def test_what_is_wrong_is_said_with_its_photo(tmp_path: Path, sentences: Any, me
     ],
     ids=["empty", "table", "binary", "list", "truncated", "no gzip", "packed text"],
 )
-def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "broken.json.gz"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"broken\.json\.gz.*{message}"):
         read_phrases(path)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no phrase annotations at .*none\.json"):
         read_phrases(tmp_path / "none.json")
 
@@ -173,7 +175,7 @@ CORNERS = st.tuples(*[st.integers(0, 60)] * 4).filter(lambda c: c[0] != c[2] and
 @given(
     corners=st.lists(CORNERS, min_size=1, max_size=5), top=st.integers(0, 30), flip=st.booleans()
 )
-def test_a_crop_keeps_what_pixels_show(
+def test_cropped_boxes_match_cropped_pixels(
     corners: list[tuple[int, int, int, int]],
     top: int,
     flip: bool,
@@ -195,14 +197,14 @@ def test_a_crop_keeps_what_pixels_show(
         torch.testing.assert_close(coverage, window.double(), atol=1e-9, rtol=0)
 
 
-def test_what_the_network_does_not_see_is_left_out() -> None:
+def test_boxes_outside_the_input_are_dropped() -> None:
     left = Geometry.identity((10, 20)).cropped(0, 0, (10, 10))
     phrases = visited((0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.25, 1.0), (0.9, 0.9, 1.0, 1.0))
     assert phrases_to_input(phrases, left) == (Phrase(1, 1, ((0.0, 0.0, 0.5, 1.0),), (), "x"),)
     assert phrases_to_input([], left) == ()
 
 
-def test_a_whole_image_leaves_boxes_as_they_are() -> None:
+def test_identity_geometry_keeps_boxes() -> None:
     phrases = visited((0.0187, 0.302, 0.288, 0.68), (0.0, 0.0, 1.0, 1.0))
     squashed = Geometry.identity((375, 500)).resized((224, 224))
     for before, after in zip(phrases, phrases_to_input(phrases, squashed), strict=True):
@@ -216,7 +218,7 @@ def known(*texts: tuple[str, Box]) -> list[Phrase]:
     return [Phrase(7, len(text.split()), (box,), (), text) for text, box in texts]
 
 
-def test_the_longest_phrase_counts_and_none_twice() -> None:
+def test_longest_phrase_is_matched_once() -> None:
     phrases = known(("a dog", DOG), ("dog", CAT), ("a dog on grass", CAT), ("grass", DOG))
     caption = "a dog near a dog on grass and dog"
     result = match_phrases(caption.split(), phrases)
@@ -227,13 +229,13 @@ def test_the_longest_phrase_counts_and_none_twice() -> None:
     ]
 
 
-def test_a_text_known_twice_has_the_boxes_of_both() -> None:
+def test_repeated_phrase_has_the_boxes_of_both() -> None:
     result = match_phrases(["a", "man"], known(("a man", DOG), ("a man", CAT), ("a man", DOG)))
     assert result == (Phrase(0, 2, (DOG, CAT), (), "a man"),)
 
 
 @pytest.mark.parametrize("caption", ["", "the dog", "a brown dog", "a"])
-def test_only_the_same_words_are_found(caption: str) -> None:
+def test_only_equal_words_match(caption: str) -> None:
     assert match_phrases(caption.split(), known(("a dog", DOG))) == ()
     assert match_phrases(caption.split(), []) == ()
 

@@ -46,7 +46,7 @@ def written(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_all_ways_to_name_a_set_of_coco_find_the_same(tmp_path: Path) -> None:
+def test_every_path_to_a_coco_set_loads_it(tmp_path: Path) -> None:
     path = written(tmp_path)
     result = read_annotated_images(tmp_path)
     assert [item.path.name for item in result] == ["a.png", "b.png"]
@@ -55,7 +55,7 @@ def test_all_ways_to_name_a_set_of_coco_find_the_same(tmp_path: Path) -> None:
     assert result[1].categories == ("cat",)
 
 
-def test_regions_of_a_category_are_joined(tmp_path: Path) -> None:
+def test_masks_of_a_category_are_joined(tmp_path: Path) -> None:
     _, image = read_coco_images(written(tmp_path))
     mask, boxes = image.region_masks("cat")
     expected = np.zeros((6, 8), dtype=bool)
@@ -67,7 +67,7 @@ def test_regions_of_a_category_are_joined(tmp_path: Path) -> None:
         image.region_masks("dog")
 
 
-def test_an_outline_that_cannot_be_understood_names_its_image(tmp_path: Path) -> None:
+def test_invalid_segmentation_names_its_image(tmp_path: Path) -> None:
     broken = {"image_id": 4, "category_id": 1, "bbox": [0, 0, 8, 6], "segmentation": [[1, 2]]}
     [image] = read_coco_images(written(tmp_path, annotations=[broken]))
     with pytest.raises(ValueError, match=r"a\.png, person: a polygon must be"):
@@ -88,14 +88,14 @@ def test_an_outline_that_cannot_be_understood_names_its_image(tmp_path: Path) ->
         ({"annotations": []}, "has no objects on any image"),
     ],
 )
-def test_files_that_hold_something_else(
+def test_invalid_coco_files_are_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
         read_coco_images(written(tmp_path, **changes))
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "coco")
     with pytest.raises(FileNotFoundError, match=r"no instances file at .*none\.json"):
         read_coco_images(tmp_path / "none.json")
@@ -127,7 +127,7 @@ def masked(folder: Path) -> Path:
     return folder / "photos"
 
 
-def test_a_folder_with_masks_beside_it_in_it_or_elsewhere(tmp_path: Path) -> None:
+def test_mask_folders_beside_inside_or_elsewhere(tmp_path: Path) -> None:
     photos = masked(tmp_path)
     result = read_annotated_images(photos)
     assert [item.path.name for item in result] == ["a.jpg", "b.jpg"]
@@ -139,7 +139,7 @@ def test_a_folder_with_masks_beside_it_in_it_or_elsewhere(tmp_path: Path) -> Non
     assert [item.path for item in read_annotated_images(photos)] == [item.path for item in result]
 
 
-def test_masks_that_do_not_fit_are_said(tmp_path: Path) -> None:
+def test_mismatching_masks_are_reported(tmp_path: Path) -> None:
     photos = masked(tmp_path)
     Image.new("L", (6, 8), 255).save(tmp_path / "masks" / "a.png")
     with pytest.raises(ValueError, match=r"is \(8, 6\), the upright image \(6, 8\)"):
@@ -153,7 +153,7 @@ def test_masks_that_do_not_fit_are_said(tmp_path: Path) -> None:
         read_annotated_images(tmp_path / "masks" / "deep")
 
 
-def test_a_image_must_lie_in_its_folder(tmp_path: Path) -> None:
+def test_image_outside_its_folder_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
     (tmp_path / "elsewhere.png").write_bytes((tmp_path / "some2031" / "a.png").read_bytes())
     (tmp_path / "some2031" / "a.png").unlink()

@@ -83,25 +83,25 @@ def first_names(names: list[str], category: str) -> list[str]:
     return [names[number].split(",")[0] for number in IMAGENET_CATEGORIES[category]]
 
 
-def test_classes_are_what_their_category_says(names: list[str]) -> None:
+def test_class_names_match_their_category(names: list[str]) -> None:
     content = {line.split(": ")[0]: line.split(": ")[1] for line in NAMES.splitlines()}
     assert {*content, *ENDS} == set(IMAGENET_CATEGORIES)
     assert {category: ", ".join(first_names(names, category)) for category in content} == content
 
 
-def test_ranges_begin_and_end_where_they_should(names: list[str]) -> None:
+def test_class_ranges_have_correct_bounds(names: list[str]) -> None:
     for category, wanted in ENDS.items():
         result = first_names(names, category)
         assert set(wanted) <= set(result)
         assert not set(NEXT[category]) & set(result)
 
 
-def test_no_class_is_of_two_categories() -> None:
+def test_classes_have_at_most_a_single_category() -> None:
     every = [number for numbers in IMAGENET_CATEGORIES.values() for number in numbers]
     assert len(every) == len(set(every))
 
 
-def test_a_model_of_other_classes_is_asked_by_name() -> None:
+def test_other_models_are_matched_by_class_name() -> None:
     classes = ("Dog, hound", "cat", "dog")
     assert matching_classes("dog", classes, 3) == (0, 2)
     assert matching_classes("zebra", classes, 3) == ()

@@ -29,12 +29,12 @@ Corner = st.integers(-20, 160).map(lambda number: number / 10 + 0.03)
 
 @given(st.lists(Corner, min_size=6, max_size=14).filter(lambda numbers: len(numbers) % 2 == 0))
 @settings(max_examples=40, deadline=None)
-def test_pixels_whose_middle_lies_in_a_polygon(polygon: list[float]) -> None:
+def test_polygon_mask_has_pixels_with_centers_inside(polygon: list[float]) -> None:
     expected = [[inside(polygon, y + 0.5, x + 0.5) for x in range(13)] for y in range(11)]
     assert polygon_mask([polygon], SIZE).tolist() == expected
 
 
-def test_polygons_are_joined_and_the_whole_image_is_whole() -> None:
+def test_polygons_are_joined_and_full_polygon_fills_the_mask() -> None:
     whole = [0.0, 0.0, 13.0, 0.0, 13.0, 11.0, 0.0, 11.0]
     assert polygon_mask([whole], SIZE).all()
     assert polygon_mask([whole, whole], SIZE).all()
@@ -42,7 +42,7 @@ def test_polygons_are_joined_and_the_whole_image_is_whole() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[0.0, 0.0, 1.0, 1.0], [0.0] * 7])
-def test_a_polygon_has_corners(wrong: list[float]) -> None:
+def test_polygon_needs_three_corners(wrong: list[float]) -> None:
     with pytest.raises(ValueError, match="at least three corners"):
         polygon_mask([wrong], SIZE)
     with pytest.raises(ValueError, match="must be finite"):
@@ -64,7 +64,7 @@ def packed(lengths: list[int]) -> str:
 
 
 @given(st.lists(st.integers(0, 10), min_size=1, max_size=11))
-def test_run_lengths_go_down_the_columns(lengths: list[int]) -> None:
+def test_rle_is_column_major(lengths: list[int]) -> None:
     lengths = [*lengths, 143 - sum(lengths)]
     pixels = [index % 2 == 1 for index, count in enumerate(lengths) for _ in range(count)]
     expected = np.array(pixels).reshape(13, 11).T
@@ -72,7 +72,7 @@ def test_run_lengths_go_down_the_columns(lengths: list[int]) -> None:
     assert np.array_equal(rle_mask(packed(lengths), SIZE), expected)
 
 
-def test_run_lengths_that_do_not_fit() -> None:
+def test_mismatching_rle_is_refused() -> None:
     with pytest.raises(ValueError, match="must sum to 11 x 13 pixels, got 5"):
         rle_mask([2, 3], SIZE)
     with pytest.raises(ValueError, match="must sum to"):
@@ -83,7 +83,7 @@ def test_run_lengths_that_do_not_fit() -> None:
         rle_mask("1!", SIZE)
 
 
-def test_segmentations_of_both_kinds() -> None:
+def test_polygon_and_rle_segmentations() -> None:
     square = [[0.0, 0.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0]]
     assert segmentation_mask(square, SIZE).sum() == 4
     assert segmentation_mask({"size": [11, 13], "counts": [0, 143]}, SIZE).all()
@@ -93,6 +93,6 @@ def test_segmentations_of_both_kinds() -> None:
         segmentation_mask("12", SIZE)
 
 
-def test_boxes_hold_the_pixels_whose_middle_they_hold() -> None:
+def test_box_mask_has_pixels_with_centers_inside() -> None:
     mask = boxes_mask([(1.5, 2.5, 3.4, 4.6), (12.0, 10.0, 99.0, 99.0)], SIZE)
     assert np.argwhere(mask).tolist() == [[2, 1], [2, 2], [3, 1], [3, 2], [4, 1], [4, 2], [10, 12]]

@@ -24,16 +24,16 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("ending", ["npy", "npz", "json"])
-def test_each_kind_of_file_gives_its_maps(files: dict[str, Path], ending: str) -> None:
+def test_every_file_type_has_its_maps(files: dict[str, Path], ending: str) -> None:
     np.testing.assert_array_equal(read_saved_maps(files[ending]).maps, MAPS)
 
 
-def test_json_says_more(files: dict[str, Path]) -> None:
+def test_json_has_words_gates_and_geometry(files: dict[str, Path]) -> None:
     read = read_saved_maps(files["json"])
     assert (read.words, read.gates, read.geometry) == (["a", "7"], [0, 1], None)
 
 
-def test_rows_are_unfolded_onto_their_grid() -> None:
+def test_rows_are_reshaped_to_their_grid() -> None:
     rows = MAPS.reshape(2, 15)
     np.testing.assert_array_equal(reshape_maps(rows, grid=(3, 5)), MAPS.astype(np.float32))
     square = np.arange(32.0).reshape(2, 16)
@@ -51,7 +51,7 @@ def test_rows_are_unfolded_onto_their_grid() -> None:
         (np.array([[np.inf]]), None, "must be finite"),
     ],
 )
-def test_what_is_no_map_is_refused(maps: np.ndarray, grid: Any, reason: str) -> None:
+def test_invalid_maps_are_refused(maps: np.ndarray, grid: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         reshape_maps(maps, grid=grid)
 
@@ -66,7 +66,7 @@ def test_what_is_no_map_is_refused(maps: np.ndarray, grid: Any, reason: str) -> 
         ("a.txt", b"1", "must be a .npy, .npz or .json file, got a.txt"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=reason):
         read_saved_maps(tmp_path / name)

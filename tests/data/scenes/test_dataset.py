@@ -19,7 +19,7 @@ def shown(sample: CaptionSample) -> Tensor:
 
 
 @given(index=st.integers(0, 10), order=st.permutations(range(5)), more=st.integers(11, 10**6))
-def test_a_scene_depends_on_seed_split_and_number_alone(
+def test_scene_depends_on_seed_split_and_index_only(
     index: int, order: list[int], more: int
 ) -> None:
     fresh = Scenes(11, size=31, seed=3)[index]
@@ -32,14 +32,14 @@ def test_a_scene_depends_on_seed_split_and_number_alone(
     assert used.world(index) == Scenes(11, size=89, seed=3).world(index)
 
 
-def test_other_seeds_and_splits_hold_other_scenes() -> None:
+def test_scenes_differ_between_seeds_and_splits() -> None:
     worlds = [Scenes(3, seed=seed).world(1) for seed in range(5)]
     worlds += [Scenes(3, split=split).world(1) for split in ("validation", "test", "novel")]
     worlds += [Scenes(3).world(2)]
     assert len(set(worlds)) == len(worlds)
 
 
-def test_a_sample_holds_image_captions_and_world() -> None:
+def test_sample_has_image_captions_and_world() -> None:
     scenes = Scenes(7, size=41, split="test")
     sample = scenes[5]
     image = shown(sample)
@@ -65,7 +65,7 @@ def test_single_caption_scenes_repeat_each_scene_five_times() -> None:
 
 
 @pytest.mark.parametrize("index", [3, -1, 10**9])
-def test_there_is_nothing_beyond_the_last_scene(index: int) -> None:
+def test_index_beyond_the_end_is_refused(index: int) -> None:
     with pytest.raises(IndexError, match=r"index must lie in \[0, 3\)"):
         Scenes(3)[index]
 
@@ -79,13 +79,15 @@ def test_there_is_nothing_beyond_the_last_scene(index: int) -> None:
         ({"seed": -1}, "seed >= 0"),
     ],
 )
-def test_nonsense_is_refused(arguments: dict[str, Any], reason: str, monkeypatch: Any) -> None:
+def test_invalid_options_are_refused(
+    arguments: dict[str, Any], reason: str, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the splits too
     with pytest.raises(ValueError, match=reason):
         Scenes(**{"num_scenes": 3, **arguments})
 
 
-def test_scenes_travel_to_other_processes() -> None:
+def test_dataset_can_be_pickled() -> None:
     scenes = Scenes(3, size=16, config=WorldConfig(colors=("red", "cyan")))
     again = pickle.loads(pickle.dumps(SingleCaptionScenes(scenes)))
     assert torch.equal(shown(again[4]), scenes.image(0))

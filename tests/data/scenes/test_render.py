@@ -27,12 +27,12 @@ def inside(mask: np.ndarray) -> np.ndarray:
     return kept
 
 
-def test_there_is_an_outline_for_each_shape() -> None:
+def test_every_shape_has_an_outline() -> None:
     assert tuple(SIGNED_DISTANCES) == SHAPES
 
 
 @given(index=st.integers(0, 10**6), size=st.sampled_from([16, 31, 64, 97]))
-def test_masks_lie_in_their_boxes_and_apart(index: int, size: int) -> None:
+def test_masks_are_disjoint_and_inside_their_boxes(index: int, size: int) -> None:
     world = Scenes(10**6 + 1).world(index)
     covered = object_masks(world, size)
     assert covered.shape == (len(world.objects), size, size)
@@ -46,7 +46,7 @@ def test_masks_lie_in_their_boxes_and_apart(index: int, size: int) -> None:
 
 
 @given(index=st.integers(0, 10**6))
-def test_pixels_of_a_plain_thing_have_its_color(index: int) -> None:
+def test_pixels_of_a_plain_object_have_its_color(index: int) -> None:
     world = Scenes(10**6 + 1).world(index)
     image = draw_world(world, 97).astype(int)
     for mask, item in zip(object_masks(world, 97), world.objects, strict=True):
@@ -61,7 +61,7 @@ def test_pixels_of_a_plain_thing_have_its_color(index: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_mask_is_where_the_image_changes(shape: str) -> None:
+def test_mask_covers_the_changed_pixels(shape: str) -> None:
     with_it = World((thing(shape, 0.4, 0.6),), GRAY, 7)
     changed = (draw_world(with_it, 89) != draw_world(World((), GRAY, 7), 89)).any(-1)
     (mask,) = object_masks(with_it, 89)
@@ -81,12 +81,12 @@ def test_a_mask_is_where_the_image_changes(shape: str) -> None:
         ("star", 0.3306),
     ],
 )
-def test_shapes_have_their_area(shape: str, share: float) -> None:
+def test_mask_areas_match_the_shapes(shape: str, share: float) -> None:
     (mask,) = object_masks(World((thing(shape, 0.5, 0.5),), GRAY, 0), 997)
     assert mask.sum() / (0.3 * 997) ** 2 == pytest.approx(share, rel=0.01)
 
 
-def test_a_triangle_points_up_and_a_ring_has_a_hole() -> None:
+def test_triangle_points_up_and_ring_has_a_hole() -> None:
     (mask,) = object_masks(World((thing("triangle", 0.5, 0.5),), GRAY, 0), 101)
     widths = mask.sum(1)[mask.any(1)]
     assert widths[-3:].mean() > 3 * widths[:3].mean()
@@ -94,14 +94,14 @@ def test_a_triangle_points_up_and_a_ring_has_a_hole() -> None:
     assert not mask[50, 50]
 
 
-def test_any_size_shows_the_same_world() -> None:
+def test_rendering_is_consistent_across_sizes() -> None:
     world = Scenes(5).world(2)
     small, large = draw_world(world, 48), draw_world(world, 96)
     halved = large.reshape(48, 2, 48, 2, 3).mean((1, 3))
     assert np.abs(halved - small).mean() < 5
 
 
-def test_the_ground_goes_from_top_to_bottom() -> None:
+def test_background_is_a_vertical_gradient() -> None:
     world = World((), ((10.0, 20.0, 30.0), (200.0, 180.0, 160.0)), 0)
     image = draw_world(world, 97).astype(float)
     assert np.abs(image[0].mean(0) - (10, 20, 30)).max() < 3
@@ -109,7 +109,7 @@ def test_the_ground_goes_from_top_to_bottom() -> None:
     assert 3 < (image[48] - image[48].mean(0)).std() < 7  # grain
 
 
-def test_every_shape_and_texture(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_shapes_and_textures(golden: Callable[[str, np.ndarray], None]) -> None:
     colors = list(COLORS)
     things = tuple(
         thing(
@@ -124,6 +124,6 @@ def test_every_shape_and_texture(golden: Callable[[str, np.ndarray], None]) -> N
     golden("scene_shapes", draw_world(World(things, GRAY, 3), 96))
 
 
-def test_a_scene(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_a_scene(golden: Callable[[str, np.ndarray], None]) -> None:
     image = Scenes(2, size=96, split="test").image(1)
     golden("scene_sampled", image.permute(1, 2, 0).numpy())

@@ -18,13 +18,13 @@ from visattn.data.scenes.world import SHAPES
 SCENES = Scenes(97, size=37, seed=3, config=SINGLE_OBJECT)
 
 
-def test_the_thing_that_is_left_is_one_of_the_scene() -> None:
+def test_remaining_object_belongs_to_the_scene() -> None:
     left = [single_object_world(SCENES, index).objects for index in range(97)]
     places = [SCENES.world(index).objects.index(thing) for index, (thing,) in enumerate(left)]
     assert 30 < sum(places) < 67  # the larger one about as often as the smaller one
 
 
-def test_a_image_shows_its_shape_at_its_center_and_nothing_else() -> None:
+def test_image_shows_its_shape_at_the_center_only() -> None:
     things = single_object_scenes(SCENES)
     assert things.images.shape == (97, 3, 37, 37)
     for index in range(0, 97, 7):
@@ -45,19 +45,19 @@ def test_a_image_shows_its_shape_at_its_center_and_nothing_else() -> None:
         assert abs(float(rows.float().mean()) + 0.5 - y) < 2.5  # a triangle is bottom-heavy
 
 
-def test_shapes_are_about_equally_common() -> None:
+def test_shapes_are_balanced() -> None:
     scenes = Scenes(300, size=16, seed=1, config=SINGLE_OBJECT)
     counts = Counter(single_object_world(scenes, index).objects[0].shape for index in range(300))
     assert set(counts) == set(SHAPES)
     assert min(counts.values()) > 30
 
 
-def test_things_are_their_seed_and_number() -> None:
+def test_scenes_depend_on_the_seed_only() -> None:
     once, again, other = (single_object_scenes(Scenes(5, size=16, seed=seed)) for seed in (3, 3, 4))
     assert torch.equal(once.images, again.images)
     assert not torch.equal(once.images, other.images)
 
 
-def test_there_is_no_scene_beyond_the_last() -> None:
+def test_index_beyond_the_end_is_refused() -> None:
     with pytest.raises(IndexError, match=r"index must lie in \[0, 97\), got 97"):
         single_object_world(SCENES, 97)

@@ -36,7 +36,7 @@ BETWEEN = set("a an is there with left right of above below on its it".split()) 
 
 
 @given(seed=SEEDS)
-def test_every_telling_is_understood_and_true(seed: int) -> None:
+def test_generated_captions_parse_and_are_true(seed: int) -> None:
     world = world_of(seed)
     content = describe_world(world)
     assert len({item.text for item in content}) == 5
@@ -48,7 +48,7 @@ def test_every_telling_is_understood_and_true(seed: int) -> None:
 
 
 @given(seed=SEEDS)
-def test_what_words_show_is_what_was_told(seed: int) -> None:
+def test_visual_words_refer_to_the_described_objects(seed: int) -> None:
     world = world_of(seed)
     looks = [(t.color, t.shape) for t in world.objects]
     assume(len(set(looks)) == len(looks))  # otherwise a caption may speak of several things
@@ -63,7 +63,7 @@ def test_what_words_show_is_what_was_told(seed: int) -> None:
 
 
 @given(seed=SEEDS)
-def test_words_that_show_describe_their_thing(seed: int) -> None:
+def test_visual_words_are_attributes_of_their_object(seed: int) -> None:
     world = world_of(seed)
     for item in describe_world(world):
         for word, shown in zip(item.words, item.objects, strict=True):
@@ -73,7 +73,7 @@ def test_words_that_show_describe_their_thing(seed: int) -> None:
 
 
 @given(seed=SEEDS, telling=st.integers(0, 4))
-def test_wrong_colors_and_shapes_are_found_out(seed: int, telling: int) -> None:
+def test_wrong_colors_and_shapes_are_detected(seed: int, telling: int) -> None:
     world = world_of(seed)
     words = describe_world(world)[telling].words
     for place, word in enumerate(words):
@@ -89,7 +89,7 @@ def test_wrong_colors_and_shapes_are_found_out(seed: int, telling: int) -> None:
 
 
 @given(seed=SEEDS)
-def test_turned_relations_are_found_out(seed: int) -> None:
+def test_swapped_relations_are_detected(seed: int) -> None:
     world = world_of(seed, count=(2, 2))
     first, second = world.objects
     assume((first.color, first.shape) != (second.color, second.shape))
@@ -103,7 +103,7 @@ def test_turned_relations_are_found_out(seed: int) -> None:
 
 
 @given(seed=SEEDS)
-def test_size_and_texture_are_claims_too(seed: int) -> None:
+def test_size_and_texture_are_claims(seed: int) -> None:
     world = world_of(seed, count=(2, 2))
     first, second = world.objects
     assume((first.color, first.shape) != (second.color, second.shape))
@@ -119,13 +119,13 @@ def test_size_and_texture_are_claims_too(seed: int) -> None:
 
 
 @given(seed=SEEDS)
-def test_the_grammar_has_all_the_words(seed: int) -> None:
+def test_grammar_covers_the_vocabulary(seed: int) -> None:
     kinds = WorldConfig()
     words = set(grammar_words(kinds))
     assert {word for item in describe_world(world_of(seed)) for word in item.words} <= words
 
 
-def test_the_grammar_has_no_word_too_many() -> None:
+def test_grammar_has_no_unused_words() -> None:
     content = {
         w for seed in range(400) for item in describe_world(world_of(seed)) for w in item.words
     }
@@ -202,7 +202,7 @@ def test_relations_by_hand(relation: str, dx: float, dy: float) -> None:
         "is is is is",
     ],
 )
-def test_rubbish_is_not_understood(rubbish: str) -> None:
+def test_invalid_sentences_do_not_parse(rubbish: str) -> None:
     assert parse_claim(rubbish) is None
     verdict = verify_caption(rubbish, TWO)
     assert not verdict.parsed
@@ -211,13 +211,13 @@ def test_rubbish_is_not_understood(rubbish: str) -> None:
 
 
 @given(words=st.lists(st.sampled_from(grammar_words(WorldConfig())), max_size=14))
-def test_any_words_are_judged_without_a_fall(words: list[str]) -> None:
+def test_arbitrary_words_raise_no_error(words: list[str]) -> None:
     verdict = verify_caption(" ".join(words), TWO)
     assert len(verdict.objects) == len(words)
     assert verdict.parsed >= verdict.true
 
 
-def test_a_caption_of_several_things_shows_them_all() -> None:
+def test_ambiguous_caption_refers_to_all_matching_objects() -> None:
     world = World(
         (
             thing("red circle", 0.1, 0.5),
@@ -234,7 +234,7 @@ def test_a_caption_of_several_things_shows_them_all() -> None:
     assert shown == ((), (1, 3), (1, 3), (), (), (0, 1), (), (), ())
 
 
-def test_a_claim_says_what_was_said() -> None:
+def test_parsed_claim_has_its_relation_and_attributes() -> None:
     caption = "below a large dotted pink star is an orange ring"
     claim = parse_claim(caption)
     assert claim is not None
@@ -252,7 +252,7 @@ def test_a_claim_says_what_was_said() -> None:
     assert words[slice(*second.span)] == ["large", "dotted", "pink", "star"]
 
 
-def test_every_sentence_has_every_relation() -> None:
+def test_every_sentence_pattern_has_every_relation() -> None:
     """Two things placed in each of the four ways, told in each of the five."""
     heard = set()
     for dx, dy in product((-0.3, 0.0, 0.3), repeat=2):

@@ -21,7 +21,7 @@ def one_hot(*cells: tuple[int, int]) -> torch.Tensor:
     return maps
 
 
-def test_looking_at_what_is_spoken_of_is_all_right() -> None:
+def test_attention_on_the_described_object_scores_one() -> None:
     maps = one_hot(*[(0, 0)] * 1, (3, 1), (6, 3), *[(9, 9)] * 4, (5, 6), (4, 9))
     judged = score_caption(CAPTION, maps, WORLD)
     assert judged.parsed
@@ -31,7 +31,7 @@ def test_looking_at_what_is_spoken_of_is_all_right() -> None:
     assert judged.baseline == pytest.approx(4 * 0.16, abs=1e-5)
 
 
-def test_looking_at_the_other_thing_is_not() -> None:
+def test_attention_on_another_object_scores_zero() -> None:
     maps = one_hot((0, 0), (5, 8), (5, 8), *[(0, 0)] * 4, (5, 2), (5, 2))
     judged = score_caption(CAPTION, maps, WORLD)
     assert judged.num_visual_words == 4
@@ -39,13 +39,13 @@ def test_looking_at_the_other_thing_is_not() -> None:
     assert judged.correctness == pytest.approx(0, abs=1e-6)
 
 
-def test_looking_everywhere_lifts_nothing() -> None:
+def test_uniform_attention_has_no_lift() -> None:
     judged = score_caption(CAPTION, EVEN, WORLD)
     assert judged.correctness == pytest.approx(judged.baseline, abs=1e-5)
     assert judged.hits == 0  # the first of equal cells lies in a corner
 
 
-def test_half_inside_counts_half() -> None:
+def test_attention_half_inside_scores_half() -> None:
     maps = one_hot(*[(0, 0)] * 9)
     maps[1] = 0
     maps[1, 5, 1], maps[1, 9, 9] = 0.75, 0.25
@@ -63,7 +63,7 @@ def test_half_inside_counts_half() -> None:
         ("", False),
     ],
 )
-def test_what_is_not_true_counts_for_no_map(caption: str, *, understood: bool) -> None:
+def test_false_captions_have_no_scored_words(caption: str, *, understood: bool) -> None:
     judged = score_caption(caption, EVEN, WORLD)
     assert (judged.parsed, judged.true) == (understood, False)
     assert (judged.num_visual_words, judged.hits, judged.correctness, judged.baseline) == (
@@ -74,7 +74,7 @@ def test_what_is_not_true_counts_for_no_map(caption: str, *, understood: bool) -
     )
 
 
-def test_several_things_count_together() -> None:
+def test_ambiguous_words_are_scored_on_all_their_objects() -> None:
     upper = SceneObject("circle", "red", "plain", "small", 0.2, 0.1, 0.1, 0.0, COLORS["red"])
     world = World((CIRCLE, SQUARE, upper), WORLD.background, 0)
     maps = one_hot((0, 0), (0, 1), (5, 2), *[(0, 0)] * 4, (5, 8), (5, 8))
@@ -84,6 +84,6 @@ def test_several_things_count_together() -> None:
     assert judged.baseline == pytest.approx(2 * (0.16 + 0.04) + 2 * 0.16, abs=1e-5)
 
 
-def test_every_word_needs_a_map() -> None:
+def test_every_word_requires_a_map() -> None:
     with pytest.raises(ValueError, match="9 words need a map each, got 8 maps"):
         score_caption(CAPTION, EVEN[:8], WORLD)

@@ -22,7 +22,7 @@ from visattn.data.scenes.world import (
 
 
 @given(seed=st.integers(0, 10**9), novel=st.booleans(), count=st.integers(2, 5))
-def test_things_lie_apart_inside_the_image_largest_first(
+def test_objects_are_disjoint_inside_the_image_and_sorted_by_size(
     seed: int, *, novel: bool, count: int
 ) -> None:
     things = sample_world(
@@ -42,14 +42,14 @@ def test_things_lie_apart_inside_the_image_largest_first(
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_held_out_pairs_never_stand_where_training_looks(split: Split) -> None:
+def test_held_out_pairs_are_absent_from_training_scenes(split: Split) -> None:
     scenes = Scenes(300, split=split)
     pairs = {(t.color, t.shape) for i in range(300) for t in scenes.world(i).objects}
     assert not pairs & set(HELD_OUT)
     assert len(pairs) == len(COLORS) * len(SHAPES) - len(HELD_OUT)
 
 
-def test_a_novel_scene_tells_of_a_held_out_pair() -> None:
+def test_novel_scenes_have_a_held_out_pair() -> None:
     scenes, shown = Scenes(300, split="novel"), set()
     for index in range(300):
         first, *others = scenes.world(index).objects
@@ -61,7 +61,7 @@ def test_a_novel_scene_tells_of_a_held_out_pair() -> None:
     assert shown == set(HELD_OUT)
 
 
-def test_every_kind_is_about_as_common() -> None:
+def test_attributes_are_balanced() -> None:
     worlds = [sample_world(WorldConfig(), np.random.default_rng(i)) for i in range(600)]
     things = [thing for world in worlds for thing in world.objects]
     pairs = WorldConfig().color_shape_pairs(novel=False)
@@ -81,7 +81,7 @@ def test_every_kind_is_about_as_common() -> None:
     assert min(sizes[size] for size in RADII) > 0.2 * len(things)
 
 
-def test_only_the_kinds_that_were_asked_for_appear() -> None:
+def test_only_configured_attributes_appear() -> None:
     kinds = WorldConfig(("red", "blue"), ("ring", "star"), ("dotted",), (3, 3))
     for seed in range(50):
         for thing in sample_world(kinds, np.random.default_rng(seed)).objects:
@@ -101,12 +101,12 @@ def test_only_the_kinds_that_were_asked_for_appear() -> None:
         ({"num_objects": (2, 6)}, "maximum <= 5"),
     ],
 )
-def test_kinds_that_do_not_exist_are_refused(arguments: dict, reason: str) -> None:
+def test_unknown_attributes_are_refused(arguments: dict, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         WorldConfig(**arguments)
 
 
-def test_a_world_needs_pairs_to_choose_from() -> None:
+def test_world_requires_color_shape_pairs() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="have no held-out pair; allow more"):
         sample_world(WorldConfig(colors=("cyan", "pink")), rng, novel=True)

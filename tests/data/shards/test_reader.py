@@ -53,7 +53,7 @@ def damage(path: Path, at: int, byte: int = 0xFF) -> None:
     path.write_bytes(content)
 
 
-def test_samples_are_numbered_as_in_their_list(folder: Path, paths: CaptionPaths) -> None:
+def test_samples_are_in_the_order_of_their_list(folder: Path, paths: CaptionPaths) -> None:
     for split in ("train", "validation", "test"):
         names = getattr(paths, split).read_text().split()
         samples = ShardSamples(folder, split)
@@ -64,7 +64,7 @@ def test_samples_are_numbered_as_in_their_list(folder: Path, paths: CaptionPaths
             assert samples.image(number).size == samples.size(number)[0] == (64, 80)
 
 
-def test_classes_are_known_without_a_look_into_a_tar(tmp_path: Path) -> None:
+def test_labels_are_available_without_opening_tars(tmp_path: Path) -> None:
     write_photo_folders(tmp_path / "photos", train=2)
     samples = ShardSamples(write_class_shards(tmp_path / "shards", tmp_path / "photos"), "train")
     assert samples.labels.tolist() == [0, 0, 1, 1, 2, 2]
@@ -72,16 +72,14 @@ def test_classes_are_known_without_a_look_into_a_tar(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [7, -1])
-def test_there_is_nothing_beyond_the_last_sample(folder: Path, number: int) -> None:
+def test_index_beyond_the_end_is_refused(folder: Path, number: int) -> None:
     samples = ShardSamples(folder, "train")
     for read in (samples.image_bytes, samples.record, samples.image):
         with pytest.raises(IndexError, match=rf"index must lie in \[0, 7\), got {number}"):
             read(number)
 
 
-def test_few_tars_are_open_at_once_and_none_is_left_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_tars_are_limited_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_MAX_OPEN_TARS", 2)
     write_shards(tmp_path, noise_plan((11,)), per_shard=1)
     samples = ShardSamples(tmp_path, "train")
@@ -102,7 +100,7 @@ def _haste() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_haste")
-def test_threads_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_read_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_MAX_OPEN_TARS", 1)
     write_shards(tmp_path, noise_plan((11,)), per_shard=2)
     samples = ShardSamples(tmp_path, "train")
@@ -124,7 +122,7 @@ def test_threads_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @ALONE
-def test_processes_that_were_forked_read_at_once(folder: Path) -> None:
+def test_forked_processes_read_concurrently(folder: Path) -> None:
     samples = ShardSamples(folder, "train")
     wanted = [
         samples.image_bytes(number) for number in range(7)
@@ -136,7 +134,7 @@ def test_processes_that_were_forked_read_at_once(folder: Path) -> None:
             assert pool.map(samples.image_bytes, [*range(7)] * 5) == wanted * 5
 
 
-def test_what_goes_to_another_process_holds_no_open_file_and_no_index(tmp_path: Path) -> None:
+def test_pickled_dataset_has_no_open_file_and_no_index(tmp_path: Path) -> None:
     write_shards(tmp_path, noise_plan((211,), (2, 2)), per_shard=30)
     samples = ShardSamples(tmp_path, "train")
     wanted = samples.image_bytes(200)
@@ -147,7 +145,7 @@ def test_what_goes_to_another_process_holds_no_open_file_and_no_index(tmp_path: 
     assert torch.equal(again.labels, samples.labels)
 
 
-def test_shards_of_others_are_opened_with_doubt(folder: Path) -> None:
+def test_invalid_shard_metadata_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="has no split novel; it has train, validation, test"):
         ShardSamples(folder, "novel")
     with pytest.raises(ValueError, match=r"the class index must lie in \[0, 0\), got -1"):
@@ -170,7 +168,7 @@ def test_shards_of_others_are_opened_with_doubt(folder: Path) -> None:
             ShardSamples(folder, "train")
 
 
-def test_what_is_missing_or_cut_off_is_found_at_once(folder: Path) -> None:
+def test_missing_or_truncated_tars_are_refused_at_once(folder: Path) -> None:
     tar = folder / "train-000001.tar"
     whole = tar.read_bytes()
     tar.write_bytes(whole[:-512])
@@ -196,7 +194,7 @@ def test_what_is_missing_or_cut_off_is_found_at_once(folder: Path) -> None:
         ("image_bytes", 1), ("image_bytes", 2**32 - 1), ("image_bytes", 0),
     ],
 )  # fmt: skip
-def test_an_index_that_points_elsewhere_is_noticed(folder: Path, name: str, value: int) -> None:
+def test_index_with_wrong_offsets_is_detected(folder: Path, name: str, value: int) -> None:
     """Even one that was made up with its hash: the tar's own header must agree."""
     path = folder / "validation.index.npy"
     rows = np.load(path)
@@ -214,7 +212,7 @@ def test_an_index_that_points_elsewhere_is_noticed(folder: Path, name: str, valu
     assert samples.image_bytes(0)
 
 
-def test_a_damaged_image_is_named_by_tar_and_key(folder: Path) -> None:
+def test_damaged_image_is_named_by_tar_and_key(folder: Path) -> None:
     samples = ShardSamples(folder, "validation")
     row = np.load(folder / "validation.index.npy")[1]
     damage(folder / "validation-000000.tar", int(row["image"]) + 1)
@@ -226,7 +224,7 @@ def test_a_damaged_image_is_named_by_tar_and_key(folder: Path) -> None:
         samples.record(1)
 
 
-def test_opening_a_million_samples_looks_at_flat_arrays_alone(tmp_path: Path) -> None:
+def test_opening_a_million_samples_is_fast(tmp_path: Path) -> None:
     """Seconds and megabytes are measured by tools/benchmark.py data; here, what is not done."""
     count, tars = 1_000_000, 100
     rows = np.zeros(count, ROW)

@@ -22,7 +22,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_whole_shards_have_no_faults_and_each_sample_is_looked_at(noise: Path) -> None:
+def test_intact_shards_have_no_faults_and_every_sample_is_checked(noise: Path) -> None:
     for decode in (True, False):
         content_value: list[int] = []
         assert not list(find_shard_faults(noise, decode=decode, progress=content_value.append))
@@ -31,7 +31,7 @@ def test_whole_shards_have_no_faults_and_each_sample_is_looked_at(noise: Path) -
 
 @settings(max_examples=25)
 @given(st.data())
-def test_one_changed_bit_anywhere_is_found(noise: Path, data: st.DataObject) -> None:
+def test_changed_bit_anywhere_is_detected(noise: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(p for p in noise.iterdir() if p.suffix != ".json")))
     whole = path.read_bytes()
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -47,7 +47,7 @@ def test_one_changed_bit_anywhere_is_found(noise: Path, data: st.DataObject) -> 
 
 @settings(max_examples=15)
 @given(st.data())
-def test_a_cut_anywhere_is_found(noise: Path, data: st.DataObject) -> None:
+def test_truncation_anywhere_is_detected(noise: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(noise.iterdir())))
     whole = path.read_bytes()
     try:
@@ -76,7 +76,7 @@ def test_faults_name_tars_and_keys_and_are_counted(tmp_path: Path) -> None:
     assert len(list(find_shard_faults(folder, decode=False))) == 1  # the hash alone
 
 
-def test_members_that_lie_elsewhere_are_found(noise: Path, tmp_path: Path) -> None:
+def test_members_that_contradict_the_index_are_detected(noise: Path, tmp_path: Path) -> None:
     """A tar with other samples than the index knows, although all hashes agree."""
     folder = tmp_path / "two"
     write_shards(folder, noise_plan((5, 2)), per_shard=3)
@@ -92,7 +92,7 @@ def test_members_that_lie_elsewhere_are_found(noise: Path, tmp_path: Path) -> No
     assert fault.reason == "must hold 2 samples"
 
 
-def test_a_member_of_2_to_the_60_bytes_is_named_with_its_file(tmp_path: Path) -> None:
+def test_oversized_member_is_named_with_its_file(tmp_path: Path) -> None:
     write_shards(tmp_path / "a", noise_plan((5, 2)), per_shard=3)
     path = tmp_path / "a" / "train-000001.tar"
     whole = path.read_bytes()
@@ -106,7 +106,7 @@ def test_a_member_of_2_to_the_60_bytes_is_named_with_its_file(tmp_path: Path) ->
         assert all("train-000001.tar" in fault for fault in faults)
 
 
-def test_an_index_that_is_a_pipe_and_numbers_without_end_are_refused_at_once(
+def test_pipes_and_oversized_indices_are_refused_at_once(
     tmp_path: Path,
 ) -> None:
     write_shards(tmp_path / "a", noise_plan((5, 2)), per_shard=3)

@@ -55,7 +55,7 @@ def killing(count: int) -> Callable[..., None]:
 
 
 @ALONE
-def test_a_run_killed_at_any_sample_is_gone_on_from_to_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_run_resumes_with_identical_bytes(tmp_path: Path) -> None:
     plan = noise_plan((7, 2))
     write_shards(tmp_path / "whole", plan, per_shard=3)
     wanted = content(tmp_path / "whole")
@@ -76,7 +76,7 @@ def test_a_run_killed_at_any_sample_is_gone_on_from_to_the_same_bytes(tmp_path: 
 
 
 @ALONE
-def test_a_run_killed_before_any_file_reaches_the_disk_is_gone_on_from(
+def test_run_killed_before_the_first_file_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, calls = noise_plan((5, 2)), []
@@ -98,7 +98,7 @@ def test_a_run_killed_before_any_file_reaches_the_disk_is_gone_on_from(
         check_shards(folder)
 
 
-def test_shards_that_are_there_are_left_as_they_are(tmp_path: Path) -> None:
+def test_existing_shards_are_unchanged(tmp_path: Path) -> None:
     first = write_shards(tmp_path, noise_plan(), per_shard=3)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     content_value: list[int] = []
@@ -107,7 +107,7 @@ def test_shards_that_are_there_are_left_as_they_are(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
 
 
-def test_other_shards_are_not_written_over(tmp_path: Path) -> None:
+def test_different_shards_are_not_overwritten(tmp_path: Path) -> None:
     write_shards(tmp_path / "a", noise_plan(), per_shard=3)
     before = content(tmp_path / "a")
     for plan, count in ((noise_plan((11, 6)), 3), (noise_plan(), 4), (noise_plan(size=(7, 5)), 3)):
@@ -119,7 +119,7 @@ def test_other_shards_are_not_written_over(tmp_path: Path) -> None:
         write_shards(tmp_path / "a", noise_plan(), per_shard=3)
 
 
-def test_unfinished_shards_of_other_images_are_not_gone_on_from(tmp_path: Path) -> None:
+def test_unfinished_shards_of_other_images_are_not_resumed(tmp_path: Path) -> None:
     def stop(_: int) -> None:
         raise KeyboardInterrupt
 
@@ -133,7 +133,7 @@ def test_unfinished_shards_of_other_images_are_not_gone_on_from(tmp_path: Path) 
     write_shards(tmp_path, noise_plan(), per_shard=3)
 
 
-def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+def test_only_a_single_process_writes(tmp_path: Path) -> None:
     stored = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(stored, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError, match="another process is writing shards there"):
@@ -142,7 +142,7 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
     write_shards(tmp_path, noise_plan())
 
 
-def test_a_full_disk_is_said_in_words_and_leaves_whole_tars(
+def test_full_disk_is_reported_and_leaves_complete_tars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
@@ -164,7 +164,7 @@ def test_a_full_disk_is_said_in_words_and_leaves_whole_tars(
     check_shards(tmp_path)
 
 
-def test_tars_are_such_as_any_program_reads(tmp_path: Path) -> None:
+def test_tars_are_readable_by_tarfile(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path / "data", photos=11)
     plan = caption_shard_plan(paths)
     write_shards(tmp_path / "shards", plan, per_shard=3)
@@ -184,7 +184,7 @@ def test_tars_are_such_as_any_program_reads(tmp_path: Path) -> None:
     assert all((paths.photos / name).read_bytes() == result[name] for name in names)
 
 
-def test_classes_stand_beside_their_images(tmp_path: Path) -> None:
+def test_labels_are_stored_beside_their_images(tmp_path: Path) -> None:
     write_photo_folders(tmp_path / "photos")
     folder = write_class_shards(tmp_path / "shards", tmp_path / "photos")
     labels = {}
@@ -202,7 +202,7 @@ def test_classes_stand_beside_their_images(tmp_path: Path) -> None:
     assert rows["label"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_photo_that_cannot_be_read_is_named_and_no_part_of_a_tar_stays(tmp_path: Path) -> None:
+def test_unreadable_photo_is_named_and_leaves_no_partial_tar(tmp_path: Path) -> None:
     write_photo_folders(tmp_path / "photos")
     bad = tmp_path / "photos" / "val" / "rose" / "1.jpg"
     bad.write_bytes(bad.read_bytes()[:-200])
@@ -216,7 +216,7 @@ def test_a_photo_that_cannot_be_read_is_named_and_no_part_of_a_tar_stays(tmp_pat
     check_shards(tmp_path / "shards")
 
 
-def test_nothing_to_write_is_refused(tmp_path: Path) -> None:
+def test_empty_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="per_shard and each split must be at least 1, got 0"):
         write_shards(tmp_path / "a", noise_plan(), per_shard=0)
     with pytest.raises(FileNotFoundError, match="has no class folders"):
@@ -224,7 +224,7 @@ def test_nothing_to_write_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_the_mixed_order_is_the_same_for_ever() -> None:
+def test_shuffled_order_is_stable() -> None:
     assert shuffled_order(7) == MIXED
     assert sorted(shuffled_order(1000)) == list(range(1000))
 

@@ -56,7 +56,7 @@ def marked(frame: np.ndarray, height: int) -> np.ndarray:
     return np.flatnonzero(dark.sum(0) > 20)
 
 
-def test_the_word_in_turn_is_marked() -> None:
+def test_current_word_is_marked() -> None:
     words = ["dogs", "running", "far"]
     actual = frames(caption_animation(photo(60, 80), words, np.zeros((3, 60, 80)), vmax=1.0))
     ends = [marked(frame, 360) for frame in actual]
@@ -65,7 +65,7 @@ def test_the_word_in_turn_is_marked() -> None:
     assert all(middles[word] < ends[word + 2].min() for word in (0, 1))
 
 
-def test_times_leave_room_to_look() -> None:
+def test_frame_durations() -> None:
     moving = caption_animation(
         photo(60, 80), ["a", "dog"], RNG.random((2, 60, 80)), vmax=1.0, width=160
     )
@@ -97,7 +97,7 @@ def test_frames_share_one_palette() -> None:
     assert own_palettes(moving) == [False] * 4
 
 
-def test_what_would_be_too_long_is_drawn_smaller() -> None:
+def test_long_animations_are_drawn_smaller() -> None:
     noise = RNG.integers(0, 256, (480, 480, 3), dtype=np.uint8)
     maps = np.zeros((3, 480, 480))
     for word, top in enumerate((0, 150, 300)):
@@ -110,7 +110,7 @@ def test_what_would_be_too_long_is_drawn_smaller() -> None:
 
 
 @pytest.mark.parametrize("size", [(48, 160), (160, 48), (7, 5), (1000, 10), (10, 1000)])
-def test_any_image_can_move(size: tuple[int, int]) -> None:
+def test_animations_of_any_image_size(size: tuple[int, int]) -> None:
     maps = RNG.random((2, *size))
     maps[:, :, : size[1] // 3] = np.nan  # not seen
     words = ["incomprehensibilities" * 9, "犬"]
@@ -119,7 +119,7 @@ def test_any_image_can_move(size: tuple[int, int]) -> None:
     assert actual[0].shape[0] <= 2 * 160 + 140
 
 
-def test_a_long_caption_is_cut_and_not_squeezed() -> None:
+def test_long_caption_is_truncated() -> None:
     actual = frames(
         caption_animation(photo(24, 40), ["dogs"] * 29, np.zeros((29, 24, 40)), vmax=1.0, width=160)
     )
@@ -130,7 +130,7 @@ def test_a_long_caption_is_cut_and_not_squeezed() -> None:
 @pytest.mark.parametrize(
     ("size", "shown"), [((480, 640), (360, 480)), ((640, 480), (640, 480)), ((100, 10), (960, 96))]
 )
-def test_frames_have_the_proportions_of_the_image(
+def test_frames_have_the_aspect_ratio_of_the_image(
     size: tuple[int, int], shown: tuple[int, int]
 ) -> None:
     assert animation_frame_size(size, 480) == shown
@@ -145,7 +145,7 @@ def test_frames_have_the_proportions_of_the_image(
         ({"vmax": 0.0}, "vmin must be below vmax"),
     ],
 )
-def test_what_cannot_move_is_refused(change: dict[str, Any], reason: str) -> None:
-    given = {"words": ["a", "dog"], "maps": np.zeros((2, 24, 40)), "vmax": 1.0}
+def test_invalid_inputs_are_refused(change: dict[str, Any], reason: str) -> None:
+    arguments = {"words": ["a", "dog"], "maps": np.zeros((2, 24, 40)), "vmax": 1.0}
     with pytest.raises(ValueError, match=reason):
-        caption_animation(photo(24, 40), **{**given, **change})
+        caption_animation(photo(24, 40), **{**arguments, **change})

@@ -36,7 +36,7 @@ def tile(
 
 @pytest.mark.parametrize("size", [(97, 131), (131, 97), (13, 17), (40, 1600), (1600, 40), (1, 1)])
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
-def test_any_image_and_any_number_of_words(size: tuple[int, int], count: int) -> None:
+def test_panels_of_any_image_size_and_number_of_words(size: tuple[int, int], count: int) -> None:
     maps = RNG.random((count, *size))
     panel = caption_panel(
         image(*size),
@@ -51,7 +51,7 @@ def test_any_image_and_any_number_of_words(size: tuple[int, int], count: int) ->
         assert (edge == BACKGROUND).all()  # nothing runs off the page
 
 
-def test_tiles_are_the_image_and_its_overlays_on_one_scale() -> None:
+def test_tiles_share_a_scale() -> None:
     size, photo = (60, 80), image(240, 320)
     maps = np.stack([np.full(size, value) for value in (0.1, 0.2, 0.4)]).astype(np.float32)
     panel = caption_panel(photo, ["a", "red", "dog"], maps)
@@ -64,7 +64,7 @@ def test_tiles_are_the_image_and_its_overlays_on_one_scale() -> None:
         assert np.abs(drawn.astype(int) - expected).max() <= 2
 
 
-def test_maps_at_the_size_of_the_tiles_are_drawn_as_they_are() -> None:
+def test_maps_of_the_tile_size_are_not_resampled() -> None:
     photo = image(480, 640)
     geometry = Geometry.identity((480, 640)).resized((256, 341)).cropped(16, 58, (224, 224))
     cells = torch.zeros(1, 14, 14)
@@ -87,14 +87,14 @@ def strip(gate: float) -> int:
     return int((panel[:-80] == ACCENT).all(2).sum())
 
 
-def test_the_strip_of_a_gate_is_as_long_as_the_gate_is_open() -> None:
+def test_gate_bar_length_is_the_gate_value() -> None:
     lengths = [strip(gate) for gate in (0.0, 0.25, 0.5, 1.0)]
     assert lengths[0] == 0
     assert lengths[2] == pytest.approx(2 * lengths[1], rel=0.1)
     assert lengths[3] == pytest.approx(2 * lengths[2], rel=0.1)
 
 
-def test_what_is_not_there_is_not_explained() -> None:
+def test_legend_lists_drawn_elements_only() -> None:
     photo, maps = image(30, 40), np.ones((1, 30, 40))
     plain = caption_panel(photo, ["a"], maps)
     maps[0, :, :9] = np.nan
@@ -104,14 +104,14 @@ def test_what_is_not_there_is_not_explained() -> None:
     assert not (partly[-64:, 350:] == BACKGROUND).all()
 
 
-def test_a_map_without_attention_or_without_anything_seen_is_drawn_too() -> None:
+def test_zero_and_nan_maps_are_drawn() -> None:
     photo = image(30, 40)
     quiet = caption_panel(photo, ["a"], np.zeros((1, 30, 40)))
     blind = caption_panel(photo, ["a"], np.full((1, 30, 40), np.nan))
     assert quiet.shape == blind.shape
 
 
-def test_the_same_bytes_twice_and_nothing_changed() -> None:
+def test_drawing_is_deterministic_and_does_not_modify_inputs() -> None:
     photo, maps = image(97, 131), RNG.random((3, 97, 131))
     kept, known = photo.copy(), maps.copy()
     first = caption_panel(photo, ["a", "red", "dog"], maps, style="light")
@@ -125,7 +125,7 @@ def test_the_same_bytes_twice_and_nothing_changed() -> None:
 @pytest.mark.parametrize(
     "word", ["", "two\nlines", "x" * 500, "犬", "\N{DOG FACE}", "a\0b", "$\\bad{"]
 )
-def test_words_are_drawn_as_they_come(word: str) -> None:
+def test_words_are_drawn_unchanged(word: str) -> None:
     panel = caption_panel(image(30, 40), [word, "dog"], np.ones((2, 30, 40)), width=600)
     assert panel.shape[1] == 600
 
@@ -140,13 +140,13 @@ def test_words_are_drawn_as_they_come(word: str) -> None:
         ({"width": 479}, "at least 480 pixels wide, got 479"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], reason: str) -> None:
-    given = {"image": image(5, 7), "words": ["a", "dog"], "maps": np.ones((2, 5, 7))}
+def test_mismatching_inputs_are_refused(change: dict[str, Any], reason: str) -> None:
+    arguments = {"image": image(5, 7), "words": ["a", "dog"], "maps": np.ones((2, 5, 7))}
     with pytest.raises(ValueError, match=reason):
-        caption_panel(**{**given, **change})
+        caption_panel(**{**arguments, **change})
 
 
-def test_a_row_of_tiles_looks_as_it_did(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_a_row_of_tiles(golden: Callable[[str, np.ndarray], None]) -> None:
     # without text: letters differ between releases of the library that draws them
     photo = np.zeros((24, 32, 3), np.uint8)
     photo[:] = np.linspace((40, 90, 160), (230, 200, 120), 24).astype(np.uint8)[:, None]
@@ -158,5 +158,5 @@ def test_a_row_of_tiles_looks_as_it_did(golden: Callable[[str, np.ndarray], None
     golden("panel_tiles", np.concatenate(tiles, axis=1))
 
 
-def test_letters_come_with_matplotlib() -> None:
+def test_font_is_that_of_matplotlib() -> None:
     assert load_font(12).getname()[0] == "DejaVu Sans"

@@ -30,7 +30,7 @@ def page_data(text: str) -> dict[str, Any]:
     return json.loads(actual[1])
 
 
-def test_maps_come_to_the_page_to_the_last_bit() -> None:
+def test_page_data_has_exact_maps() -> None:
     (caption,) = page_data(page())["captions"]
     actual = np.frombuffer(base64.b64decode(caption["maps"]), "<f4").reshape(2, 3, 5)
     np.testing.assert_array_equal(actual, MAPS.astype(np.float32))
@@ -40,7 +40,7 @@ def test_maps_come_to_the_page_to_the_last_bit() -> None:
     assert caption["score"] == -0.5
 
 
-def test_the_page_says_how_the_maps_lie_and_are_colored() -> None:
+def test_page_data_has_geometry_and_colormap() -> None:
     data = page_data(page(vmax=0.5, opacity=0.25, style="light", colormap="viridis"))
     assert data["grid"] == [3, 5]
     assert data["scale"] == [0.0, 0.5]
@@ -51,7 +51,7 @@ def test_the_page_says_how_the_maps_lie_and_are_colored() -> None:
     np.testing.assert_array_equal(glow[-1], colormap_lut("viridis")[-1])
 
 
-def test_the_scale_is_the_peak_of_the_middle_word_of_the_first_caption() -> None:
+def test_scale_is_the_peak_of_the_median_word_of_the_first_caption() -> None:
     three = PageCaption(("a", "b", "c"), np.array([[[0.1, 0.2]], [[0.9, 0.0]], [[0.3, 0.0]]]))
     brighter = PageCaption(("d",), np.array([[[7.0, 7.0]]]))
     assert page_data(page(three, brighter))["scale"][1] == pytest.approx(0.3)
@@ -61,7 +61,7 @@ def test_the_scale_is_the_peak_of_the_middle_word_of_the_first_caption() -> None
 @pytest.mark.parametrize(
     ("size", "shown"), [((31, 53), (31, 53)), ((1500, 3000), (640, 1280)), ((3000, 30), (1280, 13))]
 )
-def test_the_photo_is_in_the_page_in_its_proportions(
+def test_page_embeds_the_photo_with_its_aspect_ratio(
     size: tuple[int, int], shown: tuple[int, int]
 ) -> None:
     text = page(size=size)
@@ -72,13 +72,13 @@ def test_the_photo_is_in_the_page_in_its_proportions(
     assert f"{size[1]} × {size[0]}" in text
 
 
-def test_what_is_not_known_is_not_there() -> None:
+def test_page_omits_missing_information() -> None:
     (caption,) = page_data(page(PageCaption(WORDS, MAPS)))["captions"]
     assert caption["chances"] == caption["gates"] == caption["phrases"] == []
     assert caption["score"] is None
 
 
-def test_phrases_come_with_their_boxes_and_judgments() -> None:
+def test_page_has_phrases_with_boxes_and_scores() -> None:
     phrase = PagePhrase(1, 1, ((0.0, 0.25, 0.5, 1.0),), (0.75,), 0.375, pointed=True)
     (caption,) = page_data(page(PageCaption(WORDS, MAPS, phrases=(phrase,))))["captions"]
     assert caption["phrases"] == [
@@ -93,7 +93,7 @@ def test_phrases_come_with_their_boxes_and_judgments() -> None:
     ]
 
 
-def test_the_way_back_is_there_if_there_is_one() -> None:
+def test_back_link_is_shown_if_set() -> None:
     assert 'href="./index.html"' in page(index="index.html")
     assert "href=" not in re.sub(r'<link rel="icon" href="data:,">', "", page())
 
@@ -107,7 +107,9 @@ def test_the_way_back_is_there_if_there_is_one() -> None:
         ({"log_probs": (0.0,) * 3}, "log_probs must have .* got 3"),
     ],
 )
-def test_a_caption_without_one_of_each_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_mismatching_numbers_of_words_and_maps_are_refused(
+    change: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ValueError, match=reason):
         PageCaption(**{"words": WORDS, "maps": MAPS, **change})
 
@@ -127,11 +129,11 @@ def test_a_caption_without_one_of_each_is_refused(change: dict[str, Any], reason
         ({"colormap": "magna"}, "did you mean magma"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(change: dict[str, Any], reason: str) -> None:
-    given = {
+def test_invalid_inputs_are_refused(change: dict[str, Any], reason: str) -> None:
+    arguments = {
         "image": np.zeros((31, 53, 3), np.uint8),
         "captions": [DOG],
         "geometry": Geometry.identity((31, 53)).to_dict(),
     }
     with pytest.raises(ValueError, match=reason):
-        caption_page(**{**given, **change})
+        caption_page(**{**arguments, **change})

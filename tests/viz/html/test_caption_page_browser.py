@@ -83,7 +83,7 @@ def maps_by_word(browser: Any) -> list[str]:
     return drawn
 
 
-def test_the_mouse_shows_a_map_and_leaving_brings_back_the_chosen_one(
+def test_hovering_shows_a_map_and_leaving_restores_the_selection(
     browser: Any, viewer: Path
 ) -> None:
     opened(browser, viewer)
@@ -102,7 +102,7 @@ def test_the_mouse_shows_a_map_and_leaving_brings_back_the_chosen_one(
     assert chosen(browser) == 3
 
 
-def test_a_finger_chooses_a_word(browser: Any, viewer: Path) -> None:
+def test_tap_selects_a_word(browser: Any, viewer: Path) -> None:
     opened(browser, viewer, width=360, height=740, touch=True)
     maps = maps_by_word(browser)
     browser.tap("#words button", 1)
@@ -110,7 +110,7 @@ def test_a_finger_chooses_a_word(browser: Any, viewer: Path) -> None:
     assert (shown(browser), chosen(browser)) == (maps[1], 1)
 
 
-def test_keys_go_from_word_to_word(browser: Any, viewer: Path) -> None:
+def test_arrow_keys_move_between_words(browser: Any, viewer: Path) -> None:
     opened(browser, viewer)
     browser.press("Home")
     visited = [chosen(browser)]
@@ -130,9 +130,7 @@ def test_keys_go_from_word_to_word(browser: Any, viewer: Path) -> None:
     assert browser.value("document.activeElement.id") == "play"
 
 
-def test_playing_goes_through_the_words_and_ends_with_all_of_them(
-    browser: Any, viewer: Path
-) -> None:
+def test_play_shows_each_word_and_ends_with_all_words(browser: Any, viewer: Path) -> None:
     slow = viewer.read_text(encoding="utf-8")
     quick = viewer.with_name("quick.html")
     assert slow.count("const STEP = 900") == 1
@@ -154,7 +152,7 @@ def test_playing_goes_through_the_words_and_ends_with_all_of_them(
     assert browser.value("play.ariaPressed") == "false"
 
 
-def test_candidates_bring_their_own_words_and_maps(browser: Any, viewer: Path) -> None:
+def test_candidates_have_their_own_words_and_maps(browser: Any, viewer: Path) -> None:
     opened(browser, viewer)
     before = maps_by_word(browser)
     lines = text(browser, "#candidates").splitlines()
@@ -170,7 +168,7 @@ def test_candidates_bring_their_own_words_and_maps(browser: Any, viewer: Path) -
     assert browser.value("caption.innerText") == "a red dog runs"
 
 
-def test_boxes_and_what_is_known_of_a_word(browser: Any, viewer: Path) -> None:
+def test_boxes_and_word_details_are_shown(browser: Any, viewer: Path) -> None:
     opened(browser, viewer)
     count = "document.querySelectorAll('#boxes .over').length"
     assert text(browser, "#word") == "dog"  # a page begins with the last word of a known phrase
@@ -197,7 +195,7 @@ def test_boxes_and_what_is_known_of_a_word(browser: Any, viewer: Path) -> None:
     assert "outside the model's input" in text(browser, "#grounding")
 
 
-def test_a_place_on_the_photo_says_which_words_looked_there(browser: Any, viewer: Path) -> None:
+def test_clicking_the_photo_ranks_the_words(browser: Any, viewer: Path) -> None:
     opened(browser, viewer)
     strengths = (
         "[...document.querySelectorAll('#words button')]"
@@ -211,7 +209,7 @@ def test_a_place_on_the_photo_says_which_words_looked_there(browser: Any, viewer
 
 
 @pytest.mark.parametrize("width", [360, 820, 1280, 1920])
-def test_nothing_runs_off_a_page(browser: Any, tmp_path: Path, width: int) -> None:
+def test_page_has_no_horizontal_overflow(browser: Any, tmp_path: Path, width: int) -> None:
     long = said(("incomprehensibilities" * 5, *["dog"] * 39), score=-1.0, phrases=(DOG,))
     (tmp_path / "a.html").write_text(page(long, name="x" * 250, index="i.html"), encoding="utf-8")
     opened(browser, tmp_path / "a.html", width=width, height=740, dark=True)
@@ -224,7 +222,7 @@ def test_nothing_runs_off_a_page(browser: Any, tmp_path: Path, width: int) -> No
         assert 0 <= left < right <= width
 
 
-def test_texts_stay_texts_and_nothing_is_asked_for(browser: Any, tmp_path: Path) -> None:
+def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     evil = said(EVIL, score=-1.0)
     path.write_text(page(evil, said(EVIL[::-1]), name=EVIL[0] + EVIL[5]), encoding="utf-8")
@@ -245,7 +243,7 @@ def test_texts_stay_texts_and_nothing_is_asked_for(browser: Any, tmp_path: Path)
     assert browser.value("document.querySelectorAll('script, img, svg, iframe').length") == 5
 
 
-def test_the_policy_of_a_page_is_in_force(browser: Any, viewer: Path) -> None:
+def test_content_security_policy_is_enforced(browser: Any, viewer: Path) -> None:
     opened(browser, viewer)
     browser.value(
         "window.broken = []; addEventListener('securitypolicyviolation', event =>"
@@ -264,7 +262,7 @@ def test_the_policy_of_a_page_is_in_force(browser: Any, viewer: Path) -> None:
     assert browser.requests() == [viewer.as_uri()]
 
 
-def test_without_scripts_photo_and_caption_are_there(browser: Any, viewer: Path) -> None:
+def test_without_javascript_photo_and_caption_are_shown(browser: Any, viewer: Path) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(viewer)
     page_data = text(browser, "body")
@@ -293,7 +291,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index.html"
 
 
-def test_typing_sifts_the_cards(browser: Any, index: Path) -> None:
+def test_search_filters_the_cards(browser: Any, index: Path) -> None:
     browser.open(index)
     assert text(browser, "#count") == "6 photos"
     browser.press("/", *"DOG 1")
@@ -307,7 +305,7 @@ def test_typing_sifts_the_cards(browser: Any, index: Path) -> None:
     assert browser.requests() == [index.as_uri()]
 
 
-def test_keys_go_from_card_to_card(browser: Any, index: Path) -> None:
+def test_arrow_keys_move_between_cards(browser: Any, index: Path) -> None:
     browser.open(index, width=620)  # two in a row
     at = "document.activeElement.querySelector('.name')?.textContent"
     visited = []
@@ -324,7 +322,7 @@ def test_keys_go_from_card_to_card(browser: Any, index: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(NAMES)))
-def test_a_card_leads_to_its_page_whatever_the_name(browser: Any, index: Path, number: int) -> None:
+def test_card_links_work_for_any_file_name(browser: Any, index: Path, number: int) -> None:
     browser.open(index)
     browser.press("/", *NAMES[number])
     browser.press("ArrowDown", "Enter")

@@ -66,7 +66,7 @@ def page_data(reader: Reader) -> Any:
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text() | st.floats(allow_nan=False, width=16)))
-def test_no_text_becomes_a_tag(text: str, data: dict[str, Any]) -> None:
+def test_text_is_escaped(text: str, data: dict[str, Any]) -> None:
     data = {key: value for key, value in data.items() if value not in (float("inf"), -float("inf"))}
     reader = read(document(text, data))
     assert reader.tags == PLAIN.tags
@@ -77,7 +77,7 @@ def test_no_text_becomes_a_tag(text: str, data: dict[str, Any]) -> None:
     "text",
     ["</script>", "</script ", "<!--<script ", "]]>", "\u2028", "\u2029", "&lt;", "\udcff", "\\"],
 )
-def test_what_would_end_a_script_stays_a_text_in_its_data(text: str) -> None:
+def test_script_end_tags_in_data_are_escaped(text: str) -> None:
     page = document(text, {"text": text})
     page.encode()  # also what is no Unicode, such as half of a pair
     assert page_data(read(page)) == {"text": text}
@@ -85,7 +85,7 @@ def test_what_would_end_a_script_stays_a_text_in_its_data(text: str) -> None:
     assert not {*"<>&\u2028\u2029"} & {*data}
 
 
-def test_the_policy_names_what_may_run_by_its_hash_and_nothing_else() -> None:
+def test_content_security_policy_allows_hashed_scripts_only() -> None:
     reader = read(document("dog"))
     policy = next(
         page_data["content"]
@@ -109,7 +109,7 @@ def test_the_policy_names_what_may_run_by_its_hash_and_nothing_else() -> None:
     }
 
 
-def test_the_files_of_pages_are_small_and_load_nothing() -> None:
+def test_page_assets_are_small_and_load_nothing() -> None:
     for file in files("visattn.viz.html").iterdir():
         if not file.name.endswith((".html", ".css", ".js")):
             continue
@@ -121,12 +121,12 @@ def test_the_files_of_pages_are_small_and_load_nothing() -> None:
         assert not re.search(r"<[^>]*\son\w+=", text)
 
 
-def test_numbers_that_json_has_not_are_refused() -> None:
+def test_non_json_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         document("dog", {"score": float("nan")})
 
 
-def test_a_value_that_is_missing_is_named() -> None:
+def test_missing_template_value_is_named() -> None:
     with pytest.raises(KeyError, match="cards"):
         render_page(
             "index.html",
@@ -138,7 +138,7 @@ def test_a_value_that_is_missing_is_named() -> None:
         )
 
 
-def test_what_no_page_may_hold_is_replaced() -> None:
+def test_control_characters_are_replaced() -> None:
     assert escape_text("a\0b\x1b") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
 
 
@@ -151,22 +151,22 @@ def test_what_no_page_may_hold_is_replaced() -> None:
         ("犬 '\".html", "./%E7%8A%AC%20%27%22.html"),
     ],
 )
-def test_a_name_is_nothing_but_a_name(name: str, address: str) -> None:
+def test_file_names_are_url_quoted(name: str, address: str) -> None:
     assert file_url(name) == address
 
 
 @pytest.mark.parametrize(
     ("size", "shown"), [((31, 53), (31, 53)), ((2000, 500), (640, 160)), ((7, 1400), (3, 640))]
 )
-def test_a_image_keeps_its_proportions_and_is_never_enlarged(
+def test_image_keeps_its_aspect_ratio_and_is_never_enlarged(
     size: tuple[int, int], shown: tuple[int, int]
 ) -> None:
-    address, found = image_data_url(np.zeros((*size, 3), np.uint8), longest=640)
-    assert found == shown
+    address, encoded_size = image_data_url(np.zeros((*size, 3), np.uint8), longest=640)
+    assert encoded_size == shown
     assert address.startswith("data:image/jpeg;base64,")
 
 
-def test_noise_in_full_color_is_written_too() -> None:
+def test_color_noise_is_encoded() -> None:
     """Pillow's own buffer has a byte for each pixel, which such images overflow."""
     random, usual = np.random.default_rng(0), ImageFile.MAXBLOCK
     for height, width in ((7, 5), (257, 263), (509, 499), (640, 13), (641, 643)):

@@ -37,7 +37,7 @@ def page_data(text: str) -> dict[str, Any]:
 
 
 @given(st.integers(0, 999))
-def test_eight_bits_keep_a_weight_to_a_250th_of_the_largest_of_its_row(seed: int) -> None:
+def test_quantization_error_is_below_1_of_250_of_the_row_maximum(seed: int) -> None:
     weights = np.random.default_rng(seed).random((2, 3, 5, 7)) ** 6
     codes, tops = quantize_weights(weights)
     back = (codes / 255.0) ** 2 * tops[..., None, None]
@@ -50,7 +50,7 @@ def test_zero_rows_stay_zero() -> None:
     assert not tops.any()
 
 
-def test_weights_and_maps_come_to_the_page() -> None:
+def test_page_data_has_weights_and_maps() -> None:
     data = page_data(page())
     (layer,), (item,) = data["layers"], data["maps"]
     codes = np.frombuffer(base64.b64decode(layer["codes"]), np.uint8).reshape(3, 7, 2, 3)
@@ -62,7 +62,7 @@ def test_weights_and_maps_come_to_the_page() -> None:
     assert item["range"] == "\N{MINUS SIGN}1.5 to 1.5"
 
 
-def test_the_same_page_twice() -> None:
+def test_page_is_deterministic() -> None:
     assert page() == page()
 
 
@@ -75,12 +75,12 @@ def test_the_same_page_twice() -> None:
         ({"colormap": "mud"}, "unknown colormap 'mud'"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(options: dict[str, Any], reason: str) -> None:
+def test_invalid_inputs_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         page(**options)
 
 
-def test_another_image_is_refused() -> None:
+def test_maps_of_another_image_are_refused() -> None:
     place = Geometry.identity((5, 7)).to_dict()
     with pytest.raises(ValueError, match="pass the original image"):
         explorer_page(np.zeros((7, 5, 3), np.uint8), place, maps=[MAP])
@@ -90,13 +90,13 @@ def test_another_image_is_refused() -> None:
     "change",
     [{"heads": (0, 1)}, {"grid": (3, 3)}, {"keys": (3, 2)}, {"query_roles": ("class",) * 3}],
 )
-def test_numbers_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
-    given = {"number": 0, "site": "a", "weights": WEIGHTS, "heads": (0, 1, 2), "grid": (2, 3),
+def test_mismatching_shapes_are_refused(change: dict[str, Any]) -> None:
+    arguments = {"number": 0, "site": "a", "weights": WEIGHTS, "heads": (0, 1, 2), "grid": (2, 3),
              "query_roles": ("class",), "keys": (2, 3), **change}  # fmt: skip
     with pytest.raises(ValueError, match="must be \\[heads, tokens, rows, columns\\]"):
-        ExplorerLayer(**given)
+        ExplorerLayer(**arguments)
 
 
-def test_class_rows_alone_and_pools_are_layers_too() -> None:
+def test_class_rows_and_pooling_layers_are_supported() -> None:
     assert ExplorerLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), ("class",), (2, 3)).patches == 0
     assert ExplorerLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), (), (2, 3)).is_pooling

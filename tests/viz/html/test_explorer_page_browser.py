@@ -114,7 +114,7 @@ def back(weights: np.ndarray) -> np.ndarray:
     return (codes / 255.0) ** 2 * tops[..., None, None]
 
 
-def test_a_method_is_drawn_as_python_draws_it(browser: Any, page: Path) -> None:
+def test_method_overlay_matches_python(browser: Any, page: Path) -> None:
     opened(browser, page)
     assert text(browser, "#shown") == "Grad-CAM"
     wanted = expected(page, browser, MAPS[0].values, vmax=0.9)
@@ -126,7 +126,7 @@ def test_a_method_is_drawn_as_python_draws_it(browser: Any, page: Path) -> None:
     assert text(browser, "#facts") == ""
 
 
-def test_a_tile_shows_its_head_on_the_scale_of_all(browser: Any, page: Path) -> None:
+def test_tile_shows_its_head_on_the_shared_scale(browser: Any, page: Path) -> None:
     opened(browser, page)
     browser.click("#tiles button", 1)
     assert text(browser, "#shown") == "Layer 0, head 1"
@@ -144,7 +144,7 @@ def test_a_tile_shows_its_head_on_the_scale_of_all(browser: Any, page: Path) -> 
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
 
 
-def test_a_place_on_the_photo_asks(browser: Any, page: Path) -> None:
+def test_clicking_the_photo_selects_the_query(browser: Any, page: Path) -> None:
     opened(browser, page)
     browser.click("#tiles button", 0)
     click_at(browser, (30 + 75) / 160, 0.55)  # the fourth of five columns, the middle row
@@ -166,14 +166,14 @@ def test_a_place_on_the_photo_asks(browser: Any, page: Path) -> None:
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
 
 
-def test_what_the_network_did_not_see_asks_nothing(browser: Any, page: Path) -> None:
+def test_clicking_outside_the_input_selects_no_query(browser: Any, page: Path) -> None:
     opened(browser, page)
     before = shown(browser)
     click_at(browser, 0.05, 0.5)
     assert shown(browser) == before
 
 
-def test_who_has_no_such_token_is_not_asked(browser: Any, page: Path) -> None:
+def test_layers_without_the_query_token_are_disabled(browser: Any, page: Path) -> None:
     opened(browser, page)
     names = "[...document.querySelectorAll('#queries button')].map(e => e.innerText)"
     assert browser.value(names) == ["Class token", "Register token", "All patches"]
@@ -188,7 +188,7 @@ def test_who_has_no_such_token_is_not_asked(browser: Any, page: Path) -> None:
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
 
 
-def test_keys_walk_over_the_wall_and_over_the_photo(browser: Any, page: Path) -> None:
+def test_arrow_keys_move_over_tiles_and_photo(browser: Any, page: Path) -> None:
     opened(browser, page)
     browser.click("#queries button", 2)
     browser.click("#tiles button", 0)
@@ -207,7 +207,9 @@ def test_keys_walk_over_the_wall_and_over_the_photo(browser: Any, page: Path) ->
     assert shown(browser) == "photo"
 
 
-def test_hovering_previews_a_tile_and_leaving_brings_back(browser: Any, page: Path) -> None:
+def test_hovering_previews_a_tile_and_leaving_restores_the_selection(
+    browser: Any, page: Path
+) -> None:
     opened(browser, page)
     before = shown(browser)
     browser.hover("#tiles button", 2)
@@ -217,7 +219,7 @@ def test_hovering_previews_a_tile_and_leaving_brings_back(browser: Any, page: Pa
     assert shown(browser) == before
 
 
-def test_a_finger_asks(browser: Any, page: Path) -> None:
+def test_tap_selects_the_query(browser: Any, page: Path) -> None:
     opened(browser, page, width=360, height=740, touch=True)
     browser.tap("#tiles button", 0)
     browser.wait("shown.innerText === 'Layer 0, head 0'")
@@ -226,7 +228,7 @@ def test_a_finger_asks(browser: Any, page: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 820, 1280, 1920])
-def test_nothing_runs_off(browser: Any, tmp_path: Path, width: int) -> None:
+def test_page_has_no_horizontal_overflow(browser: Any, tmp_path: Path, width: int) -> None:
     wide = ExplorerLayer(23, "x" * 90, attention(24, 1, GRID), tuple(range(24)), GRID, ("class",),
                          GRID, 1)  # fmt: skip
     path = write(tmp_path / "a.html", layers=[wide] * 24, name="x" * 250, model="y" * 250)
@@ -234,7 +236,7 @@ def test_nothing_runs_off(browser: Any, tmp_path: Path, width: int) -> None:
     assert browser.value("document.documentElement.scrollWidth") == width
 
 
-def test_a_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) -> None:
+def test_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) -> None:
     opened(browser, write(tmp_path / "a.html", layers=()))
     assert browser.value("heads.hidden")
     assert browser.value("queries.children.length") == 0
@@ -244,7 +246,7 @@ def test_a_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) ->
     assert browser.complaints() == []
 
 
-def test_texts_stay_texts_and_nothing_is_asked_for(browser: Any, tmp_path: Path) -> None:
+def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) -> None:
     layer = ExplorerLayer(0, EVIL, attention(1, 1, GRID), (0,), GRID, (EVIL,), GRID, 1)
     evil = ExplorerMap(EVIL, np.ones((2, 2)), unit=EVIL, facts=((EVIL, EVIL),))
     names = {"name": EVIL, "model": EVIL, "title": EVIL}
@@ -258,7 +260,7 @@ def test_texts_stay_texts_and_nothing_is_asked_for(browser: Any, tmp_path: Path)
     assert browser.requests() == [path.as_uri()]
 
 
-def test_without_scripts_the_photo_is_there(browser: Any, page: Path) -> None:
+def test_without_javascript_the_photo_is_shown(browser: Any, page: Path) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(page)
     page_data = text(browser, "body")

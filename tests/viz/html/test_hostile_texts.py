@@ -43,7 +43,7 @@ def said(words: tuple[str, ...]) -> PageCaption:
 
 
 @each
-def test_a_panel_is_drawn_in_no_time(kind: str) -> None:
+def test_panel_with_hostile_text_is_drawn_fast(kind: str) -> None:
     words = WORDS[kind]
     start = time.process_time()
     panel = caption_panel(IMAGE, words, np.zeros((len(words), 3, 5)), width=600)
@@ -53,7 +53,7 @@ def test_a_panel_is_drawn_in_no_time(kind: str) -> None:
     caption_animation(IMAGE, few, np.zeros((len(few), 3, 5)), width=200, vmax=1.0)
 
 
-def test_a_caption_of_ten_thousand_words_is_wrapped_in_no_time() -> None:
+def test_caption_of_ten_thousand_words_is_wrapped_fast() -> None:
     start = time.process_time()
     lines = wrap_text("word " * 10_000, load_font(20), 500.0, 3)
     assert time.process_time() - start < 2
@@ -62,7 +62,7 @@ def test_a_caption_of_ten_thousand_words_is_wrapped_in_no_time() -> None:
 
 
 @pytest.mark.skipif(not features.check("raqm"), reason="this Pillow joins no letters")
-def test_letters_that_run_leftwards_are_drawn_leftwards() -> None:
+def test_right_to_left_text_is_drawn_right_to_left() -> None:
     """The first letter of a word stands at its right: two words differ at the end they share."""
 
     def drawn(text: str) -> np.ndarray:
@@ -95,7 +95,7 @@ def pages(folder: Path, kind: str) -> list[Path]:
 
 
 @each
-def test_a_page_stays_whole_and_asks_for_nothing(kind: str, browser: Any, tmp_path: Path) -> None:
+def test_page_stays_intact_and_sends_no_request(kind: str, browser: Any, tmp_path: Path) -> None:
     for page in pages(tmp_path, kind):
         for width, height, touch in ((1280, 900, False), (360, 740, True)):
             browser.open(page, width=width, height=height, touch=touch)

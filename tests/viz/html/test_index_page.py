@@ -16,11 +16,11 @@ def entry(name: str, caption: str = "a dog") -> IndexEntry:
 
 
 @given(st.lists(st.builds(IndexEntry, TEXTS, TEXTS, TEXTS, st.just(PIXEL)), max_size=5))
-def test_an_index_can_be_read_again(entries: list[IndexEntry]) -> None:
+def test_index_page_roundtrip(entries: list[IndexEntry]) -> None:
     assert sorted(parse_index_page(index_page(entries))) == sorted(entries)
 
 
-def test_cards_stand_in_the_order_in_which_people_count() -> None:
+def test_cards_are_in_natural_sort_order() -> None:
     names = ["photo 10", "Photo 9", "photo 9b", "a", "photo 010", "2", "10"]
     actual = [item.name for item in parse_index_page(index_page([entry(name) for name in names]))]
     assert actual == ["2", "10", "a", "Photo 9", "photo 9b", "photo 010", "photo 10"]
@@ -29,25 +29,25 @@ def test_cards_stand_in_the_order_in_which_people_count() -> None:
 @pytest.mark.parametrize(
     ("count", "said"), [(0, "0 photos"), (1, "1 photo"), (2, "2 photos"), (1234, "1,234 photos")]
 )
-def test_it_says_how_many_there_are(count: int, said: str) -> None:
+def test_page_shows_the_number_of_photos(count: int, said: str) -> None:
     page = index_page([entry(str(number)) for number in range(count)])
     assert f'role="status">{said}<' in page
     assert page.count("<li>") == page.count('loading="lazy" decoding="async"') == count
 
 
-def test_names_and_captions_stay_texts() -> None:
+def test_names_and_captions_are_escaped() -> None:
     page = index_page([entry("<b>\"'", "</ul><script>alert(1)</script>")])
     assert "<b>" not in page
     assert page.count("<script") == 2
     assert 'href="./%3Cb%3E%22%27.html"' in page
 
 
-def test_what_others_made_is_not_read() -> None:
+def test_foreign_pages_are_refused() -> None:
     with pytest.raises(ValueError, match="not an index page that visattn wrote"):
         parse_index_page('<meta name="generator" content="another"><a class="photo" href="a.html">')
 
 
-def test_a_thumbnail_is_small() -> None:
+def test_thumbnails_are_small() -> None:
     photo = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     rough = thumbnail(np.kron(photo, np.ones((40, 40, 1), np.uint8)))
     assert len(rough) < 40_000  # rougher than photos, of which a thousand are to fit into a page

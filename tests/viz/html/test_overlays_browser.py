@@ -64,13 +64,13 @@ GEOMETRIES = {
 }
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> None:
-    distance = np.abs(found.astype(int) - expected)
+def close(actual: np.ndarray, expected: np.ndarray) -> None:
+    distance = np.abs(actual.astype(int) - expected)
     assert distance.max() <= TOLERANCE, f"{(distance.max(2) > TOLERANCE).mean():.2%} of pixels"
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_maps_lie_where_python_lays_them(browser: Any, tmp_path: Path, name: str) -> None:
+def test_map_positions_match_python(browser: Any, tmp_path: Path, name: str) -> None:
     geometry = GEOMETRIES[name]
     maps = AttentionMap(grids(5, 7), "look", "words", geometry, {}, WORDS)
     kept = write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.11)
@@ -82,7 +82,7 @@ def test_maps_lie_where_python_lays_them(browser: Any, tmp_path: Path, name: str
         close(drawn(browser), overlay(np.array(kept), placed, vmax=0.11))
 
 
-def test_controls_do_what_their_options_do_in_python(browser: Any, tmp_path: Path) -> None:
+def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None:
     geometry = GEOMETRIES["pad"]
     maps = AttentionMap(grids(5, 7), "look", "words", geometry, {}, WORDS)
     kept = np.array(write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.09))
@@ -103,7 +103,7 @@ def test_controls_do_what_their_options_do_in_python(browser: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("style", ["heat", "light"])
-def test_a_small_photo_is_drawn_larger(browser: Any, tmp_path: Path, style: Style) -> None:
+def test_small_photo_is_enlarged(browser: Any, tmp_path: Path, style: Style) -> None:
     geometry = resize_geometry((61, 107), ResizeSpec((32, 32)))
     maps = AttentionMap(grids(3, 3), "look", "words", geometry, {}, WORDS)
     kept = write(tmp_path / "a.html", photo(61, 107), maps, style=style, opacity=0.9, vmax=0.3)
@@ -121,9 +121,7 @@ def test_a_small_photo_is_drawn_larger(browser: Any, tmp_path: Path, style: Styl
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad"])
-def test_a_photo_of_a_turned_camera_is_shown_upright(
-    browser: Any, tmp_path: Path, fit: ResizeMode
-) -> None:
+def test_exif_rotated_photo_is_shown_upright(browser: Any, tmp_path: Path, fit: ResizeMode) -> None:
     encoder = SmallEncoder((24, 40), channels=12)
     model = ShowAttendTell((*SPECIAL_TOKENS, *WORDS), encoder, hidden_size=7).eval()
     exif, upright = Image.Exif(), Image.fromarray(photo(653, 211))

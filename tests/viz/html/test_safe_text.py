@@ -24,12 +24,12 @@ REPLACED = "\N{REPLACEMENT CHARACTER}"
         ("Ti\u1ebfng Vi\u1ec7t", "Ti\u1ebfng Vi\u1ec7t"),
     ],
 )
-def test_what_is_hidden_gets_a_mark_and_the_rest_stays(text: str, shown: str) -> None:
+def test_control_characters_are_replaced_and_text_is_kept(text: str, shown: str) -> None:
     assert sanitize_text(text) == shown
 
 
 @given(st.text(max_size=80), st.integers(1, 30))
-def test_a_text_is_cut_with_a_mark_and_can_be_written(text: str, most: int) -> None:
+def test_truncated_text_ends_with_an_ellipsis_and_is_valid_utf8(text: str, most: int) -> None:
     whole, short = sanitize_text(text), sanitize_text(text, most)
     assert len(short) <= most
     assert short == whole or short.endswith(ELLIPSIS)
@@ -39,11 +39,11 @@ def test_a_text_is_cut_with_a_mark_and_can_be_written(text: str, most: int) -> N
     assert not any(unicodedata.category(sign) == "Cs" for sign in whole)
 
 
-def test_ten_million_signs_are_cut_at_once() -> None:
+def test_ten_million_characters_are_truncated_fast() -> None:
     assert sanitize_text("x" * 10**7, 5) == f"xxxx{ELLIPSIS}"
     assert sanitize_text("\u0301" * 10**7, 5) == "\u0301" * 4 + ELLIPSIS
 
 
-def test_letters_that_run_leftwards_are_known() -> None:
+def test_right_to_left_text_is_detected() -> None:
     assert all(map(has_rtl_letters, ("כלב", "a الكلب", "\ufb1d")))
     assert not any(map(has_rtl_letters, ("", "dog", "犬 $5 🐶 \u0301")))

@@ -27,7 +27,7 @@ def frames(moving: bytes) -> list[np.ndarray]:
         return [np.array(item.convert("RGB")) for item in ImageSequence.Iterator(opened)]
 
 
-def test_paper_and_ink_keep_their_colors_everywhere() -> None:
+def test_background_and_text_colors_are_exact() -> None:
     actual = frames(encode_gif([page(0), page(200)], [100, 200], 35, text_colors=[RED]))
     assert len(actual) == 2
     for frame in actual:
@@ -37,13 +37,13 @@ def test_paper_and_ink_keep_their_colors_everywhere() -> None:
         assert (frame[50:55, 5:20] == RED).all()
 
 
-def test_text_is_not_mixed_from_other_colors() -> None:
+def test_text_is_not_dithered() -> None:
     for frame in frames(encode_gif([page(0), page(200)], [100, 200], 35)):
         assert len(np.unique(frame[40:55, 25:35].reshape(-1, 3), axis=0)) == 1
         assert np.abs(frame[45, 30].astype(int) - ODD).max() < 20
 
 
-def test_images_are_close_to_what_was_given() -> None:
+def test_images_are_close_to_the_originals() -> None:
     actual = frames(encode_gif([page(0), page(200)], [100, 200], 35, text_colors=[RED]))
     for frame, shade in zip(actual, (0, 200), strict=True):
         wanted = np.asarray(page(shade)).astype(float)
@@ -51,7 +51,7 @@ def test_images_are_close_to_what_was_given() -> None:
         assert np.abs(off).max() < 12
 
 
-def test_times_are_kept_and_it_goes_round() -> None:
+def test_durations_are_kept_and_the_animation_loops() -> None:
     moving = encode_gif([page(0), page(9), page(90)], [100, 250, 1000], 35)
     with Image.open(io.BytesIO(moving)) as opened:
         assert opened.info["loop"] == 0
@@ -67,6 +67,6 @@ def test_frames_may_be_images_only() -> None:
 
 
 @pytest.mark.parametrize(("count", "times"), [(0, []), (2, [100])])
-def test_each_frame_has_its_time(count: int, times: list[int]) -> None:
+def test_each_frame_has_a_duration(count: int, times: list[int]) -> None:
     with pytest.raises(ValueError, match="each frame needs a duration"):
         encode_gif([page(0)] * count, times, 35)

@@ -10,7 +10,7 @@ SIZES = st.tuples(st.integers(1, 9000), st.integers(1, 9000)).filter(
 
 
 @given(size=SIZES, count=st.integers(2, 41), width=st.integers(480, 3000))
-def test_all_tiles_have_room_and_keep_their_proportions(
+def test_tiles_fit_and_keep_their_aspect_ratio(
     size: tuple[int, int], count: int, width: int
 ) -> None:
     grid = compute_tile_grid(size, count, width)
@@ -24,11 +24,11 @@ def test_all_tiles_have_room_and_keep_their_proportions(
 
 
 @given(size=SIZES, words=st.integers(1, 40))
-def test_the_size_of_a_tile_is_known_before(size: tuple[int, int], words: int) -> None:
+def test_tile_size_is_predicted(size: tuple[int, int], words: int) -> None:
     assert compute_tile_size(size, words) == compute_tile_grid(size, words + 1, 1200).tile_size
 
 
-def test_few_tiles_are_large_and_many_are_small() -> None:
+def test_tile_size_decreases_with_the_number_of_tiles() -> None:
     heights = [compute_tile_size((3, 4), words)[0] for words in (1, 6, 12, 24, 40)]
     assert heights == sorted(heights, reverse=True)
     assert 300 < heights[0] < 360

@@ -8,22 +8,22 @@ from visattn.viz.maps.colormap import colormap_lut
 
 
 @pytest.mark.parametrize("name", ["magma", "viridis", "inferno", "jet"])
-def test_a_table_is_matplotlib_s(name: str) -> None:
+def test_tables_match_matplotlib(name: str) -> None:
     expected = np.rint(mpl.colormaps[name](np.arange(256))[:, :3] * 255)
     assert np.abs(colormap_lut(name).astype(int) - expected).max() <= 1
 
 
-def test_magma_grows_lighter_with_every_step() -> None:
+def test_magma_lightness_increases() -> None:
     light = colormap_lut("magma").astype(int) @ [299, 587, 114]
     assert (np.diff(light) > -600).all()  # 8 bits round
     assert light[255] > 0.9 * 255_000 > light[128] > light[0]
 
 
-def test_a_table_cannot_be_changed_by_whoever_borrows_it() -> None:
+def test_tables_are_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         colormap_lut()[0] = 7
 
 
-def test_an_unknown_table_names_its_neighbors() -> None:
+def test_unknown_colormap_gets_suggestions() -> None:
     with pytest.raises(ValueError, match="unknown colormap 'magmas'; did you mean magma"):
         colormap_lut("magmas")

@@ -17,7 +17,7 @@ def blob(size: tuple[int, int] = (31, 43)) -> np.ndarray:
     return np.exp(-((y - 11.0) ** 2 + (x - 29.0) ** 2) / 50)
 
 
-def test_the_line_runs_where_attention_crosses_the_level() -> None:
+def test_contour_is_where_attention_crosses_the_level() -> None:
     drawn = draw_contours(np.zeros((31, 43, 3), np.uint8), blob(), [0.5], [WHITE], line_width=1)
     on_line = drawn[..., 0] > 127
     radius = np.hypot(*(np.argwhere(on_line) - (11, 29)).T)
@@ -27,25 +27,25 @@ def test_the_line_runs_where_attention_crosses_the_level() -> None:
     assert not drawn[11, 29].any()
 
 
-def test_a_level_that_nothing_reaches_leaves_the_image() -> None:
+def test_unreached_level_leaves_the_image_unchanged() -> None:
     image = np.full((31, 43, 3), 77, np.uint8)
     np.testing.assert_array_equal(draw_contours(image, blob(), [2.0], [WHITE]), image)
 
 
-def test_unseen_pixels_reach_no_level() -> None:
+def test_nan_pixels_reach_no_level() -> None:
     image = np.full((31, 43, 3), 77, np.uint8)
     np.testing.assert_array_equal(
         draw_contours(image, np.full((31, 43), np.nan), [0.1], [WHITE]), image
     )
 
 
-def test_the_image_handed_over_is_not_drawn_on() -> None:
+def test_input_image_is_not_modified() -> None:
     image = np.full((31, 43, 3), 77, np.uint8)
     assert not np.array_equal(draw_contours(image, blob(), [0.5], [WHITE]), image)
     assert (image == 77).all()
 
 
-def test_sizes_must_agree() -> None:
+def test_sizes_must_match() -> None:
     with pytest.raises(ValueError, match="one per pixel"):
         draw_contours(np.zeros((5, 7, 3), np.uint8), blob(), [0.5], [WHITE])
     with pytest.raises(ValueError, match="above 0 pixels"):
@@ -55,7 +55,7 @@ def test_sizes_must_agree() -> None:
 WHITE_PALETTE = bytes([255] * 768)
 
 
-def test_lines_lie_where_the_levels_are_and_nowhere_else() -> None:
+def test_lines_are_at_their_levels_only() -> None:
     # number: on a plain slope the value equals the place, so each level has one column
     slope = np.linspace(0.0, 1.0, 101)[None].repeat(61, axis=0)
     drawn = draw_range_contours(np.zeros((61, 101, 3), np.uint8), slope, 0.0, 1.0, [WHITE_PALETTE])[
@@ -66,7 +66,7 @@ def test_lines_lie_where_the_levels_are_and_nowhere_else() -> None:
     assert (drawn[away > 3] == 0).all()
 
 
-def test_a_line_is_as_wide_on_a_steep_hill_as_on_a_gentle_one() -> None:
+def test_line_width_is_independent_of_the_slope() -> None:
     y, x = np.mgrid[:201, :201] - 100.0
     blank = np.zeros((201, 201, 3), np.uint8)
     widths = []
@@ -77,7 +77,7 @@ def test_a_line_is_as_wide_on_a_steep_hill_as_on_a_gentle_one() -> None:
     assert widths == pytest.approx([1.6, 1.6], abs=0.1)
 
 
-def test_a_plain_and_what_is_not_seen_have_no_line() -> None:
+def test_constant_and_nan_maps_have_no_lines() -> None:
     image = np.random.default_rng(1).integers(0, 256, (11, 13, 3), dtype=np.uint8)
     for values in (np.full((11, 13), 0.5), np.full((11, 13), np.nan), np.zeros((11, 13))):
         np.testing.assert_array_equal(
@@ -96,7 +96,7 @@ def test_the_smallest_images_can_be_drawn(size: tuple[int, int]) -> None:
     )
 
 
-def test_what_speaks_against_has_lines_of_its_own() -> None:
+def test_negative_values_have_their_own_lines() -> None:
     slope = np.linspace(-1.0, 1.0, 81)[None].repeat(21, axis=0)
     tables = [overlay_palette("magma"), negative_palette("magma")]
     both = draw_range_contours(np.zeros((21, 81, 3), np.uint8), slope, 0.0, 1.0, tables)[10].astype(
@@ -108,7 +108,7 @@ def test_what_speaks_against_has_lines_of_its_own() -> None:
     np.testing.assert_array_equal(both[::-1], both[..., ::-1])  # mirrored: red and blue exchanged
 
 
-def test_contours_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_contours(golden: Callable[[str, np.ndarray], None]) -> None:
     y, x = np.mgrid[:60, :90]
     hill = np.exp(-(((y - 30) / 15) ** 2) - ((x - 40) / 22) ** 2)
     hill[:, :9] = np.nan

@@ -17,7 +17,7 @@ def rows(heads: tuple[int, ...], size: tuple[int, int]) -> list[LayerHeads]:
     ]
 
 
-def test_tiles_stand_in_rows_of_layers_and_columns_of_heads_and_end_with_the_mean() -> None:
+def test_rows_are_layers_and_columns_are_heads_and_their_mean() -> None:
     photo = RNG.integers(0, 256, (60, 80, 3), dtype=np.uint8)
     tile = head_tile_size((60, 80), 3)
     layers = rows((3, 2), tile)
@@ -42,7 +42,7 @@ def test_tiles_stand_in_rows_of_layers_and_columns_of_heads_and_end_with_the_mea
 
 @pytest.mark.parametrize("heads", [(1,), (3, 6, 12, 24), (16,) * 5])
 @pytest.mark.parametrize("size", [(1, 1), (640, 33), (33, 640)])
-def test_any_image_and_any_number_of_heads_fit(
+def test_figures_of_any_image_size_and_number_of_heads(
     heads: tuple[int, ...], size: tuple[int, int]
 ) -> None:
     photo = np.zeros((*size, 3), np.uint8)
@@ -51,6 +51,6 @@ def test_any_image_and_any_number_of_heads_fit(
     assert (page[:, -20:] == page[0, 0]).all()
 
 
-def test_a_sheet_needs_a_layer() -> None:
+def test_figure_needs_a_layer() -> None:
     with pytest.raises(ValueError, match="at least one layer"):
         head_grid(np.zeros((5, 7, 3), np.uint8), [], title="dog", vmax=1.0)

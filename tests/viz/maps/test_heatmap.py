@@ -38,7 +38,7 @@ def hill(y: int = 43, x: int = 61) -> np.ndarray:
 
 
 @given(seed=st.integers(0, 999), style=STYLES)
-def test_a_pixel_depends_on_itself_alone(seed: int, style: Style) -> None:
+def test_pixels_are_independent(seed: int, style: Style) -> None:
     # oracle: each pixel drawn in an image of its own, of one pixel
     rng = np.random.default_rng(seed)
     image = rng.integers(0, 256, (3, 5, 3), dtype=np.uint8)
@@ -49,7 +49,7 @@ def test_a_pixel_depends_on_itself_alone(seed: int, style: Style) -> None:
         assert whole[y, x].tolist() == alone[0, 0].tolist()
 
 
-def test_a_white_pixel_or_a_peak_elsewhere_changes_nothing() -> None:
+def test_other_pixels_do_not_change_the_scale() -> None:
     image, values = scene(), hill()
     before = overlay(image, values)
     image[0, 0], values[0, 1] = 255, 1e6
@@ -59,33 +59,33 @@ def test_a_white_pixel_or_a_peak_elsewhere_changes_nothing() -> None:
 
 
 @given(style=STYLES)
-def test_a_second_run_gives_the_same_bytes(style: Style) -> None:
+def test_drawing_is_deterministic(style: Style) -> None:
     values = hill()
     values[:, :9] = np.nan
     first = overlay(scene(), values, style=style)
     assert first.tobytes() == overlay(scene(), values, style=style).tobytes()
 
 
-def test_full_attention_shows_the_color_and_none_shows_a_quiet_image() -> None:
+def test_full_attention_has_the_top_color_and_none_a_faded_image() -> None:
     image = np.full((1, 3, 3), 100, np.uint8)
     shown = overlay(image, np.array([[0.0, 1.0, 2.0]]), opacity=1.0)
     assert shown[0, 0].tolist() == [82, 82, 82]
     assert shown[0, 1].tolist() == shown[0, 2].tolist() == colormap_lut()[255].tolist()
 
 
-def test_without_opacity_attention_is_not_seen() -> None:
+def test_zero_opacity_hides_the_map() -> None:
     image = scene()
     none = overlay(image, np.zeros(image.shape[:2]))
     assert np.array_equal(overlay(image, hill(), opacity=0.0), none)
 
 
-def test_light_gives_the_image_back_where_attention_is_full() -> None:
+def test_light_style_shows_the_image_at_full_attention() -> None:
     image = scene()
     shown = overlay(image, np.ones(image.shape[:2]), style="light")
     assert np.array_equal(shown, image)
 
 
-def test_the_scale_decides_and_ends_hold_beyond_it() -> None:
+def test_values_are_clamped_to_the_scale() -> None:
     image = np.full((1, 4, 3), 200, np.uint8)
     shown = overlay(image, np.array([[-9.0, 2.0, 4.0, np.inf]]), vmin=2.0, vmax=4.0)
     assert np.array_equal(shown[0, 0], shown[0, 1])
@@ -94,14 +94,14 @@ def test_the_scale_decides_and_ends_hold_beyond_it() -> None:
     assert np.array_equal(shown, same)
 
 
-def test_more_attention_covers_more() -> None:
+def test_coverage_increases_with_attention() -> None:
     image = np.zeros((1, 256, 3), np.uint8)
     shown = overlay(image, np.linspace(0, 1, 256)[None], colormap="gray").astype(int)[0, :, 0]
     assert (np.diff(shown) >= 0).all()
     assert shown[255] == pytest.approx(0.7 * 255, abs=1)
 
 
-def test_the_unseen_is_gray_dark_and_hatched() -> None:
+def test_nan_is_gray_dark_and_hatched() -> None:
     image = scene(61, 61)
     values = np.full((61, 61), 0.9)
     values[:, 31:] = np.nan
@@ -116,7 +116,7 @@ def test_the_unseen_is_gray_dark_and_hatched() -> None:
     assert np.array_equal(shown[:, :31], overlay(image, np.full((61, 61), 0.9))[:, :31])
 
 
-def test_the_inputs_stay_as_they_were() -> None:
+def test_inputs_are_not_modified() -> None:
     image, values = scene(), hill()
     values[0] = np.nan
     kept, known = image.copy(), values.copy()
@@ -136,13 +136,13 @@ def test_the_inputs_stay_as_they_were() -> None:
         ({"style": "fog"}, "got 'fog'|Expected type: .*Literal"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_invalid_inputs_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises((ValueError, TypeError), match=reason):
         overlay(**{"image": scene(), "values": hill(), **change})
 
 
 @pytest.mark.parametrize("style", ["heat", "light"])
-def test_an_overlay_looks_as_it_did(
+def test_golden_image_of_an_overlay(
     golden: Callable[[str, np.ndarray], None], style: Style
 ) -> None:
     geometry = Geometry.identity((43, 61)).cropped(0, 9, (43, 43))
@@ -152,7 +152,7 @@ def test_an_overlay_looks_as_it_did(
     golden(f"overlay_{style}", overlay(scene(), values, style=style))
 
 
-def test_cells_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_cells(golden: Callable[[str, np.ndarray], None]) -> None:
     geometry = Geometry.identity((43, 61)).padded(9, 0, (61, 61))
     cells = torch.zeros(5, 5)
     cells[2, 3], cells[2, 1], cells[0, 0] = 1.0, 0.4, 1.0
@@ -169,7 +169,7 @@ def photo(y: int = 40, x: int = 60) -> np.ndarray:
     return np.stack([127 + 90 * layer for layer in layers], axis=-1).astype(np.uint8)
 
 
-def test_a_map_alone_lies_on_a_quiet_image_as_the_overlay_does() -> None:
+def test_transparent_map_composes_to_the_overlay() -> None:
     # oracle: composed by hand, in floats
     image, values = photo(), RNG.random((40, 60))
     alone = map_to_rgba(values, opacity=0.7).astype(float)
@@ -180,13 +180,13 @@ def test_a_map_alone_lies_on_a_quiet_image_as_the_overlay_does() -> None:
     )
 
 
-def test_what_was_not_seen_is_transparent() -> None:
+def test_nan_is_transparent() -> None:
     values = np.array([[np.nan, 0.0, 1.0, np.inf]])
     assert map_to_rgba(values)[0, :, 3].tolist() == [0, 0, 255, 255]
 
 
 @given(size=st.floats(0, 1.5), style=st.sampled_from(["heat", "light", "blur"]))
-def test_signs_show_alike_but_for_their_colors(size: float, style: Style) -> None:
+def test_signs_differ_in_color_only(size: float, style: Style) -> None:
     image = np.full((1, 2, 3), 120, np.uint8)
     shown = overlay(image, np.array([[size, -size]]), style=style, signed=True)
     assert shown[0, 0].tolist() == shown[0, 1, ::-1].tolist()
@@ -194,18 +194,18 @@ def test_signs_show_alike_but_for_their_colors(size: float, style: Style) -> Non
     assert shown[0, 0].tolist() == plain[0, 0].tolist()
 
 
-def test_the_cold_twin_exchanges_red_and_blue() -> None:
+def test_negative_colormap_swaps_red_and_blue() -> None:
     warm = np.frombuffer(overlay_palette("magma"), np.uint8).reshape(256, 3)
     cold = np.frombuffer(negative_palette("magma"), np.uint8).reshape(256, 3)
     np.testing.assert_array_equal(warm[:, ::-1], cold)
 
 
-def test_levels_of_signed_values_go_by_their_size() -> None:
+def test_signed_values_are_quantized_by_magnitude() -> None:
     values = np.array([[-2.0, -0.5, 0.0, 0.5, np.nan]])
     assert quantize_levels(values, 0.0, 1.0, signed=True).tolist() == [[255, 128, 0, 128, 0]]
 
 
-def test_blur_is_sharp_where_attention_is_full_and_soft_where_there_is_none() -> None:
+def test_blur_style_is_sharp_at_full_attention_and_blurred_without() -> None:
     stripes = np.zeros((48, 64, 3), np.uint8)
     stripes[:, ::2] = 255
     values = np.zeros((48, 64))
@@ -216,7 +216,7 @@ def test_blur_is_sharp_where_attention_is_full_and_soft_where_there_is_none() ->
 
 
 @pytest.mark.parametrize("times", [1, 6])
-def test_a_large_image_is_blurred_as_a_small_one(times: int) -> None:
+def test_blur_is_scale_invariant(times: int) -> None:
     small = photo(48, 64).repeat(times, 0).repeat(times, 1)
     shown = overlay(small, np.zeros(small.shape[:2]), style="blur")
     first = overlay(photo(48, 64), np.zeros((48, 64)), style="blur")
@@ -225,7 +225,7 @@ def test_a_large_image_is_blurred_as_a_small_one(times: int) -> None:
 
 
 @pytest.mark.parametrize("style", ["heat", "blur"])
-def test_signed_maps_look_as_they_did(
+def test_golden_image_of_signed_maps(
     golden: Callable[[str, np.ndarray], None], style: Style
 ) -> None:
     y, x = np.mgrid[:60, :90]

@@ -9,13 +9,13 @@ from visattn.viz.maps.resize import resize_image, resize_map
 SIDES = st.integers(2, 60)
 
 
-def test_the_same_size_is_the_same_thing() -> None:
+def test_equal_size_returns_the_same_array() -> None:
     image, values = np.zeros((5, 7, 3), np.uint8), np.zeros((5, 7))
     assert resize_image(image, (5, 7)) is image
     assert resize_map(values, (5, 7)) is values
 
 
-def test_a_tiny_image_grows_in_squares() -> None:
+def test_tiny_image_is_enlarged_with_nearest_neighbors() -> None:
     image = np.random.default_rng(0).integers(0, 256, (3, 5, 3), dtype=np.uint8)
     np.testing.assert_array_equal(
         resize_image(image, (12, 20)), np.kron(image, np.ones((4, 4, 1), np.uint8))
@@ -23,9 +23,7 @@ def test_a_tiny_image_grows_in_squares() -> None:
 
 
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
-def test_what_is_even_stays_even_beside_what_is_unseen(
-    y: int, x: int, height: int, width: int
-) -> None:
+def test_constant_map_stays_constant_beside_nan(y: int, x: int, height: int, width: int) -> None:
     values = np.full((y, x), 0.3)
     values[:, x // 2 :] = np.nan
     result = resize_map(values, (height, width))
@@ -35,7 +33,7 @@ def test_what_is_even_stays_even_beside_what_is_unseen(
     assert abs(share) <= 0.5 / width + 1e-9
 
 
-def test_a_peak_stays_in_its_place() -> None:
+def test_peak_position_is_kept() -> None:
     values = np.zeros((24, 40))
     values[6:12, 20:30] = 1
     for size in ((6, 10), (48, 80), (17, 31)):

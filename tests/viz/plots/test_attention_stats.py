@@ -13,7 +13,7 @@ def places(drawn: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
     return np.argwhere(np.abs(drawn.astype(int) - color).max(2) < 40)
 
 
-def test_the_mean_of_each_layer_stands_where_it_should() -> None:
+def test_layer_means_are_at_their_values() -> None:
     layers = [{"entropy": np.array([0.0, 0.5])}, {"entropy": np.array([1.0, 1.0])}]
     drawn = plot_attention_stats(layers)[34:190, 44:326]  # the plot: 156 x 282 pixels
     at = places(drawn, TEXT)
@@ -27,7 +27,7 @@ def test_the_mean_of_each_layer_stands_where_it_should() -> None:
     assert rings[:, 0].max() == pytest.approx(156, abs=6)
 
 
-def test_a_panel_for_each_measure_that_anybody_knows() -> None:
+def test_panel_for_each_available_statistic() -> None:
     known, unknown = np.array([0.5]), np.array([np.nan])
     layers = [
         {"entropy": known, "distance": 7 * known, "to class": known, "pixels": unknown},
@@ -39,18 +39,18 @@ def test_a_panel_for_each_measure_that_anybody_knows() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 12, 64])
-def test_any_number_of_layers(count: int) -> None:
+def test_plots_of_any_number_of_layers(count: int) -> None:
     drawn = plot_attention_stats([{"distance": np.array([3.0, 0.0])}] * count)
     assert drawn.shape == (220, 340, 3)
     assert (drawn[:, -2:] == BACKGROUND).all()
 
 
-def test_nothing_to_draw() -> None:
+def test_no_statistics_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one layer must have a statistic"):
         plot_attention_stats([{"entropy": np.array([np.nan])}])
 
 
-def test_it_looks_as_it_did(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_dots(golden: Callable[[str, np.ndarray], None]) -> None:
     drawn = plot_attention_stats(
         [{"entropy": np.array([0.2, 0.4])}, {"entropy": np.array([0.9])}], (190, 250)
     )

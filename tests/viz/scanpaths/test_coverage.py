@@ -19,7 +19,7 @@ def spreads(count: int, size: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(28, 28), (31, 97), (97, 13), (1, 1)])
 @pytest.mark.parametrize("count", [1, 6, 19])
-def test_any_network_has_a_page(size: tuple[int, int], count: int) -> None:
+def test_pages_of_any_network(size: tuple[int, int], count: int) -> None:
     maps = RNG.random((count, *size))
     panel = coverage_panel(
         np.zeros((*size, 3), np.uint8), spreads(count, size), maps.max(0), maps, title="t" * 300
@@ -29,7 +29,7 @@ def test_any_network_has_a_page(size: tuple[int, int], count: int) -> None:
         assert (edge == BACKGROUND).all()
 
 
-def test_tiles_share_one_scale() -> None:
+def test_tiles_share_a_scale() -> None:
     blank = np.full((20, 30, 3), 90, np.uint8)
     maps = np.stack([np.full((20, 30), 0.2), np.full((20, 30), 0.8)])
     panel = coverage_panel(blank, spreads(2, (20, 30)), maps.max(0), maps, title="2 images")
@@ -45,7 +45,7 @@ def test_tiles_share_one_scale() -> None:
         )
 
 
-def test_nothing_seen_is_drawn_too() -> None:
+def test_zero_coverage_is_drawn() -> None:
     maps = np.zeros((2, 7, 9))
     assert coverage_panel(
         np.zeros((7, 9, 3), np.uint8), spreads(2, (7, 9)), maps[0], maps, title="none"

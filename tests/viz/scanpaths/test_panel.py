@@ -34,7 +34,7 @@ def frames(moving: bytes) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("size", SHAPES)
-def test_any_image_has_a_page(size: tuple[int, int]) -> None:
+def test_panels_of_any_image_size(size: tuple[int, int]) -> None:
     panel = scan_path_panel(miniature_scan(size), note="a.png")
     assert panel.shape[1] == 1200
     for edge in (panel[:20], panel[-20:], panel[:, : MARGIN - 1], panel[:, -20:]):
@@ -42,14 +42,14 @@ def test_any_image_has_a_page(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("glimpses", "scales", "channels"), [(1, 1, 1), (12, 4, 1), (30, 1, 3)])
-def test_any_glimpses_have_a_page(glimpses: int, scales: int, channels: int) -> None:
+def test_panels_of_any_glimpses(glimpses: int, scales: int, channels: int) -> None:
     scan = miniature_scan((60, 90), glimpses=glimpses, scales=scales, channels=channels)
     panel = scan_path_panel(scan)
     assert (panel[:, -20:] == BACKGROUND).all()
     assert (panel[-20:] == BACKGROUND).all()
 
 
-def test_a_page_shows_the_path_what_was_seen_and_each_glimpse() -> None:
+def test_panel_shows_path_mosaic_and_each_glimpse() -> None:
     scan = miniature_scan((40, 60))
     panel = scan_path_panel(scan)
     view = place_image((40, 60), scan.boxes, (400, 400))
@@ -68,7 +68,7 @@ def test_a_page_shows_the_path_what_was_seen_and_each_glimpse() -> None:
     np.testing.assert_array_equal(panel[below : below + len(strip), MARGIN:-MARGIN], strip)
 
 
-def test_a_strip_shows_what_the_network_saw_in_order() -> None:
+def test_strip_shows_the_glimpses_in_order() -> None:
     scan = miniature_scan(glimpses=4, scales=2)
     strip, side = glimpse_strip(scan), 136
     for index in range(4):
@@ -78,12 +78,12 @@ def test_a_strip_shows_what_the_network_saw_in_order() -> None:
             np.testing.assert_array_equal(strip[y : y + side, x : x + side], tile)
 
 
-def test_many_glimpses_take_several_rows() -> None:
+def test_many_glimpses_use_several_rows() -> None:
     few, many = (glimpse_strip(miniature_scan(glimpses=count, scales=1)) for count in (13, 14))
     assert few.shape[0] < 180 < many.shape[0]
 
 
-def test_a_moving_scan_has_a_frame_for_the_image_each_glimpse_and_all() -> None:
+def test_animation_has_a_frame_for_the_image_each_glimpse_and_the_end() -> None:
     scan = miniature_scan((40, 60), glimpses=4)
     moving = scan_path_animation(scan, width=320)
     actual = frames(moving)
@@ -94,7 +94,7 @@ def test_a_moving_scan_has_a_frame_for_the_image_each_glimpse_and_all() -> None:
     assert {item.shape[1] for item in actual} == {320}
 
 
-def test_bars_are_as_long_as_classes_are_likely() -> None:
+def test_bar_lengths_are_the_probabilities() -> None:
     shares = np.array([[0.75, 0.25], [0.5, 0.5], [0.9, 0.1]])
     scan = replace(miniature_scan(), probabilities=shares, class_names=("cat", "dog"))
     actual = frames(scan_path_animation(scan, width=320))
@@ -111,7 +111,7 @@ def test_bars_are_as_long_as_classes_are_likely() -> None:
     np.testing.assert_allclose(lengths[1:4], shares * full, atol=3)
 
 
-def test_what_would_be_too_long_is_drawn_smaller() -> None:
+def test_long_animations_are_drawn_smaller() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
     scan = replace(miniature_scan((300, 300)), image=noise)
     small = scan_path_animation(scan, width=400, max_bytes=90_000)
@@ -119,11 +119,11 @@ def test_what_would_be_too_long_is_drawn_smaller() -> None:
 
 
 @pytest.mark.parametrize("size", SHAPES[:5])
-def test_any_image_can_move(size: tuple[int, int]) -> None:
+def test_animations_of_any_image_size(size: tuple[int, int]) -> None:
     assert len(frames(scan_path_animation(miniature_scan(size), width=240))) == 5
 
 
-def test_a_wall_goes_in_step_and_marks_what_is_wrong() -> None:
+def test_grid_animation_is_synchronized_and_marks_errors() -> None:
     right, wrong = CLASSES[-1], CLASSES[0]
     scans = [miniature_scan((40, 60), seed=seed) for seed in (1, 2, 3)]
     moving = scan_path_grid_animation(scans, truths=[right, wrong, None], side=100, columns=3)
@@ -139,7 +139,7 @@ def test_a_wall_goes_in_step_and_marks_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_a_wall_of_any_number(count: int) -> None:
+def test_grid_animations_of_any_number_of_scans(count: int) -> None:
     assert len(frames(scan_path_grid_animation([miniature_scan((30, 30))] * count, side=40))) == 5
 
 
@@ -147,7 +147,7 @@ def test_a_wall_of_any_number(count: int) -> None:
     ("share", "text"),
     [(0.0, "0 %"), (0.004, "<1 %"), (0.5, "50 %"), (0.996, ">99 %"), (1.0, "100 %")],
 )
-def test_only_what_is_certain_is_called_so(share: float, text: str) -> None:
+def test_percentages_are_rounded_to_100_only_when_exact(share: float, text: str) -> None:
     assert format_percent(share) == text
 
 
@@ -166,7 +166,7 @@ def test_only_what_is_certain_is_called_so(share: float, text: str) -> None:
         (lambda: scan_path_grid_animation([miniature_scan()], truths=["a", "b"]), "2 truths"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(draw: Callable[[], bytes], reason: str) -> None:
+def test_invalid_inputs_are_refused(draw: Callable[[], bytes], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         draw()
 
@@ -180,12 +180,12 @@ def test_what_cannot_be_drawn_is_refused(draw: Callable[[], bytes], reason: str)
         ({"boxes": np.full((3, 2, 4), np.inf)}, "must be finite, got NaN"),
     ],
 )
-def test_a_scan_that_does_not_fit_together_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_inconsistent_scans_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         replace(miniature_scan(), **change)
 
 
-def test_a_scan_has_at_least_one_glimpse() -> None:
+def test_scans_without_glimpses_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one glimpse"):
         ScanPathData(
             np.zeros((2, 2, 3), np.uint8),
@@ -196,7 +196,7 @@ def test_a_scan_has_at_least_one_glimpse() -> None:
         )
 
 
-def test_the_same_bytes_twice_and_nothing_changed() -> None:
+def test_drawing_is_deterministic_and_does_not_modify_inputs() -> None:
     scan = miniature_scan()
     kept = scan.image.copy()
     assert scan_path_panel(scan).tobytes() == scan_path_panel(scan).tobytes()

@@ -24,7 +24,7 @@ def shown(image: np.ndarray, color: tuple[int, int, int], near: int = 40) -> np.
     return np.argwhere(np.abs(image.astype(int) - color).max(2) < near)
 
 
-def test_colors_go_from_the_first_to_the_last_and_grow_lighter() -> None:
+def test_colors_are_ordered_with_increasing_lightness() -> None:
     colors = glimpse_colors(7)
     light = [0.3 * r + 0.59 * g + 0.11 * b for r, g, b in colors]
     assert light == sorted(light)
@@ -33,7 +33,7 @@ def test_colors_go_from_the_first_to_the_last_and_grow_lighter() -> None:
     assert len(glimpse_colors(1)) == 1
 
 
-def test_a_box_lies_where_it_is_said() -> None:
+def test_boxes_are_drawn_at_their_position() -> None:
     drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), THREE[1:2, :1], show_numbers=False)
     at = shown(drawn, glimpse_colors(1)[0])
     assert (at.min(0) >= [29, 39]).all()
@@ -43,28 +43,28 @@ def test_a_box_lies_where_it_is_said() -> None:
     assert not (np.abs(at - [38, 48]) < 6).all(1).any()  # the middle stays free
 
 
-def test_light_tells_how_sharply_a_place_was_seen() -> None:
+def test_brightness_follows_the_finest_scale() -> None:
     drawn = draw_scan_path(GRAY, THREE, show_numbers=False)
     assert drawn[12, 10, 0] == 200  # finest
     assert drawn[26, 34, 0] == 150  # in the wide window only
     assert drawn[57, 10, 0] == 100  # never
 
 
-def test_sharp_sight_outlasts_later_wide_windows() -> None:
+def test_fine_glimpses_stay_bright_under_later_coarse_windows() -> None:
     boxes = np.array(
         [[[30.0, 20, 46, 36], [22, 12, 54, 44]], [[40.0, 20, 56, 36], [32, 12, 64, 44]]]
     )
     assert draw_scan_path(GRAY, boxes, show_numbers=False)[28, 34, 0] == 200
 
 
-def test_margins_keep_their_light() -> None:
+def test_margins_are_not_darkened() -> None:
     drawn = draw_scan_path(GRAY, THREE, image_area=(10, 10, 80, 50), show_numbers=False)
     assert drawn[57, 10, 0] == 200
     assert drawn[25, 2, 0] == 200  # inside a wide window
     assert drawn[48, 12, 0] == 100
 
 
-def test_only_what_is_over_is_drawn() -> None:
+def test_only_past_glimpses_are_drawn() -> None:
     none = draw_scan_path(GRAY, THREE, num_glimpses=0)
     np.testing.assert_array_equal(none, GRAY)
     two = draw_scan_path(GRAY, THREE, num_glimpses=2)
@@ -84,7 +84,7 @@ def test_each_glimpse_has_its_number_in_its_color() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 6, 20])
-def test_numbers_of_one_place_lie_beside_each_other(count: int) -> None:
+def test_numbers_at_the_same_location_do_not_overlap(count: int) -> None:
     boxes = np.tile(np.array([[[92.0, 92, 108, 108]]]), (count, 1, 1))
     drawn = draw_scan_path(np.zeros((200, 200, 3), np.uint8), boxes)
     areas = [len(shown(drawn, color, 20)) for color in glimpse_colors(count)]
@@ -93,7 +93,7 @@ def test_numbers_of_one_place_lie_beside_each_other(count: int) -> None:
     assert min(areas) > 20
 
 
-def test_a_line_leads_from_each_number_to_the_next() -> None:
+def test_lines_connect_consecutive_numbers() -> None:
     boxes = np.array([[[10.0, 22, 26, 38]], [[64.0, 22, 80, 38]]])
     drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), boxes)
     between = shown(drawn[:, 35:55], glimpse_colors(2)[1])
@@ -101,7 +101,7 @@ def test_a_line_leads_from_each_number_to_the_next() -> None:
     assert np.abs(between[:, 0] - 29.5).max() < 3
 
 
-def test_the_image_stays_as_it_is_and_bytes_repeat() -> None:
+def test_drawing_is_deterministic_and_does_not_modify_the_image() -> None:
     kept, boxes = GRAY.copy(), THREE.copy()
     first = draw_scan_path(GRAY, THREE)
     np.testing.assert_array_equal(first, draw_scan_path(GRAY, THREE))
@@ -110,19 +110,19 @@ def test_the_image_stays_as_it_is_and_bytes_repeat() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 300), (300, 3), (17, 13)])
-def test_any_image_can_be_gone_over(size: tuple[int, int]) -> None:
+def test_paths_on_any_image_size(size: tuple[int, int]) -> None:
     image = np.zeros((*size, 3), np.uint8)
     assert draw_scan_path(image, THREE).shape == image.shape
     assert draw_scan_path(image, THREE * 1e9).shape == image.shape
 
 
 @pytest.mark.parametrize(("boxes", "seen"), [(THREE * np.nan, None), (THREE, 4), (THREE, -1)])
-def test_what_cannot_be_drawn_is_refused(boxes: np.ndarray, seen: int | None) -> None:
+def test_invalid_inputs_are_refused(boxes: np.ndarray, seen: int | None) -> None:
     with pytest.raises(ValueError, match="boxes must be finite and at least num_glimpses="):
         draw_scan_path(GRAY, boxes, num_glimpses=seen)
 
 
-def test_a_number_is_a_disc_with_dark_or_light_ink() -> None:
+def test_number_labels_have_contrasting_text() -> None:
     for color, ink in (((248, 224, 37), (34, 36, 40)), ((120, 10, 165), (250, 250, 247))):
         page = Image.new("RGB", (60, 60), (255, 255, 255))
         draw_number_marker(ImageDraw.Draw(page), (30, 30), 8, color, 20)
@@ -131,7 +131,7 @@ def test_a_number_is_a_disc_with_dark_or_light_ink() -> None:
         assert len(shown(drawn[18:42, 18:42], ink, 30)) > 20
 
 
-def test_boxes_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_boxes(golden: Callable[[str, np.ndarray], None]) -> None:
     # without numbers: letters differ between releases of the library that draws them
     y, x = np.mgrid[:60, :90]
     shades = np.stack([110 + 60 * np.sin(x / 7), 130 + 50 * np.cos(y / 5), 90 + x], -1)

@@ -15,20 +15,20 @@ def columns(drawn: np.ndarray, color: tuple[int, int, int], near: int = 12) -> n
     return np.argwhere(np.abs(drawn.astype(int) - color).max(2) < near)
 
 
-def test_the_answer_comes_first_then_rivals_as_they_end() -> None:
+def test_prediction_is_first_followed_by_classes_by_final_probability() -> None:
     probabilities = np.array([[0.05, 0.6, 0.3, 0.05], [0.5, 0.0, 0.1, 0.4]])
     assert top_classes(probabilities) == [0, 3, 2, 1]
     assert top_classes(probabilities, max_classes=3) == [0, 3, 1]  # 1 was likely once, 2 less
     assert top_classes(probabilities, max_classes=1) == [0]
 
 
-def test_as_many_classes_as_there_are_up_to_five() -> None:
+def test_at_most_five_classes_are_shown() -> None:
     assert len(top_classes(np.full((3, 1000), 0.001))) == 5
     assert len(top_classes(TWO)) == 2
     assert len(set(class_colors(5))) == 5
 
 
-def test_lines_stand_at_their_probabilities() -> None:
+def test_lines_are_at_their_probabilities() -> None:
     drawn = plot_probabilities(TWO, ("a", "b"), (240, 280))
     at = columns(drawn[:206, 48:255], TEXT)
     assert at[:, 0].min() == pytest.approx(12, abs=4)  # 1.0 at the top
@@ -37,7 +37,7 @@ def test_lines_stand_at_their_probabilities() -> None:
     assert lowest[1] == pytest.approx(at[:, 1].mean(), abs=30)
 
 
-def test_names_do_not_lie_on_each_other() -> None:
+def test_labels_do_not_overlap() -> None:
     names = ("one", "two", "three", "four", "five")
     drawn = plot_probabilities(np.full((2, 5), 0.2), names, (240, 280))
     written = (drawn[:, 245:] != BACKGROUND).any((1, 2)).astype(int)
@@ -46,7 +46,7 @@ def test_names_do_not_lie_on_each_other() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 9, 50])
 @pytest.mark.parametrize("classes", [2, 7])
-def test_any_number_of_glimpses_and_classes(count: int, classes: int) -> None:
+def test_plots_of_any_number_of_glimpses_and_classes(count: int, classes: int) -> None:
     shares = np.full((count, classes), 1 / classes)
     names = tuple("incomprehensibilities" + str(item) for item in range(classes))
     drawn = plot_probabilities(shares, names, (240, 284))
@@ -54,12 +54,12 @@ def test_any_number_of_glimpses_and_classes(count: int, classes: int) -> None:
     assert (drawn[:, -2:] == BACKGROUND).all()
 
 
-def test_each_class_has_a_name() -> None:
+def test_each_class_needs_a_name() -> None:
     with pytest.raises(ValueError, match="each of 2 classes needs a name, got 3"):
         plot_probabilities(TWO, ("a", "b", "c"), (240, 280))
 
 
-def test_lines_look_as_they_did(golden: Callable[[str, np.ndarray], None]) -> None:
+def test_golden_image_of_lines(golden: Callable[[str, np.ndarray], None]) -> None:
     # the middle of a plot: letters differ between releases of the library that draws them
     five = np.array([[0.1, 0.5, 0.2, 0.1, 0.1], [0.3, 0.3, 0.2, 0.1, 0.1], [0.8, 0, 0.1, 0, 0.1]])
     drawn = plot_probabilities(five, tuple("abcde"), (140, 150))
