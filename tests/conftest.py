@@ -1,4 +1,4 @@
-"""What tests share: golden images, and a compiler that starts afresh."""
+"""Fixtures and options that all tests share."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

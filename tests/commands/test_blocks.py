@@ -1,4 +1,4 @@
-"""The table of blocks and their cards, as a terminal or a pipe shows them."""
+"""`visattn blocks`: the table of blocks and their descriptions."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""From images to the path of an eye, and what happens when something is wrong."""
+"""`visattn glimpse`: predictions, scanpaths, arrays and errors."""
 
 import json
 from pathlib import Path

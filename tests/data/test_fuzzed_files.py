@@ -1,4 +1,4 @@
-"""Files with bytes changed at random: our error or a result, quickly, and the process lives."""
+"""Randomly mutated files yield a result or an error, quickly, without a crash."""
 
 import json
 import os
@@ -14,7 +14,7 @@ MORE = int(os.environ.get("VISATTN_FUZZ_CASES", "1_000_000"))
 
 
 def fuzzed(what: str, first: int, count: int, folder: Path) -> list[dict[str, Any]]:
-    """Return what a process of its own told of so many cases."""
+    """Return the report of a separate process on this number of cases."""
     command = [sys.executable, str(HELPERS / "fuzz_worker.py"), what, str(first), str(count)]
     child = subprocess.run(
         [*command, str(folder)], capture_output=True, text=True, timeout=60 + count, check=False

@@ -1,4 +1,4 @@
-"""Story: the documentation builds without a warning, and every snippet on its pages runs."""
+"""The documentation builds without warnings, and every snippet on its pages runs."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The way between the network's input and the image."""
+"""Affine geometry between the network input and the image."""
 
 import json
 import math

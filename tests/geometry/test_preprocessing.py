@@ -1,4 +1,4 @@
-"""Where the steps of torchvision and timm carry images: images that say their own places."""
+"""Geometry of torchvision and timm transforms, measured on images of coordinates."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Annotations of every kind as they should be, each made here, and the readers of each kind."""
+"""Valid annotation files of every kind, and the readers of each kind."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Small data of the real formats, made for a test: drawn photos and captions of our own wording."""
+"""Small captioned data sets in real formats, with drawn photos."""
 
 import csv
 import gzip
@@ -129,23 +129,23 @@ def phrased(index: int) -> list[dict[str, object]]:
     return sentences
 
 
-def flickr(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+def flickr(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
     return "".join(
         f"{name}#{number}\t{caption}\n"
-        for name, said in told.items()
+        for name, said in captions.items()
         for number, caption in enumerate(said)
     )
 
 
-def table(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+def table(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("image", "caption"))
-    writer.writerows((name, caption) for name, said in told.items() for caption in said)
+    writer.writerows((name, caption) for name, said in captions.items() for caption in said)
     return text.getvalue()
 
 
-def karpathy(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+def karpathy(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
     split_of = {name: split for split, names in lists.items() for name in names}
     split_of[lists["train"][-1]] = "restval"
     images = [
@@ -159,28 +159,28 @@ def karpathy(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
                 for caption in said
             ],
         }
-        for index, (name, said) in enumerate(told.items())
+        for index, (name, said) in enumerate(captions.items())
     ]
     return json.dumps({"images": images, "dataset": "miniature"})
 
 
-def coco(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+def coco(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
     images = [
         {"id": 100 + index, "file_name": name, "height": 0, "width": 0}
-        for index, name in enumerate(told)
+        for index, name in enumerate(captions)
     ]
     annotations = [
         {"image_id": 100 + index, "id": 1000 + 5 * index + number, "caption": caption}
         for number in range(5)  # the captions of a photo do not lie together
-        for index, said in enumerate(told.values())
+        for index, said in enumerate(captions.values())
         for caption in said[number : number + 1]
     ]
     parts = {"info": {}, "licenses": [], "images": images, "annotations": annotations}
     return json.dumps(parts)
 
 
-def lines(told: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
-    records = ({"id": name, "file": name, "captions": said} for name, said in told.items())
+def lines(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+    records = ({"id": name, "file": name, "captions": said} for name, said in captions.items())
     return "".join(json.dumps(record) + "\n" for record in records)
 
 

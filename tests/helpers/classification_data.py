@@ -1,4 +1,4 @@
-"""Small labeled images as people have them: digits, CIFAR batches, folders of photos."""
+"""Small labeled images: digits, CIFAR batches, folders of photos."""
 
 import pickle
 import struct

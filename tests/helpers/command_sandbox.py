@@ -1,4 +1,4 @@
-"""A folder in which every command can be tried: photos, models, a config, files that are torn."""
+"""A folder with input for every command: photos, models, a config, damaged files."""
 
 import json
 import shutil

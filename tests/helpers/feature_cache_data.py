@@ -1,4 +1,4 @@
-"""Photos and an encoder small enough to keep features of in a test."""
+"""Photos and a small encoder for tests of cached features."""
 
 from dataclasses import replace
 from pathlib import Path

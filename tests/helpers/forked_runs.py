@@ -49,7 +49,7 @@ class ForkedRuns:
         request = {"folder": str(folder), "words": words, "processes": processes}
         request |= {"seconds": seconds, "environment": broken}
         if self.process.stdin is None or self.process.stdout is None:
-            raise RuntimeError("forked runs are asked for and told through pipes")
+            raise RuntimeError("forked runs need pipes for requests and replies")
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         reply = json.loads(self.process.stdout.readline())
@@ -85,7 +85,7 @@ def serve() -> None:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Run what is asked for, and return codes and words; below 0, it was that signal."""
+    """Run a request and return exit codes and output; a code below 0 is a signal."""
     port = str(free_port())
     folder = Path(request["folder"])
     logs = [folder / f"said-{rank}.txt" for rank in range(request["processes"])]
@@ -136,7 +136,7 @@ def forked(request: dict[str, Any], rank: int, port: str, log: Path) -> int:
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens."""
+    """Return an unused port."""
     with socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
         return int(opened.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Small models of the kinds that people put attention into, and blocks to put in."""
+"""Small models of common kinds, as hosts of inserted blocks."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ IMAGE = torch.Size((2, 3, 20, 28))
 
 
 class Doubled(nn.Module):
-    """A block that nobody can mistake: it gives twice what it takes, plus a weight."""
+    """A block with a recognizable effect: it doubles its input and adds a weight."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def net(first: nn.Module, second: nn.Module) -> nn.Sequential:
 
 
 def hollow(make: Callable[[], nn.Module]) -> nn.Module:
-    """A large model whose weights nobody filled: to be counted, and run for its shapes."""
+    """A large model with uninitialized weights, for parameter counts and shapes."""
     with torch.device("meta"):
         model = make()
     return model.to_empty(device="cpu")

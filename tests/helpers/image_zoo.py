@@ -1,4 +1,4 @@
-"""Images of every kind that people have, and what only looks like one; each is made here."""
+"""Image files of every kind, and files that are not images, all generated here."""
 
 import io
 import struct

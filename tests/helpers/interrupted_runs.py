@@ -1,4 +1,4 @@
-"""Tiny runs of every task with all that is drawn at random, and what breaks them on the way."""
+"""Tiny runs of every task with random operations, and faults that interrupt them."""
 
 import os
 import signal

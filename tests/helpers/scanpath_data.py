@@ -1,4 +1,4 @@
-"""Scans to draw, made by rule: nobody looked at anything."""
+"""Synthetic scan paths."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What pytest puts around functions of visattn that say shapes; pyproject.toml names it."""
+"""Runtime shape checks of visattn's functions; pyproject.toml names this module."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
 
-_check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # where a float is asked for, 3 will do
+_check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is accepted for a float
 _around = jaxtyping.jaxtyped
 
 

@@ -1,4 +1,4 @@
-"""Small shards, made for a test."""
+"""Small shards for tests."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small disk of one's own, to be filled up."""
+"""A small file system that a test can fill."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The programs of tools/, which nothing can import by name."""
+"""Modules of tools/, which cannot be imported by name."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A few lines of YAML that unfold to more than a machine can hold."""
+"""Short YAML documents that expand beyond any memory."""
 
 
 def bomb(levels: int = 9, width: int = 9) -> str:

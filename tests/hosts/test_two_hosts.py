@@ -1,4 +1,4 @@
-"""Two hosts for real: network namespaces, a link that is cut in the middle of a run, and mended."""
+"""Training on two hosts: network namespaces, and a link that is cut during a run."""
 
 import json
 import re

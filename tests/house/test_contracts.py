@@ -1,4 +1,4 @@
-"""Rules about the text of the project: where imports run, what names and sizes things have."""
+"""Contracts of the source: directions of imports, names and sizes."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Images are decoded in one place, and never by torchvision: a short PNG ends its process."""
+"""Images are decoded in a single module, never by torchvision, whose decoder can crash."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Golden images guard: what is missing or different fails, rounding does not."""
+"""Comparison with golden images: missing or different images fail, rounding passes."""
 
 from collections.abc import Callable
 from pathlib import Path

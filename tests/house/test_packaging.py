@@ -1,4 +1,4 @@
-"""What is promised to those who install agrees with itself."""
+"""Packaging metadata is consistent."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Rules about reading files of others: nothing in them is run, and nothing is fetched."""
+"""Untrusted files are never executed, and nothing is downloaded implicitly."""
 
 import ast
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def call_dangers(node: ast.Call) -> Iterator[str]:
     """Yield what is dangerous in one call."""
     name = dotted(node.func)
     last = name.split(".")[-1]
-    given = {word.arg: ast.unparse(word.value) for word in node.keywords if word.arg in TELLING}
+    arguments = {word.arg: ast.unparse(word.value) for word in node.keywords if word.arg in TELLING}
     wanted: dict[str, str] = {}
     if name == "torch.load":
         wanted = {"weights_only": "True"}
@@ -57,15 +57,15 @@ def call_dangers(node: ast.Call) -> Iterator[str]:
         wanted = {"allow_pickle": "False"}
     elif last == "from_pretrained":
         wanted = {"trust_remote_code": "False", "local_files_only": "True"}
-        if given.get("weights_only") != "True":
+        if arguments.get("weights_only") != "True":
             wanted |= {"use_safetensors": "True"}
-    yield from (f"{name} without {k}={v}" for k, v in wanted.items() if given.get(k) != v)
+    yield from (f"{name} without {k}={v}" for k, v in wanted.items() if arguments.get(k) != v)
     if name in CALLED or name.startswith(("torch.hub.", "torch.package")):
         yield name
-    less = last != "save_checkpoint" and given.get("weights_only", "True") != "True"
+    less = last != "save_checkpoint" and arguments.get("weights_only", "True") != "True"
     if last == "load_from_checkpoint" or less:
         yield f"{name} reads more than weights"
-    if given.get("shell", "False") != "False":
+    if arguments.get("shell", "False") != "False":
         yield f"{name} starts a shell"
 
 
@@ -88,7 +88,7 @@ def test_no_module_executes_files_or_fetches_urls() -> None:
     [
         "torch.load(path)",
         "torch.load(path, weights_only=False)",
-        "torch.load(path, weights_only=asked)",
+        "torch.load(path, weights_only=flag)",
         "np.load(path)",
         "np.load(path, allow_pickle=True)",
         "yaml.load(text, Loader=yaml.Loader)",

@@ -1,4 +1,4 @@
-"""The checks of shapes are on, and as strict as they are meant to be."""
+"""Runtime shape checks are active and strict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The front door is light: help comes at once, and nobody pays for a room that is not entered."""
+"""Imports are light: fast help, and no heavy package before it is needed."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""The public names: loaded late, spelt right, each with an example that is run."""
+"""Public names: exported lazily, each with an executed example."""
 
 import doctest
 import importlib

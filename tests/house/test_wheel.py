@@ -1,4 +1,4 @@
-"""Story: the wheel builds without a network, installs into a bare environment and works there."""
+"""The wheel builds offline, installs into a bare environment and works there."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What was put in comes out again without a trace, or becomes plain modules."""
+"""Inserted blocks are removed without a trace, or baked into plain modules."""
 
 import copy
 from typing import Any

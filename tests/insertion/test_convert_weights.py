@@ -1,4 +1,4 @@
-"""Weights of others compute in our blocks what they compute in theirs."""
+"""Converted weights of other libraries give equal outputs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Costs, against what is published and against closed forms."""
+"""Costs of models and blocks against published values and formulas."""
 
 import pytest
 import torch

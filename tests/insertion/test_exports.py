@@ -1,4 +1,4 @@
-"""Models with blocks are exported with any batch and size, compiled whole, and run in parallel."""
+"""Models with inserted blocks export, compile and train in parallel."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Blocks go in without harm: the same output, names and gradients, or a reason why not."""
+"""Insertion keeps outputs, names and gradients, or is refused with a reason."""
 
 import copy
 import io

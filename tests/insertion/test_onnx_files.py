@@ -1,4 +1,4 @@
-"""Models with baked blocks as ONNX files, which another program runs to the same result."""
+"""Baked models as ONNX files, run by ONNX Runtime."""
 
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Parameters of published networks, exactly."""
+"""Exact parameter counts of published networks."""
 
 from collections.abc import Callable
 from functools import partial

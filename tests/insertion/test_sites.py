@@ -1,4 +1,4 @@
-"""Which modules are meant by words, patterns, lists and functions; and which cannot be hosts."""
+"""Selection of insertion points by position, name, pattern and function."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -38,8 +38,8 @@ def names(sites: Iterable[Site]) -> list[str]:
 )
 def test_residual_sites_of_timm_models(name: str, count: int, first: str) -> None:
     model = hollow(partial(timm.create_model, name))
-    found = select_sites(model, trace_model(model, IMAGE), "residual").sites
-    assert (len(found), found[0].name) == (count, first)
+    selected = select_sites(model, trace_model(model, IMAGE), "residual").sites
+    assert (len(selected), selected[0].name) == (count, first)
 
 
 def test_positions_on_resnet_50() -> None:

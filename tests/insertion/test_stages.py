@@ -1,4 +1,4 @@
-"""Which modules end the stages of models of many kinds; what cannot be told is refused."""
+"""Ends of stages of many architectures."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""A folder that somebody names, and the run that is meant by it."""
+"""Run directories: finding a run, its config and its checkpoint."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a tool sets for its whole process is set back after each test."""
+"""Restores process-wide settings that a tool changes."""
 
 import logging
 from collections.abc import Iterator

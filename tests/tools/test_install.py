@@ -1,4 +1,4 @@
-"""The installer's judgment; that it installs is shown by every run of `make test`."""
+"""Decisions of the installer; every `make test` shows that it installs."""
 
 import ast
 import subprocess

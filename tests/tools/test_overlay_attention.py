@@ -1,4 +1,4 @@
-"""Overlays from a checkout: the same command, from anywhere."""
+"""The overlay tool from any folder of a checkout."""
 
 import subprocess
 import sys

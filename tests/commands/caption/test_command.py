@@ -1,4 +1,4 @@
-"""From images to words, panels and numbers, and what happens when something is wrong."""
+"""`visattn caption`: captions, panels, arrays and errors."""
 
 import json
 import re

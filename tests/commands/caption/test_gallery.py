@@ -1,4 +1,4 @@
-"""The files of photos and the index of them all."""
+"""Files of each photo and the index page."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From any model and photos to maps on the photos, and what happens when something is wrong."""
+"""`visattn overlay`: maps of any model on photos."""
 
 import json
 from dataclasses import replace

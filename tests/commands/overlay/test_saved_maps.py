@@ -1,4 +1,4 @@
-"""Maps from a file, on their photo."""
+"""`visattn overlay --maps`: saved maps on their photos."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def test_flat_maps_are_reshaped_to_the_map_shape(run: Callable[..., list[Path]])
     grids = np.stack([hot(1, 3, (4, 4)), hot(2, 0, (4, 4))])
     folded = grids.reshape(2, 16)
     wanted = [drawn(path) for path in run(grids, out="plain")]
-    inputs = run(folded, "--map-shape", "4", out="given")
+    inputs = run(folded, "--map-shape", "4", out="map_shape")
     guessed = run(folded, "--words", "a", "b", out="guessed")
     for each, other, third in zip(wanted[:2], inputs, guessed, strict=False):
         np.testing.assert_array_equal(drawn(other), each)

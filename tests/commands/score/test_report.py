@@ -1,4 +1,4 @@
-"""Means over images, and how they are printed."""
+"""Means over images, and their tables."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rows that outlive the run that made them."""
+"""Rows of scores that are kept between runs."""
 
 import json
 from pathlib import Path

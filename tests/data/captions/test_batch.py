@@ -1,4 +1,4 @@
-"""Samples put together: longest caption first, and nobody's image lost."""
+"""Collated caption batches: sorted by length, aligned with their images."""
 
 import pytest
 import torch

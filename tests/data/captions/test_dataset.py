@@ -1,4 +1,4 @@
-"""Photos with captions, features and phrases: each finds its own, also when it is mirrored."""
+"""Captioned photos with cached features and phrases, also when flipped."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Annotations as nobody should write them: each is refused with its file, and line or key."""
+"""Malformed annotation files are refused with the file and the line or key."""
 
 import copy
 import gzip

@@ -1,4 +1,4 @@
-"""Photos with captions as a data set: what a sample holds, and what is missing."""
+"""Data set of captioned photos: samples, geometry and missing files."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Files of results: what programs write is read, and what cannot be meant is refused."""
+"""Files of generated captions: formats that are read, and refused content."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Captions as numbers and back."""
+"""Vocabulary: tokenization, encoding and decoding of captions."""
 
 import pytest
 from hypothesis import given, strategies as st

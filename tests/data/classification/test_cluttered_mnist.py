@@ -1,4 +1,4 @@
-"""Digits on canvases: where they lie, what lies over them, and that all of it comes again."""
+"""Cluttered MNIST: placement of digits and distractors, reproducibility."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Images with classes: from memory or from folders, changed for training, framed to fit."""
+"""Labeled images in memory and in folders: augmentation, resizing, classes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The one reader: a zoo of files, each made here, and whatever else a folder may hold."""
+"""The image reader: all file types, orientation, value ranges, limits and damaged files."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Pixels of any kind to 8 bits."""
+"""Conversion of arrays to 8-bit RGB."""
 
 import numpy as np
 import pytest

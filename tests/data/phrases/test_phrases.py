@@ -1,4 +1,4 @@
-"""Phrases as a file tells them, as the network sees them, as a caption says them again."""
+"""Phrases with boxes: reading, mapping to the network input, matching in captions."""
 
 import gzip
 import json
@@ -252,4 +252,4 @@ def test_nearly_all_captions_have_their_phrases() -> None:
     phrases = list(
         chain.from_iterable(p for content_value in photos.values() for p in content_value.values())
     )
-    assert len(phrases) > 90_900  # of 91,034, those of 18 captions that are told twice as one
+    assert len(phrases) > 90_900  # of 91,034, those of 18 captions that occur twice

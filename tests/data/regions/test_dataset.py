@@ -1,4 +1,4 @@
-"""Images with objects: COCO's files, and folders of masks."""
+"""Images with masks of objects: COCO annotations and mask folders."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Classes of ImageNet by what they are called."""
+"""Mapping of ImageNet classes to COCO categories."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Outlines as pixels."""
+"""Rasterization of polygons, run lengths and boxes."""
 
 import numpy as np
 import pytest

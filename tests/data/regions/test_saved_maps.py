@@ -1,4 +1,4 @@
-"""Files of maps that somebody else made."""
+"""Map files of other programs."""
 
 import json
 from pathlib import Path

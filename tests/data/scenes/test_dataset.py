@@ -1,4 +1,4 @@
-"""Scenes as a data set: the same whenever, wherever and however they are asked for."""
+"""Scenes data set: reproducible in any order and process."""
 
 import pickle
 from typing import Any

@@ -1,4 +1,4 @@
-"""A world in pixels: masks, colors, the same world at any size, and two golden images."""
+"""Rendering of scenes: masks, colors, sizes, and golden images."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One thing a scene: what is drawn is what is told of it."""
+"""Scenes with a single object: image and label agree."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a scene holds: things apart from each other, held-out pairs where they belong."""
+"""Sampling of scenes: disjoint objects, balanced attributes, held-out pairs."""
 
 import math
 from collections import Counter

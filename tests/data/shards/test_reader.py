@@ -1,4 +1,4 @@
-"""Samples of shards by number: the bytes of the files, from any thread and process."""
+"""Reading samples of shards by index, from threads and processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Damage to shards is found, whichever byte it befell, and named by tar and key."""
+"""Verification of shards: damage is detected and named by tar and key."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Shards are written whole or not at all, and however a run ends, the next one goes on."""
+"""Writing shards: complete tars only, resumed after any interruption."""
 
 import errno
 import fcntl
@@ -31,7 +31,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def killed(work: Callable[[], object]) -> None:
-    """Do something in a process of its own, which must end by a signal that nobody can catch."""
+    """Call a function in a separate process, which must end by SIGKILL."""
     child = os.fork()
     if not child:
         try:
@@ -68,7 +68,7 @@ def test_killed_run_resumes_with_identical_bytes(tmp_path: Path) -> None:
         write_shards(folder, plan, per_shard=3, progress=content_value.append)
         assert content(folder) == wanted
         assert sum(content_value) == len(plan)
-        written_before = (step - 1) // 3 if step <= 7 else 3  # whole tars, each told of at once
+        written_before = (step - 1) // 3 if step <= 7 else 3  # complete tars, each reported at once
         assert content_value[:written_before] == [3, 3, 1][:written_before]
         assert content_value[written_before:] == [1] * (
             len(plan) - sum(content_value[:written_before])

@@ -1,4 +1,4 @@
-"""A caption as an image that moves."""
+"""Animations of captions."""
 
 import io
 from typing import Any

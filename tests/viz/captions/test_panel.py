@@ -1,4 +1,4 @@
-"""A caption on one page."""
+"""Panels of captions."""
 
 from collections.abc import Callable
 from typing import Any

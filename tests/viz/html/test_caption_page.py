@@ -1,4 +1,4 @@
-"""What a caption's page holds."""
+"""Data in HTML pages of captions."""
 
 import base64
 import io

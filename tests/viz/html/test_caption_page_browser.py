@@ -1,4 +1,4 @@
-"""Pages in a browser, with a mouse, with keys, with a finger; and texts that try to be code."""
+"""HTML pages of captions in a browser: mouse, keys, touch, hostile texts."""
 
 import hashlib
 from pathlib import Path

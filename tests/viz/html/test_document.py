@@ -1,4 +1,4 @@
-"""Pages that hold all they need and let nothing else in."""
+"""Self-contained HTML documents: escaping, content security policy, embedded images."""
 
 import base64
 import hashlib
@@ -61,7 +61,7 @@ PLAIN = read(document("plain"))
 
 
 def page_data(reader: Reader) -> Any:
-    """Return what the script is told: the JSON between its tags."""
+    """Return the data of the script: the JSON between its tags."""
     return json.loads(reader.inside["script"][0])
 
 
@@ -116,7 +116,7 @@ def test_page_assets_are_small_and_load_nothing() -> None:
         text = file.read_text(encoding="utf-8")
         assert len(text.splitlines()) < 300
         addresses = set(re.findall(r"https?://[^\s\"']+", text))
-        assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, which nobody asks for
+        assert addresses <= {"http://www.w3.org/2000/svg"}  # an XML namespace, never requested
         assert not re.search(r"@import|innerHTML|outerHTML|insertAdjacent|eval\(|style=", text)
         assert not re.search(r"<[^>]*\son\w+=", text)
 

@@ -1,4 +1,4 @@
-"""What the page of a model holds."""
+"""Data in HTML pages of the attention explorer."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The page of a model in a browser: with a mouse, with keys, with a finger."""
+"""HTML pages of the attention explorer in a browser: mouse, keys, touch."""
 
 import base64
 import hashlib

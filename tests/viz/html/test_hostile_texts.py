@@ -1,4 +1,4 @@
-"""Captions and names that try to be code, or to be ugly, in images and on pages."""
+"""Hostile captions and names in images and on pages."""
 
 import time
 from pathlib import Path

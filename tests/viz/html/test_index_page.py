@@ -1,4 +1,4 @@
-"""A card for each photo."""
+"""The index page with a card for each photo."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a browser draws is what Python draws, pixel by pixel."""
+"""Overlays in the browser equal those of Python, pixel by pixel."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Texts of others, made fit to be shown."""
+"""Sanitized text for display."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""Frames as a GIF."""
+"""GIF encoding of frames."""
 
 import io
 

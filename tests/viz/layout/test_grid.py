@@ -1,4 +1,4 @@
-"""Tiles of every proportion in every number, on a page."""
+"""Grids of tiles of any aspect ratio and number."""
 
 from hypothesis import given, strategies as st
 

@@ -1,4 +1,4 @@
-"""Words that fit where they stand."""
+"""Text that is truncated or wrapped to a width."""
 
 from hypothesis import given, strategies as st
 

@@ -1,4 +1,4 @@
-"""Methods side by side."""
+"""Figures that compare methods."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests of contour lines."""
+"""Contour lines."""
 
 from collections.abc import Callable
 

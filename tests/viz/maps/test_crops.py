@@ -1,4 +1,4 @@
-"""Frames of what was cut out, drawn on the image."""
+"""Frames of cropped regions on the image."""
 
 from collections.abc import Callable
 

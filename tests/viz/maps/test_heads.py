@@ -1,4 +1,4 @@
-"""All heads of all layers on one sheet."""
+"""Figures of all heads of all layers."""
 
 import numpy as np
 import pytest

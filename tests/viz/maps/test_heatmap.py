@@ -1,4 +1,4 @@
-"""Tests of overlays and transparent maps."""
+"""Overlays and transparent maps."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Images and maps at another size."""
+"""Resizing of images and maps."""
 
 import numpy as np
 import pytest

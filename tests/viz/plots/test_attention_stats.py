@@ -1,4 +1,4 @@
-"""Dots for heads, a line for their mean."""
+"""Plots of attention statistics: points for heads, a line for their mean."""
 
 from collections.abc import Callable
 

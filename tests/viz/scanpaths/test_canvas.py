@@ -1,4 +1,4 @@
-"""Tests of image placement and glimpse mosaics."""
+"""Image placement and glimpse mosaics."""
 
 from collections.abc import Callable
 

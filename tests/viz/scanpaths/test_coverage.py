@@ -1,4 +1,4 @@
-"""Where many glimpses lay, on one page."""
+"""Coverage of many glimpses on a page."""
 
 import numpy as np
 import pytest

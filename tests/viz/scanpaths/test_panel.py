@@ -1,4 +1,4 @@
-"""A scan on one page, on a wall and in motion, whatever its size."""
+"""Panels, grids and animations of scan paths."""
 
 import io
 from collections.abc import Callable

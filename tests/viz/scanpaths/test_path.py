@@ -1,4 +1,4 @@
-"""The path of an eye on an image: boxes, light and numbers where they belong."""
+"""Scan paths on an image: boxes, brightness and numbers."""
 
 from collections.abc import Callable
 
@@ -116,10 +116,10 @@ def test_paths_on_any_image_size(size: tuple[int, int]) -> None:
     assert draw_scan_path(image, THREE * 1e9).shape == image.shape
 
 
-@pytest.mark.parametrize(("boxes", "seen"), [(THREE * np.nan, None), (THREE, 4), (THREE, -1)])
-def test_invalid_inputs_are_refused(boxes: np.ndarray, seen: int | None) -> None:
+@pytest.mark.parametrize(("boxes", "count"), [(THREE * np.nan, None), (THREE, 4), (THREE, -1)])
+def test_invalid_inputs_are_refused(boxes: np.ndarray, count: int | None) -> None:
     with pytest.raises(ValueError, match="boxes must be finite and at least num_glimpses="):
-        draw_scan_path(GRAY, boxes, num_glimpses=seen)
+        draw_scan_path(GRAY, boxes, num_glimpses=count)
 
 
 def test_number_labels_have_contrasting_text() -> None:

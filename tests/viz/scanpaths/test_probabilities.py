@@ -1,4 +1,4 @@
-"""Lines of probabilities, with names that can be read."""
+"""Plots of class probabilities with readable labels."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Each check catches the trap that it is there for, as other libraries fell into it."""
+"""The conformance suite detects faulty blocks and passes correct ones."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TRACED = ("export", "fx", "compile")
 
 
 class Function(nn.Module):
-    """A block without parameters, or with those that it is given."""
+    """A block without parameters, or with the parameters that it receives."""
 
     def __init__(self, function: Callable[..., object], *parts: nn.Module | nn.Parameter) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def grown(block: Any, x: Tensor) -> Tensor:
 
 
 def counted(block: Any, x: Tensor) -> Tensor:
-    block.part0.seen.add_(1)
+    block.part0.count.add_(1)
     return x * 1
 
 
@@ -86,7 +86,7 @@ class Half(torch.autograd.Function):
 
 def counter(_: int) -> nn.Module:
     part = nn.Module()
-    part.register_buffer("seen", torch.zeros(()))
+    part.register_buffer("count", torch.zeros(()))
     return part
 
 
@@ -111,7 +111,7 @@ TRAPS: list[tuple[str, Make, str]] = [
     ("scale", gated(lambda x: (x - x).square().sum().sqrt() + 1), r"x0.0001, eval mode: a gradient"),
     ("batch", gated(lambda x: x.softmax(0)), r"alone and in a batch differ by 0\.\d+ of the"),
     ("deterministic", of(lambda _, x: nn.functional.dropout(x)), r"eval mode, the same features differ by"),
-    ("deterministic", of(counted, counter), r"eval mode, part0\.seen changes"),
+    ("deterministic", of(counted, counter), r"eval mode, part0\.count changes"),
     ("in-place", of(written_over), r"eval mode, 100% of the input rows are overwritten"),
     ("memory format", of(lambda _, x: x.view(len(x), -1).view(x.shape)), r"channels last: RuntimeError"),
     ("memory format", of(lambda _, x: x + x.stride(1)), r"channels last: differs by"),

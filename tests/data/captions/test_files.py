@@ -1,4 +1,4 @@
-"""A split is named in the captions' own file, or listed in another."""
+"""Splits of caption files: assigned in the file or listed in another."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,13 @@ import pytest
 
 from visattn.data.captions.files import (
     CaptionEntry,
+    check_disjoint_splits,
     check_unique_ids,
     entries_of_split,
     read_caption_splits,
+    read_split_file,
+    select_listed,
+    select_split,
 )
 
 ENTRIES = [CaptionEntry(name, f"{name}.jpg", ("A dog .",), split) for name, split in zip(
@@ -90,3 +94,61 @@ def test_invalid_splits_are_refused(tmp_path: Path) -> None:
         FileNotFoundError, match=r"is not a file; there is no folder .*nowhere either"
     ):
         read_caption_splits({"train": str(tmp_path / "nowhere" / "a.json")}, "photos")
+
+
+def entry(name: str, *captions: str, split: str | None = None) -> CaptionEntry:
+    return CaptionEntry(name, name, captions or ("A dog .",), split)
+
+
+def test_split_has_the_order_of_its_list(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"\xef\xbb\xbfb.jpg\r\n\r\n  a.jpg  \r\n")
+    assert read_split_file(path) == ["b.jpg", "a.jpg"]
+    entries = [entry("a.jpg", "A"), entry("x.jpg", "X"), entry("b.jpg", "B")]
+    assert select_listed(entries, read_split_file(path)) == [entries[2], entries[0]]
+
+
+def test_duplicate_or_empty_split_names_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_text("a.jpg\n\nb.jpg\na.jpg\n")
+    with pytest.raises(ValueError, match=r"train\.txt, line 4: a\.jpg is already on line 1"):
+        read_split_file(path)
+    path.write_text("\n")
+    with pytest.raises(ValueError, match=r"train\.txt is empty"):
+        read_split_file(path)
+
+
+def test_split_photos_are_matched_by_name_stem_or_id() -> None:
+    photo, other = CaptionEntry("7", "x/a.jpg", ("A",)), CaptionEntry("8", "x/b.jpg", ("B",))
+    for name in ("7", "x/a.jpg", "a"):
+        assert select_listed([photo, other], [name]) == [photo]
+    with pytest.raises(ValueError, match=r"1 photo \(7\) more than once in the split"):
+        select_listed([photo, other], ["a", "b", "7"])
+
+
+def test_ambiguous_names_match_no_photo() -> None:
+    entries = [entry("a.jpg"), entry("a.png")]
+    assert select_listed(entries, ["a.png"]) == [entries[1]]
+    with pytest.raises(ValueError, match=r"1 name \(a\) of the split without captions"):
+        select_listed(entries, ["a"])
+
+
+def test_names_without_captions_are_counted() -> None:
+    reason = r"5,000 names \(0, 1, 2, \.\.\.\) of the split without captions"
+    with pytest.raises(ValueError, match=reason):
+        select_listed([entry("a")], ["a", *map(str, range(5000))])
+
+
+def test_unknown_split_is_refused() -> None:
+    entries = [entry("a", split="val"), entry("b"), entry("c", split="train")]
+    assert select_split(entries, "val") == entries[:1]
+    with pytest.raises(ValueError, match=r"no photo has the split 'dev'; .* None, train, val"):
+        select_split(entries, "dev")
+
+
+def test_overlapping_splits_are_refused() -> None:
+    a, b, c, d = map(entry, "abcd")
+    check_disjoint_splits({"train": [a, b], "validation": [c], "test": [d]})
+    reason = r"train and validation share 2 photos \(a, b\), train and test share 1 photo \(c\); a"
+    with pytest.raises(ValueError, match=reason):
+        check_disjoint_splits({"train": [a, b, c], "validation": [d, a, b], "test": [c]})
