@@ -10,13 +10,15 @@ pytestmark = pytest.mark.compile
 
 
 def test_additive_attention_compiles_as_one_graph() -> None:
-    look = AdditiveAttention(11, query_dim=7, attention_dim=5)
+    attention = AdditiveAttention(11, query_dim=7, attention_dim=5)
     places, query = torch.randn(2, 13, 11), torch.randn(2, 3, 7)
-    compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
-    keys = look.project_keys(
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    keys = attention.project_keys(
         places
     ).detach()  # dynamo looks for the gradient of what is no leaf, and warns
-    for got, wanted in zip(compiled(query, places, keys), look(query, places, keys), strict=True):
+    for got, wanted in zip(
+        compiled(query, places, keys), attention(query, places, keys), strict=True
+    ):
         torch.testing.assert_close(got, wanted)
 
 

@@ -24,9 +24,9 @@ def test_mean_and_its_gradient_match_torch(over: tuple[int, ...]) -> None:
     x = numbers(2, 3, 5, 7).requires_grad_()
     got, wanted = fast_mean(x, over), x.mean(over)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-14)
-    slope = numbers(*got.shape, seed=1)
-    [ours] = torch.autograd.grad(got, x, slope)
-    [theirs] = torch.autograd.grad(wanted, x, slope)
+    grad_output = numbers(*got.shape, seed=1)
+    [ours] = torch.autograd.grad(got, x, grad_output)
+    [theirs] = torch.autograd.grad(wanted, x, grad_output)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
 
 

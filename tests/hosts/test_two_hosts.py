@@ -14,8 +14,8 @@ from task_configs import write_task_configs
 
 SECONDS = 30  # of the time-out; a busy machine takes long to start
 WORDS = (
-    "fit --config digits.yaml --run run --data.batch_size 3 --trainer.num_nodes 2 --trainer.devices 1 "
-    f"--trainer.strategy ddp --timeout {SECONDS}"
+    "fit --config digits.yaml --run run --data.batch_size 3 --trainer.num_nodes 2 "
+    f"--trainer.devices 1 --trainer.strategy ddp --timeout {SECONDS}"
 ).split()
 
 pytestmark = pytest.mark.hosts

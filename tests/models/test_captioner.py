@@ -57,14 +57,14 @@ def test_search_matches_teacher_forcing_of_its_captions(model: ShowAttendTell) -
     changed = 0
     for row, (image, rank, words) in enumerate(hypotheses):
         mine, count = read.rows == row, len(words) - 1
-        spoken = read.logits[mine].log_softmax(-1)
+        log_probs = read.logits[mine].log_softmax(-1)
         at = (image, rank, slice(count))
         weights, gates = result.attention_steps.weights[at], result.attention_steps.gate[at]
         torch.testing.assert_close(weights, read.attention.weights[mine][:count], atol=1e-5, rtol=0)
         torch.testing.assert_close(gates, read.attention.gate[mine][:count], atol=1e-5, rtol=0)
-        each = spoken[range(count), words[1:]]
+        each = log_probs[range(count), words[1:]]
         torch.testing.assert_close(result.log_probs[at], each, atol=1e-5, rtol=1e-5)
-        score = each.sum() + (spoken[-1, END] if result.finished[image, rank] else 0)
+        score = each.sum() + (log_probs[-1, END] if result.finished[image, rank] else 0)
         torch.testing.assert_close(result.scores[image, rank], score, atol=1e-4, rtol=1e-5)
         changed += int(count > 1 and bool((weights[0] - weights[1]).abs().max() > 1e-2))
     assert changed > 12  # the test sees something only if the maps differ from word to word

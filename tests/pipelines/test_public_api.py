@@ -92,7 +92,7 @@ def test_caption_fields_are_consistent(model: ShowAttendTell) -> None:
     assert result.maps.values.shape == (count, *model.encoder.grid_size)
     torch.testing.assert_close(result.maps.values.sum((1, 2)), torch.ones(count))
     assert all(0 < gate < 1 for gate in result.gates)
-    assert all(spoken < 0 for spoken in result.log_probs)
+    assert all(log_prob < 0 for log_prob in result.log_probs)
     metadata = {"model": "ShowAttendTell", "beam_size": 5, "resize_mode": "crop", "image": "image"}
     assert result.maps.metadata == metadata
 

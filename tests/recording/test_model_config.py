@@ -54,8 +54,11 @@ def test_image_size_is_read_from_attributes_and_configs() -> None:
 
 
 def test_the_error_suggests_the_call_and_the_size() -> None:
-    message = r"224 x 224 pixels, but Flat raised an error \(RuntimeError.*; it runs on 32 x 32: visattn.explain\(model, "
-    with pytest.raises(ValueError, match=message + r"images, img_size=32\), or --input-size 32$"):
+    message = (
+        r"224 x 224 pixels, but Flat raised an error \(RuntimeError.*; it runs on 32 x 32: "
+        r"visattn.explain\(model, images, img_size=32\), or --input-size 32$"
+    )
+    with pytest.raises(ValueError, match=message):
         analyze_model(Flat())
 
     class Two(nn.Module):

@@ -38,6 +38,6 @@ def test_output_and_gradients_are_finite(
     x = (scale * torch.randn(1, 3, *size)).to(kind).requires_grad_()
     y = SimAM(3)(x)
     assert y.dtype == kind
-    [slope] = torch.autograd.grad(y, x, torch.ones_like(y))
+    [gradient] = torch.autograd.grad(y, x, torch.ones_like(y))
     assert y.isfinite().all()
-    assert slope.isfinite().all()
+    assert gradient.isfinite().all()

@@ -12,42 +12,44 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_matches_the_equation() -> None:
-    look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
+    attention = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations, queries = numbers(2, 11, 5), numbers(2, 3, 3, seed=1)
-    output, weights = look(queries, annotations, look.project_keys(annotations))
+    output, weights = attention(queries, annotations, attention.project_keys(annotations))
     for b in range(2):
         for k in range(3):
             scores = [
-                look.vector
+                attention.vector
                 @ torch.tanh(
-                    look.key.weight @ place + look.key.bias + look.query.weight @ queries[b, k]
+                    attention.key.weight @ place
+                    + attention.key.bias
+                    + attention.query.weight @ queries[b, k]
                 )
                 for place in annotations[b]
             ]
             expected = torch.stack(scores).softmax(0)
             torch.testing.assert_close(weights[b, k], expected)
             torch.testing.assert_close(output[b, k], expected @ annotations[b])
-    assert look.query.bias is None
+    assert attention.query.bias is None
 
 
 def test_single_query_matches_several_queries() -> None:
-    look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
+    attention = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations, queries = numbers(2, 11, 5), numbers(2, 1, 3, seed=1)
-    keys = look.project_keys(annotations)
-    output, weights = look(queries, annotations, keys)
-    once, looked = look.attend(look.query(queries[:, 0]), annotations, keys)
+    keys = attention.project_keys(annotations)
+    output, weights = attention(queries, annotations, keys)
+    once, looked = attention.attend(attention.query(queries[:, 0]), annotations, keys)
     torch.testing.assert_close(once, output[:, 0])
     torch.testing.assert_close(looked, weights[:, 0])
 
 
 def test_rows_sum_to_one_and_are_recorded() -> None:
-    look = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
+    attention = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations = numbers(2, 15, 5)
-    look.tap.grid = (3, 5)
-    assert not look.tap.wanted
-    with record(look) as recording:
-        assert look.tap.wanted
-        _, weights = look(numbers(2, 4, 3), annotations, look.project_keys(annotations))
+    attention.tap.grid = (3, 5)
+    assert not attention.tap.wanted
+    with record(attention) as recording:
+        assert attention.tap.wanted
+        _, weights = attention(numbers(2, 4, 3), annotations, attention.project_keys(annotations))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
     [attention_map] = recording.maps
     assert attention_map.kind == "words"
@@ -55,8 +57,8 @@ def test_rows_sum_to_one_and_are_recorded() -> None:
 
 
 def test_every_parameter_has_a_gradient() -> None:
-    look = AdditiveAttention(5, query_dim=3, attention_dim=7)
+    attention = AdditiveAttention(5, query_dim=3, attention_dim=7)
     annotations = torch.randn(2, 11, 5)
-    output, _ = look(torch.randn(2, 3, 3), annotations, look.project_keys(annotations))
+    output, _ = attention(torch.randn(2, 3, 3), annotations, attention.project_keys(annotations))
     output.square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in look.parameters())
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in attention.parameters())

@@ -30,8 +30,8 @@ def made(score: Score, align: Alignment) -> LuongAttention:
     ).double()
 
 
-def query_and_keys(look: LuongAttention) -> tuple[Tensor, Tensor]:
-    return numbers(2, 3, 5 if look.score == "dot" else 3, seed=1), numbers(2, 17, 5)
+def query_and_keys(attention: LuongAttention) -> tuple[Tensor, Tensor]:
+    return numbers(2, 3, 5 if attention.score == "dot" else 3, seed=1), numbers(2, 17, 5)
 
 
 LENGTHS = torch.tensor([17, 11])
@@ -39,29 +39,31 @@ FORMS = list(product(get_args(Score), get_args(Alignment)))
 BARE = [("dot", "global"), ("dot", "monotonic")]
 
 
-def fit(look: LuongAttention, query: Tensor, annotation: Tensor, place: int) -> float:
-    learned = look.weights
-    if look.score == "dot":
+def fit(attention: LuongAttention, query: Tensor, annotation: Tensor, place: int) -> float:
+    learned = attention.weights
+    if attention.score == "dot":
         return float(query @ annotation)
-    if look.score == "general":
+    if attention.score == "general":
         return float(query @ learned["weight"] @ annotation)
-    if look.score == "concat":
+    if attention.score == "concat":
         hidden = torch.tanh(learned["weight"] @ torch.cat((query, annotation)))
         return float(learned["vector"] @ hidden)
     return float(learned["weight"][place] @ query)
 
 
 @torch.no_grad()
-def looped(look: LuongAttention, query: Tensor, rows: Tensor, step: int, length: int) -> Tensor:
+def looped(
+    attention: LuongAttention, query: Tensor, rows: Tensor, step: int, length: int
+) -> Tensor:
     near, fading = range(length), 0.0
     center = float(step)
-    if look.alignment == "predictive":
-        hidden = torch.tanh(look.weights["center_weight"] @ query)
-        center = length * float((look.weights["center_vector"] @ hidden).sigmoid())
+    if attention.alignment == "predictive":
+        hidden = torch.tanh(attention.weights["center_weight"] @ query)
+        center = length * float((attention.weights["center_vector"] @ hidden).sigmoid())
         fading = 1 / (2 * (4 / 2) ** 2)
-    if look.alignment != "global":
+    if attention.alignment != "global":
         near = [s for s in range(length) if abs(s - center) <= 4]
-    fits = {s: math.exp(fit(look, query, rows[s], s)) for s in near}
+    fits = {s: math.exp(fit(attention, query, rows[s], s)) for s in near}
     weights = torch.zeros(len(rows), dtype=torch.float64)
     for s in near:
         weights[s] = fits[s] / sum(fits.values()) * math.exp(-fading * (s - center) ** 2)
@@ -70,33 +72,33 @@ def looped(look: LuongAttention, query: Tensor, rows: Tensor, step: int, length:
 
 @pytest.mark.parametrize(("score", "align"), FORMS)
 def test_matches_the_equations(score: Score, align: Alignment) -> None:
-    look = made(score, align)
-    query, rows = query_and_keys(look)
-    output, weights = look(query, rows, lengths=LENGTHS, first_step=5)
+    attention = made(score, align)
+    query, rows = query_and_keys(attention)
+    output, weights = attention(query, rows, lengths=LENGTHS, first_step=5)
     for b, length in enumerate(LENGTHS.tolist()):
         for t in range(3):
-            expected = looped(look, query[b, t], rows[b], t + 5, length)
+            expected = looped(attention, query[b, t], rows[b], t + 5, length)
             torch.testing.assert_close(weights[b, t], expected)
             torch.testing.assert_close(output[b, t], expected @ rows[b])
 
 
 @pytest.mark.parametrize(("score", "align"), FORMS)
 def test_single_steps_match_the_whole_sequence(score: Score, align: Alignment) -> None:
-    look = made(score, align)
-    query, rows = query_and_keys(look)
-    output, _ = look(query, rows)
+    attention = made(score, align)
+    query, rows = query_and_keys(attention)
+    output, _ = attention(query, rows)
     for t in range(3):
-        step, _ = look(query[:, t : t + 1], rows, first_step=t)
+        step, _ = attention(query[:, t : t + 1], rows, first_step=t)
         torch.testing.assert_close(step, output[:, t : t + 1])
 
 
 @pytest.mark.parametrize(("score", "align"), [form for form in FORMS if form not in BARE])
 def test_every_parameter_has_a_gradient(score: Score, align: Alignment) -> None:
-    look = made(score, align)
-    output, _ = look(*query_and_keys(look))
+    attention = made(score, align)
+    output, _ = attention(*query_and_keys(attention))
     output.square().sum().backward()
-    assert list(look.parameters()) != []
-    for name, parameter in look.named_parameters():
+    assert list(attention.parameters()) != []
+    for name, parameter in attention.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
 
@@ -107,11 +109,11 @@ def test_dot_score_has_no_parameters(score: Score, align: Alignment) -> None:
 
 
 def test_records_the_weights() -> None:
-    look = made("general", "global")
-    query, rows = query_and_keys(look)
-    look.tap.grid = (3, 5)
-    with record(look) as recording:
-        _, weights = look(query, rows[:, :15])
+    attention = made("general", "global")
+    query, rows = query_and_keys(attention)
+    attention.tap.grid = (3, 5)
+    with record(attention) as recording:
+        _, weights = attention(query, rows[:, :15])
     [attention_map] = recording.maps
     assert attention_map.kind == "words"
     assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
@@ -137,8 +139,8 @@ def test_invalid_options_are_refused(
 
 @pytest.mark.compile
 def test_compiles_as_one_graph() -> None:
-    look = made("concat", "predictive")
-    query, rows = query_and_keys(look)
-    compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
+    attention = made("concat", "predictive")
+    query, rows = query_and_keys(attention)
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     got = compiled(query, rows, lengths=LENGTHS)
-    torch.testing.assert_close(got, look(query, rows, lengths=LENGTHS))
+    torch.testing.assert_close(got, attention(query, rows, lengths=LENGTHS))

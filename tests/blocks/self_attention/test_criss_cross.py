@@ -50,8 +50,8 @@ def test_two_iterations_connect_all_positions(recurrence: int, meet: bool) -> No
     block = CrissCrossAttention(8, recurrence=recurrence).double()
     torch.nn.init.ones_(block.gain)
     x = numbers(1, 8, 3, 5).requires_grad_()
-    [slope] = torch.autograd.grad(block(x)[0, :, 0, 0].sum(), x)
-    assert bool(slope[0, :, 2, 4].any()) == meet
+    [gradient] = torch.autograd.grad(block(x)[0, :, 0, 0].sum(), x)
+    assert bool(gradient[0, :, 2, 4].any()) == meet
 
 
 def test_records_a_map_per_iteration() -> None:

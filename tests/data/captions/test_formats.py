@@ -86,19 +86,19 @@ def test_every_format_is_detected_and_has_equal_captions(
 
 
 @each_form
-@given(content_value=ANNOTATIONS)
+@given(captions=ANNOTATIONS)
 def test_written_captions_are_read_back(
     form: CaptionFormat,
-    content_value: dict[str, list[str]],
+    captions: dict[str, list[str]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / f"{form}.txt"
     path.write_text(
-        WRITERS[form](content_value, {"train": list(content_value)}), encoding="utf-8", newline="\n"
+        WRITERS[form](captions, {"train": list(captions)}), encoding="utf-8", newline="\n"
     )
     entries = read_captions(path)
-    assert {entry.file: list(entry.captions) for entry in entries} == content_value
-    assert [entry.file for entry in entries] == list(content_value)
+    assert {entry.file: list(entry.captions) for entry in entries} == captions
+    assert [entry.file for entry in entries] == list(captions)
 
 
 @each_form
@@ -131,8 +131,8 @@ def test_byte_order_marks_and_line_ends_of_other_systems_are_accepted(
 
 @each_form
 def test_empty_captions_are_skipped_and_counted(form: CaptionFormat, read: Read) -> None:
-    content_value = {"a": ["A", " "], "b": ["", "\t"], "c": ["C"]}
-    text = WRITERS[form](content_value, {"train": list(content_value)})
+    captions = {"a": ["A", " "], "b": ["", "\t"], "c": ["C"]}
+    text = WRITERS[form](captions, {"train": list(captions)})
     with pytest.warns(UserWarning) as caught:  # noqa: PT030 (what they say comes next)
         entries = read(text)
     assert [(entry.file, entry.captions) for entry in entries] == [("a", ("A",)), ("c", ("C",))]
@@ -208,20 +208,20 @@ def test_photos_outside_the_folder_are_refused(form: CaptionFormat, file: str, r
 
 @each_form
 def test_photos_may_be_in_subfolders(form: CaptionFormat, read: Read) -> None:
-    content_value = {"train/a.jpg": ["A"], "val/..b.jpg": ["B"]}
-    entries = read(WRITERS[form](content_value, {"train": list(content_value)}))
-    assert [entry.file for entry in entries] == list(content_value)
+    captions = {"train/a.jpg": ["A"], "val/..b.jpg": ["B"]}
+    entries = read(WRITERS[form](captions, {"train": list(captions)}))
+    assert [entry.file for entry in entries] == list(captions)
     if form in ("flickr", "csv"):
         assert [entry.id for entry in entries] == ["a.jpg", "..b.jpg"]
 
 
 @pytest.mark.parametrize("form", ["flickr", "csv"])
 def test_duplicate_photo_names_are_refused(form: CaptionFormat, read: Read) -> None:
-    content_value = {"train/a.jpg": ["A"], "val/a.jpg": ["B"]}
+    captions = {"train/a.jpg": ["A"], "val/a.jpg": ["B"]}
     with pytest.raises(
         ValueError, match=r"val/a\.jpg has the same name as train/a\.jpg \(line [12]\);"
     ):
-        read(WRITERS[form](content_value, {"train": list(content_value)}))
+        read(WRITERS[form](captions, {"train": list(captions)}))
 
 
 @pytest.mark.filterwarnings("ignore:.*dropped")
@@ -229,8 +229,8 @@ def test_duplicate_photo_names_are_refused(form: CaptionFormat, read: Read) -> N
 def test_damaged_files_yield_captions_or_a_clear_error(
     form: CaptionFormat, at: float, cut: int, new: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    content_value = {"a.jpg": ["A dog .", "It runs ."], "b.jpg": ["A cat , too ."]}
-    content = WRITERS[form](content_value, {"train": list(content_value)}).encode()
+    captions = {"a.jpg": ["A dog .", "It runs ."], "b.jpg": ["A cat , too ."]}
+    content = WRITERS[form](captions, {"train": list(captions)}).encode()
     place = int(at * len(content))
     path = tmp_path_factory.getbasetemp() / "damaged.txt"
     path.write_bytes(content[:place] + new + content[place + cut :])
@@ -349,19 +349,26 @@ COCO = {
 }
 KARPATHY = {"filename": "a.jpg", "split": "train", "sentences": [{"raw": "A"}]}
 BAD: dict[str, tuple[str, CaptionFormat | None, str]] = {
-    "prose": ("A dog runs.\n", None, "first line 'A dog runs.': unknown captions format; supported"),
-    "a table without a header": ("a.jpg,A dog\n", None, r"unknown captions format.* csv: a header with"),
+    "prose": ("A dog runs.\n", None,
+        "first line 'A dog runs.': unknown captions format; supported"),
+    "a table without a header": ("a.jpg,A dog\n", None,
+        r"unknown captions format.* csv: a header with"),
     "a table as tokens": ("image,caption\na,b\n", "flickr", r"line 1: expected name#number<TAB>"),
     "tokens as a table": ("a.jpg#0\tA\n", "csv", r"\(read as csv\), line 1: expected a header"),
     "only commas": (",,\n,", "csv", "line 1: expected a header"),
-    "tokens as coco": ("a.jpg#0\tA\n", "coco", r"line 1, column 1: invalid JSON \(.*; expected .*anno"),
+    "tokens as coco": ("a.jpg#0\tA\n", "coco",
+        r"line 1, column 1: invalid JSON \(.*; expected .*anno"),
     "no tab": ("a.jpg#0\tA\n\na.jpg#1 B\n", None, r"line 3: expected .*, got 'a\.jpg#1 B'"),
     "no number": ("a.jpg#0\tA\na.jpg#x\tB\n", None, "line 2: expected name#number"),
     "a number twice": ("a#0\tA\nb#0\tB\na#0\tC\n", None, "line 3: a#0 is already on line 1"),
-    "a bare comma": ("image,caption\na.jpg,A dog, old\n", None, "line 2: 3 cells, but the header has 2"),
-    "a missing cell": ("image|n|comment\na.jpg|4 A dog\n", None, "line 2: 2 cells, but the header has 3"),
-    "an open quote": ('image,caption\na,b\nc,"d\ne,f\n', None, "line 3: unexpected end of data; close"),
-    "a stray quote": ('image,caption\na,"b" c\n', None, "line 2: .* expected after .* double quotes"),
+    "a bare comma": ("image,caption\na.jpg,A dog, old\n", None,
+        "line 2: 3 cells, but the header has 2"),
+    "a missing cell": ("image|n|comment\na.jpg|4 A dog\n", None,
+        "line 2: 2 cells, but the header has 3"),
+    "an open quote": ('image,caption\na,b\nc,"d\ne,f\n', None,
+        "line 3: unexpected end of data; close"),
+    "a stray quote": ('image,caption\na,"b" c\n', None,
+        "line 2: .* expected after .* double quotes"),
     "truncated": (json.dumps(COCO)[:-9], None, r"line 1, column \d+: invalid JSON"),
     "cut off in line 2": ('{"images":\n[', None, r"line 2, column 2: invalid JSON .*; expected {"),
     "a list": (json.dumps([KARPATHY]), None, r"\(read as jsonl\), line 1: expected on each line"),
@@ -422,8 +429,10 @@ BAD: dict[str, tuple[str, CaptionFormat | None, str]] = {
         "line 2: 1 is already at line 1",
     ),
     "an empty id": (lines({"id": " ", "file": "a", "captions": ["A"]}), None, "line 1: a photo m"),
-    "half an emoji": ('{"image": "a", "caption": "\\ud83d"}', None, "line 1: an unpaired surrogate character"),
-    "a long number": ('{"image": "a", "caption": ' + "1" * 5000 + "}", None, "line 1: invalid JSON"),
+    "half an emoji": ('{"image": "a", "caption": "\\ud83d"}', None,
+        "line 1: an unpaired surrogate character"),
+    "a long number": ('{"image": "a", "caption": ' + "1" * 5000 + "}", None,
+        "line 1: invalid JSON"),
     "too deep": ('{"image": ' + "[" * 100_000, None, "line 1.*: invalid JSON"),
 }  # fmt: skip
 

@@ -64,14 +64,14 @@ def refused(name: str, content: bytes, reason: str, folder: Path) -> None:
     assert len(str(caught.value)) < 1500
 
 
-def changed(content_value: Any, *where: str | int, to: Any) -> bytes:
+def changed(document: Any, *where: str | int, to: Any) -> bytes:
     """Return a document with one thing changed."""
-    content_value = copy.deepcopy(content_value)
-    inner = content_value
+    document = copy.deepcopy(document)
+    inner = document
     for key in where[:-1]:
         inner = inner[key]
     inner[where[-1]] = to
-    return written(content_value)
+    return written(document)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -166,10 +166,10 @@ def test_duplicate_keys_are_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(OBJECTS))
 @pytest.mark.parametrize(
-    "content_value", ["null", "true", "3", '"images"', "1e999", "NaN", "9" * 5000, ""]
+    "document", ["null", "true", "3", '"images"', "1e999", "NaN", "9" * 5000, ""]
 )
-def test_other_content_is_refused(name: str, content_value: str, tmp_path: Path) -> None:
-    refused(name, content_value.encode(), "", tmp_path)
+def test_other_content_is_refused(name: str, document: str, tmp_path: Path) -> None:
+    refused(name, document.encode(), "", tmp_path)
 
 
 # ---------------------------------------------------------------- one field of a document
@@ -218,9 +218,9 @@ DOCUMENTS = {
 }
 
 
-def places(content_value: Any) -> Iterator[tuple[str | int, ...]]:
+def places(document: Any) -> Iterator[tuple[str | int, ...]]:
     """Yield where in a document something stands."""
-    inner = content_value.items() if isinstance(content_value, dict) else enumerate(content_value)
+    inner = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in inner:
         yield (key,)
         if isinstance(value, (dict, list)):
@@ -232,16 +232,14 @@ def places(content_value: Any) -> Iterator[tuple[str | int, ...]]:
 def test_any_value_in_any_field_is_read_or_refused(
     name: str, data: st.DataObject, wrong: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    content_value = copy.deepcopy(DOCUMENTS[name])
+    document = copy.deepcopy(DOCUMENTS[name])
     for value in wrong:
-        where = data.draw(st.sampled_from(list(places(content_value))))
-        inner = content_value
+        where = data.draw(st.sampled_from(list(places(document))))
+        inner = document
         for key in where[:-1]:
             inner = inner[key]
         inner[where[-1]] = copy.deepcopy(value)
-    result = read_or_refused(
-        name, json.dumps(content_value).encode(), tmp_path_factory.getbasetemp()
-    )
+    result = read_or_refused(name, json.dumps(document).encode(), tmp_path_factory.getbasetemp())
     if isinstance(result, ValueError):
         assert str(result).isprintable()
         assert ("features.json" if name == "features" else KINDS[name].name) in str(result)

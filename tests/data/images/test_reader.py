@@ -305,13 +305,13 @@ def test_jpeg_scans_are_counted() -> None:
 def test_conversion_of_wide_values_uses_little_memory() -> None:
     wide = Image.fromarray(np.random.default_rng(2).random((2048, 2048), dtype=np.float32))
     tracemalloc.start()
-    result_value = read_image(wide).pixels
+    pixels = read_image(wide).pixels
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 6 * result_value.nbytes  # 64 bits a number, three of them at once, would be 16
+    assert peak < 6 * pixels.nbytes  # 64 bits a number, three of them at once, would be 16
     values = np.asarray(wide)
     shares = (values.astype(float) - values.min()) / (values.max() - values.min())
-    assert np.array_equal(result_value[..., 0], np.rint(shares * 255))
+    assert np.array_equal(pixels[..., 0], np.rint(shares * 255))
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 6])
@@ -392,8 +392,8 @@ def test_folders_are_searched_and_files_are_kept(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.png", ".hidden.png", "notes.txt", "sub/c.webp", ".git/d.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    result_value = find_images([tmp_path])
-    assert result_value == [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "sub" / "c.webp"]
+    paths = find_images([tmp_path])
+    assert paths == [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "sub" / "c.webp"]
     assert find_images(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]
     assert find_images([tmp_path / "b.JPG", str(tmp_path)])[0] == tmp_path / "b.JPG"
     assert len(find_images([tmp_path, tmp_path])) == 3

@@ -26,7 +26,7 @@ def phrase(first: int, words: int, *boxes: list[Any], types: tuple[str, ...] = (
     return {"first_word": first, "words": words, "types": list(types), "boxes": list(boxes)}
 
 
-def content_value(sentence: str, *phrases: Any) -> Any:
+def annotation(sentence: str, *phrases: Any) -> Any:
     return {"sentence": sentence, "phrases": list(phrases)}
 
 
@@ -38,7 +38,7 @@ def written(folder: Path, photos: Any) -> Path:
 
 def test_words_are_counted_without_punctuation(tmp_path: Path) -> None:
     other = [0.5, 0.0, 1.0, 1.0]
-    sentence = content_value(
+    sentence = annotation(
         '" The Dog , a puppy , bites .',
         phrase(4, 2, BOX, types=("animals",)),
         phrase(1, 2, BOX, other),
@@ -58,7 +58,7 @@ def test_phrase_keeps_its_words(
     count = span[1] % (len(parts) - first) + 1
     sentence = " ".join(parts)
     path = written(
-        tmp_path_factory.getbasetemp(), {"p": [content_value(sentence, phrase(first, count, BOX))]}
+        tmp_path_factory.getbasetemp(), {"p": [annotation(sentence, phrase(first, count, BOX))]}
     )
     [(words, phrases)] = read_phrases(path)["p"].items()
     assert words == tuple(split_words(sentence))
@@ -69,7 +69,7 @@ def test_phrase_keeps_its_words(
 
 
 def test_phrases_without_box_or_word_are_skipped(tmp_path: Path) -> None:
-    sentence = content_value("a dog . runs", phrase(0, 2), phrase(2, 1, BOX), phrase(3, 1, BOX))
+    sentence = annotation("a dog . runs", phrase(0, 2), phrase(2, 1, BOX), phrase(3, 1, BOX))
     [phrases] = read_phrases(written(tmp_path, {"p": [sentence]}))["p"].values()
     assert [item.text for item in phrases] == ["runs"]
 
@@ -77,8 +77,8 @@ def test_phrases_without_box_or_word_are_skipped(tmp_path: Path) -> None:
 def test_repeated_caption_has_the_boxes_of_both(tmp_path: Path) -> None:
     other = [0.5, 0.0, 1.0, 1.0]
     twice = [
-        content_value("A dog runs .", phrase(0, 2, BOX, types=("animals",)), phrase(2, 1, BOX)),
-        content_value("a Dog runs", phrase(0, 2, other, BOX, types=("animals", "people"))),
+        annotation("A dog runs .", phrase(0, 2, BOX, types=("animals",)), phrase(2, 1, BOX)),
+        annotation("a Dog runs", phrase(0, 2, other, BOX, types=("animals", "people"))),
     ]
     [phrases] = read_phrases(written(tmp_path, {"p": twice}))["p"].values()
     assert [(item.text, item.types) for item in phrases] == [
@@ -89,7 +89,7 @@ def test_repeated_caption_has_the_boxes_of_both(tmp_path: Path) -> None:
 
 
 def test_gzip_is_detected_by_content(tmp_path: Path) -> None:
-    photos = {"p": [content_value("a dog", phrase(0, 2, BOX))]}
+    photos = {"p": [annotation("a dog", phrase(0, 2, BOX))]}
     plain = written(tmp_path, photos)
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -103,35 +103,35 @@ def test_gzip_is_detected_by_content(tmp_path: Path) -> None:
         (["a dog"], "each entry needs 'sentence' of type str, got 'a dog'"),
         ([{"sentence": 3}], "each entry needs 'sentence' of type str"),
         ([{"sentence": "a dog"}], "each entry needs 'phrases' of type list"),
-        ([content_value("a dog", {"first_word": 0})], "each entry needs 'words' of type int"),
-        ([content_value("a dog", [0, 1])], "each entry needs 'first_word' of type int"),
+        ([annotation("a dog", {"first_word": 0})], "each entry needs 'words' of type int"),
+        ([annotation("a dog", [0, 1])], "each entry needs 'first_word' of type int"),
         (
-            [content_value("a dog", phrase(1, 2, BOX))],
+            [annotation("a dog", phrase(1, 2, BOX))],
             "2 words from word 1 exceed 'a dog', which has 2",
         ),
-        ([content_value("a dog", phrase(-1, 1, BOX))], "1 words from word -1 exceed"),
-        ([content_value("a dog", phrase(0, 0, BOX))], "0 words from word 0 exceed"),
+        ([annotation("a dog", phrase(-1, 1, BOX))], "1 words from word -1 exceed"),
+        ([annotation("a dog", phrase(0, 0, BOX))], "0 words from word 0 exceed"),
         (
-            [content_value("a dog", {**phrase(0, 1, BOX), "phrase": "dog"})],
+            [annotation("a dog", {**phrase(0, 1, BOX), "phrase": "dog"})],
             "the phrase 'dog' is not at word 0, where the caption has 'a'",
         ),
         (
-            [content_value("a dog", phrase(0, 2, [0, 0, 1, 1.01]))],
+            [annotation("a dog", phrase(0, 2, [0, 0, 1, 1.01]))],
             "all between 0 and 1, got .* for 'a dog'",
         ),
-        ([content_value("a dog", phrase(0, 2, [-0.1, 0, 1, 1]))], "all between 0 and 1"),
-        ([content_value("a dog", phrase(0, 2, [0.5, 0, 0.5, 1]))], "left < right"),
-        ([content_value("a dog", phrase(0, 2, [0, 0.7, 1, 0.2]))], "top < bottom"),
-        ([content_value("a dog", phrase(0, 2, [0, 0, float("nan"), 1]))], "a box must be"),
-        ([content_value("a dog", phrase(0, 2, [0, 0, 1]))], "a box must be"),
-        ([content_value("a dog", phrase(0, 2, ["left", 0, 1, 1]))], "a box must be"),
-        ([content_value("a dog", phrase(0, 2, [0, 0, 10**400, 1]))], "a box must be"),
+        ([annotation("a dog", phrase(0, 2, [-0.1, 0, 1, 1]))], "all between 0 and 1"),
+        ([annotation("a dog", phrase(0, 2, [0.5, 0, 0.5, 1]))], "left < right"),
+        ([annotation("a dog", phrase(0, 2, [0, 0.7, 1, 0.2]))], "top < bottom"),
+        ([annotation("a dog", phrase(0, 2, [0, 0, float("nan"), 1]))], "a box must be"),
+        ([annotation("a dog", phrase(0, 2, [0, 0, 1]))], "a box must be"),
+        ([annotation("a dog", phrase(0, 2, ["left", 0, 1, 1]))], "a box must be"),
+        ([annotation("a dog", phrase(0, 2, [0, 0, 10**400, 1]))], "a box must be"),
     ],
 )
 def test_invalid_phrases_are_refused_with_the_photo(
     tmp_path: Path, sentences: Any, message: str
 ) -> None:
-    good = [content_value("a dog", phrase(0, 2, BOX))]
+    good = [annotation("a dog", phrase(0, 2, BOX))]
     path = written(tmp_path, {"good.jpg": good, "bad.jpg": sentences})
     with pytest.raises(ValueError, match=rf"phrases\.json, photo bad\.jpg: .*{message}"):
         read_phrases(path)
@@ -250,6 +250,6 @@ def test_nearly_all_captions_have_their_phrases() -> None:
     assert (len(photos), len(captions)) == (7000, 35000)
     assert matched > 0.97 * len(captions)
     phrases = list(
-        chain.from_iterable(p for content_value in photos.values() for p in content_value.values())
+        chain.from_iterable(p for annotation in photos.values() for p in annotation.values())
     )
     assert len(phrases) > 90_900  # of 91,034, those of 18 captions that occur twice

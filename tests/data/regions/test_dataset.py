@@ -79,7 +79,7 @@ def test_invalid_segmentation_names_its_image(tmp_path: Path) -> None:
     [
         (
             {"images": []},
-            r"is not a COCO instances file: annotations\[0\]: image_id 3 is not defined in the file",
+            r"not a COCO instances file: annotations\[0\]: image_id 3 is not defined in the file",
         ),
         (
             {"categories": None},

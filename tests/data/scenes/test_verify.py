@@ -51,8 +51,10 @@ def test_generated_captions_parse_and_are_true(seed: int) -> None:
 @given(seed=SEEDS)
 def test_visual_words_refer_to_the_described_objects(seed: int) -> None:
     world = world_of(seed)
-    looks = [(t.color, t.shape) for t in world.objects]
-    assume(len(set(looks)) == len(looks))  # otherwise a caption may speak of several things
+    appearances = [(t.color, t.shape) for t in world.objects]
+    assume(
+        len(set(appearances)) == len(appearances)
+    )  # otherwise a caption may speak of several things
     for item in describe_world(world):
         for word, shown, content in zip(
             item.words, verify_caption(item.text, world).objects, item.objects, strict=True
@@ -255,15 +257,15 @@ def test_parsed_claim_has_its_relation_and_attributes() -> None:
 
 def test_every_sentence_pattern_has_every_relation() -> None:
     """Two objects in each of the four relations, described by each of the five patterns."""
-    heard = set()
+    parsed = set()
     for dx, dy in product((-0.3, 0.0, 0.3), repeat=2):
         if (dx == 0) != (dy == 0):
             item, other = thing("red circle", 0.5, 0.5), thing("blue square", 0.5 + dx, 0.5 + dy)
             for number, content in enumerate(describe_world(World((item, other), GROUND, 0))):
                 claim = parse_claim(content.text)
                 assert claim is not None
-                heard.add((number, claim.relation))
-    assert heard == set(product(range(5), RELATIONS))
+                parsed.add((number, claim.relation))
+    assert parsed == set(product(range(5), RELATIONS))
 
 
 # On a grid of 10 × 10: the circle covers columns 0-3 of rows 3-6, the square columns 6-9.

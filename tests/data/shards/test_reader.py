@@ -83,8 +83,8 @@ def test_open_tars_are_limited_and_closed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(reading, "_MAX_OPEN_TARS", 2)
     write_shards(tmp_path, noise_plan((11,)), per_shard=1)
     samples = ShardSamples(tmp_path, "train")
-    content_value = [samples.image_bytes(number) for number in (*range(11), *range(11))]
-    assert content_value[:11] == content_value[11:]
+    contents = [samples.image_bytes(number) for number in (*range(11), *range(11))]
+    assert contents[:11] == contents[11:]
     assert open_tars() == 2
     del samples
     assert open_tars() == 0

@@ -24,9 +24,9 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_intact_shards_have_no_faults_and_every_sample_is_checked(noise: Path) -> None:
     for decode in (True, False):
-        content_value: list[int] = []
-        assert not list(find_shard_faults(noise, decode=decode, progress=content_value.append))
-        assert sum(content_value) == 7
+        reported: list[int] = []
+        assert not list(find_shard_faults(noise, decode=decode, progress=reported.append))
+        assert sum(reported) == 7
 
 
 @settings(max_examples=25)

@@ -64,15 +64,13 @@ def test_killed_run_resumes_with_identical_bytes(tmp_path: Path) -> None:
         folder = tmp_path / str(step)
         killed(lambda: write_shards(folder, plan, per_shard=3, progress=killing(step)))  # noqa: B023
         assert not (folder / "info.json").exists()
-        content_value: list[int] = []
-        write_shards(folder, plan, per_shard=3, progress=content_value.append)
+        reported: list[int] = []
+        write_shards(folder, plan, per_shard=3, progress=reported.append)
         assert content(folder) == wanted
-        assert sum(content_value) == len(plan)
+        assert sum(reported) == len(plan)
         written_before = (step - 1) // 3 if step <= 7 else 3  # complete tars, each reported at once
-        assert content_value[:written_before] == [3, 3, 1][:written_before]
-        assert content_value[written_before:] == [1] * (
-            len(plan) - sum(content_value[:written_before])
-        )
+        assert reported[:written_before] == [3, 3, 1][:written_before]
+        assert reported[written_before:] == [1] * (len(plan) - sum(reported[:written_before]))
 
 
 @ALONE
@@ -101,9 +99,9 @@ def test_run_killed_before_the_first_file_resumes(
 def test_existing_shards_are_unchanged(tmp_path: Path) -> None:
     first = write_shards(tmp_path, noise_plan(), per_shard=3)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    content_value: list[int] = []
-    assert write_shards(tmp_path, noise_plan(), per_shard=3, progress=content_value.append) == first
-    assert content_value == [16]
+    reported: list[int] = []
+    assert write_shards(tmp_path, noise_plan(), per_shard=3, progress=reported.append) == first
+    assert reported == [16]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
 
 
@@ -173,8 +171,8 @@ def test_tars_are_readable_by_tarfile(tmp_path: Path) -> None:
         with tarfile.open(path) as tar:
             names = tar.getnames()
             assert names[0::2] == [name.replace(".json", ".jpg") for name in names[1::2]]
-            for photo, content_value in zip(names[0::2], names[1::2], strict=True):
-                record = json.load(tar.extractfile(content_value))  # pyright: ignore[reportArgumentType]
+            for photo, label_file in zip(names[0::2], names[1::2], strict=True):
+                record = json.load(tar.extractfile(label_file))  # pyright: ignore[reportArgumentType]
                 member = tar.extractfile(photo)
                 assert member is not None
                 result[record["id"]] = member.read()

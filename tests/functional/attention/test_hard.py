@@ -24,12 +24,12 @@ def test_soft_attention_is_the_weighted_mean() -> None:
 
 
 def test_hard_attention_is_the_value_at_the_sampled_position() -> None:
-    selected, places, spoken = hard_attention(WEIGHTS, VALUES, generator=seeded())
+    selected, places, log_probs = hard_attention(WEIGHTS, VALUES, generator=seeded())
     for b in range(2):
         for n in range(5):
             place = int(places[b, n])
             assert torch.equal(selected[b, n], VALUES[b, place])
-            torch.testing.assert_close(spoken[b, n], WEIGHTS[b, n, place].log())
+            torch.testing.assert_close(log_probs[b, n], WEIGHTS[b, n, place].log())
 
 
 def test_samples_depend_on_the_seed() -> None:
@@ -66,12 +66,12 @@ def test_expected_gradient_is_that_of_soft_attention() -> None:
 def test_fully_masked_rows_select_nothing(seed: int) -> None:
     weights = torch.where(torch.arange(5)[:, None] == 2, 0.0, WEIGHTS).requires_grad_()
     values = VALUES.clone().requires_grad_()
-    selected, places, spoken = hard_attention(weights, values, generator=seeded(seed))
+    selected, places, log_probs = hard_attention(weights, values, generator=seeded(seed))
     assert (places[:, 2] == -1).all()
     assert (places[:, [0, 1, 3, 4]] >= 0).all()
     assert (selected[:, 2] == 0).all()
-    assert (spoken[:, 2] == 0).all()
-    (selected.sum() + spoken.sum()).backward()
+    assert (log_probs[:, 2] == 0).all()
+    (selected.sum() + log_probs.sum()).backward()
     for part in (weights, values):
         assert part.grad is not None
         assert part.grad.isfinite().all()

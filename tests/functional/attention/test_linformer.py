@@ -72,8 +72,8 @@ def test_fully_masked_rows_are_zero_with_finite_gradients() -> None:
         )
         assert not output[0].any()
         assert weights is None or not weights[0].any()
-        slopes = torch.autograd.grad(output.sum(), (q, k, v))
-        assert all(slope.isfinite().all() for slope in slopes)
+        gradients = torch.autograd.grad(output.sum(), (q, k, v))
+        assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 def test_values_agree_with_and_without_weights() -> None:

@@ -22,7 +22,7 @@ def seen_places(
 ) -> list[set[int]]:
     """Return what each place sees: those of its bucket in its chunk and the one before."""
     count = buckets.shape[-1]
-    met: list[set[int]] = [set() for _ in range(count)]
+    attended: list[set[int]] = [set() for _ in range(count)]
     for row in buckets.tolist():
         order = sorted(range(count), key=lambda place: (row[place], place))
         stands = {place: slot // chunk for slot, place in enumerate(order)}
@@ -30,8 +30,8 @@ def seen_places(
             for j in range(count):
                 near = stands[i] - stands[j] in (0, 1)
                 if row[i] == row[j] and near and allowed[j] and (j <= i or not causal):
-                    met[i].add(j)
-    return [places - {i} or places & {i} for i, places in enumerate(met)]
+                    attended[i].add(j)
+    return [places - {i} or places & {i} for i, places in enumerate(attended)]
 
 
 CASES: list[dict[str, Any]] = [
@@ -62,11 +62,11 @@ def test_matches_a_loop_over_buckets_and_chunks(
     buckets = lsh_buckets(shared, many, num_rounds=rounds, seed=7)
     for b in range(2):
         allowed = [place < real[b] for place in range(23)]
-        met = seen_places(buckets[b], chunk, allowed, causal=options.get("causal", False))
+        attended = seen_places(buckets[b], chunk, allowed, causal=options.get("causal", False))
         for i in range(23):
             expected = torch.zeros(23, dtype=torch.float64)
-            if met[i]:
-                places = sorted(met[i])
+            if attended[i]:
+                places = sorted(attended[i])
                 keys = shared[b, places] / shared[b, places].norm(dim=-1, keepdim=True)
                 expected[places] = (keys @ shared[b, i] / 3**0.5).softmax(0)
             torch.testing.assert_close(output[b, i], expected @ values[b])

@@ -81,9 +81,11 @@ def test_fused_and_explicit_paths_agree_in_values_and_gradients(seed: int, share
     fused, _ = dot_product_attention(*parts, mask=mask)
     output, weights = dot_product_attention(*parts, mask=mask, need_weights=True)
     torch.testing.assert_close(fused, output, atol=1e-6, rtol=0)
-    aim = numbers(2, 5, 3, seed=seed, dtype=torch.float32)
+    grad_output = numbers(2, 5, 3, seed=seed, dtype=torch.float32)
     for first, second in zip(
-        torch.autograd.grad(fused, parts, aim), torch.autograd.grad(output, parts, aim), strict=True
+        torch.autograd.grad(fused, parts, grad_output),
+        torch.autograd.grad(output, parts, grad_output),
+        strict=True,
     ):
         assert first.isfinite().all()
         torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
@@ -175,10 +177,10 @@ def test_bias_is_added_to_the_scaled_scores(
         query, keys, values, mask=mask, bias=bias, causal=causal, need_weights=True
     )
     torch.testing.assert_close(fused, output)
-    aim = numbers(2, 3, 5, 3)
-    slopes = [torch.autograd.grad(out, bias, aim)[0] for out in (fused, output)]
-    assert slopes[0].isfinite().all()
-    torch.testing.assert_close(*slopes)
+    grad_output = numbers(2, 3, 5, 3)
+    gradients = [torch.autograd.grad(out, bias, grad_output)[0] for out in (fused, output)]
+    assert gradients[0].isfinite().all()
+    torch.testing.assert_close(*gradients)
     if mask is causal is None:
         expected = (query @ keys.mT / math.sqrt(7) + bias).softmax(-1)
         torch.testing.assert_close(weights, expected)
@@ -244,8 +246,8 @@ def test_output_has_gradients_for_the_weights() -> None:
     query, keys, values = (part.requires_grad_() for part in inputs(2))
     output, weights = dot_product_attention(query, keys, values, need_weights=True)
     assert weights is not None
-    (slope,) = torch.autograd.grad(output.sum(), weights)
-    torch.testing.assert_close(slope, values.sum(-1)[:, None].expand(2, 5, 11))
+    (gradient,) = torch.autograd.grad(output.sum(), weights)
+    torch.testing.assert_close(gradient, values.sum(-1)[:, None].expand(2, 5, 11))
 
 
 def test_images_of_a_batch_are_independent() -> None:

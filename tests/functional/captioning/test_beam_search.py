@@ -69,25 +69,25 @@ class Toy:
         memory = torch.tanh(0.7 * state.memory + self.code[token])
         logits = self.table[state.image[:, None], token] + memory.unsqueeze(-1) * self.lean
         places = self.places[state.image][:, None] * memory.unsqueeze(-1)
-        look = Glance(places.softmax(-1), memory)
-        return logits, replace(state, memory=memory), look
+        attention_step = Glance(places.softmax(-1), memory)
+        return logits, replace(state, memory=memory), attention_step
 
     def read(self, image: int, words: Sequence[int]) -> tuple[Tensor, Tensor, Glance]:
         """Teacher forcing: log-probabilities and looks of a caption, its stop word included.
 
         In the middle: log-probabilities of every word that might have stood in its place.
         """
-        state, spoken, looks = self.state([image]), [], []
+        state, log_probs, attention_steps = self.state([image]), [], []
         every = torch.empty(0)
         for last, word in zip((START, *words), (*words, STOP), strict=True):
-            logits, state, look = self(state, torch.tensor([[last]]))
+            logits, state, attention_step = self(state, torch.tensor([[last]]))
             every = logits[0, 0].log_softmax(-1)
-            spoken.append(every[word])
-            looks.append(look)
+            log_probs.append(every[word])
+            attention_steps.append(attention_step)
         weights, memory = (
-            torch.cat([part[0] for part in kind]) for kind in zip(*looks, strict=True)
+            torch.cat([part[0] for part in kind]) for kind in zip(*attention_steps, strict=True)
         )
-        return torch.stack(spoken), every, Glance(weights, memory)
+        return torch.stack(log_probs), every, Glance(weights, memory)
 
 
 def rules(
@@ -173,7 +173,7 @@ def test_exhaustive_beam_matches_enumeration(
 def plain(
     toy: Toy, image: int, constraints: DecodingConstraints, beam: int
 ) -> list[tuple[bool, float, tuple]]:
-    """Beam search without optimizations: one image, lists, no early stop, a beam that never shrinks."""
+    """Beam search without optimizations: a single image, no early stop, a constant beam size."""
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[tuple[bool, float, tuple[int, ...]]] = []
 
@@ -183,14 +183,14 @@ def plain(
     for said in range(constraints.max_length + 1):
         moves = []
         for total, words in live:
-            spoken = toy.read(image, words)[1]
+            log_probs = toy.read(image, words)[1]
             allowed = [
                 word
                 for word in range(toy.words)
                 if word not in constraints.banned_tokens
                 and (word != STOP or said >= constraints.min_length)
             ]
-            moves += [(total + float(spoken[word]), (*words, word)) for word in allowed]
+            moves += [(total + float(log_probs[word]), (*words, word)) for word in allowed]
         moves.sort(reverse=True)
         stops = [move for move in moves[:beam] if move[1][-1] == STOP]
         ended += [(True, divided(total, said + 1), words[:-1]) for total, words in stops]
@@ -286,18 +286,20 @@ def test_log_probs_and_attention_steps_belong_to_their_caption(
     result = found_by(toy, rules(9, penalty=penalty), beam=beam, best=beam)
     for image, rank in product(range(3), range(beam)):
         words = captions(result, image)[rank]
-        spoken, _, looks = toy.read(image, words)
-        spoken = spoken.float()
+        log_probs, _, attention_steps = toy.read(image, words)
+        log_probs = log_probs.float()
         at, said = (image, rank, slice(len(words))), slice(len(words))
-        torch.testing.assert_close(result.log_probs[at], spoken[said])
-        torch.testing.assert_close(result.attention_steps.weights[at], looks.weights[said])
-        torch.testing.assert_close(result.attention_steps.memory[at], looks.memory[said])
+        torch.testing.assert_close(result.log_probs[at], log_probs[said])
+        torch.testing.assert_close(
+            result.attention_steps.weights[at], attention_steps.weights[said]
+        )
+        torch.testing.assert_close(result.attention_steps.memory[at], attention_steps.memory[said])
         assert (result.tokens[image, rank, len(words) :] == STOP).all()
         assert (result.log_probs[image, rank, len(words) :] == 0).all()
         if result.finished[image, rank]:
-            score = spoken.sum() / ((5 + len(words) + 1) / 6) ** penalty
+            score = log_probs.sum() / ((5 + len(words) + 1) / 6) ** penalty
         else:
-            score = spoken[:-1].sum() / ((5 + len(words)) / 6) ** penalty
+            score = log_probs[:-1].sum() / ((5 + len(words)) / 6) ** penalty
         torch.testing.assert_close(result.scores[image, rank], score)
 
 
@@ -388,8 +390,8 @@ def scripted_step(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple]
     def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
         row = torch.tensor(probabilities[min(len(calls), len(probabilities) - 1)])
         calls.append(token.shape[1])
-        look = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
-        return row.log().expand(*token.shape, -1), state, look
+        attention_step = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
+        return row.log().expand(*token.shape, -1), state, attention_step
 
     return step, calls
 
@@ -526,8 +528,8 @@ def test_float32_and_half_precision_are_supported() -> None:
         row = torch.tensor([0.05, 0.65, 0.3]).log().to(dtype)
 
         def step(state: Still, token: Tensor, row: Tensor = row) -> tuple[Tensor, Still, Glance]:
-            look = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
-            return row.expand(*token.shape, -1), state, look
+            attention_step = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
+            return row.expand(*token.shape, -1), state, attention_step
 
         constraints = rules(2, shortest=1)
         result = beam_search(
@@ -541,8 +543,8 @@ def test_search_builds_no_autograd_graph() -> None:
     weight = torch.zeros(3, requires_grad=True)
 
     def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
-        look = Glance(weight.expand(*token.shape, 3), torch.zeros(token.shape))
-        return weight.expand(*token.shape, -1), state, look
+        attention_step = Glance(weight.expand(*token.shape, 3), torch.zeros(token.shape))
+        return weight.expand(*token.shape, -1), state, attention_step
 
     result = beam_search(
         step, Still(), num_images=1, start_token=START, constraints=rules(2), beam_size=2

@@ -104,8 +104,8 @@ def test_loss_matches_captions_computed_alone(reduction: Reduction, smoothing: f
     total = 0.0
     for caption in range(4):
         for row, right in zip(logits[rows == caption], targets[rows == caption], strict=True):
-            spoken = row - row.exp().sum().log()
-            total -= float((1 - smoothing) * spoken[right] + smoothing * spoken.mean())
+            log_probs = row - row.exp().sum().log()
+            total -= float((1 - smoothing) * log_probs[right] + smoothing * log_probs.mean())
     loss = caption_loss(logits, targets, 4, reduction=reduction, label_smoothing=smoothing)
     assert float(loss) == pytest.approx(total / (12 if reduction == "mean" else 4))
 

@@ -138,13 +138,13 @@ def test_teacher_forcing_matches_single_steps() -> None:
     read = model.teacher_force(features, captions, lengths)
     state = model.start(features)
     for step in range(5):
-        logits, state, look = model.step(state, captions[:, step, None])
+        logits, state, attention_step = model.step(state, captions[:, step, None])
         now = read.steps == step
         for row in read.rows[now].tolist():
             at = now & (read.rows == row)
             torch.testing.assert_close(read.logits[at], logits[row])
-            torch.testing.assert_close(read.attention.weights[at], look.weights[row])
-            torch.testing.assert_close(read.attention.gate[at], look.gate[row])
+            torch.testing.assert_close(read.attention.weights[at], attention_step.weights[row])
+            torch.testing.assert_close(read.attention.gate[at], attention_step.gate[row])
 
 
 def test_tokens_after_end_are_ignored() -> None:

@@ -82,9 +82,9 @@ def test_glimpse_net_matches_its_equations() -> None:
     torch.manual_seed(1)
     net = GlimpseNet(6, 3, what_dim=96, where_dim=160, out_dim=31)
     patches, places = drawn(5, 2, 3, 3, 3), drawn(5, 2)
-    look, place = net.glimpse_encoder[1], net.location_encoder
-    assert isinstance(look, nn.Linear)
-    what = (patches.reshape(5, 54) @ look.weight.T + look.bias).clamp(min=0)
+    patch_layer, place = net.glimpse_encoder[1], net.location_encoder
+    assert isinstance(patch_layer, nn.Linear)
+    what = (patches.reshape(5, 54) @ patch_layer.weight.T + patch_layer.bias).clamp(min=0)
     where = (places @ place.weight.T + place.bias).clamp(min=0)
     both = what @ net.what_proj.weight.T + net.what_proj.bias
     both = (both + where @ net.where_proj.weight.T + net.where_proj.bias).clamp(min=0)
@@ -145,10 +145,10 @@ def fed(made: RecurrentAttentionModel, call: Any) -> tuple[GlimpseRollout, Tenso
     """What `call` gives, and all glimpses and places that reached the network: [r t ...]."""
     kept: list[tuple[Tensor, Tensor]] = []
     hook = made.glimpse_net.register_forward_pre_hook(lambda _, inputs: kept.append(inputs))
-    looks = call()
+    rollouts = call()
     hook.remove()
     glimpses, places = zip(*kept, strict=True)
-    return looks, torch.stack(glimpses, 1), torch.stack(places, 1)
+    return rollouts, torch.stack(glimpses, 1), torch.stack(places, 1)
 
 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
@@ -157,9 +157,11 @@ def test_returned_locations_are_those_of_the_glimpses(start: str, backend: str) 
     made = model(channels=3, num_scales=2, init_location=start, backend=backend, policy_std=0.8)
     images = photos(3, 3, 13, 17)
     torch.manual_seed(3)
-    looks, glimpses, places = fed(made, lambda: made.scanpath(images, num_rollouts=2, sample=True))
-    assert torch.equal(looks.locations.flatten(0, 1), places)
-    assert looks.locations.shape == (3, 2, 4, 2)
+    rollouts, glimpses, places = fed(
+        made, lambda: made.scanpath(images, num_rollouts=2, sample=True)
+    )
+    assert torch.equal(rollouts.locations.flatten(0, 1), places)
+    assert rollouts.locations.shape == (3, 2, 4, 2)
     if backend == "crop":  # cut out again, by the functions alone
         shown = made.normalize(images)
         pyramid = glimpse_pyramid(
@@ -169,7 +171,7 @@ def test_returned_locations_are_those_of_the_glimpses(start: str, backend: str) 
         again = crop_glimpses(pyramid, places.flatten(0, 1), glimpse_size=5, image_indices=which)
         assert torch.equal(again, glimpses.flatten(0, 1))
     for rollout in range(2):
-        patches = made.patches(images, looks.locations[:, rollout])
+        patches = made.patches(images, rollouts.locations[:, rollout])
         pixels = glimpses.unflatten(0, (3, 2))[:, rollout] * made.scale + made.shift
         assert torch.equal(patches, pixels.round().clamp(0, 255).to(torch.uint8))
 
@@ -177,45 +179,49 @@ def test_returned_locations_are_those_of_the_glimpses(start: str, backend: str) 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
 def test_shapes_of_a_rollout_and_its_actions(start: str) -> None:
     made = model(init_location=start, policy_std=0.8)
-    looks = made.scanpath(photos(3, 1, 13, 17), num_rollouts=2, sample=True)
+    rollouts = made.scanpath(photos(3, 1, 13, 17), num_rollouts=2, sample=True)
     actions = 4 if start == "learned" else 3
-    assert looks.policy_means.shape == looks.policy_samples.shape == (3, 2, actions, 2)
-    assert looks.logits.shape == (3, 2, 4, 3)
-    assert looks.hidden_states.shape == (3, 2, 4, 11)
-    assert looks.policy_samples.abs().max() > 1
-    assert torch.equal(looks.locations[:, :, 4 - actions :], looks.policy_samples.clamp(-1, 1))
-    before = looks.hidden_states[:, :, :3]
-    torch.testing.assert_close(looks.policy_means[:, :, actions - 3 :], made.policy.mean(before))
-    torch.testing.assert_close(looks.logits, made.classifier(looks.hidden_states))
+    assert rollouts.policy_means.shape == rollouts.policy_samples.shape == (3, 2, actions, 2)
+    assert rollouts.logits.shape == (3, 2, 4, 3)
+    assert rollouts.hidden_states.shape == (3, 2, 4, 11)
+    assert rollouts.policy_samples.abs().max() > 1
+    assert torch.equal(
+        rollouts.locations[:, :, 4 - actions :], rollouts.policy_samples.clamp(-1, 1)
+    )
+    before = rollouts.hidden_states[:, :, :3]
+    torch.testing.assert_close(rollouts.policy_means[:, :, actions - 3 :], made.policy.mean(before))
+    torch.testing.assert_close(rollouts.logits, made.classifier(rollouts.hidden_states))
 
 
 def test_evaluation_uses_policy_means() -> None:
     made = model(init_location="center")
     images = photos(5, 1, 13, 17)
-    looks = made.scanpath(images)
-    assert torch.equal(looks.policy_samples, looks.policy_means)
-    assert torch.equal(made(images), looks.logits[:, 0, -1])
+    rollouts = made.scanpath(images)
+    assert torch.equal(rollouts.policy_samples, rollouts.policy_means)
+    assert torch.equal(made(images), rollouts.logits[:, 0, -1])
     assert torch.equal(made(images), made(images))
-    assert looks.locations[:, 0, 1:].std(0).min() > 0  # it looks at each image in its own way
+    assert rollouts.locations[:, 0, 1:].std(0).min() > 0  # it looks at each image in its own way
 
 
 def test_fixed_locations_bypass_the_policy() -> None:
     made = model()
     images, path = photos(3, 1, 13, 17), starts(18).view(3, 6, 2)
     nn.init.constant_(made.policy.mean.bias, float("nan"))
-    looks = made.scanpath(images, locations=path, num_rollouts=2)
-    assert torch.equal(looks.locations, path[:, None].expand(-1, 2, -1, -1))
-    assert looks.policy_means.shape == looks.policy_samples.shape == (3, 2, 0, 2)
-    assert looks.logits.shape == (3, 2, 6, 3)
+    rollouts = made.scanpath(images, locations=path, num_rollouts=2)
+    assert torch.equal(rollouts.locations, path[:, None].expand(-1, 2, -1, -1))
+    assert rollouts.policy_means.shape == rollouts.policy_samples.shape == (3, 2, 0, 2)
+    assert rollouts.logits.shape == (3, 2, 6, 3)
 
 
 @pytest.mark.parametrize("start", ["random", "center", "learned"])
 def test_fixed_initial_location_is_no_action(start: str) -> None:
     made, first = model(init_location=start), starts(3)
-    looks = made.scanpath(photos(3, 1, 13, 17), init_locations=first, num_rollouts=2, sample=True)
-    assert torch.equal(looks.locations[:, :, 0], first[:, None].expand(-1, 2, -1))
-    assert looks.policy_means.shape[2] == 3
-    assert torch.equal(looks.locations[:, :, 1:], looks.policy_samples.clamp(-1, 1))
+    rollouts = made.scanpath(
+        photos(3, 1, 13, 17), init_locations=first, num_rollouts=2, sample=True
+    )
+    assert torch.equal(rollouts.locations[:, :, 0], first[:, None].expand(-1, 2, -1))
+    assert rollouts.policy_means.shape[2] == 3
+    assert torch.equal(rollouts.locations[:, :, 1:], rollouts.policy_samples.clamp(-1, 1))
 
 
 def test_fixed_start_and_noise_are_deterministic() -> None:
@@ -228,19 +234,19 @@ def test_fixed_start_and_noise_are_deterministic() -> None:
 
 def test_rollouts_accept_their_own_initial_locations() -> None:
     made, first = model(), starts(6).view(3, 2, 2)
-    looks = roll(made, photos(3, 1, 13, 17), first, drawn(3, 2, 4, 2))
-    assert torch.equal(looks.locations[:, :, 0], first)
+    rollouts = roll(made, photos(3, 1, 13, 17), first, drawn(3, 2, 4, 2))
+    assert torch.equal(rollouts.locations[:, :, 0], first)
     alike = roll(made, photos(3, 1, 13, 17), first[:, 1], drawn(3, 2, 4, 2))
-    torch.testing.assert_close(alike.logits[:, 1], looks.logits[:, 1])
+    torch.testing.assert_close(alike.logits[:, 1], rollouts.logits[:, 1])
 
 
 @pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("sight", ["linear", "conv"])
 def test_every_rnn_and_glimpse_encoder_runs(core: str, sight: str) -> None:
     made = model(rnn_type=core, glimpse_encoder=sight, num_scales=3, channels=3)
-    looks = made.scanpath(photos(2, 3, 13, 17), num_rollouts=3, sample=True)
-    assert looks.logits.isfinite().all()
-    looks.logits.sum().backward()
+    rollouts = made.scanpath(photos(2, 3, 13, 17), num_rollouts=3, sample=True)
+    assert rollouts.logits.isfinite().all()
+    rollouts.logits.sum().backward()
     for part in (made.glimpse_net, made.rnn, made.classifier):
         assert all(parameter.grad is not None for parameter in part.parameters())
 
@@ -258,10 +264,10 @@ def roll(
 def test_outputs_follow_the_order_of_images() -> None:
     made, order = model(), torch.tensor([3, 0, 4, 1, 2])
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 2, 4, 2)
-    looks = roll(made, images, first, noise)
+    rollouts = roll(made, images, first, noise)
     other = roll(made, images[order], first[order], noise[order])
     for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
-        torch.testing.assert_close(getattr(other, name), getattr(looks, name)[order])
+        torch.testing.assert_close(getattr(other, name), getattr(rollouts, name)[order])
 
 
 def test_rollouts_with_equal_noise_are_equal() -> None:
@@ -275,8 +281,8 @@ def test_rollouts_with_equal_noise_are_equal() -> None:
 
 
 def test_rollouts_with_different_noise_differ() -> None:
-    looks = model().scanpath(photos(2, 1, 13, 17), num_rollouts=2, sample=True)
-    assert not torch.equal(looks.locations[:, 0], looks.locations[:, 1])
+    rollouts = model().scanpath(photos(2, 1, 13, 17), num_rollouts=2, sample=True)
+    assert not torch.equal(rollouts.locations[:, 0], rollouts.locations[:, 1])
 
 
 @pytest.mark.parametrize("training", [False, True])

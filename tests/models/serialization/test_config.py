@@ -249,15 +249,17 @@ HUGE: list[tuple[str, dict[str, Any]]] = [
         "a tensor of",
         {"class": "SmallEncoder", "arguments": {"img_size": [4096, 4096], "channels": 4096}},
     ),
-    ("at most 16,777,216 pixels", {"class": "SmallEncoder", "arguments": {"img_size": [2**20] * 2}}),
+    ("at most 16,777,216 pixels",
+     {"class": "SmallEncoder", "arguments": {"img_size": [2**20] * 2}}),
     (
         "a tensor of",
         {
             "class": "VisionTransformer",
             "arguments": {
-                "class_names": ["cat", "dog"], "img_size": [512, 512], "patch_size": 1, "embed_dim": 16,
-                "depth": 1,
-                "num_heads": 1, "pos_embed_type": "none", "attn_type": "neighborhood", "window_size": 501,
+                "class_names": ["cat", "dog"], "img_size": [512, 512], "patch_size": 1,
+                "embed_dim": 16, "depth": 1,
+                "num_heads": 1, "pos_embed_type": "none", "attn_type": "neighborhood",
+                "window_size": 501,
             },
         },
     ),

@@ -14,7 +14,8 @@ from visattn.models.swin.swin_transformer import SwinTransformer, create_swin
 from visattn.recording.recorder import record
 
 SMALL: dict[str, Any] = {
-    "img_size": (24, 40), "patch_size": 2, "embed_dim": 6, "depths": (2, 3), "num_heads": (2, 3), "window_size": (3, 5)
+    "img_size": (24, 40), "patch_size": 2, "embed_dim": 6, "depths": (2, 3), "num_heads": (2, 3),
+    "window_size": (3, 5)
 }  # fmt: skip
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 GRIDS = [(12, 20), (12, 20), (6, 10), (6, 10), (6, 10)]

@@ -25,7 +25,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "distilled with registers": {"distilled": True, "num_registers": 3},
     "sine, mean": {"pos_embed_type": "sine", "global_pool": "mean"},
-    "rotary, attention": {"pos_embed_type": "rotary", "global_pool": "attention", "num_registers": 1},
+    "rotary, attention": {"pos_embed_type": "rotary", "global_pool": "attention",
+        "num_registers": 1},
     "relative, sequence": {"pos_embed_type": "relative", "global_pool": "sequence"},
     "shifted windows, relative": {
         "attn_type": ("window", "shifted"), "window_size": (2, 3), "pos_embed_type": "relative"
@@ -34,7 +35,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "small data": {"stem": "shifted", "lsa": True, "layer_scale": 0.1},
     "convolutional, gated": {"stem": "conv", "ffn_layer": "swiglu", "qk_norm": True},
     "compact": {
-        "stem": "overlapping", "stem_kwargs": {"num_layers": 2, "kernel_size": 3}, "global_pool": "sequence",
+        "stem": "overlapping", "stem_kwargs": {"num_layers": 2, "kernel_size": 3},
+        "global_pool": "sequence",
         "pos_embed_type": "none", "qkv_bias": False,
     },
 }  # fmt: skip

@@ -57,8 +57,8 @@ WHITE_PALETTE = bytes([255] * 768)
 
 def test_lines_are_at_their_levels_only() -> None:
     # number: on a plain slope the value equals the place, so each level has one column
-    slope = np.linspace(0.0, 1.0, 101)[None].repeat(61, axis=0)
-    drawn = draw_range_contours(np.zeros((61, 101, 3), np.uint8), slope, 0.0, 1.0, [WHITE_PALETTE])[
+    ramp = np.linspace(0.0, 1.0, 101)[None].repeat(61, axis=0)
+    drawn = draw_range_contours(np.zeros((61, 101, 3), np.uint8), ramp, 0.0, 1.0, [WHITE_PALETTE])[
         30, :, 0
     ]
     assert [int(column) for column in np.flatnonzero(drawn > 200)] == [25, 50, 75]
@@ -97,12 +97,12 @@ def test_the_smallest_images_can_be_drawn(size: tuple[int, int]) -> None:
 
 
 def test_negative_values_have_their_own_lines() -> None:
-    slope = np.linspace(-1.0, 1.0, 81)[None].repeat(21, axis=0)
+    ramp = np.linspace(-1.0, 1.0, 81)[None].repeat(21, axis=0)
     tables = [overlay_palette("magma"), negative_palette("magma")]
-    both = draw_range_contours(np.zeros((21, 81, 3), np.uint8), slope, 0.0, 1.0, tables)[10].astype(
+    both = draw_range_contours(np.zeros((21, 81, 3), np.uint8), ramp, 0.0, 1.0, tables)[10].astype(
         int
     )
-    item = draw_range_contours(np.zeros((21, 81, 3), np.uint8), slope, 0.0, 1.0, tables[:1])[10]
+    item = draw_range_contours(np.zeros((21, 81, 3), np.uint8), ramp, 0.0, 1.0, tables[:1])[10]
     np.testing.assert_array_equal(both[40:], item[40:])
     assert (item[:38] == 0).all()
     np.testing.assert_array_equal(both[::-1], both[..., ::-1])  # mirrored: red and blue exchanged
