@@ -14,7 +14,7 @@ LARGEST = 96  # pixels on a side: small enough to keep, large enough to look at
 
 
 def _compare(path: Path, drawn: np.ndarray) -> None:
-    """Fail with a sentence unless `drawn` is the golden image at `path`."""
+    """Fail with a message unless `drawn` is the golden image at `path`."""
     if not path.exists():
         pytest.fail(f"no golden image {path.name}; draw it with --write-golden and look at it")
     with Image.open(path) as opened:

@@ -26,7 +26,7 @@ COMBINED = [SimAM, CoordinateAttention, TripletAttention]
 
 
 def trained(kind: type[Block], channels: int = 16) -> Block:
-    """Return a block none of whose parameters is 0, the same whenever it is called."""
+    """Return a block without zero parameters, equal in every call."""
     torch.manual_seed(3)
     block = kind(channels)
     random = torch.Generator().manual_seed(7)

@@ -46,7 +46,7 @@ class Halved(nn.Module):
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is known to no other."""
+    """Unregisters blocks after each test."""
     monkeypatch.setattr(catalogs, "_registered", {})
     monkeypatch.setattr(catalogs, "_imported", {})
     monkeypatch.delenv("VISATTN_TRUST_MODULES", raising=False)
@@ -54,7 +54,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module of a user; the path that it touches when it is imported."""
+    """A module of a user; returns the path of a file that its import creates."""
     (tmp_path / "their_blocks.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path / "imported"

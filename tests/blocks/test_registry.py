@@ -33,7 +33,7 @@ DEFINITION = re.compile(r"\b(\w) = ((?:[^(),;]|\([^()]*\))+?)(?= and |,|;|$| if 
 
 
 def evaluated(formula: str, values: dict[str, Any]) -> int:
-    """Return what a formula comes to: `2 C h + h, with h = max(1, C // reduction); other words`."""
+    """Evaluate a formula such as `2 C h + h, with h = max(1, C // reduction); comment`."""
     count = re.match(r"(?:[^(),;]|\([^()]*\))+", formula)
     assert count is not None
     values = dict(values)
@@ -43,7 +43,7 @@ def evaluated(formula: str, values: dict[str, Any]) -> int:
 
 
 def calculated(expression: str, values: dict[str, Any]) -> Any:
-    """Return the value of an expression in which products are written side by side."""
+    """Evaluate an expression with implicit multiplication."""
     text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", expression.strip().replace("^", "**"))
     return eval(text, {"__builtins__": {}}, {**FUNCTIONS, **values})
 

@@ -49,7 +49,7 @@ def test_titles_are_shown_if_the_terminal_is_wide_enough(
 
 
 def test_macs_match_the_formula(narrow: None) -> None:
-    """Two linear maps and one product a cell; convolutions and their gate."""
+    """Two linear layers and one product per cell; convolutions and their gate."""
     assert blocks._costs("se") == (8464, 2 * 256 * 16 + 256 * 56 * 56)
     assert blocks._costs("sse") == (256, 2 * 256 * 56 * 56)
     assert blocks._costs("eca") == (5, 5 * 256 + 256 * 56 * 56)

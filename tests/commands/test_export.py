@@ -28,7 +28,7 @@ def model() -> ShowAttendTell:
 
 
 def checkpoint(model: nn.Module) -> dict[str, Any]:
-    """What matters of what a task saves; the rest of it belongs to Lightning."""
+    """The part of a checkpoint that a task saves; the rest is Lightning's."""
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     weights["scores.total"] = torch.zeros(1)
     return {"state_dict": weights, "visattn": {"model": model_config(model)}, "epoch": 3}

@@ -19,7 +19,7 @@ Capsys = pytest.CaptureFixture[str]
 
 
 def write_model(path: Path, channels: int = 3, factor: float = 3.0) -> Path:
-    """Write a model that has learnt nothing: its answers mean nothing, its path is a path."""
+    """Write an untrained glimpse model."""
     torch.manual_seed(4)
     mean, std = (0.5,) * channels, (0.3,) * channels
     model = RecurrentAttentionModel(

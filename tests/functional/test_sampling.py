@@ -89,7 +89,7 @@ def test_half_precision_is_sampled_in_float32(align_corners: bool, kind: torch.d
 @given(seed=st.integers(0, 99))
 @settings(max_examples=10)
 def test_corners_match_the_sampled_grid(align_corners: bool, seed: int) -> None:
-    """On a ramp the view tells where each of its pixels came from; its edge is half a step on."""
+    """On a ramp the samples are coordinates; the border is half a step outside."""
     height, width = SIZE
     pose = poses(1, size=0.1, seed=seed)
     rows = torch.arange(height, dtype=torch.float64).add(0.5)[:, None].expand(SIZE)

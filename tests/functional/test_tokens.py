@@ -35,7 +35,7 @@ def test_kept_weights_are_scattered_to_their_tokens() -> None:
 
 
 def moved(images: Tensor, down: int, right: int) -> Tensor:
-    """The same in a loop: what comes from outside is zero."""
+    """The same shift as a loop, with zeros from outside."""
     copy = torch.zeros_like(images)
     _, _, height, width = images.shape
     for y in range(height):

@@ -27,7 +27,7 @@ STORED = {  # EXIF code -> how an upright image comes to lie in the file
 
 @st.composite
 def geometries(draw: st.DrawFn) -> Geometry:
-    """Draw a chain of up to five steps of preprocessing."""
+    """Draw a chain of up to five preprocessing steps."""
     made = Geometry.identity((draw(SIDES), draw(SIDES)), draw(st.integers(1, 8)))
     for step in draw(st.lists(st.sampled_from(["resize", "crop", "pad", "flip"]), max_size=5)):
         y, x = made.input_size

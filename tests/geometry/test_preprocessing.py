@@ -73,20 +73,20 @@ RANDOM: dict[str, Any] = {
 
 
 def ramps(size: tuple[int, int]) -> Tensor:
-    """Return an image whose colors are its own places: x and y of each pixel's center."""
+    """Return an image whose colors are the x and y coordinates of its pixel centers."""
     y, x = (torch.arange(side) + 0.5 for side in size)
     return torch.stack(torch.broadcast_tensors(x, y[:, None]))
 
 
 def places(geometry: Geometry) -> Tensor:
-    """Return x and y on the image for the center of each pixel of the input."""
+    """Return image coordinates x and y for the center of each input pixel."""
     height, width = geometry.input_size
     centers = ramps((height, width)).flatten(1).T.double()
     return geometry.to_image(centers).T.unflatten(1, (height, width))
 
 
 def check(output: Tensor, geometry: Geometry, *, soft: bool = False) -> None:
-    """Compare the places that came out with those that the geometry says.
+    """Compare the measured coordinates with those of the geometry.
 
     Bars are soft if they were resized with the image.
     """
@@ -112,7 +112,7 @@ def run(transform: Any, image: Any, seed: int) -> Any:
 
 
 def whole(transform: Any) -> Callable[[Any], Any]:
-    """Return a transform that its library runs; a list is none."""
+    """Return a transform that its library runs; a list is composed."""
     return v1.Compose(transform) if isinstance(transform, list) else transform
 
 
@@ -165,7 +165,7 @@ def test_regions_match_published_measurements(
 
 
 class Resize(nn.Module):
-    """Has the name of a known step, and does something else."""
+    """Has the name of a known transform, but different behavior."""
 
 
 def slanted(image: Any) -> Any:

@@ -23,7 +23,7 @@ from visattn.geometry.affine import Geometry
 
 
 class Kind(NamedTuple):
-    """How files of one kind are called, one of them, and what reads them."""
+    """A kind of annotation file: its file name, a valid file, and its reader."""
 
     name: str
     content: bytes

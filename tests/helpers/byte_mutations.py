@@ -22,7 +22,7 @@ _MAGIC = [
 
 
 def mutated(seeds: Sequence[bytes], number: int) -> bytes:
-    """Return one of the seeds with one to sixteen edits; which ones, the number says."""
+    """Return a seed with 1 to 16 edits that are determined by the number."""
     random = Random(number)
     content = bytearray(random.choice(seeds))
     for _ in range(random.choice((1, 1, 2, 3, 5, _EDITS))):
@@ -58,7 +58,7 @@ def _edit(content: bytearray, seeds: Sequence[bytes], random: Random) -> None:
 
 
 def with_valid_checksums(content: bytes) -> bytes:
-    """Return a PNG with the checksums that its chunks should have: else nothing more is read."""
+    """Return a PNG with valid chunk checksums, so that the reader goes beyond them."""
     parts, at = [content[:8]], 8
     while at + 12 <= len(content):
         length = int.from_bytes(content[at : at + 4], "big")
@@ -78,7 +78,7 @@ def run_cases(
     refusals: tuple[type[Exception], ...],
     progress: Path,
 ) -> dict[str, Any]:
-    """Read cases one after the other; return how it went, in plain values.
+    """Read cases one after the other; return the outcomes as plain values.
 
     Args:
         reading: What is looked at.

@@ -17,7 +17,7 @@ SIZE = 0.4  # of a thing, as a share of a side
 
 
 class CaptionPaths(NamedTuple):
-    """Where the parts of a data set lie."""
+    """Paths of the parts of a data set."""
 
     photos: Path
     captions: Path
@@ -33,7 +33,7 @@ def write_caption_data(
     format: Format = "flickr",  # noqa: A002 (as read_captions calls it)
     size: int = 64,
 ) -> CaptionPaths:
-    """Write photos, each with a thing on it, five captions each, split lists and phrase boxes.
+    """Write photos of an object each, five captions per photo, split lists and phrase boxes.
 
     Of the photos, two are for validation, two for the test and the rest for training.
     """
@@ -64,13 +64,13 @@ def write_caption_data(
 
 
 def thing(index: int) -> tuple[str, str, str]:
-    """Return color, kind and place of the thing on a photo."""
+    """Return color, kind and position of the object on a photo."""
     colors, places = list(COLORS), list(PLACES)
     return colors[index % 3], THINGS[index // 3 % 3], places[index % 2]
 
 
 def draw_photo(index: int, size: int) -> Image.Image:
-    """Return a photo, wider than high, with its thing on grass below a sky."""
+    """Return a landscape photo with its object on grass below a sky."""
     color, kind, _ = thing(index)
     width, height = size * 5 // 4, size
     image = Image.new("RGB", (width, height), (150, 200, 235))
@@ -91,13 +91,13 @@ def draw_photo(index: int, size: int) -> Image.Image:
 
 
 def box(index: int) -> tuple[float, float, float, float]:
-    """Return left, top, right and bottom of the thing, as shares of the photo."""
+    """Return left, top, right and bottom of the object, as fractions of the photo."""
     left = PLACES[thing(index)[2]]
     return left, 0.3, round(left + SIZE, 4), 0.7
 
 
 def captions(index: int) -> list[str]:
-    """Return five captions, spaced as those of Flickr8k are."""
+    """Return five captions with the spacing of Flickr8k."""
     color, kind, place = thing(index)
     return [
         f"A {color} {kind} is on the {place} .",
@@ -109,7 +109,7 @@ def captions(index: int) -> list[str]:
 
 
 def phrased(index: int) -> list[dict[str, object]]:
-    """Return the captions with the boxes of what they name."""
+    """Return the captions with the boxes of their phrases."""
     color, kind, _ = thing(index)
     candidates = (f"a {color} {kind}", f"a {color} {kind}", f"a {kind}", f"a well-known {kind}")
     sentences: list[dict[str, object]] = []

@@ -13,7 +13,7 @@ MODEL = SmallEncoder((16, 24), channels=8)
 
 
 def checkpoint(step: int = 3, **more: Any) -> dict[str, Any]:
-    """Return all that a checkpoint of a small model holds, after so many steps."""
+    """Return the content of a checkpoint of a small model after this many steps."""
 
     def progress(*names: str) -> dict[str, dict[str, int]]:
         return {part: dict.fromkeys(names, step) for part in ("total", "current")}
@@ -44,7 +44,7 @@ def checkpoint(step: int = 3, **more: Any) -> dict[str, Any]:
 
 
 def write_checkpoint(file: Path, step: int = 3, *, dated: int = 5, **more: Any) -> Path:
-    """Write a checkpoint, as if it had been written at a second of 1970; return the file."""
+    """Write a checkpoint with a modification time in seconds; return the file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.save(checkpoint(step, **more), file)
     os.utime(file, (dated, dated))

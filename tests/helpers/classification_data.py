@@ -11,7 +11,7 @@ from caption_data import draw_photo
 
 
 def write_digits(root: Path, train: int = 23, test: int = 11, source: str = "MNIST") -> None:
-    """Write IDX files as the official ones are; a digit is a bright row at its own height."""
+    """Write IDX files in the official layout; a digit is a bright row at its own height."""
     folder = root / source / "raw"
     folder.mkdir(parents=True)
     for name, count in (("train", train), ("t10k", test)):
@@ -26,7 +26,7 @@ def write_digits(root: Path, train: int = 23, test: int = 11, source: str = "MNI
 
 
 def write_cifar(root: Path, each: int = 7) -> None:
-    """Write CIFAR-10 batches, each class in one brightness; red grows to the right."""
+    """Write CIFAR-10 batches, each class with its brightness; red increases to the right."""
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
@@ -42,7 +42,7 @@ def write_cifar(root: Path, each: int = 7) -> None:
 
 
 def accept_test_cifar_files(patch: pytest.MonkeyPatch) -> None:
-    """Let torchvision take CIFAR files that are not the official ones."""
+    """Make torchvision accept CIFAR files with other checksums."""
     kind = torchvision.datasets.CIFAR10
     patch.setattr(kind, "_check_integrity", lambda self: True)
     patch.setattr(kind, "meta", {**kind.meta, "md5": None})
@@ -51,7 +51,7 @@ def accept_test_cifar_files(patch: pytest.MonkeyPatch) -> None:
 def write_photo_folders(
     root: Path, classes: tuple[str, ...] = ("daisy", "rose", "tulip"), train: int = 3, val: int = 2
 ) -> None:
-    """Write photos, wider than high, as SPLIT/CLASS/NUMBER.jpg."""
+    """Write landscape photos as SPLIT/CLASS/NUMBER.jpg."""
     for split, count in (("train", train), ("val", val)):
         for number, name in enumerate(classes):
             (root / split / name).mkdir(parents=True)

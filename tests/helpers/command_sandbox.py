@@ -44,7 +44,7 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def fill(folder: Path) -> None:
-    """Put into a folder what docs/exit_codes.md says is there."""
+    """Write the files that docs/exit_codes.md lists into a folder."""
     (folder / "configs").mkdir()
     (folder / "configs" / "scenes_demo.yaml").write_text(CONFIG)
     (folder / "configs" / "torn.yaml").write_text("model: [CaptioningTask\n")
@@ -89,7 +89,7 @@ def _add_models(folder: Path) -> None:
 
 
 def add_run(folder: Path, model: nn.Module) -> None:
-    """Leave of a model what matters of what its training would have left."""
+    """Write the run directory of a model without training."""
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG)
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}

@@ -18,7 +18,7 @@ VIEWS = ("plain", "mirrored")
 
 
 class Photos(Dataset[CaptionSample]):
-    """Noise under names; it remembers which were read."""
+    """Noise images with names; records which were read."""
 
     def __init__(self, count: int = 7, *, size: tuple[int, int] = SIZE, seed: int = 0) -> None:
         random = torch.Generator().manual_seed(seed)
@@ -56,7 +56,7 @@ def fresh(encoder: ImageEncoder, sample: CaptionSample, view: str) -> tuple[torc
 
 
 def assert_right(cache: FeatureCache, encoder: ImageEncoder, photos: Photos) -> None:
-    """The cache holds of each photo and view what the encoder finds in it, to float16."""
+    """The cache has the features of each photo and view, to float16 precision."""
     samples = {sample.id: sample for sample in photos.samples}
     for number, name in enumerate(cache.ids):
         for column, view in enumerate(cache.views):

@@ -21,7 +21,7 @@ TRUSTED = "interrupted_runs"
 
 
 class ForkedRuns:
-    """Where runs are forked; `close` ends it."""
+    """A server that forks runs; `close` ends it."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -35,7 +35,7 @@ class ForkedRuns:
     def run(
         self, folder: Path, *words: str, processes: int = 1, seconds: float = 300, **broken: str
     ) -> tuple[list[int], str]:
-        """Run a command line and return the exit code of each process and what they said.
+        """Run a command line and return the exit code and output of each process.
 
         Args:
             folder: Where it runs.
@@ -56,7 +56,7 @@ class ForkedRuns:
         return reply["codes"], reply["said"]
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe:
                 pipe.close()
@@ -75,7 +75,7 @@ def environment_of_runs() -> dict[str, str]:
 
 
 def serve() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from visattn.training.cli import lightning_cli  # noqa: F401 (forks share the slow import)
@@ -106,7 +106,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def forked(request: dict[str, Any], rank: int, port: str, log: Path) -> int:
-    """Start a process of a run; in that process this never returns."""
+    """Fork a process of a run; in that process this never returns."""
     if child := os.fork():
         return child
     code = 70

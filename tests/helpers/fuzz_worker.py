@@ -20,7 +20,7 @@ _ROOM = 3 * 2**30  # bytes of memory beside what is taken at the start
 
 
 def main(what: str, first: int, count: int, folder: Path) -> None:
-    """Read cases, and print what became of them."""
+    """Read cases and print their outcomes."""
     faulthandler.enable()
     warnings.simplefilter("error")  # a warning would end a run of the tests as well
     numbers, progress = range(first, first + count), folder / "progress"
@@ -53,7 +53,7 @@ def _read(reader: Callable[[Path], object], path: Path, content: bytes) -> None:
 
 
 def _bound() -> None:
-    """Let no case take all memory of the machine: asking for more fails."""
+    """Limit the memory of the process, so that excessive allocation fails."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + _ROOM
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

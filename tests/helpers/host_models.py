@@ -21,7 +21,7 @@ class Doubled(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions and what they are added to, in place."""
+    """Two convolutions with an in-place residual addition."""
 
     def __init__(self, channels: int, *, checkpointed: bool = False) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Residual(nn.Module):
 
 
 class Scaled(nn.Module):
-    """As ConvNeXt: channels last inside, a layer scale and a drop path before the addition."""
+    """As in ConvNeXt: channels last inside, layer scale and drop path before the addition."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Scaled(nn.Module):
 
 
 class Dense(nn.ModuleDict):
-    """As DenseNet: a dictionary that runs its layers by a loop of its own."""
+    """As in DenseNet: a ModuleDict that runs its layers in its own loop."""
 
     def __init__(self, channels: int) -> None:
         super().__init__({"a": nn.Conv2d(channels, 5, 1), "b": nn.Conv2d(channels + 5, 5, 1)})
@@ -72,7 +72,7 @@ class Dense(nn.ModuleDict):
 
 
 class Loop(nn.Module):
-    """A plain module that runs whatever children it has."""
+    """A module that runs its children in order."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -92,20 +92,20 @@ class Pair(nn.Module):
 
 
 class First(nn.Module):
-    """What comes after a pair."""
+    """Returns the first item of a pair."""
 
     def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
         return pair[0]
 
 
 def residual_net(*, checkpointed: bool = False) -> nn.Sequential:
-    """A stem and two stages of residual blocks, 16 and 24 wide, with five classes."""
+    """A stem and two stages of residual blocks with 16 and 24 channels, and five classes."""
     torch.manual_seed(0)
     return net(Residual(16, checkpointed=checkpointed), Residual(24, checkpointed=checkpointed))
 
 
 def net(first: nn.Module, second: nn.Module) -> nn.Sequential:
-    """A stem, a module that takes 16 channels, one that takes 24 at half the size, a head."""
+    """A stem, a module with 16 channels, a module with 24 channels at half the size, a head."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
         first,
@@ -129,7 +129,7 @@ def image() -> Tensor:
 
 
 class UNet(nn.Module):
-    """Three levels; the skips enter the decoder through modules of their own."""
+    """Three levels; the skips enter the decoder through their own modules."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def saved(image: Image.Image, form: str, **options: Any) -> bytes:
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
-    """Return a PNG of these chunks, each with its right checksum."""
+    """Return a PNG of these chunks with valid checksums."""
     parts = [
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in (*chunks, (b"IEND", b""))
@@ -53,18 +53,18 @@ def transparent_palette() -> bytes:
 
 
 def interlaced() -> bytes:
-    """A PNG of one gray pixel, whose only pass of seven is the first."""
+    """A PNG of a single gray pixel in the first of seven passes."""
     head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 1)
     return png((b"IHDR", head), (b"IDAT", zlib.compress(b"\0\x6b")))
 
 
 def flat_bmp(width: int, height: int) -> bytes:
-    """A BMP that says it is so large, and holds nothing."""
+    """A BMP with this size in its header and no pixels."""
     return b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, width, height, 1, 24, *[0] * 6)
 
 
 def many_scans(count: int, width: int = 64, height: int = 64) -> bytes:
-    """A progressive JPEG that sends its last refinement, of nothing, again and again."""
+    """A progressive JPEG that repeats its last, empty refinement scan."""
     whole = saved(Image.new("L", (width, height), 90), "JPEG", progressive=True)
     last, end = whole.rindex(b"\xff\xda"), whole.rindex(b"\xff\xd9")
     return whole[:last] + whole[last:end] * count + b"\xff\xd9"

@@ -148,7 +148,7 @@ def write_run_configs(folder: Path) -> None:
 
 
 class FaultInjector(Callback):
-    """Do at a batch of the run what the environment says, in the process that it says.
+    """Cause the fault of the environment variable BREAK at a batch, in a process.
 
     BREAK is EVENT:BATCH or EVENT:BATCH:RANK. The events: `kill` in the middle of the batch, `end`
     at its end, `validation` in the next validation, `writing` in the middle of the next checkpoint;

@@ -15,7 +15,7 @@ VISATTN = ("-m", "--", "visattn")  # without the --, torchrun takes --run for it
 
 
 def reason_without_hosts() -> str | None:
-    """Return why there can be no network namespaces here."""
+    """Return why network namespaces are unavailable."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
@@ -27,7 +27,7 @@ def reason_without_hosts() -> str | None:
 
 
 class Hosts:
-    """Two namespaces with a cable each to a bridge; names hold the process, so runs do not meet."""
+    """Two namespaces connected by a bridge; names contain the process ID."""
 
     def __init__(self) -> None:
         own = os.getpid() % 100_000
@@ -53,7 +53,7 @@ class Hosts:
         ip("link", "set", self.bridge, "up")
 
     def take_down(self) -> None:
-        """Remove everything, whatever of it is there."""
+        """Remove all namespaces and links that exist."""
         for process in self.started:
             if process.poll() is None:
                 process.kill()
@@ -115,7 +115,7 @@ class Hosts:
 
 
 def ip(*words: str, needed: bool = True) -> str:
-    """Run `ip`; return what it said.
+    """Run `ip`; return its output.
 
     Raises:
         RuntimeError: If it fails and is needed.

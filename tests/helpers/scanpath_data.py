@@ -17,7 +17,7 @@ def miniature_scan(
     classes: tuple[str, ...] = CLASSES,
     seed: int = 3,
 ) -> ScanPathData:
-    """Return a scan whose last class wins more and more."""
+    """Return a scan in which the probability of the last class increases."""
     rng = np.random.default_rng(seed)
     middles = rng.uniform((0, 0), (size[1], size[0]), (glimpses, 1, 2))
     half = 0.1 * max(size) * 2.0 ** np.arange(scales)[:, None]

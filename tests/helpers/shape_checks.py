@@ -32,7 +32,7 @@ def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_shapes_alone() -> None:
-    """Let jaxtyping leave alone what says no shape.
+    """Let jaxtyping skip functions without shapes.
 
     That is most of it: to decorate a function takes a millisecond, to enter it thirty microseconds
     each time. VISATTN_CHECK_ALL=1 has all functions checked, as `make test-all` does.
@@ -42,7 +42,7 @@ def check_shapes_alone() -> None:
 
 
 def around_shapes(*, typechecker: Any) -> Callable[[Any], Any]:
-    """Decorate as jaxtyping does, but only what says the shape of something."""
+    """Decorate as jaxtyping does, but only functions with shapes."""
 
     def decorated(thing: Any) -> Any:
         return _around(thing, typechecker=typechecker) if _says_shapes(thing) else thing
@@ -51,7 +51,7 @@ def around_shapes(*, typechecker: Any) -> Callable[[Any], Any]:
 
 
 def _says_shapes(thing: Any) -> bool:
-    """Whether a function, property, class method or data class says the shape of anything."""
+    """Whether a function, property, class method or data class has shape annotations."""
     if isinstance(thing, property):
         return any(map(_says_shapes, filter(None, (thing.fget, thing.fset, thing.fdel))))
     if isinstance(thing, type) and not dataclasses.is_dataclass(thing):

@@ -12,7 +12,7 @@ from visattn.data.shards.writer import write_shards
 
 
 def caption_shard_plan(paths: CaptionPaths, *splits: str) -> ShardPlan:
-    """Return the plan of shards of a miniature of captions."""
+    """Return the shard plan of a small captioned data set."""
     entries = read_captions(paths.captions)
     named = splits or ("train", "validation", "test")
     chosen = {name: select_listed(entries, read_split_file(getattr(paths, name))) for name in named}
@@ -20,19 +20,19 @@ def caption_shard_plan(paths: CaptionPaths, *splits: str) -> ShardPlan:
 
 
 def write_caption_shards(folder: Path, paths: CaptionPaths, *splits: str, tar: int = 3) -> Path:
-    """Write a miniature of captions as shards."""
+    """Write a small captioned data set as shards."""
     write_shards(folder, caption_shard_plan(paths, *splits), per_shard=tar)
     return folder
 
 
 def write_class_shards(folder: Path, root: Path, tar: int = 4) -> Path:
-    """Write photos that lie in folders as shards."""
+    """Write class folders of photos as shards."""
     write_shards(folder, folder_plan(root, {"train": "train", "validation": "val"}), per_shard=tar)
     return folder
 
 
 def noise_plan(counts: Sequence[int] = (11, 5), size: tuple[int, int] = (5, 7)) -> ShardPlan:
-    """Return the plan of small gray images of nothing, of three classes."""
+    """Return the shard plan of small gray noise images of three classes."""
     random = torch.Generator().manual_seed(3)
     parts = {
         split: (

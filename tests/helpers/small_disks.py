@@ -30,7 +30,7 @@ needs_small_disk = pytest.mark.skipif(
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
-    """Mount a disk of so many kilobytes on a folder, and take it away again."""
+    """Mount a file system of this many kilobytes on a folder, and unmount it afterwards."""
     folder.mkdir()
     if not _mount(folder, kilobytes):
         raise RuntimeError(f"no disk could be mounted on {folder}")

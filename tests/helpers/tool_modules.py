@@ -8,7 +8,7 @@ TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 def tool_module(name: str) -> ModuleType:
-    """Return a program of tools/ as a module of its own."""
+    """Return a program of tools/ as a module."""
     spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -21,7 +21,7 @@ OPENERS = [
 
 
 def used(tree: ast.AST) -> Iterator[str]:
-    """Yield every name that a module imports, and every one that it reaches by dots."""
+    """Yield every imported name and every dotted name of a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -32,7 +32,7 @@ def used(tree: ast.AST) -> Iterator[str]:
 
 
 def decoders(source: str) -> list[str]:
-    """Return what a module uses of torchvision's decoders."""
+    """Return the uses of torchvision's decoders in a module."""
     names = used(ast.parse(source))
     return [
         name

@@ -25,7 +25,7 @@ TELLING = {
 
 
 def dangers(source: str) -> list[str]:
-    """Return what in a source could run or fetch what a file of others says."""
+    """Return calls and imports that could execute file content or fetch URLs."""
     violations: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
@@ -46,7 +46,7 @@ def dangers(source: str) -> list[str]:
 
 
 def call_dangers(node: ast.Call) -> Iterator[str]:
-    """Yield what is dangerous in one call."""
+    """Yield what is dangerous in a call."""
     name = dotted(node.func)
     last = name.split(".")[-1]
     arguments = {word.arg: ast.unparse(word.value) for word in node.keywords if word.arg in TELLING}
@@ -70,7 +70,7 @@ def call_dangers(node: ast.Call) -> Iterator[str]:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return a.b.c of what is called, as far as it is made of names."""
+    """Return the dotted name of an expression, as far as it consists of names."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""

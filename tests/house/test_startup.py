@@ -68,7 +68,7 @@ def test_importing_a_block_loads_torch_only() -> None:
 
 
 def imported(node: ast.AST) -> Iterator[str]:
-    """Yield what is imported when a module is, and not when its functions are called."""
+    """Yield what a module imports at import time, outside of functions."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.Import):
             yield from (name.name for name in inner.names)
@@ -82,7 +82,7 @@ def imported(node: ast.AST) -> Iterator[str]:
 
 
 def test_imports_are_acyclic_and_do_not_need_opencv() -> None:
-    """Where imports run in no circle, any module can be the first."""
+    """Without cycles, any module can be imported first."""
     needs = {name: {*imported(ast.parse(path.read_text()))} for name, path in MODULES.items()}
     assert [name for name, needed in needs.items() if "cv2" in needed] == []
     for name, needed in needs.items():

@@ -23,12 +23,12 @@ def has_example(thing: object) -> bool:
 
 
 def is_worth_an_example(thing: object) -> bool:
-    """Functions and modules; a record of results or a protocol is shown where it is used."""
+    """Functions and modules; result records and protocols are shown where they are used."""
     return inspect.isfunction(thing) or (inspect.isclass(thing) and issubclass(thing, nn.Module))
 
 
 def public_things(room: str) -> Iterator[tuple[str, object]]:
-    """What a room offers; a package that lists its names in `__all__` offers these."""
+    """The public names of a package: those of `__all__` if there is one."""
     for path in sorted((PACKAGE / room).rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         module = importlib.import_module(".".join(parts).removesuffix(".__init__"))

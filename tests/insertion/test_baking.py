@@ -15,7 +15,7 @@ from visattn.recording.recorder import record
 
 
 def everything(model: nn.Module) -> dict[str, Any]:
-    """Everything that a module remembers, and of tensors what they are."""
+    """All state of a module, with metadata of tensors."""
     kept: dict[str, Any] = {}
     for name, module in model.named_modules():
         for key, value in vars(module).items():
@@ -51,7 +51,7 @@ def test_remove_restores_the_model(baked: bool) -> None:
 
 
 def changed() -> nn.Sequential:
-    """A model with blocks that change what flows, of which `1.bn2` is a host."""
+    """A model with blocks that change its output; `1.bn2` is a host."""
     model = residual_net().eval()
     torch.manual_seed(3)
     insert(model, "cbam", position="residual", example=image(), init="paper")

@@ -26,7 +26,7 @@ def loaded(block: nn.Module, theirs: nn.Module) -> nn.Module:
 
 
 def stirred(theirs: nn.Module) -> nn.Module:
-    """Their block with no weight and no statistic at its start."""
+    """The third-party block with random weights and statistics."""
     for key, value in theirs.state_dict().items():
         if value.is_floating_point():
             value.uniform_(*((0.5, 1.5) if key.endswith("var") else (-0.6, 0.6)))
@@ -52,7 +52,7 @@ def test_weights_of_timm_blocks_convert(
 
 
 class AuthorsCbam(nn.Module):
-    """The names of attention-module's CBAM, and its equations."""
+    """CBAM with the parameter names of attention-module, and its equations."""
 
     def __init__(self, channels: int, hidden: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def test_weights_of_the_authors_cbam_convert(pool_order: str) -> None:
 
 
 def eight_wide(channels: int) -> nn.Module:
-    """Squeeze-and-excitation as timm makes it where a sixteenth is less than eight."""
+    """Squeeze-and-excitation as in timm when a sixteenth is less than eight channels."""
     return create_block("se", channels, reduction=channels // 8)
 
 

@@ -14,7 +14,7 @@ from visattn.insertion.insertion import insert
 
 
 class Attention(nn.Module):
-    """Two heads over all places, fused or as two products."""
+    """Two heads over all positions, fused or as two products."""
 
     def __init__(self, *, fused: bool) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def test_compiles_as_one_graph(baked: bool) -> None:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
-    """A group of one process, which needs no network."""
+    """A process group of a single process, without a network."""
     distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )

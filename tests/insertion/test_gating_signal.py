@@ -15,7 +15,7 @@ from visattn.recording.recorder import record
 
 
 def gated() -> UNet:
-    """A U-Net with a gate at each skip, whose scales let it act."""
+    """A U-Net with a gate at each skip and nonzero identity scales."""
     torch.manual_seed(0)
     model = UNet().eval()
     for level in (1, 2):

@@ -23,7 +23,7 @@ SMALL = ("resnet", "convnext", "nfnet", "byobnet")
 
 
 def one_step(model: nn.Module, x: Tensor) -> None:
-    """Give the model gradients of a loss of five classes."""
+    """Compute gradients of a loss of five classes."""
     model.zero_grad()
     cross_entropy(model(x), torch.arange(len(x)) % 5).backward()
 

@@ -26,7 +26,7 @@ pytestmark = [
 
 
 def written(model: nn.Module, path: Path) -> Any:
-    """Write a model for any batch and size; return what runs the file."""
+    """Export a model for any batch and size; return a session that runs the file."""
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     torch.onnx.export(model, (image(),), path, dynamo=True, dynamic_shapes=(sizes,), verbose=False)
     import_module("onnx").checker.check_model(path)

@@ -21,7 +21,7 @@ IMAGE = torch.zeros(1, 3, 64, 96)
 
 
 class TimmUNet(nn.Module):
-    """An encoder of timm, and a decoder that joins its levels by functions."""
+    """A timm encoder, and a decoder that joins its levels by functions."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class TimmUNet(nn.Module):
 
 
 class Nested(nn.Module):
-    """A U-Net of nested levels, each of which joins what it takes with what its inside gives."""
+    """A U-Net of nested levels; each joins its input with the output of its inner level."""
 
     def __init__(self, channels: int, inside: nn.Module | None, width: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Shared(nn.Module):
 
 
 class Tail(nn.Module):
-    """Convolutions with functional activations, and linear layers behind."""
+    """Convolutions with functional activations, followed by linear layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from visattn.models.classifier import ImageClassifier
 
 
 class Means(ImageClassifier):
-    """A classifier of which only the input matters."""
+    """A classifier that depends on the mean of its input only."""
 
     def __init__(self, channels: int = 3, classes: tuple[str, ...] = ("cat", "dog")) -> None:
         super().__init__(classes, (5, 7), (0.5,) * channels, (0.25,) * channels)
@@ -27,7 +27,7 @@ class Means(ImageClassifier):
 
 
 class Questions(nn.Module):
-    """A part that names one of its two matrices as not to be decayed."""
+    """A module that excludes one of its two matrices from weight decay."""
 
     NO_WEIGHT_DECAY = ("queries", "absent")
 

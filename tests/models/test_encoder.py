@@ -8,7 +8,7 @@ from visattn.models.encoder import ImageEncoder, SmallEncoder
 
 
 class TwoStages(ImageEncoder):
-    """An encoder of which only the shapes matter."""
+    """An encoder for tests of shapes."""
 
     def __init__(self, *shapes: tuple[int, int, int]) -> None:
         super().__init__((8, 8), (0.5,) * 3, (0.5,) * 3)

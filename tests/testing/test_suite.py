@@ -41,14 +41,14 @@ def gated(gate: Callable[[Tensor], Tensor]) -> Make:
 
 
 def energies(_: nn.Module, x: Tensor) -> Tensor:
-    """SimAM in the precision at hand, which is what its copies do."""
+    """SimAM computed in the dtype of its input, as in its copies."""
     squares = (x - x.mean((2, 3), keepdim=True)).square()
     spread = squares.sum((2, 3), keepdim=True) / (x[0, 0].numel() - 1)
     return x * (squares / (4 * (spread + 1e-4)) + 0.5).sigmoid()
 
 
 def narrowed(channels: int) -> nn.Module:
-    """Squeeze and excitation whose hidden layer may have no unit."""
+    """Squeeze-and-excitation whose hidden layer may have zero units."""
     hidden = channels // 16
     return nn.Sequential(
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, hidden), nn.ReLU(),
@@ -73,7 +73,7 @@ def counted(block: Any, x: Tensor) -> Tensor:
 
 
 class Half(torch.autograd.Function):
-    """A function whose slope is forgotten by half."""
+    """A function with half of its gradient."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def test_documented_refusal_is_not_a_failure() -> None:
 
 
 def test_layer_norm_over_two_channels_fails_the_gate_check() -> None:
-    """It tells the sign of a difference and nothing else; over four it does."""
+    """Over two channels it outputs the sign of a difference only; over four it passes."""
 
     def normed(channels: int, hidden: int) -> nn.Module:
         gate = nn.Sequential(

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _level_of_lightning() -> Iterator[None]:
-    """Let Lightning speak again: benchmarks silence it."""
+    """Restore Lightning's log level, which benchmarks change."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     yield

@@ -49,7 +49,7 @@ def test_every_block_has_a_plain_version(tool: ModuleType) -> None:
 
 
 def test_timm_blocks_have_equal_widths(tool: ModuleType) -> None:
-    """In weights of more than record axis; biases and norms differ."""
+    """In weights of more than one axis; biases and norms differ."""
     for name, rival in benchmark_module("rivals").RIVALS.items():
         ours, theirs = (
             sum(p.numel() for p in module.parameters() if p.ndim > 1)

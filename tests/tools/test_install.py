@@ -20,7 +20,7 @@ def installer() -> ModuleType:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Callable[[str], Path]:
-    """Make an environment whose python does what a line of shell says."""
+    """Make an environment whose Python runs a line of shell."""
 
     def make(line: str) -> Path:
         python = tmp_path / "bin" / "python"
@@ -129,5 +129,5 @@ def test_unknown_kind_is_a_usage_error() -> None:
 
 
 def test_tool_has_syntax_of_old_pythons() -> None:
-    """It must still compile where it has to say that it cannot run."""
+    """It must compile on old Pythons to report that it cannot run."""
     ast.parse((ROOT / "tools" / "install.py").read_text(), feature_version=(3, 7))

@@ -63,14 +63,14 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self) -> None:
-        """End the browser and all that it started."""
+        """End the browser and its child processes."""
         os.close(self._out)
         os.close(self._in)
         os.killpg(self._process, signal.SIGKILL)
         os.waitpid(self._process, 0)
 
     def call(self, method: str, **parameters: Any) -> Message:
-        """Ask the browser for something and wait until it is done."""
+        """Call a method of the DevTools protocol and wait for its result."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session:
@@ -102,7 +102,7 @@ class Browser:
         still: bool = True,
         touch: bool = False,
     ) -> None:
-        """Load a page from the disk, in a window of this size; forget what happened before."""
+        """Load a page from the disk in a window of this size; clear previous messages."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -123,7 +123,7 @@ class Browser:
         self.wait("location.protocol === 'file:' && document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
-        """Return what a line of JavaScript gives on the page."""
+        """Return the value of a JavaScript expression on the page."""
         actual = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -132,7 +132,7 @@ class Browser:
         return actual["result"].get("value")
 
     def wait(self, expression: str) -> None:
-        """Wait until a line of JavaScript is true."""
+        """Wait until a JavaScript expression is true."""
         end = time.monotonic() + LONGEST
         while not self.value(expression):
             if time.monotonic() > end:
@@ -140,7 +140,7 @@ class Browser:
             time.sleep(0.01)
 
     def place(self, selector: str, index: int = 0) -> tuple[float, float]:
-        """Return the middle of an element, in view; a script may still be making it."""
+        """Return the center of an element, scrolled into view; a script may still create it."""
         actual = f"document.querySelectorAll({json.dumps(selector)})[{index}]"
         self.wait(f"{actual} !== undefined")
         x, y = self.value(
@@ -161,7 +161,7 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def tap(self, selector: str, index: int = 0) -> None:
-        """Touch an element with a finger."""
+        """Touch an element."""
         x, y = self.place(selector, index)
         self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
@@ -176,7 +176,7 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def complaints(self) -> list[str]:
-        """Return what the page logged, threw or was refused since it was opened."""
+        """Return messages, exceptions and policy violations since the page was opened."""
         kinds = (
             "Log.entryAdded",
             "Runtime.consoleAPICalled",
@@ -205,7 +205,7 @@ class Browser:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Start a browser for all tests that need one."""
+    """Start a browser for all tests that need it."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:

@@ -14,7 +14,7 @@ def count(module: nn.Module) -> int:
 
 
 def of_timm(channels: int, branches: int, **options: int) -> tuple[SelectiveKernel, nn.Module]:
-    """Return our block and timm's with the same weights."""
+    """Return visattn's block and timm's with equal weights."""
     kernels = [3 + 2 * index for index in range(branches)]
     theirs = TimmSelectiveKernel(
         channels, kernel_size=kernels, groups=32, split_input=False, rd_channels=32

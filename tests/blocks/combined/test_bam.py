@@ -14,7 +14,7 @@ def count(module: nn.Module) -> int:
 
 
 def shaken(block: nn.Module) -> nn.Module:
-    """Return the block with statistics as after some training."""
+    """Return the block with batch statistics as after some training."""
     random = torch.Generator().manual_seed(0)
     for name, value in block.named_buffers():
         if name.endswith("running_mean"):
@@ -31,7 +31,7 @@ def normalized(x: Tensor, norm: nn.Module) -> Tensor:
 
 
 def place_scores(x: Tensor, layers: nn.Sequential) -> Tensor:
-    """The spatial side in float64, every convolution as a sum over its shifts."""
+    """The spatial branch in float64, every convolution as a sum over shifts."""
     for conv, norm in ((layers[0], layers[1]), (layers[3], layers[4]), (layers[6], layers[7])):
         weight, bias = conv.state_dict()["weight"], conv.state_dict()["bias"]
         reach = 0 if weight.shape[-1] == 1 else 4

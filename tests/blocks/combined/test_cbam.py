@@ -53,7 +53,7 @@ def authors_state(channels: int, hidden: int) -> dict[str, Tensor]:
 
 
 def as_published(x: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """The equations, in float64, place by place where pooling is concerned."""
+    """The equations in float64, with loops over positions."""
     named = {name: value.double() for name, value in state.items()}
 
     def mlp(pooled: Tensor) -> Tensor:

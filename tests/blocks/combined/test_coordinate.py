@@ -31,7 +31,7 @@ def trained(channels: int) -> CoordinateAttention:
 
 
 def hidden_of(block: CoordinateAttention, strip: torch.Tensor) -> list[float]:
-    """Return the hidden units of one row or column from its mean feature, one by one."""
+    """Return the hidden units of a row or column from its mean feature."""
     units: list[float] = []
     of = {name: value.tolist() for name, value in block.norm.state_dict().items()}
     layer = block.squeeze.state_dict()

@@ -23,7 +23,7 @@ def trained(channels: int, kernel: int) -> TripletAttention:
 
 
 def gated(gate: AxisPairGate, x: Tensor) -> Tensor:
-    """Return x under the gate of its last two axes, place by place; x is `b q y x`, any q."""
+    """Return x under the gate of its last two axes, with loops; x is `b q y x`, any q."""
     weight, kernel = gate.conv.weight[0], gate.conv.kernel_size[0]
     norm = gate.norm.state_dict()
     spread = (norm["running_var"] + gate.norm.eps).sqrt()

@@ -13,7 +13,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def once(block: CrissCrossAttention, x: Tensor) -> Tensor:
-    """Return one image after one round."""
+    """Return the output of a single iteration for a single image."""
     state = dict(block.named_parameters())
     wq, wk, wv = (state[f"{name}.weight"][:, :, 0, 0] for name in ("query", "key", "value"))
     height, width = x.shape[1:]

@@ -13,7 +13,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def among_places(block: DANet, x: Tensor) -> Tensor:
-    """Return what the position module adds to one image, before its gain."""
+    """Return the output of position attention for a single image, before its gain."""
     state = dict(block.named_parameters())
     wq, wk, wv = (state[f"{name}.weight"][:, :, 0, 0] for name in ("query", "key", "value"))
     flat = x.flatten(1)

@@ -22,7 +22,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def awake(kind: type[Block]) -> Block:
-    """Return a block that does something: what begins at zero is half open."""
+    """Return a block with nonzero output: parameters initialized with zero are set to 0.5."""
     block = kind(12).eval()
     with torch.no_grad():
         for parameter in block.parameters():

@@ -38,7 +38,7 @@ def test_without_a_signal_the_input_is_the_gating_signal() -> None:
 
 
 def test_strided_gate_is_computed_on_the_coarse_grid() -> None:
-    """As the authors' code has it, without what follows the gate there."""
+    """As in the authors' code, without the layers after the gate."""
     block, x, signal = (
         AttentionGate(6, signal_channels=5, stride=2).double(),
         numbers(2, 6, 8, 14),

@@ -10,7 +10,7 @@ from visattn.recording.recorder import record
 
 
 def posed(block: SpatialTransformer, *pose: float) -> SpatialTransformer:
-    """Return the block with the same view for all features."""
+    """Return the block with a constant theta."""
     with torch.no_grad():
         block.localization.fc2.bias.copy_(torch.tensor(pose))
     return block
@@ -81,7 +81,7 @@ def test_every_parameter_changes_within_two_steps() -> None:
 
 
 def spots(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return images of one spot, and where it is from -1 to 1, x before y."""
+    """Return images with a bright spot, and its position from -1 to 1, x before y."""
     random = torch.Generator().manual_seed(seed)
     places = 1.2 * torch.rand(count, 2, generator=random) - 0.6
     rows = torch.linspace(-1, 1, 17)[:, None]
@@ -91,7 +91,7 @@ def spots(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def test_learns_to_center_a_spot() -> None:
-    """It is shown only what the view should look like; theta follows the spot."""
+    """The loss compares only the output; theta follows the spot."""
     torch.manual_seed(0)
     block = SpatialTransformer(1, kernel_size=3, hidden_channels=8)
     optimizer = torch.optim.Adam(block.parameters(), lr=0.01)

@@ -20,7 +20,7 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> T
 
 
 def twins(*, bias: bool = True) -> tuple[MultiHeadAttention, nn.MultiheadAttention]:
-    """Return ours and torch's, of three widths and with the same weights."""
+    """Return visattn's and torch's modules with three widths and equal weights."""
     ours = MultiHeadAttention(12, num_heads=3, kdim=5, vdim=7, bias=bias).double()
     theirs = nn.MultiheadAttention(12, 3, kdim=5, vdim=7, bias=bias, batch_first=True).double()
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_matches_torch_multi_head_attention(mask: str | None, bias: bool) -> Non
 
 
 def test_matches_the_equation() -> None:
-    """Head by head, scaled by the width of a head; which here is not that of the whole over it."""
+    """Per head, scaled by the head width, which differs from the embedding width over heads."""
     attend = MultiHeadAttention(12, num_heads=3, head_dim=5).double()
     output, _ = attend(QUERY)
     heads = []

@@ -43,7 +43,7 @@ def made(window: tuple[int, int], shift: tuple[int, int], **options: Any) -> Win
 
 
 def table(biases: Tensor) -> Tensor:
-    """Return biases as timm lays them: by the offset of the query from its key."""
+    """Return biases in the layout of timm: indexed by the offset of query and key."""
     return biases.detach().flip(1, 2).flatten(1).T
 
 

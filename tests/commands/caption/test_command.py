@@ -25,7 +25,7 @@ Capsys = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A captioner that has learnt nothing: its words mean nothing, its maps lie as all maps do."""
+    """An untrained captioner."""
     torch.manual_seed(4)
     encoder = SmallEncoder((24, 40), channels=12, coord_scale=1.0)
     words = (*SPECIAL_TOKENS, "red", "green", "blue", "circle")
@@ -46,7 +46,7 @@ def draw(path: Path, size: tuple[int, int] = (31, 53), shade: int = 90) -> Path:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Three images of several shapes in a folder, and something that is none."""
+    """A folder with three images of different shapes and a file that is no image."""
     draw(tmp_path / "in" / "tall.png", (59, 29))
     draw(tmp_path / "in" / "wide.jpg", (23, 101))
     draw(tmp_path / "in" / "deeper" / "small.png", (13, 11), shade=200)

@@ -22,7 +22,7 @@ SAID = Caption(("dog",), (-0.5,), (0.5,), MAPS, -0.5, finished=True)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock whose hands are moved by hand, and by a second whenever an index is written."""
+    """A clock that is set by hand, and advances by a second when an index is written."""
     now, written = [100.0], image_index.atomic_write
 
     def write(path: Path, content: bytes) -> None:
@@ -84,7 +84,7 @@ def test_every_page_in_the_index_exists(tmp_path: Path) -> None:
 
 
 def test_two_commands_can_share_a_folder(tmp_path: Path) -> None:
-    """Both begin before the other has written anything; the index knows the photos of both."""
+    """Both start before the other has written; the index contains the photos of both."""
     with Gallery(tmp_path) as first, Gallery(tmp_path) as second:
         first.add("a", IMAGE, SAID)
         second.add("b", IMAGE, SAID)

@@ -16,7 +16,7 @@ Capsys = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models, and a run of each: what matters of what training would have left."""
+    """Models, and a run of each with its config and checkpoint."""
     folder = tmp_path_factory.mktemp("sandbox")
     fill(folder)
     for name in ("captioner", "eye"):

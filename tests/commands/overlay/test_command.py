@@ -52,7 +52,7 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three photos of several shapes in a folder."""
+    """Three photos of different shapes in a folder."""
     rng = np.random.default_rng(3)
     folder = tmp_path / "in"
     (folder / "deeper").mkdir(parents=True)

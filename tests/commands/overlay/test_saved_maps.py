@@ -31,7 +31,7 @@ def photo(tmp_path: Path) -> Path:
 
 
 def written(folder: Path, maps: Any) -> Path:
-    """Return a file of maps: an array as .npy, a dict as .json."""
+    """Write maps to a file: an array as .npy, a dict as .json."""
     if isinstance(maps, Path):
         return maps
     path = folder / ("maps.npy" if isinstance(maps, np.ndarray) else "maps.json")
@@ -44,7 +44,7 @@ def written(folder: Path, maps: Any) -> Path:
 
 @pytest.fixture
 def run(photo: Path, tmp_path: Path) -> Callable[..., list[Path]]:
-    """Run the command on the photo; return what it wrote, in order."""
+    """Run the command on the photo; return the written files in order."""
 
     def call(maps: Any, *options: str, out: str = "out") -> list[Path]:
         path = written(tmp_path, maps)

@@ -102,7 +102,7 @@ def test_captions_have_their_own_phrases(paths: CaptionPaths, photos: CaptionedP
 
 
 def test_boxes_follow_the_crop(paths: CaptionPaths) -> None:
-    """Of a photo of 80 x 64, a square network sees the middle 64; grass fills all its width."""
+    """The center crop of an 80 x 64 photo shows the middle 64 columns; grass fills its width."""
     entries = read_captions(paths.captions)
     photos = CaptionedPhotos(entries, paths.photos, ResizeSpec((64, 64), mode="crop"))
     (ball,) = CaptionDataset(photos, phrases=read_phrases(paths.phrases))[0].phrases[0]

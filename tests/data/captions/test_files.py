@@ -37,7 +37,7 @@ def test_unknown_split_error_lists_the_splits() -> None:
 
 
 def coco(folder: Path, split: str, numbers: range) -> str:
-    """Write a file of captions as COCO has them; return its path."""
+    """Write a COCO caption file; return its path."""
     images = [{"id": number, "file_name": f"{number:012d}.jpg"} for number in numbers]
     said = [{"id": 2 * n, "image_id": n, "caption": f"A dog in {split} ."} for n in numbers]
     path = folder / f"captions_{split}.json"

@@ -41,7 +41,7 @@ ANNOTATIONS = st.builds(
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., list[CaptionEntry]]:
-    """Read captions from a file that holds these."""
+    """Read captions from a file with this content."""
 
     def reading(content: str | bytes, form: CaptionFormat | None = None) -> list[CaptionEntry]:
         path = tmp_path / "captions.txt"

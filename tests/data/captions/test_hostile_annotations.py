@@ -56,7 +56,7 @@ def read(name: str, content: bytes, folder: Path) -> object:
 
 
 def refused(name: str, content: bytes, reason: str, folder: Path) -> None:
-    """Check that this is refused with the name of its file and the reason, all on one line."""
+    """Check that the content is refused with file name and reason on a single line."""
     file = "features.json" if name == "features" else KINDS[name].name
     with pytest.raises(ValueError, match=rf"(?s){re.escape(file)}.*{reason}") as caught:
         read(name, content, folder)
@@ -65,7 +65,7 @@ def refused(name: str, content: bytes, reason: str, folder: Path) -> None:
 
 
 def changed(document: Any, *where: str | int, to: Any) -> bytes:
-    """Return a document with one thing changed."""
+    """Return a document with one value replaced."""
     document = copy.deepcopy(document)
     inner = document
     for key in where[:-1]:
@@ -219,7 +219,7 @@ DOCUMENTS = {
 
 
 def places(document: Any) -> Iterator[tuple[str | int, ...]]:
-    """Yield where in a document something stands."""
+    """Yield the path of every value in a document."""
     inner = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in inner:
         yield (key,)

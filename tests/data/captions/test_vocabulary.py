@@ -78,7 +78,7 @@ def test_split_words_is_idempotent_after_joining(caption: str) -> None:
 
 @given(parts=st.lists(TRICKY, max_size=5))
 def test_words_never_span_a_space(parts: list[str]) -> None:
-    """Phrases are counted between blanks, and carried over to words part by part."""
+    """Phrases are counted between spaces and mapped to tokens part by part."""
     pieces = " ".join(parts).split()
     assert split_words(" ".join(parts)) == [w for piece in pieces for w in split_words(piece)]
 
@@ -146,7 +146,7 @@ def test_limits_without_remaining_words_are_refused(limits: dict[str, int], reas
 
 
 def test_hash_is_stable() -> None:
-    """Weights that were saved with it must still find it."""
+    """Saved weights refer to the hash."""
     assert Vocabulary((*SPECIAL_TOKENS, "a", "red", "ring")).hash == "809b92624388cb56"
 
 

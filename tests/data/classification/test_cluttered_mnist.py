@@ -34,7 +34,7 @@ def canvas_dataset(
 
 
 def alike(counts: Tensor) -> bool:
-    """Whether counts may be those of equally likely cells: chi-square with p above 0.001."""
+    """Whether counts agree with equally likely cells: chi-square with p above 0.001."""
     freedom = counts.numel() - 1
     expected = counts.sum() / counts.numel()
     result = float(((counts - expected) ** 2 / expected).sum())
@@ -43,12 +43,12 @@ def alike(counts: Tensor) -> bool:
 
 
 def counted(places: Tensor, spans: tuple[int, int]) -> Tensor:
-    """How often each of the places of a grid was taken."""
+    """Count how often each cell of a grid occurs."""
     return torch.bincount(places[:, 0] * spans[1] + places[:, 1], minlength=spans[0] * spans[1])
 
 
 def by_hand(data: ClutteredMNIST, number: int) -> np.ndarray:
-    """One canvas, pixel by pixel, in float64."""
+    """A canvas computed pixel by pixel in float64."""
     own = number % len(data)
     height, width = data.spec.size
     side, placed = data.spec.distractor_size, data.placements([number])

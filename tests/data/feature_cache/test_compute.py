@@ -76,7 +76,7 @@ def test_interrupted_run_resumes(
 
 @pytest.fixture
 def batch_dependent_encoder(encoder: TimmEncoder, monkeypatch: pytest.MonkeyPatch) -> TimmEncoder:
-    """An encoder whose results depend on the batch size in the last digits, as fast kernels do."""
+    """An encoder whose last digits depend on the batch size, like those of fast kernels."""
     grids = encoder.stage_features
 
     def depends_on_batch(images: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -174,7 +174,7 @@ def test_killed_process_leaves_complete_records_and_no_lock(
 
 @contextmanager
 def longest_file(length: int) -> Iterator[None]:
-    """Let the system refuse to make any file longer than this."""
+    """Limit the size of files that the process may write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (length, hard))
     try:

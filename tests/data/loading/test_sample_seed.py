@@ -10,7 +10,7 @@ WORD = 2**64
 
 
 def split_mix(state: int, count: int) -> list[int]:
-    """SplitMix64 in whole numbers: the next outputs of a generator with this state."""
+    """SplitMix64 with Python integers: the next outputs of a generator in this state."""
     values: list[int] = []
     for _ in range(count):
         state = (state + 0x9E3779B97F4A7C15) % WORD
@@ -22,7 +22,7 @@ def split_mix(state: int, count: int) -> list[int]:
 
 
 def stirred(value: int) -> int:
-    """The same mixing without a step before it."""
+    """The SplitMix64 finalizer without a step of the state."""
     return split_mix((value - 0x9E3779B97F4A7C15) % WORD, 1)[0]
 
 

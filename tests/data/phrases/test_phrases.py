@@ -180,7 +180,7 @@ def test_cropped_boxes_match_cropped_pixels(
     top: int,
     flip: bool,
 ) -> None:
-    """The image is 60 x 120 small squares; the network sees a window of 30 x 40 of them."""
+    """The image is a 60 x 120 grid of squares; the crop shows 30 x 40 of them."""
     boxes = [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
     mask = torch.zeros(60, 120, dtype=torch.bool)
     for x0, y0, x1, y1 in boxes:

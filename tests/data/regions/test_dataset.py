@@ -18,7 +18,7 @@ SQUARE = [[1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0]]
 
 
 def written(folder: Path, **changes: Any) -> Path:
-    """A set of two images and one without objects, as COCO lays it out."""
+    """Write a COCO annotation file with two images with objects and one without."""
     (folder / "annotations").mkdir(parents=True)
     (folder / "some2031").mkdir()
     for name in ("b.png", "a.png", "c.png"):

@@ -15,7 +15,7 @@ SIZE = (11, 13)
 
 
 def inside(polygon: list[float], y: float, x: float) -> bool:
-    """Even-odd by a ray to the left."""
+    """Even-odd rule with a ray to the left."""
     corners = list(zip(polygon[::2], polygon[1::2], strict=True))
     count = 0
     for (x0, y0), (x1, y1) in zip(corners, [*corners[1:], corners[0]], strict=True):
@@ -50,7 +50,7 @@ def test_polygon_needs_three_corners(wrong: list[float]) -> None:
 
 
 def packed(lengths: list[int]) -> str:
-    """COCO's text of run lengths, as its C code writes it."""
+    """Return run lengths in COCO's compressed text format."""
     text = ""
     for index, length in enumerate(lengths):
         value = length - lengths[index - 2] if index > 2 else length

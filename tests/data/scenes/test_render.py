@@ -20,7 +20,7 @@ def thing(
 
 
 def inside(mask: np.ndarray) -> np.ndarray:
-    """The pixels of a mask that are not at its edge."""
+    """The pixels of a mask without its edge."""
     kept = mask.copy()
     for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
         kept &= np.roll(mask, step, axis)

@@ -92,7 +92,7 @@ def test_open_tars_are_limited_and_closed(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def _haste() -> Iterator[None]:
-    """Let threads take turns at almost every step."""
+    """Make threads switch after almost every step."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -195,7 +195,7 @@ def test_missing_or_truncated_tars_are_refused_at_once(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_index_with_wrong_offsets_is_detected(folder: Path, name: str, value: int) -> None:
-    """Even one that was made up with its hash: the tar's own header must agree."""
+    """Even with a valid hash: the header in the tar must match."""
     path = folder / "validation.index.npy"
     rows = np.load(path)
     rows[1][name] = value
@@ -225,7 +225,7 @@ def test_damaged_image_is_named_by_tar_and_key(folder: Path) -> None:
 
 
 def test_opening_a_million_samples_is_fast(tmp_path: Path) -> None:
-    """Seconds and megabytes are measured by tools/benchmark.py data; here, what is not done."""
+    """Time and memory are measured by tools/benchmark.py data; here, the avoided work."""
     count, tars = 1_000_000, 100
     rows = np.zeros(count, ROW)
     rows["shard"] = np.arange(count) // (count // tars)

@@ -77,7 +77,7 @@ def test_faults_name_tars_and_keys_and_are_counted(tmp_path: Path) -> None:
 
 
 def test_members_that_contradict_the_index_are_detected(noise: Path, tmp_path: Path) -> None:
-    """A tar with other samples than the index knows, although all hashes agree."""
+    """A tar with other samples than the index, although all hashes match."""
     folder = tmp_path / "two"
     write_shards(folder, noise_plan((5, 2)), per_shard=3)
     tar = folder / "train-000001.tar"

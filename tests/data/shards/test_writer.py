@@ -42,7 +42,7 @@ def killed(work: Callable[[], object]) -> None:
 
 
 def killing(count: int) -> Callable[..., None]:
-    """Return what kills its process when it is called for the last time of so many."""
+    """Return a callback that kills its process in the given call."""
     left = count
 
     def call(*_: object) -> None:

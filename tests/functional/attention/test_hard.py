@@ -50,7 +50,7 @@ def test_sampling_frequencies_match_the_weights() -> None:
 
 
 def test_expected_gradient_is_that_of_soft_attention() -> None:
-    """REINFORCE: rewards times slopes of log-probabilities have the slope of the mean reward."""
+    """REINFORCE: the expected reward-weighted score function is the gradient of the mean."""
     scores = torch.tensor([0.3, -0.5, 0.9, 0.0], requires_grad=True)
     rewards = torch.tensor([1.0, 2.0, -1.0, 0.5])
     (exact,) = torch.autograd.grad(scores.softmax(-1) @ rewards, scores)

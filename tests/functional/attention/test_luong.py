@@ -23,7 +23,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def looped(scores: Tensor, center: float, radius: float, length: int) -> dict[int, float]:
-    """Luong's weights in the window around a center, without their fading."""
+    """Luong's weights in the window around a center, without the Gaussian factor."""
     window = [s for s in range(length) if center - radius <= s <= center + radius]
     fits = {s: math.exp(float(scores[s])) for s in window}
     return {s: fit / sum(fits.values()) for s, fit in fits.items()}

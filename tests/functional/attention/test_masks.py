@@ -65,7 +65,7 @@ def test_position_masks_match_loops() -> None:
 
 @given(places=st.integers(1, 19), size=st.integers(1, 7))
 def test_two_factorized_steps_reach_all_previous_positions(places: int, size: int) -> None:
-    """What a factorised attention must keep, by section 4.2 of its paper."""
+    """Section 4.2 of the Sparse Transformer paper."""
     past = causal_mask(places, alignment="upper_left")
     for mask in (strided_mask(places, stride=size), fixed_mask(places, block_size=size)):
         assert torch.equal(mask.float() @ mask.float() > 0, past)
@@ -98,7 +98,7 @@ def test_length_mask_combines_with_position_mask() -> None:
 
 
 def test_key_padding_mask_has_the_inverse_of_the_torch_convention() -> None:
-    """One uneven padding, in the convention of torch and in that of visattn."""
+    """The same padding in the convention of torch and in that of visattn."""
     random = torch.Generator().manual_seed(0)
     query, keys = (torch.randn(2, n, 6, generator=random, dtype=torch.float64) for n in (3, 5))
     padding = torch.tensor([[False, True, False, False, True], [False, False, False, True, True]])

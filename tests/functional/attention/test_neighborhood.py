@@ -21,7 +21,7 @@ def parts(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def around(place: int, size: int, kernel: int) -> list[int]:
-    """Return the kernel places nearest to one, which at an edge lie on one side of it."""
+    """Return the kernel positions nearest to a position; at a border they lie on one side of it."""
     first = place - kernel // 2
     while first < 0:
         first += 1

@@ -20,7 +20,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 def seen_places(
     buckets: Tensor, chunk: int, allowed: list[bool], *, causal: bool
 ) -> list[set[int]]:
-    """Return what each place sees: those of its bucket in its chunk and the one before."""
+    """Return the keys of each query: those of its bucket in its chunk and the previous one."""
     count = buckets.shape[-1]
     attended: list[set[int]] = [set() for _ in range(count)]
     for row in buckets.tolist():

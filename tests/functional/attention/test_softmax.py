@@ -24,7 +24,7 @@ def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tens
 
 
 def some_mask(*shape: int, seed: int = 0) -> Tensor:
-    """Return an uneven mask, whose second query may attend to nothing."""
+    """Return a random mask whose second query is fully masked."""
     mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < 0.4
     mask[..., 0, 0] = True
     mask[..., 1, :] = False
@@ -32,7 +32,7 @@ def some_mask(*shape: int, seed: int = 0) -> Tensor:
 
 
 def looped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention of one head, one number after the other; nothing is seen where nothing may be."""
+    """Attention of a single head with loops; fully masked rows are zero."""
     weights = torch.zeros(len(query), len(keys), dtype=torch.float64)
     for n, wanted in enumerate(query):
         allowed = [m for m in range(len(keys)) if mask[n, m]]
@@ -187,7 +187,7 @@ def test_bias_is_added_to_the_scaled_scores(
 
 
 class Kernels(TorchDispatchMode):
-    """Write down which kernels run."""
+    """Records the kernels that run."""
 
     def __init__(self) -> None:
         super().__init__()

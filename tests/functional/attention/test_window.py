@@ -132,7 +132,7 @@ def test_window_sizes_must_be_positive() -> None:
 
 
 def filled_line(size: int, window: int, shift: int) -> tuple[list[list[int]], list[list[bool]]]:
-    """A line turned, then filled up, then cut; and which of its slots are the last ones."""
+    """A line that is shifted, padded and split into windows, and which slots are wrapped."""
     turned = [*range(shift % size, size), *range(shift % size)]
     turned += [-1] * (-size % window)
     last = [slot >= len(turned) - shift for slot in range(len(turned))]

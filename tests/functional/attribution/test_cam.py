@@ -18,7 +18,7 @@ def drawn(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def by_equation(weigh: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the map whose channels `weigh` weighs, from a channel and its gradient."""
+    """Return the map with weights `weigh(activations, gradients)` per channel."""
     activations, gradients = drawn()
     heatmap = torch.zeros(B, Y, X, dtype=torch.float64)
     for b in range(B):
@@ -28,7 +28,7 @@ def by_equation(weigh: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
 
 
 def equation_19(channel: Tensor, gradient: Tensor) -> Tensor:
-    """Return the weight as printed: alpha = g² / (2 g² + sum(A) g³), and 0 where g is."""
+    """Return the weight as published: alpha = g² / (2 g² + sum(A) g³), and 0 where g is."""
     weight = torch.zeros((), dtype=torch.float64)
     for g in gradient.flatten():
         if g != 0:

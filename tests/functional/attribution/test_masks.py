@@ -64,7 +64,7 @@ def test_rise_masks_are_crops_of_upsampled_grids() -> None:
 
 
 def between(grid: torch.Tensor, down: float, across: float) -> float:
-    """Return the value of a grid between its cells."""
+    """Return a bilinearly interpolated value of a grid."""
     last = len(grid) - 1
     down, across = min(max(down, 0), last), min(max(across, 0), last)
     y, x = min(int(down), last - 1), min(int(across), last - 1)

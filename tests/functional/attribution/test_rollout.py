@@ -27,7 +27,7 @@ def random_layers(count: int, seed: int = 0, heads: int | None = None) -> list[T
 
 
 def plain_rollout(layers: list[Tensor], residual: float) -> Tensor:
-    """Return the whole product, written with matrices as the paper has it."""
+    """Return the full matrix product of the paper."""
     products = []
     for image in range(B):
         product = torch.eye(N, dtype=torch.float64)

@@ -31,7 +31,7 @@ class Glance(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """Which image, and a number that depends on every word read so far and their order."""
+    """The image index, and a number that depends on all previous tokens and their order."""
 
     image: Tensor
     memory: Tensor
@@ -44,7 +44,7 @@ class Memory:
 
 
 class Toy:
-    """A model with random tables, other ones for each image; counts the rows it computes."""
+    """A model with random tables per image; counts the rows that it computes."""
 
     def __init__(self, images: int, words: int, *, seed: int = 0, sharp: float = 2.0) -> None:
         random = torch.Generator().manual_seed(seed)
@@ -73,7 +73,7 @@ class Toy:
         return logits, replace(state, memory=memory), attention_step
 
     def read(self, image: int, words: Sequence[int]) -> tuple[Tensor, Tensor, Glance]:
-        """Teacher forcing: log-probabilities and looks of a caption, its stop word included.
+        """Teacher forcing: log-probabilities and attention steps of a caption with its stop token.
 
         In the middle: log-probabilities of every word that might have stood in its place.
         """
@@ -117,7 +117,7 @@ def found_by(
 
 
 def captions(result: BeamSearchOutput[Glance], image: int) -> list[tuple[int, ...]]:
-    """The words of each caption that was found."""
+    """The tokens of each returned caption."""
     lengths = result.lengths[image].tolist()
     return [
         tuple(row[:length].tolist())
@@ -128,7 +128,7 @@ def captions(result: BeamSearchOutput[Glance], image: int) -> list[tuple[int, ..
 def enumerated(
     toy: Toy, image: int, constraints: DecodingConstraints
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """Every caption that the rules allow with its score, best first."""
+    """Every caption that the constraints allow with its score, best first."""
     said = [
         word for word in range(toy.words) if word != STOP and word not in constraints.banned_tokens
     ]
@@ -227,7 +227,7 @@ def test_narrow_beam_matches_a_plain_implementation(
 
 
 def greedy(toy: Toy, image: int, constraints: DecodingConstraints) -> tuple[tuple[int, ...], bool]:
-    """The most likely word, again and again; and whether the caption came to its end."""
+    """The greedy caption, and whether it is finished."""
     state, words, last = toy.state([image]), [], START
     while True:
         logits, state, _ = toy(state, torch.tensor([[last]]))
@@ -384,7 +384,7 @@ class Still:
 
 
 def scripted_step(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple], list[int]]:
-    """A model whose words do not depend on words before; step t has the t-th row, then the last."""
+    """A model that ignores its tokens; step t has the t-th row, later steps the last."""
     calls: list[int] = []
 
     def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:

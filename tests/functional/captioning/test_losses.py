@@ -119,7 +119,7 @@ def test_loss_gradients() -> None:
 
 
 def even_targets(words: int, places: int) -> Tensor:
-    """Return targets that are even over some of the places, as boxes make them."""
+    """Return targets that are uniform over a random part of the positions, as for boxes."""
     random = torch.Generator().manual_seed(words)
     inside = torch.rand(words, places, generator=random, dtype=torch.float64) > 0.7
     inside[:, 1] = True

@@ -42,7 +42,7 @@ def test_sampling_frequencies_match_the_model() -> None:
 
 
 def test_fixed_uniform_numbers_determine_the_tokens() -> None:
-    """Word 1 has the first share of [0, 1), then word 2, then the word that stops."""
+    """Token 1 has the first part of [0, 1), then token 2, then the stop token."""
     first, second = LOGITS[1:].softmax(0).cumsum(0)[:2].tolist()
     edges = [[0.0, first - 1e-4, first + 1e-4], [second - 1e-4, second + 1e-4, 1 - 1e-15]]
     luck = torch.tensor(edges, dtype=torch.float64)
@@ -82,7 +82,7 @@ def test_caption_ends_at_its_stop_token() -> None:
 
 @dataclass
 class Count:
-    """Counts the words of each caption and which ones they were."""
+    """Counts the tokens of each caption by value."""
 
     said: Tensor
 
@@ -94,7 +94,7 @@ class Count:
 
 
 def test_each_caption_continues_from_its_own_tokens() -> None:
-    """A model that says once more what it said before, so the first word decides all."""
+    """The model repeats the previous token, so the first token decides."""
 
     def echo(state: Count, token: Tensor) -> tuple[Tensor, Count, tuple[Tensor, ...]]:
         logits = torch.full((*token.shape, 4), -30.0)

@@ -18,7 +18,7 @@ SIZE = (5, 7)
 
 
 def drawn(seed: int, count: int = 3) -> tuple[Tensor, Tensor]:
-    """Maps with holes that were not seen, and masks."""
+    """Random maps with NaN cells, and masks."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(count, *SIZE, generator=generator, dtype=torch.float64)
     values[torch.rand(count, *SIZE, generator=generator) < 0.2] = torch.nan

@@ -15,7 +15,7 @@ SIDE = {0: 1 / 12, 1: 1 / 6}  # of a neighbor, by how many axes it shares
 
 
 def solved(image: Tensor, known: Tensor) -> Tensor:
-    """The dense system of one channel, row by row."""
+    """The dense linear system of a channel, row by row."""
     height, width = image.shape
     holes = [(y, x) for y in range(height) for x in range(width) if not known[y, x]]
     system = torch.zeros(len(holes), len(holes), dtype=torch.float64)

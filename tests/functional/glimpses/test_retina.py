@@ -26,7 +26,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 def plain(image: Tensor, place: list[float], glimpse: int, scales: int, around: float) -> Tensor:
-    """One glimpse at one place, a pixel at a time."""
+    """A glimpse at a location, with loops over pixels."""
     channels, height, width = image.shape
     patches = torch.empty(scales, channels, glimpse, glimpse, dtype=torch.float64)
     for scale in range(scales):
@@ -63,7 +63,7 @@ def test_glimpse_is_an_average_pooled_crop(
 
 @pytest.mark.parametrize("glimpse", [2, 3])
 def test_glimpses_match_a_loop_at_every_location(glimpse: int) -> None:
-    """Places so close together that no whole number of pixels is left out."""
+    """Locations are dense enough to cover every integer offset."""
     size = (3, 5)
     image = noise(1, 1, *size)
     grid = [[x / 5, y / 5] for x in range(-5, 6) for y in range(-5, 6)]
@@ -116,14 +116,14 @@ def test_x_is_along_the_width_and_y_along_the_height() -> None:
 
 @pytest.mark.parametrize(("place", "left"), [(-1, -2), (0, 2), (1, 7)])
 def test_odd_window_is_centered(place: float, left: int) -> None:
-    """At the middle of a pixel it lies around it; between two it takes the right one."""
+    """On a pixel center it is centered; on a border it uses the pixel to the right."""
     (box,) = glimpse_boxes(torch.tensor([place, 0.0]), (9, 9), glimpse_size=5, num_scales=1)
     assert box[:2].tolist() == [left, 2]
 
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_constant_image_with_equal_padding_stays_constant(see: See) -> None:
-    """Normalized black around a normalized black image leaves no frame."""
+    """Normalized black padding around a normalized black image shows no border."""
     levels = torch.tensor([-0.424, 0.7, 2.1])
     images = levels.view(1, 3, 1, 1).expand(1, 3, 7, 5).contiguous()
     pyramid = glimpse_pyramid(images, num_scales=3, pad_value=levels)
@@ -134,7 +134,7 @@ def test_constant_image_with_equal_padding_stays_constant(see: See) -> None:
 
 @pytest.mark.parametrize(("glimpse", "half"), [(2, 0.0), (4, 0.0), (3, 0.5)])
 def test_sampling_equals_cropping_at_integer_offsets(glimpse: int, half: float) -> None:
-    """For odd windows those are the middles of pixels, and only the sharpest window is odd."""
+    """For odd windows these are pixel centers, and only the finest window is odd."""
     size = (6, 9)
     scales = 1 if glimpse % 2 else 3
     middles = [[x + half, y + half] for x in range(9) for y in range(6)]
@@ -147,7 +147,7 @@ def test_sampling_equals_cropping_at_integer_offsets(glimpse: int, half: float) 
 
 
 def test_sampling_reads_a_linear_ramp_exactly() -> None:
-    """An image of x · y shows in each cell that of its middle, between pixels too."""
+    """For the image x · y each cell has the value at its center, also between pixels."""
     height, width = 40, 44
     y, x = (torch.arange(side, dtype=torch.float64) + 0.5 for side in (height, width))
     pyramid = glimpse_pyramid((y[:, None] * x).view(1, 1, height, width), num_scales=2)
@@ -229,7 +229,7 @@ def test_glimpse_size_must_be_positive(see: See) -> None:
 
 @pytest.mark.parametrize("see", [crop_glimpses, sample_glimpses])
 def test_far_outside_is_padding(see: See) -> None:
-    """A place may be beyond the edge by any distance: no cell of another image is shown."""
+    """At any distance outside, no pixel of another image is shown."""
     pyramid = glimpse_pyramid(noise(3, 2, 5, 7), num_scales=2, pad_value=0.4)
     far = torch.tensor([[-9.0, 0.0], [0.3, 7.5], [1e6, -1e6]], dtype=torch.float64)
     torch.testing.assert_close(

@@ -49,7 +49,7 @@ def test_resampling_to_the_same_grid_is_the_identity(rule: ResampleRule) -> None
 
 
 def between(line: list[float], at: float) -> float:
-    """Cubic convolution with a = -3/4 of a line whose ends go on, at a place between its cells."""
+    """Cubic convolution with a = -3/4 of a line with replicated ends, at a fractional position."""
 
     def kernel(t: float) -> float:
         t = abs(t)

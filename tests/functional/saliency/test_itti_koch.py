@@ -29,7 +29,7 @@ Plane = np.ndarray
 
 
 def regridded(plane: Plane, size: tuple[int, int]) -> Plane:
-    """Return the plane on another grid, one axis after the other."""
+    """Return the plane resampled to another grid, one axis after the other."""
     for axis, count in enumerate(size):
         side = plane.shape[axis]
         step = side / count
@@ -57,7 +57,7 @@ def striped(plane: Plane, angle: float) -> Plane:
 
 
 def promoted(plane: Plane) -> Plane:
-    """Return N(plane); tops that touch are one."""
+    """Return N(plane), where a plateau is a single maximum."""
     if plane.max() <= 1e-4:
         return np.zeros_like(plane)
     plane = plane / plane.max()
@@ -255,7 +255,7 @@ def plane_of(*rows: list[float]) -> Tensor:
 
 
 def held_down(maps: Tensor) -> float:
-    """Return what the largest value became."""
+    """Return the largest value after the peak normalization."""
     return float(normalize_peaks(maps).max())
 
 
@@ -354,7 +354,7 @@ def test_small_images_use_finer_levels(size: tuple[int, int], grid: tuple[int, i
 
 @pytest.mark.parametrize("channel", range(3))
 def test_each_conspicuity_map_responds_to_its_feature(channel: int) -> None:
-    """Equal bars in five rows of five; one is brighter, or of another hue, or lies across."""
+    """A 5 x 5 grid of equal bars; one differs in brightness, hue or orientation."""
     image = torch.full((1, 3, 160, 160), 0.2)
     for y in range(16, 160, 32):
         for x in range(16, 160, 32):

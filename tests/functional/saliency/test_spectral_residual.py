@@ -11,7 +11,7 @@ from visattn.functional.saliency.spectral_residual import spectral_residual
 
 
 def plain(image: np.ndarray, blur: float) -> np.ndarray:
-    """Return the paper's equations 3 to 6 for a gray image at its own size."""
+    """Return equations 3 to 6 of the paper for a gray image at its own size."""
     spectrum = np.fft.fft2(image)
     logs, phases = np.log(np.abs(spectrum)), np.angle(spectrum)
     rows, columns = image.shape

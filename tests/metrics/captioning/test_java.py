@@ -18,7 +18,7 @@ Score = Callable[[Mapping[str, list[str]], Mapping[str, list[str]]], Any]
 
 @pytest.fixture
 def plays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, Score], Path]:
-    """Let a function stand for a score of pycocoevalcap; return the folder of its module."""
+    """Replace a score of pycocoevalcap by a function; return the folder of its module."""
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
 
     def play(name: str, score: Score) -> Path:

@@ -70,7 +70,7 @@ def test_windows_and_differing_query_grids() -> None:
 
 
 class Looking(nn.Module):
-    """Attention of a class token and four patches, by the brightness of the image."""
+    """Attention of a class token and four patches that depends on the brightness of the image."""
 
     def __init__(self) -> None:
         super().__init__()

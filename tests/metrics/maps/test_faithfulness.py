@@ -24,7 +24,7 @@ def linear(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def test_insertion_and_deletion_of_a_linear_model_have_a_closed_form() -> None:
-    """A pixel with turn r leaves between r/n and (r+1)/n: it stays for (r + 1/2)/n of the way."""
+    """The pixel of rank r is removed between r/n and (r+1)/n: it stays for (r + 1/2)/n."""
     weights, images = linear()
     ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
     plan = PerturbationSchedule(steps=PIXELS)
@@ -75,7 +75,7 @@ def test_coarse_maps_are_upsampled_and_ties_are_random() -> None:
 
 
 def test_road_ranks_the_decisive_pixel_first() -> None:
-    """The answer is one bright pixel on an even image: made up, it is gone."""
+    """The score is a single bright pixel of a constant image; imputation removes it."""
     images = torch.zeros(2, 3, *SIZE)
     images[:, :, 2, 3] = 1.0
     right, wrong = torch.zeros(2, *SIZE), torch.zeros(2, *SIZE)

@@ -27,7 +27,7 @@ def ordered(corners: list[tuple[int, int, int, int]]) -> Tensor:
 
 
 def filled(boxes: Tensor) -> Tensor:
-    """Return a mask of 60 x 60 small squares, True inside at least one box."""
+    """Return a mask of 60 x 60 squares, True inside at least one box."""
     mask = torch.zeros(60, 60, dtype=torch.bool)
     for left, top, right, bottom in (boxes * 60).round().long().tolist():
         mask[top:bottom, left:right] = True
@@ -116,7 +116,7 @@ def test_target_is_uniform_inside_the_boxes(
 
 
 def by_the_papers_steps(weights: Tensor, boxes: Tensor) -> tuple[list[float], float]:
-    """Return what `paper_correctness` should, enlarging every map and filling every box."""
+    """Return the value of `paper_correctness` by upsampling maps and filling boxes."""
     mask = torch.zeros(224, 224, dtype=torch.float64)
     for box in boxes.tolist():
         x0, y0, x1, y1 = (min(max(round(end * 224), 1), 224) for end in box)

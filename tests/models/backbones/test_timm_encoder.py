@@ -109,7 +109,7 @@ def test_several_stages_equal_each_stage_alone(
 
 
 def calls_of(encoder: TimmEncoder, *parts: str) -> list[str]:
-    """Return which of these parts of the backbone run, in order, for an image."""
+    """Return which of these modules of the backbone run, in order, for an image."""
     ran: list[str] = []
     for part in parts:
         encoder.backbone.get_submodule(part).register_forward_hook(
@@ -138,7 +138,7 @@ def test_mobilenet_stages_match_the_paper() -> None:
 def test_differing_final_features_beside_stages_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As timm's Hiera: with its first stage selected too, later layers are skipped."""
+    """Like timm's Hiera: with its first stage selected too, later layers are skipped."""
     kind: Any = type(timm.create_model(RESNET))
     original = kind.forward_intermediates
 
@@ -193,7 +193,7 @@ def test_frozen_parameters_never_receive_gradients(
 
 
 def test_feature_grid_has_the_orientation_of_the_image() -> None:
-    """A bright spot low on the left shows in the features low on the left, tokens or not."""
+    """A bright spot at the bottom left appears in the features at the bottom left."""
     for name in (RESNET, VIT, NHWC):
         encoder = TimmEncoder(name, img_size=(160, 96)).eval()
         dark = torch.zeros(1, 3, 160, 96, dtype=torch.uint8)
@@ -310,7 +310,7 @@ def test_mean_and_std_default_to_those_of_the_backbone() -> None:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A file as timm writes it: with the classifier."""
+    """A file in timm's format, with the classifier."""
     model = timm.create_model(RESNET)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -36,7 +36,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Captions of 5, 3, 3 and 1 words, filled up with pad."""
+    """Captions of 5, 3, 3 and 1 words, padded."""
     random = torch.Generator().manual_seed(seed)
     captions = torch.randint(4, 13, (4, 5), generator=random)
     captions[:, 0] = START
@@ -45,7 +45,7 @@ def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def projected(model: ShowAttendTell, place: Tensor) -> Tensor:
-    """A linear map, layer norm with its gain and shift, and ReLU, for one place."""
+    """Linear layer, layer norm and ReLU at a single position."""
     net: Any = model.decoder.feature_proj
     x = net[1].weight @ place + net[1].bias
     x = (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
@@ -55,7 +55,7 @@ def projected(model: ShowAttendTell, place: Tensor) -> Tensor:
 def naive(
     model: ShowAttendTell, features: Tensor, words: list[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Equations 1 to 7 and 13 for one caption: scores, attention and gate per word."""
+    """Equations 1 to 7 and 13 for a caption: scores, attention and gate per word."""
     a = torch.stack([features[:, y, x] for y in range(GRID[0]) for x in range(GRID[1])])
     if model.feature_proj_dim:
         a = torch.stack([projected(model, place) for place in a])

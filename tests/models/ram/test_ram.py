@@ -142,7 +142,7 @@ def test_plain_rnn_matches_the_paper_and_starts_as_identity() -> None:
 
 
 def fed(made: RecurrentAttentionModel, call: Any) -> tuple[GlimpseRollout, Tensor, Tensor]:
-    """What `call` gives, and all glimpses and places that reached the network: [r t ...]."""
+    """The result of `call`, and all glimpses and locations that the network received: [r t ...]."""
     kept: list[tuple[Tensor, Tensor]] = []
     hook = made.glimpse_net.register_forward_pre_hook(lambda _, inputs: kept.append(inputs))
     rollouts = call()

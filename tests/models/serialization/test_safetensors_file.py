@@ -78,7 +78,7 @@ def test_flipped_bit_is_detected(
 
 
 class Trap:
-    """What a pickle of it does when it is loaded: leave a mark."""
+    """Creates a file when its pickle is loaded."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark

@@ -23,7 +23,7 @@ from visattn.models.serialization.torch_archives import read_archive
 
 
 class Net(nn.Module):
-    """A model whose names are its own."""
+    """A model with its own parameter names."""
 
     def __init__(self) -> None:
         super().__init__()

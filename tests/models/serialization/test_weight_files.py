@@ -74,7 +74,7 @@ def test_header_beyond_the_file_size_is_refused(
 
 
 def test_mismatching_shapes_are_refused_before_reading(tmp_path: Path) -> None:
-    """The file is as long as it says, but almost all of it takes no room on the disk."""
+    """The file has its full length but is sparse on the disk."""
     count = 10**9
     file = written(tmp_path / "sparse.safetensors", promised(count, end=4 * count))
     with file.open("ab") as opened:

@@ -33,7 +33,7 @@ def noise(*shape: int) -> Tensor:
 
 
 def shaken(model: Any) -> Any:
-    """Return a model in which no weight is left at a value that hides it."""
+    """Return a model with random values in all parameters, also constant ones."""
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():

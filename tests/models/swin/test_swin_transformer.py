@@ -39,7 +39,7 @@ def noise(*shape: int) -> Tensor:
 
 
 def multiplications(model: SwinTransformer) -> int:
-    """By arithmetic, on grids that windows tile."""
+    """Multiply-accumulates by arithmetic, on grids that windows tile."""
     cells, width = model.grid_size[0] * model.grid_size[1], model.embed_dim
     total = cells * width * len(model.mean) * model.patch_size[0] * model.patch_size[1]
     for number, depth in enumerate(model.depths):

@@ -33,7 +33,7 @@ def frames(moving: bytes) -> list[np.ndarray]:
 
 
 def blocks(frame: np.ndarray) -> np.ndarray:
-    """Return means over squares: between 250 colors one sees the colors that are mixed."""
+    """Return means over squares, where dithered colors are averaged."""
     return frame.reshape(len(frame) // 10, 10, -1, 10, 3).mean((1, 3))
 
 
@@ -51,7 +51,7 @@ def test_frames_are_the_photo_each_word_and_all_words() -> None:
 
 
 def marked(frame: np.ndarray, height: int) -> np.ndarray:
-    """Return the columns of what stands on dark ground below the photo."""
+    """Return the columns of text on dark background below the photo."""
     dark = np.abs(frame[height:].astype(int) - TEXT).max(2) < 30
     return np.flatnonzero(dark.sum(0) > 20)
 
@@ -76,7 +76,7 @@ def test_frame_durations() -> None:
 
 
 def own_palettes(moving: bytes) -> list[bool]:
-    """Return for each frame of a GIF whether it brings a palette of its own."""
+    """Return for each frame of a GIF whether it has its own palette."""
     at, actual = 13 + 3 * 2 ** (1 + moving[10] % 8) * (moving[10] >> 7), []
     while moving[at] != 0x3B:
         if moving[at] == 0x2C:

@@ -26,7 +26,7 @@ def image(y: int, x: int) -> np.ndarray:
 def tile(
     panel: np.ndarray, index: int, size: tuple[int, int], count: int, lines: int = 1
 ) -> np.ndarray:
-    """Return what stands in a cell of a panel, the image's being the first; no gates."""
+    """Return a tile of a panel without gates; the image is the first."""
     grid = compute_tile_grid(size, count + 1, panel.shape[1])
     row, column = divmod(index, grid.columns)
     top = MARGIN + lines * 36 + 10 + row * (grid.tile_size[0] + 38 + 22)

@@ -57,7 +57,7 @@ def opened(browser: Any, path: Path, **window: Any) -> None:
 
 
 def shown(browser: Any) -> str:
-    """Return a name for what is drawn; none where the photo is alone."""
+    """Return a name of the drawn map; empty if only the photo is shown."""
     if browser.value("document.getElementById('overlay').hidden"):
         return "photo"
     pixels = browser.value("document.getElementById('overlay').toDataURL()")

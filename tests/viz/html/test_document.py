@@ -18,7 +18,7 @@ from visattn.viz.html.document import escape_text, file_url, image_data_url, ren
 
 
 class Reader(HTMLParser):
-    """What a browser finds in a page: its tags, and the texts that each of them holds."""
+    """Tags of a page, and the texts that they contain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def test_image_keeps_its_aspect_ratio_and_is_never_enlarged(
 
 
 def test_color_noise_is_encoded() -> None:
-    """Pillow's own buffer has a byte for each pixel, which such images overflow."""
+    """Such images exceed Pillow's default buffer of a byte per pixel."""
     random, usual = np.random.default_rng(0), ImageFile.MAXBLOCK
     for height, width in ((7, 5), (257, 263), (509, 499), (640, 13), (641, 643)):
         for levels in (2, 256):

@@ -84,7 +84,7 @@ def text(browser: Any, selector: str) -> str:
 
 
 def click_at(browser: Any, x: float, y: float) -> None:
-    """Click on a place of the photo, in shares of it."""
+    """Click on a position of the photo, in fractions of its size."""
     left, top, width, height = browser.value(
         "(r => [r.x, r.y, r.width, r.height])(frame.getBoundingClientRect())"
     )
@@ -94,7 +94,7 @@ def click_at(browser: Any, x: float, y: float) -> None:
 
 
 def expected(page: Path, browser: Any, values: np.ndarray, **scale: Any) -> np.ndarray:
-    """Return what Python draws on the photo that the page holds, at the page's size."""
+    """Return Python's overlay on the embedded photo, at the size on the page."""
     embedded = page.read_text(encoding="utf-8").split("data:image/jpeg;base64,")[1].split('"')[0]
     small = Image.open(io.BytesIO(base64.b64decode(embedded))).convert("RGB")
     size = browser.value("[overlay.height, overlay.width]")

@@ -63,7 +63,7 @@ def test_caption_of_ten_thousand_words_is_wrapped_fast() -> None:
 
 @pytest.mark.skipif(not features.check("raqm"), reason="this Pillow joins no letters")
 def test_right_to_left_text_is_drawn_right_to_left() -> None:
-    """The first letter of a word stands at its right: two words differ at the end they share."""
+    """The first letter is at the right: two words differ at the end that they share."""
 
     def drawn(text: str) -> np.ndarray:
         page = Image.new("L", (100, 40))
@@ -78,7 +78,7 @@ def test_right_to_left_text_is_drawn_right_to_left() -> None:
 
 
 def pages(folder: Path, kind: str) -> list[Path]:
-    """Write a page of each kind, whose every text is hostile."""
+    """Write a page of each kind with hostile texts only."""
     words = WORDS[kind]
     text = " ".join(words)
     maps = [ExplorerMap(text, RNG.random((3, 5)), unit=text, facts=((text, text),))]

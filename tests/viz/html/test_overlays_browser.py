@@ -26,7 +26,7 @@ TOLERANCE = 2  # of 255
 
 
 def photo(y: int, x: int) -> np.ndarray:
-    """Return a landscape with soft edges: no two decoders differ much in it."""
+    """Return a landscape with soft edges, on which decoders agree."""
     down, along = np.mgrid[:y, :x] / max(y, x)
     layers = (np.sin(9 * down + 3 * along), np.cos(5 * along - down), np.sin(11 * along * down))
     return np.stack([127 + 120 * layer for layer in layers], axis=-1).astype(np.uint8)
@@ -38,7 +38,7 @@ def grids(y: int, x: int) -> torch.Tensor:
 
 
 def write(path: Path, pixels: np.ndarray, maps: AttentionMap, **options: Any) -> Image.Image:
-    """Write a page and return the photo that it holds."""
+    """Write a page and return the embedded photo."""
     assert maps.geometry is not None
     shown = PageCaption(WORDS, maps.values.numpy())
     page = caption_page(pixels, [shown], maps.geometry.to_dict(), **options)

@@ -17,7 +17,7 @@ def image(size: tuple[int, int] = (60, 80)) -> np.ndarray:
 
 
 def contains_tile(page: np.ndarray, tile: np.ndarray) -> bool:
-    """Whether a tile stands somewhere on a page, pixel by pixel."""
+    """Whether a tile occurs on a page, pixel by pixel."""
     windows = np.lib.stride_tricks.sliding_window_view(page, (1, 7, 3))[:, :, 0, 0]
     for y, x in np.argwhere((windows == tile[0, :7]).all((2, 3))):
         part = page[y : y + tile.shape[0], x : x + tile.shape[1]]

@@ -79,7 +79,7 @@ RNG = np.random.default_rng(5)
 def looked(
     image: np.ndarray, places: list[tuple[float, float]], *, glimpse: int, scales: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return patches and boxes of glimpses at an image `[c, y, x]`."""
+    """Return patches and boxes of glimpses of an image `[c, y, x]`."""
     at, size = torch.tensor(places), (image.shape[1], image.shape[2])
     pyramid = glimpse_pyramid(torch.from_numpy(image)[None].float(), num_scales=scales)
     which = torch.zeros(len(places), dtype=torch.long)

@@ -20,7 +20,7 @@ THREE = np.array(
 
 
 def shown(image: np.ndarray, color: tuple[int, int, int], near: int = 40) -> np.ndarray:
-    """Return where a color is seen."""
+    """Return the pixels of a color."""
     return np.argwhere(np.abs(image.astype(int) - color).max(2) < near)
 
 
