@@ -15,7 +15,7 @@ def test_additive_attention_compiles_as_one_graph() -> None:
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     keys = attention.project_keys(
         places
-    ).detach()  # dynamo looks for the gradient of what is no leaf, and warns
+    ).detach()  # dynamo reads the gradient of a non-leaf tensor, which warns
     for got, wanted in zip(
         compiled(query, places, keys), attention(query, places, keys), strict=True
     ):

@@ -101,7 +101,7 @@ def test_register_works_as_a_decorator_with_block_info() -> None:
     va.register_block(Carded, name="my-own")
     assert va.block_info("my_own").title == "My gate"
     assert va.block_info("my gate").name == "my-own"
-    assert va.block_info("SE").name == "se"  # ours keep their names
+    assert va.block_info("SE").name == "se"  # built-in names take precedence
     assert "my-own" in va.list_blocks(kind="spatial")
 
 

@@ -10,9 +10,9 @@ from torch import nn
 from visattn.blocks.registry import create_block, list_blocks
 from visattn.insertion.insertion import insert
 
-# What is tested is on its way out, and warns of each size that it writes down.
+# torch.jit.trace is deprecated, and warns of each size that it stores as a constant.
 pytestmark = [
-    pytest.mark.compile,  # to a trace sizes are tensors, which the checks of shapes do not know
+    pytest.mark.compile,  # sizes are tensors in a trace, which shape checks do not support
     pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]

@@ -37,7 +37,7 @@ def evaluated(formula: str, values: dict[str, Any]) -> int:
     count = re.match(r"(?:[^(),;]|\([^()]*\))+", formula)
     assert count is not None
     values = dict(values)
-    for letter, expression in DEFINITION.findall(formula):  # a later one may use those before
+    for letter, expression in DEFINITION.findall(formula):  # a later value may use earlier ones
         values.setdefault(letter, calculated(expression, values))
     return calculated(count.group(), values)
 

@@ -126,7 +126,7 @@ def test_every_policy_predicts_a_class(
     first = capsys.readouterr().out
     assert len(first.splitlines()) == 3
     assert main(["glimpse", str(images), "--weights", str(weights), "--policy", policy]) == 0
-    assert capsys.readouterr().out == first  # chance has a seed
+    assert capsys.readouterr().out == first  # random, but seeded
 
 
 def test_the_seed_changes_a_random_initial_location(

@@ -83,7 +83,7 @@ def test_an_unlistable_folder_is_reported_and_the_others_are_processed(
     (sandbox / "photos" / "locked").mkdir()
     list_folder = os.scandir
 
-    def refuse(path: Path) -> object:  # root may look everywhere
+    def refuse(path: Path) -> object:  # root may read every folder
         if Path(path).name == "locked":
             raise PermissionError(13, "Permission denied", str(path))
         return list_folder(path)
@@ -96,7 +96,7 @@ def test_an_unlistable_folder_is_reported_and_the_others_are_processed(
         "visattn: skipped photos/locked: Permission denied\nvisattn: 1 of 2 images skipped\n"
     )
     with pytest.raises(PermissionError, match="Permission denied"):
-        find_images(sandbox / "photos")  # training with fewer photos would be another training
+        find_images(sandbox / "photos")  # training must not silently use fewer photos
     with pytest.raises(PermissionError, match="Permission denied"):
         find_images(sandbox / "photos" / "locked", onerror=print)
 

@@ -30,8 +30,8 @@ def check(content: dict[str, Any], count: int) -> None:
     assert content["escaped"] == [], content["kind"]
     assert content["slow"] == [], f"{content['kind']}: over a second"
     assert content["megabytes"] < 500, content["kind"]
-    assert content["refused"] > count // 10, content["kind"]  # the cases are damaged indeed
-    assert content["read"] > 0, content["kind"]  # and not all of them beyond reading
+    assert content["refused"] > count // 10, content["kind"]  # most cases are invalid
+    assert content["read"] > 0, content["kind"]  # and some are readable
 
 
 def test_damaged_images_do_not_crash_the_reader(tmp_path: Path) -> None:

@@ -95,10 +95,10 @@ def check(output: Tensor, geometry: Geometry, *, soft: bool = False) -> None:
     left, top, right, bottom = geometry.region
     x, y = expected
     inside = (left < x) & (x < right) & (top < y) & (y < bottom)
-    bars = (output == 0).any(0)  # they are black, and no place is at 0
+    bars = (output == 0).any(0)  # padding is black, and no coordinate is 0
     assert soft or (bars != inside).all()
     (a, b, _), (c, d, _), _ = geometry.matrix
-    edge_x, edge_y = 3 * max(abs(a + b), 1), 3 * max(abs(c + d), 1)  # filters are cut there
+    edge_x, edge_y = 3 * max(abs(a + b), 1), 3 * max(abs(c + d), 1)  # filters are truncated there
     far = (left + edge_x < x) & (x < right - edge_x) & (top + edge_y < y) & (y < bottom - edge_y)
     assert far.any()
     assert not bars[far].any()

@@ -81,11 +81,11 @@ def run_cases(
     """Read cases one after the other; return the outcomes as plain values.
 
     Args:
-        reading: What is looked at.
-        seeds: What the cases are made of.
-        numbers: Of the cases.
-        refusals: The errors that a reader may raise.
-        progress: Is counts each number before its case, for whoever finds this process dead.
+        reading: The reader under test.
+        seeds: Valid files that are mutated.
+        numbers: Numbers of the cases.
+        refusals: Errors that a reader may raise.
+        progress: File with the number of the current case, in case the process dies.
     """
     counts: dict[str, Any] = {"cases": 0, "read": 0, "refused": 0, "escaped": [], "slow": []}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw
 Format = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
 COLORS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 210)}
 THINGS = ("ball", "box", "kite")
-PLACES = {"left": 0.05, "right": 0.55}  # where a thing begins, as a share of the width
-SIZE = 0.4  # of a thing, as a share of a side
+PLACES = {"left": 0.05, "right": 0.55}  # left edge of an object, as a fraction of the width
+SIZE = 0.4  # size of an object, as a fraction of a side
 
 
 class CaptionPaths(NamedTuple):
@@ -171,7 +171,7 @@ def coco(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
     ]
     annotations = [
         {"image_id": 100 + index, "id": 1000 + 5 * index + number, "caption": caption}
-        for number in range(5)  # the captions of a photo do not lie together
+        for number in range(5)  # captions of a photo are not adjacent
         for index, said in enumerate(captions.values())
         for caption in said[number : number + 1]
     ]

@@ -38,10 +38,10 @@ class ForkedRuns:
         """Run a command line and return the exit code and output of each process.
 
         Args:
-            folder: Where it runs.
-            words: Of the command line.
-            processes: How many ranks.
-            seconds: After which what still runs is killed.
+            folder: Working directory.
+            words: Words of the command line.
+            processes: Number of ranks.
+            seconds: Time limit, after which processes are killed.
             broken: Environment of the run, such as BREAK.
         """
         if processes > 1:

@@ -71,7 +71,7 @@ def run_as_ranks(commands: Commands) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         if not other:
-            os._exit(code)  # whatever was raised: a fork has nothing to clean up
+            os._exit(code)  # any error: a fork has nothing to clean up
     return os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
 
 

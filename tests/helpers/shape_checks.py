@@ -61,7 +61,7 @@ def _says_shapes(thing: Any) -> bool:
 
 
 def _is_shape(hint: Any) -> bool:
-    if isinstance(hint, str):  # of what is not known yet
+    if isinstance(hint, str):  # of a forward reference
         return "[" in hint
     inner = hint if isinstance(hint, list) else get_args(hint)  # a list: arguments of a Callable
     own = isinstance(hint, type) and issubclass(hint, AbstractArray)

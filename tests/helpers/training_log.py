@@ -21,7 +21,7 @@ class TrainingLog(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        data.eval_batch_size = 5  # so that two processes need other numbers of batches for 11
+        data.eval_batch_size = 5  # so that two processes need different numbers of batches for 11
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

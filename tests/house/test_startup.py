@@ -30,7 +30,7 @@ HELPS = [
 
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    # The checks of shapes are no part of what users start.
+    # Shape checks are not part of the installed package.
     environment = {**os.environ, "JAXTYPING_DISABLE": "1"}
     command = [sys.executable, "-c", program, *words]
     return subprocess.run(

@@ -83,7 +83,9 @@ def test_traced_model_matches_also_at_hooked_sites(at: str, baked: bool) -> None
     traced = torch.fx.symbolic_trace(model)
     assert torch.equal(traced(x), output)
     nodes = [node.target for node in traced.graph.nodes if str(node.target).endswith(".visattn")]
-    assert len(nodes) == (0 if at == "residual" and not baked else 2)  # a norm is one node
+    assert len(nodes) == (
+        0 if at == "residual" and not baked else 2
+    )  # fx traces a norm as one node
 
 
 def test_batch_norm_folding_drops_hooks_and_keeps_baked_blocks() -> None:

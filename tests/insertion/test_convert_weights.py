@@ -86,7 +86,7 @@ def eight_wide(channels: int) -> nn.Module:
 
 @pytest.mark.parametrize("init", ["paper", "identity"])
 def test_weights_of_a_whole_timm_network_convert(init: Init) -> None:
-    cell: Any = Bottleneck  # their annotation asks for an instance
+    cell: Any = Bottleneck  # timm's annotation expects an instance
     plain = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32)).eval()
     attention = {"attn_layer": "se"}
     theirs = ResNet(cell, (1, 1, 1, 1), 7, channels=(16, 16, 32, 32), block_args=attention)
@@ -97,7 +97,10 @@ def test_weights_of_a_whole_timm_network_convert(init: Init) -> None:
     assert str(plain.load_state_dict(convert_model_state_dict(state, plain))).startswith(
         "<All keys matched"
     )
-    ours, image = plain.double(), x.double()  # so many layers round single precision away
+    ours, image = (
+        plain.double(),
+        x.double(),
+    )  # rounding accumulates over the layers in single precision
     torch.testing.assert_close(ours(image), theirs.double()(image), rtol=1e-10, atol=1e-10)
 
 

@@ -76,7 +76,7 @@ def test_paper_initialization_adds_no_identity_scale() -> None:
 @pytest.mark.parametrize("name", ["se", "cbam", "coordinate", "simam", "gc", "nonlocal", "botnet"])
 def test_every_parameter_changes_by_the_second_step(name: str) -> None:
     model, x = residual_net(), image()
-    # A norm over two units gives always the same, and a single unit may never be above zero.
+    # A norm over two units is constant, and a single unit may never be active.
     options: dict[str, Any] = {"reduction": 2} if name in ("se", "cbam", "gc") else {}
     report = insert(model, name, position="residual", example=x, **options)
     assert report.num_identity_scales == (0 if name in ("gc", "nonlocal") else 2)
@@ -85,7 +85,7 @@ def test_every_parameter_changes_by_the_second_step(name: str) -> None:
     assert all(grads(model, "_scale").values())
     optimizer.step()
     one_step(model, x)
-    # A softmax does not see a number that is added to all of its scores.
+    # A softmax is invariant to a constant added to all scores.
     still = {key for key, moved in grads(model, ".visattn.").items() if not moved}
     assert {key.rpartition(".visattn.")[2] for key in still} <= {"gc.score.bias"}
 
@@ -272,7 +272,7 @@ def test_models_that_bypass_their_modules_are_refused(
         insert(wrapped(), "se", position="residual", example=image())
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # what is tested is on its way out
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # torch.jit.script is deprecated
 def test_scripted_model_is_refused() -> None:
     scripted = cast("nn.Module", torch.jit.trace(nn.Conv2d(3, 3, 1), image()))
     with pytest.raises(ValueError, match="1 is scripted or traced"):

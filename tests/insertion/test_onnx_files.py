@@ -44,7 +44,7 @@ def test_baked_model_exports_to_onnx_for_any_batch_and_size(name: str, tmp_path:
     model, plain = residual_net().eval(), residual_net().eval()
     insert(model, name, position="residual", example=image(), init="paper")
     for key, parameter in model.named_parameters():
-        if ".visattn." in key:  # awake, so that a block that was lost is missed
+        if ".visattn." in key:  # nonzero, so that a missing block changes the output
             nn.init.normal_(parameter, std=0.5)
     bake(model)
     session = written(model, tmp_path / "model.onnx")

@@ -17,7 +17,7 @@ WORDS = (*SPECIAL_TOKENS, *"abcdefghijklm")
 def model() -> ShowAttendTell:
     encoder = SmallEncoder((16, 40), channels=12, coord_scale=1.0)  # the image counts
     made = ShowAttendTell(WORDS, encoder, embed_dim=11, hidden_size=17, attention_dim=7)
-    with torch.no_grad():  # an untrained model hardly cares what it sees: make it opinionated
+    with torch.no_grad():  # an untrained model hardly depends on its image: enlarge its weights
         decoder: Any = made.decoder
         scorer, output = (
             decoder.attention.scorer,
@@ -67,7 +67,7 @@ def test_search_matches_teacher_forcing_of_its_captions(model: ShowAttendTell) -
         score = each.sum() + (log_probs[-1, END] if result.finished[image, rank] else 0)
         torch.testing.assert_close(result.scores[image, rank], score, atol=1e-4, rtol=1e-5)
         changed += int(count > 1 and bool((weights[0] - weights[1]).abs().max() > 1e-2))
-    assert changed > 12  # the test sees something only if the maps differ from word to word
+    assert changed > 12  # the test is meaningful only if maps differ between words
 
 
 @torch.no_grad()

@@ -113,7 +113,7 @@ def test_coordinate_channels_encode_the_position(*, coordinates: bool) -> None:
     encoder = SmallEncoder((64, 128), channels=12, coord_scale=coordinates).eval()
     with torch.no_grad():
         features = encoder(torch.full((1, 3, 64, 128), 90, dtype=torch.uint8))
-    inner = features[0, :, 4, 4:12]  # further from the edges than a feature sees
+    inner = features[0, :, 4, 4:12]  # farther from the border than the receptive field
     assert torch.allclose(inner, inner[:, :1].expand_as(inner), atol=1e-5) != coordinates
 
 
@@ -122,7 +122,9 @@ def test_receptive_field_is_symmetric_around_its_cell() -> None:
     for parameter in encoder.parameters():
         torch.nn.init.ones_(parameter)  # every path counts, none cancels
     for step in (*encoder.stem, *encoder.refine):
-        step.register_module("1", torch.nn.Identity())  # norming alone looks at the whole image
+        step.register_module(
+            "1", torch.nn.Identity()
+        )  # only normalization depends on the whole image
     image = torch.ones(1, 3, 104, 104, requires_grad=True)
     encoder.forward_features(image)[0][0, 0, 6, 6].backward()
     assert image.grad is not None

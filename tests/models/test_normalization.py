@@ -103,7 +103,7 @@ def test_gray_models_convert_normalized_rgb_to_gray() -> None:
 
 
 def test_other_dtypes_and_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
     for make in (MODELS["small encoder"], MODELS["vit"]):
         model = make().eval()
         for dtype in (torch.int64, torch.bool, torch.complex64):
@@ -111,7 +111,7 @@ def test_other_dtypes_and_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) ->
                 model(pixels(model).to(dtype))
         with pytest.raises(ValueError, match=r"taken as normalized, but these are 0 to 255, like"):
             model(pixels(model).float())
-        model(pixels(model) / 255)  # within what normalized images may hold
+        model(pixels(model) / 255)  # within the range of normalized images
 
 
 def test_float_images_work_with_torch_func_and_tracing() -> None:

@@ -156,7 +156,7 @@ def test_untraceable_blocks_are_caught(check: str) -> None:
         return x * 2 if x.sum() > 1 else x
 
     caught = not run_check(BlockUnderTest("branching", of(branching)), check).passed
-    assert caught == (check != "fx")  # to fx an inserted block is one node
+    assert caught == (check != "fx")  # fx traces an inserted block as one node
 
 
 def test_documented_refusal_is_not_a_failure() -> None:

@@ -58,7 +58,7 @@ def test_added_context_depends_on_the_input_at_any_width(channels: int) -> None:
     block = awake(channels)
     with torch.no_grad():
         for parameter in block.squeeze.parameters():
-            parameter.abs_()  # no unit is silent for what is above 0
+            parameter.abs_()  # every ReLU is active for positive input
     x = torch.rand(7, channels, 3, 5) * torch.arange(1.0, 8.0)[:, None, None, None]
     x = x + torch.rand(7, channels, 1, 1)
     added = (block(x) - x).mean((2, 3))

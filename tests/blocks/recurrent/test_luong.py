@@ -132,7 +132,9 @@ def test_records_the_weights() -> None:
 def test_invalid_options_are_refused(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the words too
+    monkeypatch.setattr(
+        "jaxtyping.config.jaxtyping_disable", True
+    )  # without shape checks, whose message names the words too
     with pytest.raises(ValueError, match=message):
         LuongAttention(5, query_dim=3, **options)
 

@@ -58,7 +58,9 @@ def test_equal_channels_have_the_largest_weights() -> None:
         block.channel_tap.register_forward_hook(lambda _, __, weights: captured.append(weights[0]))
         block(x)
     assert captured[0][0, 2] > captured[0][0, 1]
-    assert captured[1][0, 2] < captured[1][0, 1]  # as released: the unlike weigh most
+    assert (
+        captured[1][0, 2] < captured[1][0, 1]
+    )  # as in the released code: dissimilar channels weigh most
 
 
 @pytest.mark.parametrize(("channels", "reduction"), [(64, 8), (512, 8), (17, 4), (1, 8)])

@@ -71,7 +71,7 @@ def test_recorded_rows_reproduce_the_values(name: str) -> None:
     assert shown.values.shape == (2, 3, 38, *GRID)
     assert torch.equal(shown.values.flatten(-2), rows[..., 3:])
     assert shown.metadata["prefix_tokens"] == ROLES
-    assert torch.equal(attend(X, LAYOUT), result)  # nothing that is seen changes what is done
+    assert torch.equal(attend(X, LAYOUT), result)  # recording does not change the output
     if "lsa" in VARIANTS[name]:
         assert not rows.diagonal(dim1=-2, dim2=-1).any()
 
@@ -181,6 +181,6 @@ def test_invalid_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         TokenAttention(12, num_heads=3, attn_type="linear", lsa=True)
     with pytest.raises(ValueError, match="sides of a neighborhood must be odd"):
         made(attn_type="neighborhood", window_size=(2, 3))(X, LAYOUT)
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
     with pytest.raises(ValueError, match="attn_type must be one of full, window"):
         TokenAttention(12, num_heads=3, attn_type="banded")  # pyright: ignore[reportArgumentType]

@@ -37,7 +37,7 @@ def twins(*, bias: bool = True) -> tuple[MultiHeadAttention, nn.MultiheadAttenti
 
 
 QUERY, KEYS, VALUES = numbers(2, 11, 12), numbers(2, 13, 5, seed=1), numbers(2, 13, 7, seed=2)
-UNEVEN = causal_mask(11, 13, alignment="upper_left")  # no two rows nor any two columns are alike
+UNEVEN = causal_mask(11, 13, alignment="upper_left")  # all rows and all columns differ
 PADDING = torch.tensor([[False] * 9 + [True] * 4, [False] * 4 + [True] * 9])
 
 

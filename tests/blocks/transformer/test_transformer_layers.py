@@ -140,7 +140,7 @@ def test_patch_dropout_drops_tokens_with_their_rotations() -> None:
 
 def test_sequence_pooling_matches_its_recorded_map() -> None:
     pool, x = SequencePool(7), numbers(2, 15, 7)
-    with record(pool, queries="class") as recording:  # it has one row, whoever asks
+    with record(pool, queries="class") as recording:  # it has a single query row
         result = pool(x, TokenLayout((3, 5)))
     weights = recording.maps[0].values.flatten(1)
     torch.testing.assert_close(weights.sum(1), torch.ones(2))

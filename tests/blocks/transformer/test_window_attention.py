@@ -75,7 +75,7 @@ def test_recorded_rows_reproduce_the_values(
         result = attend(x, layout)
     (rows,), (shown,) = recording.weights, recording.maps
     values = attend.qkv(x).unflatten(-1, (3, 3, 4))[:, :, 2].transpose(1, 2)
-    empty = attend.qkv.bias.unflatten(-1, (3, 3, 4))[2]  # what an empty slot gives, head by head
+    empty = attend.qkv.bias.unflatten(-1, (3, 3, 4))[2]  # the value of a padded slot per head
     missing = 1 - rows.sum(-1, keepdim=True)
     taken = rows @ values + missing * empty.unsqueeze(1)
     torch.testing.assert_close(attend.proj(taken.transpose(1, 2).flatten(2)), result)
@@ -86,7 +86,7 @@ def test_recorded_rows_reproduce_the_values(
     assert shown.metadata["attention"] == ("shifted" if any(shift) else "window")
     assert (shown.metadata["window"], shown.metadata["shift"]) == (window, shift)
     assert shown.metadata["padded"] == (0, 0)
-    assert torch.equal(attend(x, layout), result)  # nothing that is seen changes what is done
+    assert torch.equal(attend(x, layout), result)  # recording does not change the output
 
 
 def test_rows_of_a_shifted_window_are_placed_at_its_cells() -> None:

@@ -33,7 +33,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = ShowAttendTell(words, encoder, embed_dim=5, hidden_size=11, attention_dim=3)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # opinions, so that other images get other words
+            parameter.mul_(3)  # large weights, so that different images have different captions
     visattn.save(model, path)
     return path
 

@@ -26,7 +26,7 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # root may write everywhere
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # root may write to every folder
     with pytest.raises(OSError, match=r"--out .* cannot be written: Permission denied; choose"):
         create_folder(tmp_path)
 

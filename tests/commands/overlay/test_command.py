@@ -208,7 +208,7 @@ def test_a_replaced_photo_is_recomputed(cnn: Path, photos: Path, tmp_path: Path)
 def test_global_normalization_uses_the_highest_maximum(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    # One at a time: what is made once more is then made in the same batch, and is the same.
+    # Batch size 1, so that a recomputed map has the same batch as before and is identical.
     words = ("--method", "input_gradient", "--normalize", "global", "--batch-size", "1")
     assert run(photos, cnn, tmp_path / "out", *words) == 0
     tops, highest = set(), 0.0
@@ -302,7 +302,7 @@ def test_an_empty_map_is_reported_and_not_drawn(
             parameter.zero_()
     visattn.save(model, tmp_path / "m.safetensors")
     words = ("--method", "gradcam", "itti_koch")
-    for _ in range(2):  # also when the run goes on
+    for _ in range(2):  # also after the run continues
         assert run(photos / "wide.png", tmp_path / "m.safetensors", tmp_path / "o", *words) == 1
         err = capsys.readouterr().err
         assert "wide.gradcam: the map is zero everywhere" in err
@@ -319,7 +319,7 @@ def test_a_failing_method_does_not_stop_the_others(
     whole = METHODS["gradcam++"]
     words = ("--method", "gradcam", "gradcam++", "itti_koch", "--save", "overlay")
     monkeypatch.setitem(METHODS, "gradcam++", replace(whole, function=broken))
-    for _ in range(2):  # also when the run goes on
+    for _ in range(2):  # also after the run continues
         assert run(photos, cnn, tmp_path / "o", *words) == 1
         output = capsys.readouterr()
         assert output.err.count("gradcam++: RuntimeError: no layer -1 today") == 3
@@ -335,7 +335,7 @@ def test_a_failing_method_does_not_stop_the_others(
     alone = ["--model", str(cnn), "--out", str(tmp_path / "p"), "--method", "gradcam++"]
     with pytest.raises(RuntimeError, match="no layer"):
         overlay_main([str(photos), *alone])
-    monkeypatch.setitem(METHODS, "gradcam++", whole)  # what failed is tried again
+    monkeypatch.setitem(METHODS, "gradcam++", whole)  # failed methods are tried again
     assert run(photos, cnn, tmp_path / "o", *words) == 0
     assert "tall.gradcam++.png" in contents(tmp_path / "o")
 

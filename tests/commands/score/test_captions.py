@@ -41,7 +41,7 @@ def test_names_of_the_same_image(name: str, entries: list[CaptionEntry], owner: 
 @pytest.mark.parametrize(
     ("name", "entries"),
     [
-        ("a", [entry("1", "train/a.jpg"), entry("2", "test/a.jpg")]),  # which of the two?
+        ("a", [entry("1", "train/a.jpg"), entry("2", "test/a.jpg")]),  # ambiguous
         ("v1", [entry("v1.2")]),
         ("79", COCO),
         ("A.jpg", [entry("a.jpg")]),

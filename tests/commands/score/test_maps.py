@@ -41,7 +41,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if number in (1, 2):
             objects.append(_object(number, "person", (0, 0, 9, 96)))
         if number == 4:
-            objects.append(_object(number, "bird", (0, 0, 5, 5)))  # is cut off by the crop
+            objects.append(_object(number, "bird", (0, 0, 5, 5)))  # outside of the crop
     record = {
         "images": images,
         "annotations": objects,

@@ -62,7 +62,7 @@ def lines(*records: Any) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-# ---------------------------------------------------------------- what all forms share
+# ---------------------------------------------------------------- all formats
 
 
 @each_form
@@ -259,7 +259,7 @@ def read_or_refused(
         return error
 
 
-# ---------------------------------------------------------------- each form by itself
+# ---------------------------------------------------------------- single formats
 
 
 @given(order=st.permutations(range(5)))
@@ -444,7 +444,7 @@ def test_malformed_files_are_refused_with_the_position(name: str, read: Read) ->
         read(content, form)
 
 
-# ---------------------------------------------------------------- the house, and real files
+# ---------------------------------------------------------------- imports, and real files
 
 
 def test_reading_captions_does_not_import_torch() -> None:

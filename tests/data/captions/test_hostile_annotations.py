@@ -79,7 +79,7 @@ def test_every_kind_is_read_correctly(name: str, tmp_path: Path) -> None:
     assert read(name, KINDS[name].content, tmp_path) is not None
 
 
-# ---------------------------------------------------------------- whatever the kind
+# ---------------------------------------------------------------- all kinds
 
 
 @pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
@@ -172,7 +172,7 @@ def test_other_content_is_refused(name: str, document: str, tmp_path: Path) -> N
     refused(name, document.encode(), "", tmp_path)
 
 
-# ---------------------------------------------------------------- one field of a document
+# ---------------------------------------------------------------- single fields
 
 
 WRONG: list[Any] = [

@@ -83,7 +83,7 @@ def test_dataset_can_be_pickled(photos: CaptionedPhotos) -> None:
 def test_missing_photos_are_counted_before_reading(paths: CaptionPaths) -> None:
     entries = read_captions(paths.captions)
     for path in paths.photos.iterdir():
-        path.write_bytes(b"no photo")  # which only reading would find
+        path.write_bytes(b"no photo")  # found only by reading it
     assert len(CaptionedPhotos(entries, paths.photos, FRAMING)) == 7
     gone = [entry.file for entry in entries[1:6]]
     (paths.photos / gone[0]).write_bytes(b"")

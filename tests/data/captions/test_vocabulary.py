@@ -7,7 +7,9 @@ from visattn.data.captions.vocabulary import Vocabulary, split_words
 from visattn.models.captioner import END, SPECIAL_TOKENS, START, UNKNOWN
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=5)
-TRICKY = st.text("aBs nt'’.,-/#1ΣI\u0301\u0307İ\u2028") | st.text()  # where rules meet
+TRICKY = (
+    st.text("aBs nt'’.,-/#1ΣI\u0301\u0307İ\u2028") | st.text()
+)  # texts at which several rules apply
 CAPTIONS = st.lists(WORDS, max_size=11).map(" ".join)
 
 

@@ -100,7 +100,9 @@ def test_digit_positions_are_uniform() -> None:
     assert corners.amin(0).tolist() == [0, 0]
     assert corners.amax(0).tolist() == [32, 32]
     assert alike(counted(corners, (33, 33)))
-    assert not alike(counted(corners[corners[:, 1] < 32], (33, 33)))  # a last place never reached
+    assert not alike(
+        counted(corners[corners[:, 1] < 32], (33, 33))
+    )  # a last position that is never drawn
 
 
 def test_distractors_cover_all_crops_and_positions() -> None:
@@ -219,7 +221,7 @@ def test_augmentation_precedes_placement() -> None:
         augmentations=[RandomTranslate(pixels=2)],
     )
     moved = data[[*range(7)]].images
-    assert int((moved > 0).sum()) < 7 * 25  # what was shifted out of its square is gone
+    assert int((moved > 0).sum()) < 7 * 25  # pixels shifted out of their square are lost
     corners = data.placements(range(7)).digits
     for image, (top, left) in zip(moved, corners.tolist(), strict=True):
         outside = image[0].clone()

@@ -94,7 +94,7 @@ def test_augmented_photos_have_the_input_size(folder: Path) -> None:
         photos = ImageFiles(files, labels, ResizeSpec((31, 29)), (build_augmentation(spec),))
         result = photos[[0]].images
         assert result.shape == (1, 3, 31, 29)
-        if plain:  # what fits already is not framed again
+        if plain:  # images of the right size are not resized again
             top, left = plain
             pixels = torch.from_numpy(read_image(files[0]).pixels.copy()).permute(2, 0, 1)
             cuts = [

@@ -110,7 +110,7 @@ def test_lock_file_of_a_dead_process_does_not_block(tmp_path: Path, encoder: Tim
 def test_waiting_process_names_the_lock_owner(tmp_path: Path) -> None:
     messages: list[str] = []
     turns: list[str] = []
-    (tmp_path / LOCK).write_text("4194304")  # who was there before
+    (tmp_path / LOCK).write_text("4194304")  # the previous owner
 
     def wait() -> None:
         with lock_folder(tmp_path, messages.append):

@@ -77,7 +77,9 @@ def test_rotation_matches_torchvision() -> None:
         images, Affine(degrees=30)(images, drawn(4, 2, 0)), angles.tolist(), strict=True
     ):
         bilinear = v2.InterpolationMode.BILINEAR
-        wanted = rotate(image, -angle, interpolation=bilinear)  # theirs turns against the clock
+        wanted = rotate(
+            image, -angle, interpolation=bilinear
+        )  # torchvision rotates counterclockwise
         assert (output.float() - wanted.float()).abs().max() <= 1
 
 

@@ -323,7 +323,7 @@ def test_png_with_missing_rows_is_refused(kind: int, interlaced: int) -> None:
     sizes = passes if interlaced else [(7, 11)]
     rows = [b"\0" + bytes(columns * channels) for count, columns in sizes for _ in range(count)]
     whole = png((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows))))
-    assert read_image(whole).size == (7, 11)  # black to the end, and right
+    assert read_image(whole).size == (7, 11)  # black throughout, and valid
     for lacking in range(1, len(rows)):
         short = png((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows[:-lacking]))))
         with pytest.raises(ImageError, match="truncated"):

@@ -122,7 +122,7 @@ def test_geometry_locates_a_marked_block(
         pixels, geometry = pixels.flip(-1), geometry.flipped()
     patches = avg_pool2d(pixels[:1].double(), 2)[
         0
-    ]  # small: a mean moves mass to the patch's center
+    ]  # small patches: a mean moves mass to the center of a patch
     placed = AttentionMap(patches, "patches", "gate", geometry).resize_to_image().nan_to_num()
     mass = placed / placed.sum()
     center_y = (mass.sum(1) * (torch.arange(y) + 0.5)).sum().item()

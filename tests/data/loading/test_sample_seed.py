@@ -57,7 +57,9 @@ def test_numbers_are_uniform_and_uncorrelated() -> None:
     later = per_sample_uniforms(4, range(20_000), 4)
     assert bool(((drawn >= 0) & (drawn < 1)).all())
     assert (drawn.mean(0) - 1 / 2).abs().max() < 4 * (1 / 12 / 20_000) ** 0.5
-    together = torch.cat([drawn, later, drawn.roll(1, 0)], 1)  # of seeds, of neighbors, of turns
+    together = torch.cat(
+        [drawn, later, drawn.roll(1, 0)], 1
+    )  # for seeds, neighboring indices and steps
     correlations = together.T.corrcoef() - torch.eye(12)
     assert correlations.abs().max() < 4.5 / 20_000**0.5
 
@@ -76,7 +78,7 @@ def test_mixed_seed_depends_on_every_number(numbers: list[int]) -> None:
     for place in range(len(numbers)):
         other = [number + (index == place) for index, number in enumerate(numbers)]
         changed = seed ^ mix_seed(*other)
-        assert 10 < changed.bit_count() < 54  # about every second bit is another
+        assert 10 < changed.bit_count() < 54  # about half of the bits differ
 
 
 def test_mixed_seed_matches_splitmix() -> None:

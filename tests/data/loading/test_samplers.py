@@ -67,7 +67,7 @@ def test_order_differs_by_epoch_and_seed() -> None:
     orders = [shares(sizes, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
     assert all(order != other for i, order in enumerate(orders) for other in orders[:i])
     left = {frozenset(range(97)) - set(chain(*chain(*order))) for order in orders}
-    assert len(left) > 1  # the tail that is dropped is not always the same
+    assert len(left) > 1  # the dropped tail varies
 
 
 def test_batches_group_similar_lengths_in_random_order() -> None:

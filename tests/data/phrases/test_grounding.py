@@ -31,7 +31,7 @@ def test_phrase_scores_by_hand() -> None:
     assert (judged.max_correctness, judged.last_correctness) == pytest.approx((0.75, 0.5))
     assert judged.mean_correctness == pytest.approx(1.25 / 3)
     assert judged.baseline == pytest.approx(0.5)
-    assert judged.pointing_hit is False  # added up, 1.25 lie left and 1.75 right
+    assert judged.pointing_hit is False  # in total 1.25 on the left and 1.75 on the right
     assert score_phrases(maps, [phrase(1, 1, LEFT)])[0].pointing_hit is True
 
 

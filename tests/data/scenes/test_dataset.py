@@ -82,7 +82,9 @@ def test_index_beyond_the_end_is_refused(index: int) -> None:
 def test_invalid_options_are_refused(
     arguments: dict[str, Any], reason: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows the splits too
+    monkeypatch.setattr(
+        "jaxtyping.config.jaxtyping_disable", True
+    )  # without shape checks, whose message names the splits too
     with pytest.raises(ValueError, match=reason):
         Scenes(**{"num_scenes": 3, **arguments})
 

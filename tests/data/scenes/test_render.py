@@ -54,7 +54,7 @@ def test_pixels_of_a_plain_object_have_its_color(index: int) -> None:
         own = (np.abs(pixels - item.rgb) <= 1).all(1)
         dark = pixels.sum(1) < 0.5 * sum(item.rgb)
         if item.texture == "plain":
-            assert own.mean() > 0.8  # the rest touches the ground
+            assert own.mean() > 0.8  # the others border on the background
         else:
             assert own.mean() > 0.2
             assert dark.mean() > 0.05

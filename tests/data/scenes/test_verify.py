@@ -52,15 +52,13 @@ def test_generated_captions_parse_and_are_true(seed: int) -> None:
 def test_visual_words_refer_to_the_described_objects(seed: int) -> None:
     world = world_of(seed)
     appearances = [(t.color, t.shape) for t in world.objects]
-    assume(
-        len(set(appearances)) == len(appearances)
-    )  # otherwise a caption may speak of several things
+    assume(len(set(appearances)) == len(appearances))  # otherwise a caption may be ambiguous
     for item in describe_world(world):
         for word, shown, content in zip(
             item.words, verify_caption(item.text, world).objects, item.objects, strict=True
         ):
             assert content is None or shown == (content,)
-            if content is None:  # an article belongs to no thing, nor do the words between
+            if content is None:  # articles and connecting words refer to no object
                 assert word in BETWEEN
                 assert shown == ()
 
@@ -114,7 +112,7 @@ def test_size_and_texture_are_claims(seed: int) -> None:
     for size in {"small", "large"} - {first.size}:
         bare = replace(first, size="medium", texture="plain")
         said = describe_world(replace(world, objects=(bare, second)))[0].text
-        assert verify_caption(said, world).true  # less said is still true
+        assert verify_caption(said, world).true  # a less specific caption is still true
         article = "an" if first.color == "orange" else "a"
         claimed = said.replace(f"{article} {color}", f"a {size} {color}")
         assert not verify_caption(claimed, world).true

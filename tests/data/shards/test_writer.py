@@ -37,7 +37,7 @@ def killed(work: Callable[[], object]) -> None:
         try:
             work()
         finally:
-            os._exit(17)  # it was not killed
+            os._exit(17)  # reached only if the process was not killed
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
@@ -209,7 +209,7 @@ def test_unreadable_photo_is_named_and_leaves_no_partial_tar(tmp_path: Path) -> 
     names = {path.name for path in (tmp_path / "shards").iterdir()}
     assert "validation-000000.tar" not in names
     assert not [name for name in names if name.endswith(".part")]
-    Image.new("RGB", (9, 9)).save(bad)  # the run goes on when the photo is mended
+    Image.new("RGB", (9, 9)).save(bad)  # the run resumes when the photo is repaired
     write_class_shards(tmp_path / "shards", tmp_path / "photos")
     check_shards(tmp_path / "shards")
 

@@ -137,7 +137,9 @@ def test_key_padding_mask_has_the_inverse_of_the_torch_convention() -> None:
 def test_invalid_options_are_refused(
     monkeypatch: pytest.MonkeyPatch, broken: Callable[[], Tensor], message: str
 ) -> None:
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which knows alignments too
+    monkeypatch.setattr(
+        "jaxtyping.config.jaxtyping_disable", True
+    )  # without shape checks, whose message names the alignments too
     with pytest.raises(ValueError, match=message):
         broken()
 

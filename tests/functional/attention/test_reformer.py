@@ -17,7 +17,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
-def seen_places(
+def attended_keys(
     buckets: Tensor, chunk: int, allowed: list[bool], *, causal: bool
 ) -> list[set[int]]:
     """Return the keys of each query: those of its bucket in its chunk and the previous one."""
@@ -62,7 +62,7 @@ def test_matches_a_loop_over_buckets_and_chunks(
     buckets = lsh_buckets(shared, many, num_rounds=rounds, seed=7)
     for b in range(2):
         allowed = [place < real[b] for place in range(23)]
-        attended = seen_places(buckets[b], chunk, allowed, causal=options.get("causal", False))
+        attended = attended_keys(buckets[b], chunk, allowed, causal=options.get("causal", False))
         for i in range(23):
             expected = torch.zeros(23, dtype=torch.float64)
             if attended[i]:

@@ -23,7 +23,7 @@ def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tens
     return query.to(dtype), keys.to(dtype), values.to(dtype)
 
 
-def some_mask(*shape: int, seed: int = 0) -> Tensor:
+def random_mask(*shape: int, seed: int = 0) -> Tensor:
     """Return a random mask whose second query is fully masked."""
     mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < 0.4
     mask[..., 0, 0] = True
@@ -47,7 +47,7 @@ def looped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[T
 
 def test_matches_the_equation() -> None:
     query, keys, values = inputs(2, 3)
-    mask = some_mask(2, 3, 5, 11)
+    mask = random_mask(2, 3, 5, 11)
     fused, nothing = dot_product_attention(query, keys, values, mask=mask)
     output, weights = dot_product_attention(query, keys, values, mask=mask, need_weights=True)
     assert nothing is None
@@ -101,7 +101,7 @@ def test_fully_masked_rows_are_zero_with_zero_gradients(
     lead: tuple[int, ...], need_weights: bool, dtype: torch.dtype
 ) -> None:
     parts = [part.requires_grad_() for part in inputs(*lead, dtype=dtype)]
-    mask = some_mask(5, 11)
+    mask = random_mask(5, 11)
     output, weights = dot_product_attention(*parts, mask=mask, need_weights=need_weights)
     assert (output[..., 1, :] == 0).all()
     assert weights is None or (weights[..., 1, :] == 0).all()
@@ -118,7 +118,7 @@ def test_fully_masked_rows_are_zero_with_zero_gradients(
 
 
 def test_masked_scores_may_be_nonfinite() -> None:
-    mask = some_mask(5, 11)
+    mask = random_mask(5, 11)
     scores = numbers(5, 11).masked_fill(~mask, torch.nan).requires_grad_()
     weights = masked_softmax(scores, mask)
     weights.square().sum().backward()
@@ -135,7 +135,7 @@ def test_backward_produces_no_nan() -> None:
     def there_and_back() -> None:
         parts = [part.requires_grad_() for part in inputs(2)]
         with torch.autograd.detect_anomaly():
-            output, _ = dot_product_attention(*parts, mask=some_mask(5, 11), need_weights=True)
+            output, _ = dot_product_attention(*parts, mask=random_mask(5, 11), need_weights=True)
             output.sum().backward()
 
     with pytest.warns(UserWarning, match="Anomaly Detection"):
@@ -155,7 +155,7 @@ def test_causal_equals_attention_under_a_causal_mask(
             for i in range(5)
         ]
     )
-    for extra in (None, some_mask(5, keys)):
+    for extra in (None, random_mask(5, keys)):
         got, _ = dot_product_attention(
             query, others, values, mask=extra, causal=alignment, need_weights=need_weights
         )
@@ -166,7 +166,7 @@ def test_causal_equals_attention_under_a_causal_mask(
 
 
 @pytest.mark.parametrize("causal", [None, "upper_left"])
-@pytest.mark.parametrize("mask", [None, some_mask(5, 11)])
+@pytest.mark.parametrize("mask", [None, random_mask(5, 11)])
 def test_bias_is_added_to_the_scaled_scores(
     mask: Tensor | None, causal: CausalAlignment | None
 ) -> None:
@@ -252,7 +252,7 @@ def test_output_has_gradients_for_the_weights() -> None:
 
 def test_images_of_a_batch_are_independent() -> None:
     query, keys, values = inputs(3, dtype=torch.float32)
-    mask = some_mask(3, 5, 11)
+    mask = random_mask(3, 5, 11)
     whole, _ = dot_product_attention(query, keys, values, mask=mask)
     for b in range(3):
         alone, _ = dot_product_attention(query[b], keys[b], values[b], mask=mask[b])
@@ -261,7 +261,7 @@ def test_images_of_a_batch_are_independent() -> None:
 
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_float_mask_is_refused(monkeypatch: pytest.MonkeyPatch, need_weights: bool) -> None:
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as in daily use
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # without shape checks
     mask = torch.ones(5, 11, dtype=torch.uint8)
     with pytest.raises(TypeError, match=r"boolean, True = may attend, got torch.uint8"):
         dot_product_attention(*inputs(2), mask=mask, need_weights=need_weights)
@@ -269,7 +269,7 @@ def test_float_mask_is_refused(monkeypatch: pytest.MonkeyPatch, need_weights: bo
 
 def test_gradients() -> None:
     parts = [part.requires_grad_() for part in inputs(2)]
-    mask = some_mask(5, 11)
+    mask = random_mask(5, 11)
     for need_weights in (False, True):
         assert torch.autograd.gradcheck(
             lambda *tensors, need=need_weights: dot_product_attention(

@@ -81,7 +81,7 @@ def test_head_fusion_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(fuse_heads(layer, "max"), layer.max(1).values)
     assert torch.equal(fuse_heads(layer, "min"), layer.min(1).values)
     torch.testing.assert_close(fuse_heads(layer), layer.sum(1) / H)
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as in daily use
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # without shape checks
     with pytest.raises(ValueError, match="fusion must be one of mean, max, min, got 'sum'"):
         fuse_heads(layer, "sum")  # pyright: ignore[reportArgumentType]
 

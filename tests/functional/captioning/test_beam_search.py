@@ -19,7 +19,7 @@ from visattn.functional.captioning.beam_search import (
 
 search = importlib.import_module(
     "visattn.functional.captioning.beam_search"
-)  # the function has its name
+)  # the parameter of the function has this name
 
 START, STOP = 0, 2
 

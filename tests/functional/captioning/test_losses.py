@@ -160,7 +160,7 @@ def test_attention_supervision_gradient_points_to_the_targets() -> None:
     scores = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     targets, shown = even_targets(5, 7), torch.ones(5, dtype=torch.bool)
     attention_supervision_loss(scores.softmax(-1), targets, shown).backward()
-    # of cross entropy after a softmax: what is there less what should be there
+    # the gradient of cross-entropy after a softmax: weights minus targets
     expected = (scores.detach().softmax(-1) - targets) / 5
     torch.testing.assert_close(scores.grad, expected, atol=1e-7, rtol=0)
 

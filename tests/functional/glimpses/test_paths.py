@@ -14,7 +14,7 @@ def test_random_locations_are_uniform() -> None:
     for histogram in counts:
         assert float(((histogram - 1000) ** 2 / 1000).sum()) < 27.9  # chi-square of 9, p = 0.001
     flat = paths.flatten(0, 1)
-    assert abs(float(flat.prod(-1).mean())) < 4 * (1 / 3) / 100  # x says nothing about y
+    assert abs(float(flat.prod(-1).mean())) < 4 * (1 / 3) / 100  # x and y are independent
     assert abs(float((paths[:, 0] * paths[:, 1]).mean())) < 4 * (1 / 3) / 2000**0.5
 
 

@@ -74,6 +74,6 @@ def test_invalid_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         sincos_pos_embed((2, 2), 6)
     with pytest.raises(ValueError, match=r"each cell of the grid of 3 x 5, got 14"):
         resample_pos_embed(numbers(14, 2), (3, 5), (2, 2))
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
     with pytest.raises(ValueError, match="rule must be one of timm, plain, dino, got 'cubic'"):
         resample_pos_embed(numbers(15, 2), (3, 5), (2, 2), rule="cubic")  # pyright: ignore[reportArgumentType]

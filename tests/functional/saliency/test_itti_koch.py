@@ -23,7 +23,7 @@ def images(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(*shape, generator=random, dtype=torch.float64)
 
 
-# ------------------------------------------------------------------ the paper, plainly
+# ------------------------------------------------------------------ the paper in plain NumPy
 
 Plane = np.ndarray
 
@@ -36,7 +36,7 @@ def regridded(plane: Plane, size: tuple[int, int]) -> Plane:
         reach = max(step, 1.0)
         middles = (np.arange(count) + 0.5) * step
         apart = np.abs(np.arange(side) + 0.5 - middles[:, None])
-        if step < 1:  # beyond the outermost middles the plane goes on as it ends
+        if step < 1:  # replicated beyond the outermost cell centers
             apart = np.abs(np.arange(side) + 0.5 - np.clip(middles, 0.5, side - 0.5)[:, None])
         weights = np.maximum(0, 1 - apart / reach)
         weights /= weights.sum(1, keepdims=True)
@@ -124,7 +124,7 @@ def test_saliency_matches_the_paper(
         torch.testing.assert_close(ours, wanted, atol=1e-6, rtol=0)
 
 
-# ------------------------------------------------------------------ laws
+# ------------------------------------------------------------------ properties
 
 
 @settings(max_examples=10)
@@ -254,22 +254,22 @@ def plane_of(*rows: list[float]) -> Tensor:
     return torch.tensor([[list(rows)]])
 
 
-def held_down(maps: Tensor) -> float:
+def normalized_peak(maps: Tensor) -> float:
     """Return the largest value after the peak normalization."""
     return float(normalize_peaks(maps).max())
 
 
 def test_other_maxima_lower_the_peak_normalization_by_their_mean() -> None:
     row = [8.0, 0.0, 2.0, 1.0, 6.0, 0.0]
-    assert held_down(plane_of(row)) == pytest.approx((1 - (2 + 6) / 2 / 8) ** 2)
+    assert normalized_peak(plane_of(row)) == pytest.approx((1 - (2 + 6) / 2 / 8) ** 2)
     assert normalize_peaks(plane_of(row)).flatten().tolist() == pytest.approx(
         [0.25 * value / 8 for value in row]
     )
 
 
 def test_maxima_below_a_tenth_are_ignored() -> None:
-    assert held_down(plane_of([8.0, 0.0, 0.8, 0.0, 4.0])) == pytest.approx(0.25)
-    assert held_down(plane_of([8.0, 0.0, 0.8, 0.0, 0.7])) == 1
+    assert normalized_peak(plane_of([8.0, 0.0, 0.8, 0.0, 4.0])) == pytest.approx(0.25)
+    assert normalized_peak(plane_of([8.0, 0.0, 0.8, 0.0, 0.7])) == 1
 
 
 @pytest.mark.parametrize(
@@ -287,11 +287,11 @@ def test_plateau_is_a_single_maximum(flat: list[list[int]]) -> None:
     top = torch.zeros(1, 1, 9, 11)
     rows = torch.tensor(flat)
     top[0, 0, 2 : 2 + len(rows), 3 : 3 + rows.shape[1]] = 4.0 * rows
-    assert held_down(top) == 1
+    assert normalized_peak(top) == 1
     top[0, 0, 7, 9] = 2.0
-    assert held_down(top) == pytest.approx(0.25)
+    assert normalized_peak(top) == pytest.approx(0.25)
     top[0, 0, 7, 9] = 4.0
-    assert held_down(top) == 0
+    assert normalized_peak(top) == 0
 
 
 def test_ridge_is_a_single_maximum() -> None:

@@ -76,7 +76,7 @@ def test_line_breaks_are_spaces(text: str) -> None:
 
 @given(text=st.text("ab '’.-,&5", max_size=23))
 def test_cached_words_match_whole_texts(text: str) -> None:
-    # A letter beyond ASCII at the end takes the way around the memory of pieces.
+    # A non-ASCII letter at the end bypasses the cache of words.
     assert ptb_tokenize(f"{text} è") == [*ptb_tokenize(f"{text} e")[:-1], "è"]
 
 

@@ -41,7 +41,7 @@ def test_references_are_matched_by_image_name() -> None:
 
 
 def test_end_and_unknown_tokens_are_scored_as_words() -> None:
-    # Left in on both sides they would raise the scores; nothing here takes them out in silence.
+    # In both captions and references they would raise the scores; they are not removed silently.
     captions = {"a": "a red kite", "b": "two old boats"}
     plain = caption_scores(captions, {"a": ["a kite"], "b": ["boats"]}).corpus
     marked = caption_scores(

@@ -39,7 +39,7 @@ def test_nan_cells_are_excluded() -> None:
 
 def test_peak_beside_the_object_is_within_tolerance() -> None:
     values = torch.zeros(6, 8)
-    values[3, 5] = 1.0  # one down and one right of the corner of the mask, in the box
+    values[3, 5] = 1.0  # one pixel down and right of the corner of the mask, inside the box
     result = [localization_scores(values, MASK, BOX, LocalizationRule(px)) for px in (0, 1.4, 1.5)]
     assert [score.point for score in result] == [0, 0, 1]
     assert [score.point_box for score in result] == [1, 1, 1]

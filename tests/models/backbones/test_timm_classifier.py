@@ -28,7 +28,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     path = tmp_path_factory.mktemp("weights") / "plain.safetensors"
     weights = timm.create_model(NAME, num_classes=11).state_dict()
-    # timm begins with branches that are zero, in which no block could show.
+    # timm initializes branches with zero, where a block has no effect.
     changed = {name: tensor + (tensor.ndim == 1) / 2 for name, tensor in weights.items()}
     save_file({name: tensor.to(weights[name].dtype) for name, tensor in changed.items()}, path)
     return path
@@ -97,7 +97,7 @@ def test_frozen_batch_norms_stay_fixed_and_block_norms_are_trained(
 ) -> None:
     model = TimmClassifier(CLASSES, NAME, weights=str(file), block=block, freeze_bn=True, **SIZE)
     before = {name: value.clone() for name, value in model.named_buffers()}
-    model(images)  # trainers take a new model's mode as they find it
+    model(images)  # trainers keep the mode of a new model
     model.train()(images)
     changed = [
         name
@@ -117,7 +117,9 @@ def test_frozen_batch_norms_make_training_equal_evaluation(file: Path, images: T
 
 def test_folded_batch_norms_require_freeze_bn(tmp_path: Path) -> None:
     path = tmp_path / "folded.safetensors"
-    save_file(timm.create_model(NAME).state_dict(), path)  # a fresh network looks alike
+    save_file(
+        timm.create_model(NAME).state_dict(), path
+    )  # an initialized network looks folded, too
     with pytest.raises(ValueError, match=r"folded into the convolutions.*set freeze_bn=True"):
         TimmClassifier(CLASSES, NAME, weights=str(path), **SIZE)
     assert TimmClassifier(CLASSES, NAME, weights=str(path), freeze_bn=True, **SIZE).freeze_bn

@@ -29,7 +29,7 @@ def model(
         [0.3] * channels,
         **{"num_glimpses": 4, "glimpse_size": 5, **SMALL, **options},
     )
-    nn.init.normal_(made.policy.mean.weight, std=0.5)  # so that it looks around
+    nn.init.normal_(made.policy.mean.weight, std=0.5)  # so that its locations differ
     return made.eval()
 
 
@@ -66,7 +66,7 @@ def test_parameter_counts_match_the_paper(
     assert baseline == 257
     whole = {28: 209_677, 60: 256_781, 100: 275_213}[size]
     assert sum(counts) + baseline == whole
-    # What is more is the first place, where it is learned, and the spread, where it is.
+    # The extra parameters are the initial location and the standard deviation, if learned.
     ours = {name: parameter.numel() for name, parameter in made.named_parameters()}
     extra = {"policy.init_mean": 2, "policy.log_std": 1}
     assert sum(ours.values()) == whole - baseline + sum(extra.values())
@@ -200,7 +200,7 @@ def test_evaluation_uses_policy_means() -> None:
     assert torch.equal(rollouts.policy_samples, rollouts.policy_means)
     assert torch.equal(made(images), rollouts.logits[:, 0, -1])
     assert torch.equal(made(images), made(images))
-    assert rollouts.locations[:, 0, 1:].std(0).min() > 0  # it looks at each image in its own way
+    assert rollouts.locations[:, 0, 1:].std(0).min() > 0  # locations differ between images
 
 
 def test_fixed_locations_bypass_the_policy() -> None:
@@ -251,7 +251,7 @@ def test_every_rnn_and_glimpse_encoder_runs(core: str, sight: str) -> None:
         assert all(parameter.grad is not None for parameter in part.parameters())
 
 
-# ---- images and rollouts keep apart
+# ---- images and rollouts are independent
 
 
 def roll(
@@ -340,7 +340,7 @@ def test_gray_model_accepts_rgb_and_refuses_other_shapes() -> None:
         model(channels=3)(gray)
 
 
-# ---- what it refuses
+# ---- errors
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_invalid_numbers_are_refused(options: dict[str, Any]) -> None:
 def test_unknown_options_are_refused(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in daily use
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
     with pytest.raises(ValueError, match="must be one of .*, got"):
         model(**options)
 

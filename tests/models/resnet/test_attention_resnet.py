@@ -176,11 +176,11 @@ def test_block_may_follow_the_stem() -> None:
         gate.excite.bias.fill_(-99.0)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
     model.eval()
     scores = model(noise(2, 1, 8, 8))
-    assert torch.equal(scores[0], scores[1])  # nothing is let through
+    assert torch.equal(scores[0], scores[1])  # the gate is closed
 
 
 def test_grid_pooling_keeps_positions() -> None:
-    # the last features lie 8 pixels apart: what moves by 16 moves by a cell of two
+    # the final stride is 8: a shift by 16 pixels is a shift by one pooled cell of two
     random = torch.Generator().manual_seed(5)
     images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     images[0, :, 4:12, 4:12] = torch.randint(256, (3, 8, 8), dtype=torch.uint8, generator=random)

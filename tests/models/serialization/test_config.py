@@ -27,7 +27,7 @@ from visattn.models.serialization.meta_shapes import weight_shapes
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 
-# One of each, with every argument another than the one it has by itself.
+# One of each class, with every argument different from its default.
 EXAMPLES: dict[str, nn.Module] = {
     "SmallEncoder": SmallEncoder(
         (16, 40), channels=12, coord_scale=False, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)

@@ -140,7 +140,7 @@ def test_padded_windows_record_rows_on_the_grid() -> None:
     assert grids == [(11, 13)] * 2 + [(6, 7)] * 3
     sums = recording.weights[0].sum(-1)
     assert sums.max() < 1 + 1e-5
-    assert sums.min() < 0.99  # of windows at the edge, which see empty slots
+    assert sums.min() < 0.99  # of windows at the border, which attend to padded slots
 
 
 def test_class_query_is_refused() -> None:

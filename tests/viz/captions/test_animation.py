@@ -124,7 +124,7 @@ def test_long_caption_is_truncated() -> None:
         caption_animation(photo(24, 40), ["dogs"] * 29, np.zeros((29, 24, 40)), vmax=1.0, width=160)
     )
     assert actual[0].shape[0] == 96 + 2 * 12 + 4 * 28 - 6
-    assert (np.array(actual)[:, -8:] == BACKGROUND).all()  # nothing of a fifth line
+    assert (np.array(actual)[:, -8:] == BACKGROUND).all()  # no fifth line
 
 
 @pytest.mark.parametrize(

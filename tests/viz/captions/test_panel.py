@@ -48,7 +48,7 @@ def test_panels_of_any_image_size_and_number_of_words(size: tuple[int, int], cou
     assert panel.dtype == np.uint8
     assert panel.shape[1] == 1200
     for edge in (panel[:20], panel[-20:], panel[:, :MARGIN], panel[:, -20:]):
-        assert (edge == BACKGROUND).all()  # nothing runs off the page
+        assert (edge == BACKGROUND).all()  # no overflow
 
 
 def test_tiles_share_a_scale() -> None:

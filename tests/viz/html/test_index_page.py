@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from visattn.viz.html.index_page import IndexEntry, index_page, parse_index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
-# What a page cannot hold comes back as a replacement; names of files come through whole.
+# Invalid characters are replaced in texts; file names are unchanged.
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")))
 
 
@@ -50,4 +50,4 @@ def test_foreign_pages_are_refused() -> None:
 def test_thumbnails_are_small() -> None:
     photo = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     rough = thumbnail(np.kron(photo, np.ones((40, 40, 1), np.uint8)))
-    assert len(rough) < 40_000  # rougher than photos, of which a thousand are to fit into a page
+    assert len(rough) < 40_000  # harder to compress than photos; a thousand must fit into a page

@@ -108,7 +108,7 @@ def test_small_photo_is_enlarged(browser: Any, tmp_path: Path, style: Style) -> 
     maps = AttentionMap(grids(3, 3), "look", "words", geometry, {}, WORDS)
     kept = write(tmp_path / "a.html", photo(61, 107), maps, style=style, opacity=0.9, vmax=0.3)
     browser.open(tmp_path / "a.html")
-    browser.place("#words button")  # the script is at work once the photo is decoded
+    browser.place("#words button")  # the script runs once the photo is decoded
     browser.press("Home")
     size = (8 * 61, 8 * 107)
     larger = np.array(kept.resize((size[1], size[0]), Image.Resampling.BICUBIC))
@@ -116,7 +116,7 @@ def test_small_photo_is_enlarged(browser: Any, tmp_path: Path, style: Style) -> 
         larger, maps[0].resize_to_image(size).numpy(), style=style, opacity=0.9, vmax=0.3
     )
     distance = np.abs(drawn(browser).astype(int) - expected)
-    assert distance.max() <= 40  # at the edges each enlarges in its own way
+    assert distance.max() <= 40  # resampling differs at the borders
     assert distance.mean() <= 1
 
 

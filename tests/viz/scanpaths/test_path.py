@@ -40,7 +40,7 @@ def test_boxes_are_drawn_at_their_position() -> None:
     assert (at.max(0) <= [46, 56]).all()
     assert (at.min(0) <= [30, 40]).all()
     assert (at.max(0) >= [45, 55]).all()
-    assert not (np.abs(at - [38, 48]) < 6).all(1).any()  # the middle stays free
+    assert not (np.abs(at - [38, 48]) < 6).all(1).any()  # the center is not covered
 
 
 def test_brightness_follows_the_finest_scale() -> None:
@@ -72,7 +72,7 @@ def test_only_past_glimpses_are_drawn() -> None:
     assert len(shown(two, second)) > 50
     assert len(shown(two, third)) == 0
     marked, before = len(shown(two, second, 12)), len(shown(two, first, 12))
-    assert marked > before  # the one in turn stands out
+    assert marked > before  # the current one is highlighted
 
 
 def test_each_glimpse_has_its_number_in_its_color() -> None:
@@ -88,7 +88,7 @@ def test_numbers_at_the_same_location_do_not_overlap(count: int) -> None:
     boxes = np.tile(np.array([[[92.0, 92, 108, 108]]]), (count, 1, 1))
     drawn = draw_scan_path(np.zeros((200, 200, 3), np.uint8), boxes)
     areas = [len(shown(drawn, color, 20)) for color in glimpse_colors(count)]
-    if count == 20:  # neighbors in time have much the same color
+    if count == 20:  # consecutive glimpses have similar colors
         areas = areas[::4]
     assert min(areas) > 20
 

@@ -41,7 +41,7 @@ def test_labels_do_not_overlap() -> None:
     names = ("one", "two", "three", "four", "five")
     drawn = plot_probabilities(np.full((2, 5), 0.2), names, (240, 280))
     written = (drawn[:, 245:] != BACKGROUND).any((1, 2)).astype(int)
-    assert (np.diff(written) == 1).sum() == 5  # lines of text with paper between them
+    assert (np.diff(written) == 1).sum() == 5  # lines of text with background between them
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 50])
