@@ -218,9 +218,10 @@ def test_every_task_resumes_bit_exactly(
     words, name = ("--data.num_workers", str(workers)), f"{task}-{processes}-{workers}"
     options = {"processes": processes}
     assert run(task, f"{name}-whole", *words, **options)[0] == [0] * processes
-    for broken in ("kill:1:0", f"kill:3:{processes - 1}", "end:4:0"):
-        codes, _ = run(task, name, *words, *LAST, BREAK=broken, **options)
-        assert -9 in codes
+    last = 4 if processes == 1 else 3  # two processes have half as many batches
+    for broken in ("kill:1:0", f"kill:3:{processes - 1}", f"end:{last}:0"):
+        codes, output = run(task, name, *words, *LAST, BREAK=broken, **options)
+        assert -9 in codes, (broken, output)
     assert run(task, name, *words, *LAST, **options)[0] == [0] * processes
     assert_same(folder / f"{name}-whole", folder / name)
 
@@ -295,6 +296,7 @@ def test_torchrun_restarts_a_run_from_its_last_checkpoint(together: Path, folder
     command += ["fit", "--config", "classes.yaml", "--run", "elastic", "--save_steps", "2", *LAST]
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     environment = {**environment_of_runs(), "BREAK": "kill:3:1"}
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # as docs/guides/many_gpus.md says
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500
     )
