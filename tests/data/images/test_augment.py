@@ -173,7 +173,7 @@ def test_what_gives_no_bytes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("Miror", "unknown augmentation 'Miror'; did you mean RandomHorizontalFlip"),
+        ("Miror", "unknown augmentation 'Miror'; choose from RandomHorizontalFlip"),
         ("RandomHorizontalFlop", "did you mean RandomHorizontalFlip"),
         ("functional", "unknown augmentation 'functional'"),
         (

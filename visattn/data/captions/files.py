@@ -5,7 +5,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -15,6 +14,7 @@ from visattn.data.captions.formats import (
     detect_format,
     parse_captions,
 )
+from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import decode_utf8, printable_name, read_bytes_bounded
 
 PathLike = str | os.PathLike[str]
@@ -199,8 +199,8 @@ def _path_hint(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent} either"
     files = [sibling.name for sibling in path.parent.iterdir() if sibling.is_file()]
-    close = get_close_matches(path.name, files, n=1)
-    return f"; did you mean {path.parent / close[0]}?" if close else ""
+    hint = did_you_mean(path.name, files, n=1, otherwise="")
+    return f"; {hint}" if hint else ""
 
 
 def _group_by_photo(

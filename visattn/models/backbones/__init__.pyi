@@ -6,7 +6,6 @@ from .loaded_model import (
     LoadedModel as LoadedModel,
 )
 from .pretrained import (
-    close_matches as close_matches,
     load_timm_model as load_timm_model,
     load_torchvision_model as load_torchvision_model,
     unique_names as unique_names,
