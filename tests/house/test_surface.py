@@ -1,5 +1,6 @@
 """The public names: loaded late, spelt right, each with an example that is run."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -28,16 +29,14 @@ def is_worth_an_example(thing: object) -> bool:
 
 
 def public_things(room: str) -> Iterator[tuple[str, object]]:
-    """What a room offers; a package that lists its names in `__all__` offers these."""
+    """What a package exports."""
     for path in sorted((PACKAGE / room).rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
-        listed = getattr(importlib.import_module(".".join(parts[:-1])), "__all__", None)
+        listed = importlib.import_module(f"visattn.{room}").__all__
         for name, thing in vars(module).items():
             ours = getattr(thing, "__module__", None) == module.__name__
-            if listed is not None and name not in listed:
-                continue
-            if ours and not name.startswith("_") and is_worth_an_example(thing):
+            if ours and name in listed and is_worth_an_example(thing):
                 yield f"{module.__name__}.{name}", thing
 
 
@@ -67,6 +66,31 @@ def test_every_room_exports_what_its_stub_says() -> None:
         room = importlib.import_module(name)
         assert [n for n in room.__all__ if not hasattr(room, n)] == [], name
         assert room.__all__, name
+
+
+ENTRY_POINTS = {("training", "cli.entry", "main"), ("training", "cli.lightning_cli", "main")}
+"""Public functions that only the command line calls."""
+
+
+def test_every_public_class_and_function_is_exported_by_its_package() -> None:
+    exported, defined = set(), set()
+    for stub in PACKAGE.glob("*/__init__.pyi"):
+        package = stub.parent.name
+        for node in ast.parse(stub.read_text()).body:
+            assert isinstance(node, ast.ImportFrom), stub
+            exported |= {(package, node.module, alias.name) for alias in node.names}
+        for path in stub.parent.rglob("*.py"):
+            module = ".".join(path.relative_to(stub.parent).with_suffix("").parts)
+            nodes = ast.parse(path.read_text()).body
+            names = [
+                node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)
+            ]
+            defined |= {(package, module, name) for name in names if name[0] != "_"}
+    assert defined - exported == ENTRY_POINTS
+
+
+def test_a_name_has_one_short_import_path() -> None:
+    assert {path.parent.parent for path in stubs()} <= {PACKAGE, PACKAGE.parent}
 
 
 def test_names_are_listed_before_they_are_loaded() -> None:
