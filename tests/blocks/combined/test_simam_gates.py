@@ -20,13 +20,13 @@ def test_it_scales_by_its_gate_seen_or_not() -> None:
     assert torch.equal(block(x.requires_grad_()), y)
 
 
-def test_it_has_no_parameters_and_takes_the_authors_smoothing() -> None:
-    block = SimAM(16, smoothing=0.1)
+def test_it_has_no_parameters_and_takes_the_authors_lambda() -> None:
+    block = SimAM(16, e_lambda=0.1)
     assert not block.state_dict()
     x = torch.randn(2, 16, 5, 7)
     assert not torch.allclose(block(x), SimAM(16)(x))
-    with pytest.raises(ValueError, match=r"smoothing must be above 0, got -1\.0"):
-        SimAM(16, smoothing=-1.0)
+    with pytest.raises(ValueError, match=r"e_lambda must be above 0, got -1\.0"):
+        SimAM(16, e_lambda=-1.0)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e-2, 1.0, 1e2, 1e4])

@@ -44,9 +44,9 @@ def coco(folder: Path, split: str, numbers: range) -> str:
 def test_each_split_may_have_its_own_file_and_folder(tmp_path: Path) -> None:
     files = {
         "train": coco(tmp_path, "train2017", range(3, 8)),
-        "validation": coco(tmp_path, "val2017", range(11, 14)),
+        "val": coco(tmp_path, "val2017", range(11, 14)),
     }
-    folders = {"train": "train2017", "validation": "val2017"}
+    folders = {"train": "train2017", "val": "val2017"}
     splits = read_caption_splits(files, folders)
     content = {split: (len(result.entries), str(result.folder)) for split, result in splits.items()}
     assert content == {
@@ -74,9 +74,9 @@ def test_each_split_may_have_its_own_file_and_folder(tmp_path: Path) -> None:
 def test_splits_that_cannot_be_are_refused(tmp_path: Path) -> None:
     train = coco(tmp_path, "train2017", range(3, 8))
     wrong = (
-        ({"train": train, "val": train}, "photos", r"captions accepts .*; got val"),
-        ({"validation": train}, "photos", r"captions must include a train split, got validation"),
-        ({"train": train, "validation": train}, "photos", r"train and validation share 5 photos"),
+        ({"train": train, "dev": train}, "photos", r"captions accepts train, val, test; got dev"),
+        ({"val": train}, "photos", r"captions must include a train split, got validation"),
+        ({"train": train, "val": train}, "photos", r"train and validation share 5 photos"),
         ({"train": train, "test": train}, {"train": "photos"}, r"the folder of the test split"),
         (train, "photos", r"it assigns no splits: give a list .* or a captions file for each"),
     )
