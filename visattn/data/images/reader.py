@@ -14,9 +14,8 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from visattn.data.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.data.images.rgb import from_array, to_rgb
-from visattn.io.regular_files import open_regular_file
 from visattn.io.safe_paths import walk_files
-from visattn.io.safe_text import printable_name
+from visattn.io.safe_text import open_regular_file, printable_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 SUFFIXES = (

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.io.regular_files import open_regular_file
+from visattn.io.safe_text import open_regular_file
 from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.legend import TRACK
