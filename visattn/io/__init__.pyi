@@ -10,6 +10,7 @@ from .config_files import (
 )
 from .messages import (
     did_you_mean as did_you_mean,
+    format_names as format_names,
     user_code_location as user_code_location,
 )
 from .run_directory import (

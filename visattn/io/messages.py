@@ -1,7 +1,7 @@
 """Helpers for error messages: similar names, and the user's code that raised an exception."""
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -46,6 +46,21 @@ def did_you_mean(
         return otherwise
     listed = ", ".join(names[:_MAX_LISTED])
     return f"choose from {listed}{', ...' if len(names) > _MAX_LISTED else ''}"
+
+
+def format_names(names: Sequence[str], limit: int = 3) -> str:
+    """Return the first names of a list and the number of the others.
+
+    Args:
+        names: The names.
+        limit: Largest number of names.
+
+    Example:
+        >>> format_names(["a", "b", "c", "d", "e"]), format_names(["a", "b"], limit=1)
+        ('a, b, c and 2 more', 'a and 1 more')
+    """
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def user_code_location(error: BaseException) -> str:

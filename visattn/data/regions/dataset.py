@@ -15,6 +15,7 @@ from visattn.data.images.reader import ImageError, find_images, read_image, read
 from visattn.data.regions.coco_instances import CocoImage, read_instance_file
 from visattn.data.regions.masks import boxes_mask, segmentation_mask
 from visattn.geometry.affine import Box
+from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
 
 
@@ -260,8 +261,7 @@ def _default_image_folder(path: Path) -> Path:
 def _check_files(images: Sequence[AnnotatedImage], folder: Path) -> None:
     missing = [image.name for image in images if not image.path.is_file()]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise FileNotFoundError(f"no image {missing[0]}{more} in {folder}")
+        raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
 
 
 def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
