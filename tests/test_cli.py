@@ -58,15 +58,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("typo", "answer"),
     [
-        ("fitt", "unknown command 'fitt'; did you mean 'fit'?"),
-        ("captoin", "unknown command 'captoin'; did you mean 'caption'?"),
+        ("fitt", "unknown command 'fitt'; did you mean fit?"),
+        ("captoin", "unknown command 'captoin'; did you mean caption?"),
         (
             "zzz",
-            "unknown command 'zzz'; expected one of fit, validate, test, caption, overlay, "
+            "unknown command 'zzz'; choose from fit, validate, test, caption, overlay, "
             "glimpse, export, score, configs, blocks, data, doctor",
         ),
-        ("--verison", "unknown option '--verison'; did you mean '--version'?"),
-        ("-q", "unknown option '-q'; expected one of --help, --version, --debug"),
+        ("--verison", "unknown option '--verison'; did you mean --version?"),
+        ("-q", "unknown option '-q'; choose from --help, --version, --debug"),
     ],
 )
 def test_an_unknown_command_gets_a_suggestion(

@@ -9,8 +9,6 @@ Example:
     ['AttentionMap', 'Explainer', 'Geometry']
 """
 
-import difflib
-
 import lazy_loader
 
 _load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
@@ -32,7 +30,7 @@ def __getattr__(name: str) -> object:
     except AttributeError:
         if name in __all__:
             raise
-        message = f"module 'visattn' has no attribute {name!r}"
-        if close := difflib.get_close_matches(name, __all__, n=3):
-            message += f"; did you mean {' or '.join(map(repr, close))}?"
-        raise AttributeError(message) from None
+        from visattn.io.messages import did_you_mean
+
+        hint = did_you_mean(name, __all__, otherwise="dir(visattn) lists all")
+        raise AttributeError(f"module 'visattn' has no attribute {name!r}; {hint}") from None

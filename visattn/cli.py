@@ -4,7 +4,6 @@ Imports only the standard library, so that help, version and error messages are 
 of a command is imported when the command is selected; it imports torch when it runs.
 """
 
-import difflib
 import importlib
 import os
 import sys
@@ -12,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from visattn.commands.options.output_streams import prepare_streams, print_message, silence
+from visattn.io.messages import did_you_mean
 
 # command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {
@@ -140,9 +140,7 @@ def _report_unknown(name: str) -> int:
     kind, known = ("command", list(COMMANDS))
     if name.startswith("-"):
         kind, known = ("option", _OPTIONS)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
-    return _fail(f"unknown {kind} {name!r}; {hint}", 2)
+    return _fail(f"unknown {kind} {name!r}; {did_you_mean(name, known, n=1)}", 2)
 
 
 def _error_message(error: Exception) -> str:

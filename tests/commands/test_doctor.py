@@ -101,7 +101,7 @@ def test_a_package_that_is_too_old_is_an_error(simulate: Simulate, capsys: Capsy
     assert "pip install 'lightning" in check.fix
 
 
-def test_opencv_is_needed_for_contours_only(simulate: Simulate, capsys: Capsys) -> None:
+def test_a_broken_opencv_is_a_warning(simulate: Simulate, capsys: Capsys) -> None:
     simulate({"cv2": "ImportError: libGL.so.1: cannot open shared object file"})
     check = checks(capsys, 0)["OpenCV"]
     assert check.status == "warning"
@@ -109,12 +109,10 @@ def test_opencv_is_needed_for_contours_only(simulate: Simulate, capsys: Capsys) 
     assert "opencv-python-headless" in check.fix
 
 
-def test_two_opencv_wheels_are_reported(simulate: Simulate, capsys: Capsys) -> None:
-    simulate(opencv_python="5.0.0.93", opencv_python_headless="4.14.0.94")
+def test_any_wheel_of_opencv_will_do(simulate: Simulate, capsys: Capsys) -> None:
+    simulate(opencv_python="", opencv_python_headless="4.14.0.94")
     check = checks(capsys, 0)["OpenCV"]
-    assert check.status == "warning"
-    assert check.message.startswith("2 wheels overwrite each other: opencv-python 5.0.0.93, ")
-    assert "pip uninstall -y opencv-python opencv-python-headless" in check.fix
+    assert (check.status, check.message) == ("ok", "opencv-python-headless 4.14.0.94")
 
 
 def test_extras_are_those_of_the_project(simulate: Simulate, capsys: Capsys) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_sandbox import fill
 
+import visattn as va
 from visattn.cli import main
 from visattn.data.images.reader import find_images
 from visattn.io.safe_paths import walk_files
@@ -75,6 +76,22 @@ def test_special_files_are_skipped_and_results_are_not_read(odd: Path, capsys: C
             for name, reason in REASONS.items():
                 assert f"visattn: skipped odd/{name}: {reason}\n" in err, command
         shutil.rmtree(words[-1])
+
+
+def test_results_of_another_command_are_not_taken_for_photos(sandbox: Path, capsys: Capsys) -> None:
+    command = "overlay photos --model cnn.safetensors --method gradcam --out photos/out/maps"
+    (sandbox / "photos" / "bird.png").write_bytes((sandbox / "photos" / "dog.png").read_bytes())
+    assert main(shlex.split(command)) == 0
+    capsys.readouterr()
+    assert main(["caption", "photos", "--weights", "captioner.safetensors"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.partition("\t")[0] for line in out.splitlines()] == ["bird", "cat", "dog"]
+    reason = "results of visattn; to include it, give its path"
+    assert err == f"visattn: skipped photos/out/maps: {reason}\n"
+    model = va.load("captioner.safetensors")
+    assert len(va.caption(model, "photos")) == 3
+    assert main(["caption", "photos/out/maps", "--weights", "captioner.safetensors"]) == 0
+    assert len(find_images("photos")) > 3
 
 
 def test_an_unlistable_folder_is_reported_and_the_others_are_processed(

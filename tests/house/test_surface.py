@@ -1,5 +1,6 @@
 """Public names: exported lazily, each with an executed example."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -32,12 +33,10 @@ def public_things(room: str) -> Iterator[tuple[str, object]]:
     for path in sorted((PACKAGE / room).rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
-        listed = getattr(importlib.import_module(".".join(parts[:-1])), "__all__", None)
+        listed = importlib.import_module(f"visattn.{room}").__all__
         for name, thing in vars(module).items():
             ours = getattr(thing, "__module__", None) == module.__name__
-            if listed is not None and name not in listed:
-                continue
-            if ours and not name.startswith("_") and is_worth_an_example(thing):
+            if ours and name in listed and is_worth_an_example(thing):
                 yield f"{module.__name__}.{name}", thing
 
 
@@ -69,6 +68,31 @@ def test_every_package_exports_the_names_of_its_stub() -> None:
         assert room.__all__, name
 
 
+ENTRY_POINTS = {("training", "cli.entry", "main"), ("training", "cli.lightning_cli", "main")}
+"""Public functions that only the command line calls."""
+
+
+def test_every_public_class_and_function_is_exported_by_its_package() -> None:
+    exported, defined = set(), set()
+    for stub in PACKAGE.glob("*/__init__.pyi"):
+        package = stub.parent.name
+        for node in ast.parse(stub.read_text()).body:
+            assert isinstance(node, ast.ImportFrom), stub
+            exported |= {(package, node.module, alias.name) for alias in node.names}
+        for path in stub.parent.rglob("*.py"):
+            module = ".".join(path.relative_to(stub.parent).with_suffix("").parts)
+            nodes = ast.parse(path.read_text()).body
+            names = [
+                node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)
+            ]
+            defined |= {(package, module, name) for name in names if name[0] != "_"}
+    assert defined - exported == ENTRY_POINTS
+
+
+def test_a_name_has_one_short_import_path() -> None:
+    assert {path.parent.parent for path in stubs()} <= {PACKAGE, PACKAGE.parent}
+
+
 def test_dir_lists_names_before_loading() -> None:
     assert {*visattn.__all__, "__version__"} <= set(dir(visattn))
 
@@ -78,10 +102,10 @@ def test_names_are_cached_after_the_first_lookup() -> None:
 
 
 def test_misspelled_name_gets_suggestions() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'overlai'; did you mean 'overlay'\?"):
+    with pytest.raises(AttributeError, match=r"no attribute 'overlai'; did you mean overlay\?"):
         _ = visattn.overlai  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_unrelated_name_gets_no_suggestion() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'; dir\(visattn\) lists all"):
         _ = visattn.zzz  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,6 +1,5 @@
 """Registry of attention blocks: create, list, describe and register blocks by name."""
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from visattn.blocks.self_attention.non_local import NonLocal
 from visattn.blocks.spatial.attention_gate import AttentionGate
 from visattn.blocks.spatial.spatial_gate import SpatialGate, SpatialSE
 from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
+from visattn.io.messages import did_you_mean
 
 BlockClass = TypeVar("BlockClass", bound=type[nn.Module])
 
@@ -284,14 +284,9 @@ def _get_entry(name: str) -> _Entry:
         block = import_block(name)
         _imported[name] = _Entry(block, default_info(block, name))
         return _imported[name]
+    choices = f"choose from {', '.join(list_blocks())}"
     names = _canonical_names()
-    matches = difflib.get_close_matches(_normalize(name), names, n=5, cutoff=0.6)
-    close = list(dict.fromkeys(names[match] for match in matches))[:3]
-    hint = (
-        f"did you mean {' or '.join(close)}?"
-        if close
-        else f"choose from {', '.join(list_blocks())}"
-    )
+    hint = did_you_mean(_normalize(name), names, canonical=names, otherwise=choices)
     raise ValueError(
         f"there is no block {name!r}; {hint} (a block of your own: call "
         "va.register_block(MyBlock) first, or pass package.module.Class)"

@@ -217,22 +217,18 @@ def check_packages(failures: Mapping[str, str]) -> Iterator[Check]:
 
 
 def check_opencv(reason: str) -> Check:
-    """Return the check of OpenCV, which only contours need.
+    """Return the check of OpenCV, which no command needs so far; any of its wheels will do.
 
     Args:
         reason: Of a failed import; "" if it can be imported.
     """
-    wheels = [wheel for wheel in _OPENCV_WHEELS if installed_version(wheel)]
-    versions = ", ".join(f"{wheel} {installed_version(wheel)}" for wheel in wheels)
-    if len(wheels) == 1 and not reason:
+    wheels = [f"{wheel} {installed_version(wheel)}" for wheel in _OPENCV_WHEELS]
+    versions = ", ".join(wheel for wheel in wheels if not wheel.endswith(" "))
+    if versions and not reason:
         return Check("packages", "OpenCV", "ok", versions)
-    fix = f"pip uninstall -y {' '.join(wheels)}\n" if wheels else ""
-    fix += "pip install --force-reinstall opencv-python-headless"
-    if len(wheels) > 1:
-        versions = f"{len(wheels)} wheels overwrite each other: {versions}"
-    problem = f"cannot be imported: {reason}" if reason else ""
-    message = "; ".join(filter(None, (versions or "not installed", problem, "contours need it")))
-    return Check("packages", "OpenCV", "warning", message, fix)
+    message = f"{versions} cannot be imported: {reason}" if versions else "not installed"
+    fix = "pip install --force-reinstall opencv-python-headless"
+    return Check("packages", "OpenCV", "warning", f"{message}; no command needs it so far", fix)
 
 
 def check_extras() -> Iterator[Check]:

@@ -85,6 +85,9 @@ from .images.integrity import (
     count_jpeg_scans as count_jpeg_scans,
     png_rows_missing as png_rows_missing,
 )
+from .images.joint_transforms import (
+    RegionSample as RegionSample,
+)
 from .images.reader import (
     ImageError as ImageError,
     ImageLike as ImageLike,

@@ -124,6 +124,30 @@ class Geometry:
             return self._after(1.0, 0.0, -1.0, float(height), self.input_size)
         return self._after(-1.0, float(width), 1.0, 0.0, self.input_size)
 
+    def then(self, step: "Geometry") -> "Geometry":
+        """Return the geometry after a step that is described from its own identity.
+
+        Args:
+            step: A geometry whose original image is the input of this one.
+
+        Raises:
+            ValueError: If the sizes differ.
+
+        Example:
+            >>> half = Geometry.identity((10, 20)).resized((5, 10))
+            >>> half.then(Geometry.identity((5, 10)).flipped()) == half.flipped()
+            True
+        """
+        if step.image_size != self.input_size:
+            raise ValueError(f"a step after {self.input_size} starts at {step.image_size}")
+        window = _transform_box(self.matrix, step.region)
+        return replace(
+            self,
+            matrix=_matrix_product(self.matrix, step.matrix),
+            input_size=step.input_size,
+            region=_intersection(window, self.region),
+        )
+
     def to_image(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """Map points (x, y) of the network's input to the upright image."""
         matrix = torch.tensor(self.matrix, dtype=points.dtype, device=points.device)

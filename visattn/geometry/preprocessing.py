@@ -171,8 +171,9 @@ RANDOM_TRANSFORMS: dict[str, Callable[[Any, Geometry, Any], Geometry]] = {
 _PACKAGES = ("torchvision.transforms.", "timm.data.")
 _CONTAINERS = ("RandomApply", "RandomChoice", "RandomOrder")
 _MANUAL_GEOMETRY = (
-    "leave it out, or name the steps explicitly, as in "
-    "Geometry.identity(size).resized(...).cropped(...), and position the map with placed(geometry)"
+    "leave it out, or describe the steps explicitly, as in "
+    "Geometry.identity(size).resized(...).cropped(...), and pass the geometry to the map: "
+    "attention_map.with_geometry(geometry)"
 )
 
 

@@ -10,10 +10,8 @@ from .config_files import (
 )
 from .messages import (
     did_you_mean as did_you_mean,
+    format_names as format_names,
     user_code_location as user_code_location,
-)
-from .regular_files import (
-    open_regular_file as open_regular_file,
 )
 from .run_directory import (
     checkpoint_run as checkpoint_run,
@@ -32,6 +30,7 @@ from .safe_paths import (
 from .safe_text import (
     decode_utf8 as decode_utf8,
     decompress_gzip as decompress_gzip,
+    open_regular_file as open_regular_file,
     parse_json as parse_json,
     printable_name as printable_name,
     read_bytes_bounded as read_bytes_bounded,

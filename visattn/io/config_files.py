@@ -1,7 +1,8 @@
 """Configs that come with visattn, found by name from any directory."""
 
-import difflib
 from pathlib import Path
+
+from visattn.io.messages import did_you_mean
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -44,6 +45,5 @@ def find_config(name: str) -> Path:
     configs = list_configs()
     if name in configs:
         return config_directory() / f"{name}.yaml"
-    close = difflib.get_close_matches(name, configs, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "visattn configs lists all"
+    hint = did_you_mean(name, configs, otherwise="visattn configs lists all")
     raise FileNotFoundError(f"there is no config {name!r}; {hint}")

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from visattn.io.regular_files import open_regular_file
+from visattn.io.safe_text import open_regular_file
 
 MAX_BYTES = 2**30  # of an array
 _DTYPE_KINDS = "biufcSU"  # numbers and strings; other kinds need pickle or hold fields

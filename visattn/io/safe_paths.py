@@ -15,6 +15,7 @@ def walk_files(
     folder: PathLike,
     *,
     exclude: PathLike | None = None,
+    skip: Callable[[Path], bool] | None = None,
     onerror: Callable[[OSError], object] | None = None,
 ) -> Iterator[Path]:
     """Yield the files below a directory: its own in alphabetical order, then those below.
@@ -26,6 +27,7 @@ def walk_files(
     Args:
         folder: Directory; it may itself be a link.
         exclude: Subdirectory to skip, under any of its names; it need not exist.
+        skip: Called with each other subdirectory; returns whether to skip it.
         onerror: Called with the error of each directory that cannot be listed, as in `os.walk`. By
             default the error is raised.
 
@@ -60,7 +62,9 @@ def walk_files(
         pending += [
             path
             for path in reversed(folders)
-            if not path.is_symlink() and (excluded is None or _file_id(path) != excluded)
+            if not path.is_symlink()
+            and (excluded is None or _file_id(path) != excluded)
+            and not (skip and skip(path))
         ]
 
 

@@ -25,7 +25,6 @@ from .captioning.rouge import (
 from .captioning.scores import (
     CaptionScores as CaptionScores,
     caption_scores as caption_scores,
-    format_ids as format_ids,
     score_signature as score_signature,
 )
 from .maps.attention_stats import (

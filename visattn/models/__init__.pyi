@@ -6,7 +6,6 @@ from .backbones.loaded_model import (
     LoadedModel as LoadedModel,
 )
 from .backbones.pretrained import (
-    close_matches as close_matches,
     load_timm_model as load_timm_model,
     load_torchvision_model as load_torchvision_model,
     unique_names as unique_names,
@@ -100,7 +99,6 @@ from .serialization.config import (
 from .serialization.finite_weights import (
     all_finite as all_finite,
     check_weights_before_saving as check_weights_before_saving,
-    format_names as format_names,
     nonfinite_weights as nonfinite_weights,
 )
 from .serialization.meta_shapes import (
@@ -135,7 +133,6 @@ from .serialization.weight_files import (
     check_memory as check_memory,
     open_safetensors as open_safetensors,
     require_local_file as require_local_file,
-    summarize_shapes as summarize_shapes,
     tensor_shapes as tensor_shapes,
 )
 from .swin.conversion import (

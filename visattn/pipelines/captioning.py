@@ -26,6 +26,7 @@ from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
+from visattn.viz.html.index_page import is_result_folder
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,7 +149,7 @@ def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage
 
     Args:
         images: One image or several, or folders. With a folder, files that cannot be read are
-            skipped with a warning.
+            skipped with a warning, and folders below with results of visattn are skipped.
 
     Raises:
         FileNotFoundError: If a folder contains no image.
@@ -160,7 +161,8 @@ def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage
         return
     sources: list[ImageLike] = []
     for item in listed:  # a missing folder is reported before any image is read
-        sources += find_images(item) if isinstance(item, (str, os.PathLike)) else [item]
+        is_path = isinstance(item, (str, os.PathLike))
+        sources += find_images(item, skip=is_result_folder) if is_path else [item]
     for source in sources:
         try:
             image = read_image(source)

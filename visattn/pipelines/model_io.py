@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from visattn.io.messages import did_you_mean
 from visattn.io.run_directory import find_run, run_checkpoint
 from visattn.models.backbones.huggingface import load_huggingface_model
 from visattn.models.backbones.pretrained import (
     LoadedModel,
-    close_matches,
     load_timm_model,
     load_torchvision_model,
 )
@@ -175,7 +175,7 @@ def _class_names(model: nn.Module) -> tuple[str, ...]:
 
 def _unknown_spec(spec: str, kind: str) -> str:
     if kind:
-        hint = close_matches(kind, ["timm", "torchvision", "hf", "run"])
+        hint = f"; {did_you_mean(kind, ['timm', 'torchvision', 'hf', 'run'])}"
     elif Path(spec).suffix in (".pth", ".pt", ".ckpt", ".bin"):
         hint = (
             "; a weight file does not describe its model: name the model too, as in "

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import MapKind, RecordRequest, Tap
+from visattn.io.messages import format_names
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.module_calls import is_probing, is_third_party
 from visattn.recording.third_party import RecordedWeights, ThirdPartyRecorder
@@ -319,7 +320,7 @@ def _no_maps_error(
 
 def _sites_with_reason(unsupported: dict[str, str], reason: str) -> str:
     sites = [site or "the model" for site, other in unsupported.items() if other == reason]
-    return sites[0] if len(sites) == 1 else f"{sites[0]} and {len(sites) - 1} more"
+    return format_names(sites, 1)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from .html.explorer_page import (
 from .html.index_page import (
     IndexEntry as IndexEntry,
     index_page as index_page,
+    is_result_folder as is_result_folder,
     parse_index_page as parse_index_page,
     thumbnail as thumbnail,
     tile_images as tile_images,

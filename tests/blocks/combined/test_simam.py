@@ -20,13 +20,13 @@ def test_output_is_the_gated_input_also_while_recording() -> None:
     assert torch.equal(block(x.requires_grad_()), y)
 
 
-def test_has_no_parameters_and_the_smoothing_of_the_authors() -> None:
-    block = SimAM(16, smoothing=0.1)
+def test_has_no_parameters_and_the_lambda_of_the_authors() -> None:
+    block = SimAM(16, e_lambda=0.1)
     assert not block.state_dict()
     x = torch.randn(2, 16, 5, 7)
     assert not torch.allclose(block(x), SimAM(16)(x))
-    with pytest.raises(ValueError, match=r"smoothing must be above 0, got -1\.0"):
-        SimAM(16, smoothing=-1.0)
+    with pytest.raises(ValueError, match=r"e_lambda must be above 0, got -1\.0"):
+        SimAM(16, e_lambda=-1.0)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e-2, 1.0, 1e2, 1e4])

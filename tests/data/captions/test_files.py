@@ -48,9 +48,9 @@ def coco(folder: Path, split: str, numbers: range) -> str:
 def test_splits_may_have_their_own_files_and_folders(tmp_path: Path) -> None:
     files = {
         "train": coco(tmp_path, "train2017", range(3, 8)),
-        "validation": coco(tmp_path, "val2017", range(11, 14)),
+        "val": coco(tmp_path, "val2017", range(11, 14)),
     }
-    folders = {"train": "train2017", "validation": "val2017"}
+    folders = {"train": "train2017", "val": "val2017"}
     splits = read_caption_splits(files, folders)
     content = {split: (len(result.entries), str(result.folder)) for split, result in splits.items()}
     assert content == {
@@ -78,9 +78,9 @@ def test_splits_may_have_their_own_files_and_folders(tmp_path: Path) -> None:
 def test_invalid_splits_are_refused(tmp_path: Path) -> None:
     train = coco(tmp_path, "train2017", range(3, 8))
     wrong = (
-        ({"train": train, "val": train}, "photos", r"captions accepts .*; got val"),
-        ({"validation": train}, "photos", r"captions must include a train split, got validation"),
-        ({"train": train, "validation": train}, "photos", r"train and validation share 5 photos"),
+        ({"train": train, "dev": train}, "photos", r"captions accepts train, val, test; got dev"),
+        ({"val": train}, "photos", r"captions must include a train split, got validation"),
+        ({"train": train, "val": train}, "photos", r"train and validation share 5 photos"),
         ({"train": train, "test": train}, {"train": "photos"}, r"the folder of the test split"),
         (train, "photos", r"it assigns no splits: give a list .* or a captions file for each"),
     )

@@ -175,7 +175,7 @@ def test_transforms_without_uint8_output_are_refused() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("Miror", "unknown augmentation 'Miror'; did you mean RandomHorizontalFlip"),
+        ("Miror", "unknown augmentation 'Miror'; choose from RandomHorizontalFlip"),
         ("RandomHorizontalFlop", "did you mean RandomHorizontalFlip"),
         ("functional", "unknown augmentation 'functional'"),
         (

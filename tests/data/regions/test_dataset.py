@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from visattn.data.images.reader import read_image
 from visattn.data.regions.dataset import (
     read_annotated_images,
     read_coco_images,
@@ -65,6 +66,17 @@ def test_masks_of_a_category_are_joined(tmp_path: Path) -> None:
     assert np.array_equal(image.region_masks()[0], expected)
     with pytest.raises(ValueError, match=r"b\.png has no dog"):
         image.region_masks("dog")
+
+
+def test_a_loaded_image_has_a_mask_and_a_box_for_each_object(tmp_path: Path) -> None:
+    _, image = read_coco_images(written(tmp_path))
+    sample = image.load()
+    assert np.array_equal(sample.masks.any(0), image.region_masks()[0])
+    for mask, (left, top, right, bottom) in zip(
+        sample.masks, sample.boxes.int().tolist(), strict=True
+    ):
+        assert mask[top:bottom, left:right].sum() == mask.sum() > 0
+    assert np.array_equal(sample.image.permute(1, 2, 0), read_image(image.path).pixels)
 
 
 def test_invalid_segmentation_names_its_image(tmp_path: Path) -> None:

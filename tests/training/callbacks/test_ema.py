@@ -13,6 +13,7 @@ import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_avg_fn
 from torch.utils.data import DataLoader
 
 from visattn.training.base import DataModule, Task
@@ -65,6 +66,13 @@ def test_late_steps_match_the_closed_form() -> None:
 def test_the_decay_is_warmed_up() -> None:
     average = ema_update(torch.tensor(0.0), torch.tensor(1.0), 1, decay=0.998)
     assert float(average) > 0.8
+
+
+def test_without_warmup_it_is_the_average_of_torch() -> None:
+    averages, weights = torch.randn(2, 101)
+    expected = get_ema_avg_fn(0.7)(averages, weights, 1)
+    average = ema_update(averages, weights, 1, decay=0.7, use_warmup=False)
+    torch.testing.assert_close(average, expected)
 
 
 def test_constant_weights_stay_bit_identical() -> None:

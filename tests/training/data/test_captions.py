@@ -284,8 +284,9 @@ def test_coco_with_files_per_split_is_trained_tested_and_exported(
         annotations = [row for row in whole["annotations"] if row["image_id"] in ids]
         text = json.dumps({"images": images, "annotations": annotations})
         (tmp_path / f"{split}.json").write_text(text)
-    files = {split: str(tmp_path / f"{split}.json") for split in ("train", "validation")}
-    folders = {split: str(tmp_path / split) for split in files}
+    parts = {"train": "train", "val": "validation"}
+    files = {split: str(tmp_path / f"{part}.json") for split, part in parts.items()}
+    folders = {split: str(tmp_path / part) for split, part in parts.items()}
     data = {"captions": files, "photos": folders, "min_word_freq": 1, "batch_size": 3}
     config = write_config(
         tmp_path / "c.yaml", {**data, "feature_cache_dir": str(tmp_path / "features")}

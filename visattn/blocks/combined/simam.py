@@ -15,11 +15,11 @@ class SimAM(Block):
 
     Args:
         channels: Number of input channels.
-        smoothing: Added to the variance of a channel (the paper's lambda). The authors' ImageNet
+        e_lambda: Added to the variance of a channel (the paper's lambda). The authors' ImageNet
             networks were trained with 0.1.
 
     Raises:
-        ValueError: If the smoothing is not above 0.
+        ValueError: If `e_lambda` is not above 0.
 
     Example:
         >>> import torch
@@ -48,17 +48,17 @@ class SimAM(Block):
         aliases=("simple attention module",),
     )
 
-    def __init__(self, channels: int, *, smoothing: float = 1e-4) -> None:
+    def __init__(self, channels: int, *, e_lambda: float = 1e-4) -> None:
         super().__init__(channels)
-        if not smoothing > 0:
-            raise ValueError(f"smoothing must be above 0, got {smoothing}")
-        self.smoothing = smoothing
+        if not e_lambda > 0:
+            raise ValueError(f"e_lambda must be above 0, got {e_lambda}")
+        self.e_lambda = e_lambda
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the gated features."""
-        return apply_gate(x, simam_gate(x, e_lambda=self.smoothing), self.tap)
+        return apply_gate(x, simam_gate(x, e_lambda=self.e_lambda), self.tap)
 
     def extra_repr(self) -> str:
         """Return the arguments shown by `repr`."""
-        return f"{self.channels}, smoothing={self.smoothing}"
+        return f"{self.channels}, e_lambda={self.e_lambda}"

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,6 @@ from visattn.commands.options.image_index import INDEX, ImageIndex
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from types import TracebackType
-
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
@@ -23,7 +22,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 SUFFIXES = (".png", ".html", ".json", ".npz", ".gif")
 
 
-class Gallery:
+class Gallery(AbstractContextManager["Gallery"]):
     """Writer for the files of captioned photos, each atomically, and for their index.
 
     When the context is left for any reason, the index shows all photos that have a page, those of
@@ -55,16 +54,7 @@ class Gallery:
         create_folder(folder)
         self._index = ImageIndex(folder)
 
-    def __enter__(self) -> "Gallery":
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: "TracebackType | None",
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         """Write the index."""
         self._index.write()
 

@@ -5,9 +5,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
+
+from visattn.io.messages import did_you_mean
 
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
@@ -32,8 +33,8 @@ class CommandParser(argparse.ArgumentParser):
         """Print the error and the closest known option, and exit with code 2."""
         known = list(_option_names(self))
         typed = re.findall(r"(?<!\S)--?[\w-]+", message) if "unrecognized" in message else []
-        close = [match for name in typed for match in get_close_matches(name, known, n=1)]
-        hint = f"; did you mean {' '.join(dict.fromkeys(close))}?" if close else ""
+        hints = dict.fromkeys(did_you_mean(name, known, n=1, otherwise="") for name in typed)
+        hint = "".join(f"; {hint}" for hint in hints if hint)
         help_line = f"{self.prog} --help lists all options"
         self.exit(2, f"{self.prog}: error: {message}{hint}\n{help_line}\n")
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,6 @@ from visattn.commands.options.folders import folder_lock
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from types import TracebackType
-
     import numpy as np
 
     from visattn.viz.html.index_page import IndexEntry
@@ -19,7 +18,7 @@ INDEX = "index.html"
 _MAX_TIME_SHARE = 0.1  # of the running time that is spent on updates of the index
 
 
-class ImageIndex:
+class ImageIndex(AbstractContextManager["ImageIndex"]):
     """Index page with a card per image; cards of earlier runs are kept.
 
     The page is written at intervals, and when the context is left for any reason.
@@ -44,16 +43,7 @@ class ImageIndex:
         self._entries = {entry.page: entry for entry in read_index_entries(folder / INDEX)}
         self._next_write, self._changed = 0.0, False
 
-    def __enter__(self) -> "ImageIndex":
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: "TracebackType | None",
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         """Write the index."""
         self.write()
 

@@ -20,6 +20,8 @@ PIXELS_PER_BATCH = 64_000_000
 def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str]) -> list[Path]:
     """Return the images among files and folders, without those in the output folder.
 
+    Folders below with results of an earlier command are skipped, and named on stderr.
+
     Args:
         paths: Files and folders of the command line.
         out: Output folder, if there is one.
@@ -35,6 +37,13 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
     from visattn.data.images.reader import find_images
+    from visattn.viz.html.index_page import is_result_folder
+
+    def skip(folder: Path) -> bool:
+        is_result = is_result_folder(folder)
+        if is_result:
+            print_message(f"skipped {folder}: results of visattn; to include it, give its path")
+        return is_result
 
     if out is not None and os.path.isdir(out):  # noqa: PTH112 (raises nothing)
         for path in paths:
@@ -44,7 +53,10 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
                     f"photos; choose another folder, for instance {path / 'results'}"
                 )
     return find_images(
-        paths, omit=out, onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}")
+        paths,
+        omit=out,
+        skip=skip,
+        onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}"),
     )
 
 

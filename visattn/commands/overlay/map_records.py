@@ -143,7 +143,7 @@ def file_digest(path: Path) -> str:
         >>> file_digest(file)
         'ba7816bf8f01cfea'
     """
-    from visattn.io.regular_files import open_regular_file
+    from visattn.io.safe_text import open_regular_file
 
     with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_LENGTH]

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from visattn.commands.overlay.map_records import IMAGES, MapFolder
 from visattn.commands.overlay.map_specs import MapRunner
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from types import TracebackType
-
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
@@ -66,7 +65,7 @@ def has_index(args: argparse.Namespace, count: int) -> bool:
     return count > 1 or args.explorer or (args.out / INDEX).exists()
 
 
-class OverlayPages:
+class OverlayPages(AbstractContextManager["OverlayPages"]):
     """Writer for the pages of images and their index.
 
     Args:
@@ -85,16 +84,7 @@ class OverlayPages:
         self.args, self.runner, self.folder = args, runner, folder
         self.index = ImageIndex(folder.folder, "Attention") if has_index(args, count) else None
 
-    def __enter__(self) -> "OverlayPages":
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: "TracebackType | None",
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         """Write the index, if there is one."""
         if self.index is not None:
             self.index.write()

@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from visattn.attribution.model_free import BASELINES
+from visattn.io.messages import format_names
 
 Row = Mapping[str, Any]
 
@@ -50,10 +51,7 @@ def report_lines(
         yield f"rank correlation with the map of the intact model, {_describe(checks)}"
     if missing:
         most = sorted(missing, key=lambda name: -missing[name])
-        more = f" and {len(most) - 4} more" if len(most) > 4 else ""
-        yield (
-            f"no class for {', '.join(most[:4])}{more}: {sum(missing.values())} objects excluded"
-        )
+        yield f"no class for {format_names(most, 4)}: {sum(missing.values())} objects excluded"
     yield from _notes(scores)
     yield _signature(settings)
 

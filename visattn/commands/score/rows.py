@@ -3,14 +3,14 @@
 import fcntl
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 RowKey = tuple[str, str, str | None, str]
 
 
-class ScoreRows:
+class ScoreRows(AbstractContextManager["ScoreRows"]):
     """Rows of scores, each appended to a file at once.
 
     The first line of the file holds the settings; scores of other settings are refused. An
@@ -66,16 +66,7 @@ class ScoreRows:
         if not end:
             self._write({"settings": self.settings})
 
-    def __enter__(self) -> "ScoreRows":
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()

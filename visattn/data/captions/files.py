@@ -5,7 +5,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -15,6 +14,7 @@ from visattn.data.captions.formats import (
     detect_format,
     parse_captions,
 )
+from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import decode_utf8, printable_name, read_bytes_bounded
 
 PathLike = str | os.PathLike[str]
@@ -199,8 +199,8 @@ def _path_hint(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent} either"
     files = [sibling.name for sibling in path.parent.iterdir() if sibling.is_file()]
-    close = get_close_matches(path.name, files, n=1)
-    return f"; did you mean {path.parent / close[0]}?" if close else ""
+    hint = did_you_mean(path.name, files, n=1, otherwise="")
+    return f"; {hint}" if hint else ""
 
 
 def _group_by_photo(
@@ -254,8 +254,8 @@ def _warn(message: str) -> None:
 
 Split = Literal["train", "validation", "test"]
 SplitPaths = Mapping[str, str] | str
-"""One path for all splits, or one per split: `train`, `validation`, `test`."""
-_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+"""One path for all splits, or one per split: `train`, `val`, `test`."""
+_SPLITS: dict[str, Split] = {"train": "train", "val": "validation", "test": "test"}
 _DEFAULT_NAMES = ("train", "val", None)
 
 
@@ -295,7 +295,7 @@ def read_caption_splits(
         >>> folder = getfixture("tmp_path")
         >>> for name in ("train", "val"):
         ...     _ = (folder / name).write_text(f"{name}.jpg#0\tA dog .")
-        >>> files = {"train": str(folder / "train"), "validation": str(folder / "val")}
+        >>> files = {"train": str(folder / "train"), "val": str(folder / "val")}
         >>> splits = read_caption_splits(files, str(folder))
         >>> {name: [entry.file for entry in split.entries] for name, split in splits.items()}
         {'train': ['train.jpg'], 'validation': ['val.jpg'], 'test': ['val.jpg']}
@@ -308,7 +308,7 @@ def read_caption_splits(
     }
     splits: dict[Split, CaptionSplit] = {}
     separate_files = not isinstance(captions, str)
-    for split, name, default in zip(_SPLITS, names, _DEFAULT_NAMES, strict=True):
+    for split, name, default in zip(_SPLITS.values(), names, _DEFAULT_NAMES, strict=True):
         if split not in files or (name is None and not separate_files):
             continue
         if split not in folders:
@@ -344,10 +344,10 @@ def check_unique_ids(splits: Mapping[Split, CaptionSplit]) -> None:
 def _paths_by_split(paths: SplitPaths, argument: str) -> dict[Split, str]:
     """Return the path of each split."""
     if isinstance(paths, str):
-        return dict.fromkeys(_SPLITS, paths)
+        return dict.fromkeys(_SPLITS.values(), paths)
     if unknown := [name for name in paths if name not in _SPLITS]:
         raise ValueError(f"{argument} accepts {', '.join(_SPLITS)}; got {', '.join(unknown)}")
-    return {split: paths[split] for split in _SPLITS if paths.get(split)}
+    return {split: paths[key] for key, split in _SPLITS.items() if paths.get(key)}
 
 
 def _check_disjoint_from_train(splits: Mapping[Split, CaptionSplit]) -> None:

@@ -9,7 +9,7 @@ import torchvision.datasets
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from visattn.io.regular_files import open_regular_file
+from visattn.io.safe_text import open_regular_file
 
 _UINT8, _MAX_BYTES = 8, 2**30  # dtype code of uint8; largest file size
 

@@ -21,6 +21,7 @@ from visattn.data.captions.batch import CaptionSample
 from visattn.data.feature_cache.compute import VIEWS, check_features, write_features
 from visattn.data.feature_cache.format import RECORDS, FeatureHeader, lock_folder, read_record
 from visattn.data.images.resize import ResizeSpec
+from visattn.io.messages import format_names
 from visattn.models.encoder import ImageEncoder
 from visattn.models.serialization.config import model_config
 
@@ -181,7 +182,9 @@ def request_header(
     if not ids:
         raise ValueError("there are no photos to cache; give at least one")
     if duplicates := [name for name, count in Counter(ids).items() if count > 1]:
-        raise ValueError(f"ids of photos must be unique, got duplicates: {_shorten(duplicates)}")
+        raise ValueError(
+            f"ids of photos must be unique, got duplicates: {format_names(duplicates)}"
+        )
     source = {
         "encoder": model_config(encoder),
         "weights": _hash_weights(encoder),
@@ -232,7 +235,7 @@ def _check_contains(
     if missing := missing_views or [name for name in ids if name not in cached]:
         raise ValueError(
             f"{folder} holds the features of {len(cached):,} photos, {' and '.join(header.views)}, "
-            f"but not those of {_shorten(missing)}; {_REMEDY}"
+            f"but not those of {format_names(missing)}; {_REMEDY}"
         )
 
 
@@ -241,7 +244,7 @@ def _check_all_photos(folder: Path, header: FeatureHeader, ids: Sequence[str]) -
     if missing := [name for name in header.ids if name not in available]:
         raise ValueError(
             f"{folder} holds incomplete features of {len(header.ids):,} photos, and resuming needs "
-            f"{_shorten(missing)} too; give all photos, {_REMEDY}"
+            f"{format_names(missing)} too; give all photos, {_REMEDY}"
         )
 
 
@@ -282,11 +285,6 @@ def _list_differences(
 
 def _short_value(value: object) -> str:
     return f"{str(value)[:12]}..." if isinstance(value, str) and len(value) > 40 else repr(value)
-
-
-def _shorten(names: Sequence[str], limit: int = 3) -> str:
-    first = ", ".join(names[:limit])
-    return f"{first} and {len(names) - limit:,} more" if len(names) > limit else first
 
 
 @contextmanager

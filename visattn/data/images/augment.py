@@ -1,6 +1,5 @@
 """Random augmentations of a whole batch, reproducible for each image."""
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 from torchvision.transforms import v2
+
+from visattn.io.messages import did_you_mean
 
 AugmentationSpec = str | Mapping[str, Mapping[str, Any]]
 """An augmentation in a config: `RandomHorizontalFlip`, or `RandomTranslate: {pixels: 4}`."""
@@ -247,8 +248,7 @@ def build_augmentation(spec: AugmentationSpec) -> Augmentation:
     )
     if name not in _BATCH_AUGMENTATIONS and not known_to_torchvision:
         known = [*_BATCH_AUGMENTATIONS, *(member for member in vars(v2) if member[0].isupper())]
-        close = difflib.get_close_matches(name, known, n=3) or [*_BATCH_AUGMENTATIONS]
-        raise ValueError(f"unknown augmentation {name!r}; did you mean {' or '.join(close)}?")
+        raise ValueError(f"unknown augmentation {name!r}; {did_you_mean(name, known)}")
     try:
         if name in _BATCH_AUGMENTATIONS:
             return _BATCH_AUGMENTATIONS[name](**options)

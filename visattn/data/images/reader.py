@@ -14,9 +14,8 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from visattn.data.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.data.images.rgb import from_array, to_rgb
-from visattn.io.regular_files import open_regular_file
 from visattn.io.safe_paths import walk_files
-from visattn.io.safe_text import printable_name
+from visattn.io.safe_text import open_regular_file, printable_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 SUFFIXES = (
@@ -164,6 +163,7 @@ def find_images(
     paths: PathLike | Iterable[PathLike],
     *,
     omit: PathLike | None = None,
+    skip: Callable[[Path], bool] | None = None,
     onerror: Callable[[OSError], object] | None = None,
 ) -> list[Path]:
     """Return the image files among files and folders.
@@ -176,6 +176,7 @@ def find_images(
     Args:
         paths: One path or several.
         omit: A folder that is not searched, because results are written there.
+        skip: Called with each other folder below; returns whether it is not searched.
         onerror: Called with the error of each folder that cannot be listed; raised by default.
 
     Raises:
@@ -194,7 +195,8 @@ def find_images(
         if not _exists(path):
             raise FileNotFoundError(f"{path} does not exist; give image files or folders")
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
-            files = walk_files(path, exclude=omit, onerror=unlisted.append if onerror else None)
+            append = unlisted.append if onerror else None
+            files = walk_files(path, exclude=omit, skip=skip, onerror=append)
             images += [file for file in files if file.suffix.lower() in SUFFIXES]
         else:
             images.append(path)

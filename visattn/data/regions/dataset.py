@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool
 
+from visattn.data.images.joint_transforms import RegionSample
 from visattn.data.images.reader import ImageError, find_images, read_image, read_size
 from visattn.data.regions.coco_instances import CocoImage, read_instance_file
 from visattn.data.regions.masks import boxes_mask, segmentation_mask
 from visattn.geometry.affine import Box
+from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
 
 
@@ -69,14 +72,29 @@ class AnnotatedImage:
             raise ValueError(f"{self.path} has no {category or 'object'}")
         mask, boxes = np.zeros(self.size, dtype=bool), np.zeros(self.size, dtype=bool)
         for obj in selected:
-            try:
-                object_mask = _load_mask(obj.segmentation, self.size)
-            except ValueError as error:
-                raise ValueError(f"{self.path}, {obj.category or 'mask'}: {error}") from error
+            object_mask, box = self._object_region(obj)
             mask |= object_mask
-            box = _bounding_box(object_mask) if obj.box is None else obj.box
             boxes |= boxes_mask([box] if box is not None else [], self.size)
         return mask, boxes
+
+    def load(self) -> RegionSample:
+        """Return the image with the mask and the box of each object, in the order of `objects`.
+
+        Raises:
+            ImageError: If the image cannot be read.
+            ValueError: If a segmentation is invalid; the message names the file.
+        """
+        regions = [self._object_region(obj) for obj in self.objects]
+        masks = np.array([mask for mask, _ in regions], dtype=bool).reshape(-1, *self.size)
+        boxes = torch.tensor([box or (0.0, 0.0, 0.0, 0.0) for _, box in regions]).view(-1, 4)
+        return RegionSample.from_image(read_image(self.path), torch.from_numpy(masks), boxes)
+
+    def _object_region(self, obj: AnnotatedObject) -> tuple[Bool[np.ndarray, "y x"], Box | None]:
+        try:
+            mask = _load_mask(obj.segmentation, self.size)
+        except ValueError as error:
+            raise ValueError(f"{self.path}, {obj.category or 'mask'}: {error}") from error
+        return mask, _bounding_box(mask) if obj.box is None else obj.box
 
 
 def read_annotated_images(
@@ -243,8 +261,7 @@ def _default_image_folder(path: Path) -> Path:
 def _check_files(images: Sequence[AnnotatedImage], folder: Path) -> None:
     missing = [image.name for image in images if not image.path.is_file()]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise FileNotFoundError(f"no image {missing[0]}{more} in {folder}")
+        raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
 
 
 def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:

@@ -19,8 +19,13 @@ from jaxtyping import Shaped
 
 from visattn.data.images.reader import PathLike
 from visattn.io.atomic import atomic_write
-from visattn.io.regular_files import open_regular_file
-from visattn.io.safe_text import decode_utf8, parse_json, printable_name, read_bytes_bounded
+from visattn.io.safe_text import (
+    decode_utf8,
+    open_regular_file,
+    parse_json,
+    printable_name,
+    read_bytes_bounded,
+)
 
 FORMAT = "visattn-shards-1"
 INFO, PLAN, WORD_COUNTS = "info.json", "plan.json", "words.json"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from visattn.io.messages import format_names
 from visattn.metrics.captioning.bleu import MAX_ORDER, bleu_scores, ngram_counts
 from visattn.metrics.captioning.cider import cider_d
 from visattn.metrics.captioning.java import VERSIONS, JavaScore, java_score
@@ -128,12 +129,12 @@ def _check_images(captions: Mapping[str, str], references: Mapping[str, Sequence
         raise ValueError("there must be at least one caption to score, got none")
     if without_references := [image for image in captions if not references.get(image)]:
         raise ValueError(
-            f"every caption must have a reference, but {format_ids(without_references)} have none; "
-            "leave them out or add their references"
+            f"every caption must have a reference, but {format_names(without_references)} have "
+            "none; leave them out or add their references"
         )
     if without_captions := [image for image in references if image not in captions]:
         raise ValueError(
-            f"every image must have a caption, but {format_ids(without_captions)} have none; "
+            f"every image must have a caption, but {format_names(without_captions)} have none; "
             "leave their references out to score only the others"
         )
 
@@ -172,17 +173,6 @@ def _warnings(
             f"computed over these images. Use at least {FEW} images."
         )
     if empty := [image for image, caption in captions.items() if not caption]:
-        yield f"The captions of {format_ids(empty)} have no tokens besides punctuation."
+        yield f"The captions of {format_names(empty)} have no tokens besides punctuation."
     if empty := [image for image, lines in references.items() if not all(lines)]:
-        yield f"Some references of {format_ids(empty)} have no tokens besides punctuation."
-
-
-def format_ids(ids: Sequence[str]) -> str:
-    """Return the first three ids as text, with the number of the others.
-
-    Example:
-        >>> format_ids(["a", "b", "c", "d", "e", "f"])
-        'a, b, c and 3 more'
-    """
-    shown = ", ".join(ids[:3])
-    return f"{shown} and {len(ids) - 3:,} more" if len(ids) > 3 else shown
+        yield f"Some references of {format_names(empty)} have no tokens besides punctuation."

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from torch import nn
 from torchvision.models import ResNet18_Weights, get_model, get_model_weights, list_models
 
+from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.timm_weights import (
     create_timm_backbone,
@@ -89,7 +89,8 @@ def load_torchvision_model(
     _check_one_source(weights, pretrained=pretrained)
     names = list_models(torchvision.models)
     if name not in names:
-        raise ValueError(f"unknown torchvision classifier {name!r}{close_matches(name, names)}")
+        hint = did_you_mean(name, names, otherwise="torchvision.models.list_models() lists all")
+        raise ValueError(f"unknown torchvision classifier {name!r}; {hint}")
     kwargs = dict(model_kwargs or {})
     default = cast("Any", get_model_weights(name)).DEFAULT
     try:
@@ -107,17 +108,6 @@ def load_torchvision_model(
         _origin(weights, pretrained),
         notes,
     )
-
-
-def close_matches(name: str, names: Sequence[str]) -> str:
-    """Return a hint at similar names, to be appended to a message.
-
-    Example:
-        >>> close_matches("resnet81", ["resnet18", "vit_b_16"])
-        '; did you mean resnet18?'
-    """
-    close = get_close_matches(name, names, n=3)
-    return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:

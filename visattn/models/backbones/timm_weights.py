@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 import timm
 from torch import nn
 
+from visattn.io.messages import did_you_mean
 from visattn.models.serialization.state_dicts import TensorDict, read_state_dict, strip_prefix
 from visattn.models.serialization.weight_files import Shapes, check_loaded_weights
 
@@ -33,9 +33,8 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
         ValueError: If the name is unknown, or the model does not take an argument.
     """
     if not timm.is_model(name):
-        close = get_close_matches(name, timm.list_models(), n=3)
-        hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise ValueError(f"unknown timm model {name!r}{hint}")
+        hint = did_you_mean(name, timm.list_models(), otherwise="timm.list_models() lists all")
+        raise ValueError(f"unknown timm model {name!r}; {hint}")
     if reserved := sorted(set(arguments) & set(_RESERVED_ARGUMENTS)):
         raise ValueError(
             f"timm_kwargs may not contain {', '.join(reserved)}: set pretrained=True or "

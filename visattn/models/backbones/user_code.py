@@ -9,14 +9,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from visattn.io.messages import user_code_location
+from visattn.io.messages import did_you_mean, user_code_location
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.timm_weights import load_weights
 
@@ -138,7 +137,8 @@ def _lookup(module: ModuleType, where: str, name: str) -> Any:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            raise ValueError(f"{where} has no {name!r}{_hint(part, value)}")
+            names = [key for key in dir(value) if not key.startswith("_")]
+            raise ValueError(f"{where} has no {name!r}; {did_you_mean(part, names)}")
         value = getattr(value, part)
     return value
 
@@ -174,12 +174,6 @@ def _user_errors(spec: str) -> Iterator[None]:
         raise ValueError(
             f"{spec} failed{f' in {place}' if place else ''}: {type(error).__name__}: {message}"
         ) from error
-
-
-def _hint(name: str, namespace: Any) -> str:
-    names = [key for key in vars(namespace) if not key.startswith("_")] if namespace else []
-    close = get_close_matches(name, names, n=3)
-    return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def _class_names(model: nn.Module) -> tuple[str, ...]:

@@ -1,5 +1,1 @@
 """Captioners: Show, Attend and Tell."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,5 +1,1 @@
 """Recurrent attention model: glimpses chosen by a learned policy."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from visattn.io.messages import format_names
 from visattn.models.serialization.config import restore_model
-from visattn.models.serialization.finite_weights import format_names, nonfinite_weights
+from visattn.models.serialization.finite_weights import nonfinite_weights
 from visattn.models.serialization.torch_archives import check_archive, check_tensors
 from visattn.models.serialization.weight_files import require_local_file
 
@@ -159,5 +160,5 @@ def _refuse_nonfinite(
     if names := nonfinite_weights(state, parameters):
         raise ValueError(
             f"{source} cannot be used: {len(names)} of its {len(state)} weight tensors hold NaN "
-            f"or infinity ({format_names(names)}); name an earlier checkpoint of the run"
+            f"or infinity ({format_names(names, 5)}); name an earlier checkpoint of the run"
         )

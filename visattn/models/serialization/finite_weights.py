@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-_NAMED = 5  # number of names in a message
+from visattn.io.messages import format_names
 
 
 def all_finite(tensors: list[Tensor]) -> bool:
@@ -45,17 +45,6 @@ def nonfinite_weights(state: Mapping[str, Tensor], parameters: Collection[str] =
     ]
 
 
-def format_names(names: list[str]) -> str:
-    """Return the first names of a list and the number of the others.
-
-    Example:
-        >>> format_names(list("abcdefg"))
-        'a, b, c, d, e and 2 more'
-    """
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
     """Refuse to save weights that are not finite.
 
@@ -71,7 +60,7 @@ def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collect
     """
     if names := nonfinite_weights(state, parameters):
         raise FloatingPointError(
-            f"{format_names(names)} {'is' if len(names) == 1 else 'are'} not finite, so nothing is "
-            "saved, and earlier checkpoints are kept. Lower the learning rate, or clip gradients "
-            "(--trainer.gradient_clip_val)"
+            f"{format_names(names, 5)} {'is' if len(names) == 1 else 'are'} not finite, so nothing "
+            "is saved, and earlier checkpoints are kept. Lower the learning rate, or clip "
+            "gradients (--trainer.gradient_clip_val)"
         )

@@ -4,14 +4,14 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from visattn.models.serialization.finite_weights import format_names, nonfinite_weights
+from visattn.io.messages import format_names
+from visattn.models.serialization.finite_weights import nonfinite_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -134,18 +134,6 @@ def check_loaded_weights(model: nn.Module, source: object) -> None:
     """
     if names := nonfinite_weights(model.state_dict(), dict(model.named_parameters())):
         raise ValueError(
-            f"{source} holds NaN or infinity in {format_names(names)}: training diverged or the "
+            f"{source} holds NaN or infinity in {format_names(names, 5)}: training diverged or the "
             "file is damaged; take an earlier checkpoint"
         )
-
-
-def summarize_shapes(shapes: Shapes) -> str:
-    """Return a text with the number of tensors and the shape of the largest one.
-
-    Example:
-        >>> summarize_shapes({"a": (3, 5), "b": (2,)})
-        '2 tensors, the largest a (3, 5)'
-    """
-    largest = max(shapes, key=lambda name: prod(shapes[name]), default=None)
-    largest_shape = "" if largest is None else f", the largest {largest} {shapes[largest]}"
-    return f"{len(shapes)} tensors{largest_shape}"

@@ -1,7 +1,6 @@
 """Swin Transformer and its presets."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Self, cast
 
 from jaxtyping import Float
@@ -11,6 +10,7 @@ from torch.nn.functional import pad
 from visattn.blocks.transformer.stems import PatchEmbedding
 from visattn.blocks.transformer.swin_stage import SwinStage
 from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.io.messages import did_you_mean
 from visattn.models.classifier import ImageClassifier
 from visattn.models.serialization.state_dict_mapping import build_converted
 from visattn.models.swin.conversion import (
@@ -222,6 +222,5 @@ def create_swin(name: str, class_names: Sequence[str], **options: Any) -> SwinTr
         Liu et al. 2021, arXiv:2103.14030, section 3.3.
     """
     if name not in SWIN_PRESETS:
-        close = get_close_matches(name, SWIN_PRESETS, n=3) or list(SWIN_PRESETS)
-        raise ValueError(f"unknown preset {name!r}; did you mean {', '.join(close)}?")
+        raise ValueError(f"unknown preset {name!r}; {did_you_mean(name, SWIN_PRESETS)}")
     return SwinTransformer(class_names, **{**SWIN_PRESETS[name], **options})

@@ -1,9 +1,9 @@
 """Presets of Vision Transformers: ViT and DeiT sizes, CIFAR sizes, SL-ViT, ViT-Lite and CCT."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
+from visattn.io.messages import did_you_mean
 from visattn.models.vit.vision_transformer import VisionTransformer
 
 _CIFAR: Mapping[str, Any] = {"img_size": (32, 32), "patch_size": 4}
@@ -90,6 +90,5 @@ def create_vit(name: str, class_names: Sequence[str], **options: Any) -> VisionT
         et al. 2021, arXiv:2104.05704 (vit_lite, cct).
     """
     if name not in VIT_PRESETS:
-        close = get_close_matches(name, VIT_PRESETS, n=3) or list(VIT_PRESETS)
-        raise ValueError(f"unknown preset {name!r}; did you mean {', '.join(close)}?")
+        raise ValueError(f"unknown preset {name!r}; {did_you_mean(name, VIT_PRESETS)}")
     return VisionTransformer(class_names, **{**VIT_PRESETS[name], **options})

@@ -3,7 +3,6 @@
 Only the standard library is imported, so that usage errors are reported before Lightning loads.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from visattn.io.config_files import find_config, list_configs
+from visattn.io.messages import did_you_mean
 from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint, run_config
 
 _CONFIG = ("--config", "-c")
@@ -168,30 +168,25 @@ def _config_error(name: str) -> str:
         return f"{name} is on another machine; download it, check it, and pass the file"
     if path.is_dir():
         return f"--config {name} is a folder; pass one of the files in it"
-    files = [
-        file for folder in (path.parent, Path("configs"), Path()) for file in folder.glob("*.yaml")
-    ]
-    is_name = _is_config_name(name)
-    cutoff = 1.0 if is_name else 0.6
-    close = difflib.get_close_matches(path.stem, [f.stem for f in files], n=1, cutoff=cutoff)
-    if close:
-        match = next(file for file in files if file.stem in close)
-        return f"there is no config {name}; did you mean {match}?"
-    if is_name:
-        try:
-            find_config(name)
-        except FileNotFoundError as error:
-            return str(error)
-    return f"there is no config {name}"
+    files = {
+        file.stem: str(file)
+        for folder in (path.parent, Path("configs"), Path())
+        for file in folder.glob("*.yaml")
+    }
+    if _is_config_name(name) and name not in files:
+        files = {own: own for own in list_configs()}
+    listed = "visattn configs lists those of visattn"
+    hint = did_you_mean(path.stem, files, n=1, canonical=files, otherwise=listed)
+    return f"there is no config {name}; {hint}"
 
 
 def _option_hint(arguments: Sequence[str]) -> str:
     """Return a suggestion for a misspelled option, as the end of a sentence."""
-    names = [argument.partition("=")[0] for argument in arguments]
-    for name in names:
-        close = difflib.get_close_matches(name, _OPTIONS, n=1) if "." not in name else []
-        if close and name not in _OPTIONS:
-            return f"; for {name}, did you mean {close[0]}?"
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        hint = did_you_mean(name, _OPTIONS, n=1, otherwise="") if "." not in name else ""
+        if hint and name not in _OPTIONS:
+            return f"; for {name}, {hint}"
     return ""
 
 

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.trainer.connectors import checkpoint_connector
 
+from visattn.io.messages import did_you_mean
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.serialization.config import MODEL_CLASSES
 from visattn.training.base import DataModule, Task
@@ -189,12 +189,9 @@ def _suggest(kind: str, name: str, message: str, options: Sequence[str]) -> str:
         error = f"Option '{name}' is not accepted"
     else:
         error, names = f"unrecognized argument {name}", list(options)
-    best, *others = [*get_close_matches(name, dict.fromkeys(names), n=3), ""]
-    if not best:
-        return f"{error}; there are {', '.join(names)}" if kind == "class" else error
-    similar = [other for other in others if get_close_matches(name, [other], cutoff=0.8)]
-    hint = f" (similar: {', '.join(similar)})" if similar else ""
-    return f"{error}; did you mean {best}?{hint}"
+    listed = f"there are {', '.join(names)}" if kind == "class" else ""
+    hint = did_you_mean(name, names, n=1, otherwise=listed)
+    return f"{error}; {hint}" if hint else error
 
 
 def _config_classes() -> list[type[Any]]:

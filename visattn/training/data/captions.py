@@ -230,8 +230,8 @@ class CaptionDataModule(CaptionedImagesDataModule):
     Args:
         captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
             JSON lines. Or one file per split, as in COCO: `{train: captions_train2017.json,
-            validation: captions_val2017.json}`, and `test` if there is one.
-        photos: Folder of the photos. Or one per split: `{train: train2017, validation: val2017}`.
+            val: captions_val2017.json}`, and `test` if there is one.
+        photos: Folder of the photos. Or one per split: `{train: train2017, val: val2017}`.
         train: A list of the training photos, one name per line; or the name of the split, if the
             caption file has splits. Not needed if each split has its own file.
         val: The same for validation; null trains without validation.

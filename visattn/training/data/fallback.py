@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from visattn.data.loading.fallback import OnError, ReadFallback
+from visattn.io.messages import format_names
 from visattn.training.base import DataModule
 
 _MAX_LISTED = 3  # files that a warning names
@@ -52,12 +53,10 @@ class ReadFallbackDataModule(DataModule):
         if not unreadable or len(unreadable) < minimum:
             return
         self._num_reported = len(unreadable)
-        names = ", ".join(str(self._file_name(index)) for index in unreadable[:_MAX_LISTED])
-        rest = len(unreadable) - _MAX_LISTED
-        more = f" and {rest:,} more" if rest > 0 else ""
+        names = format_names([str(self._file_name(index)) for index in unreadable], _MAX_LISTED)
         warnings.warn(
             f"{len(unreadable):,} training images could not be read so far and were replaced by "
-            f"others: {names}{more}",
+            f"others: {names}",
             UserWarning,
             stacklevel=2,
         )

@@ -1,0 +1,107 @@
+"""Images, masks and boxes stay aligned: a marked object keeps its mask and its box."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from visattn.data.images.joint_transforms import RegionSample
+from visattn.data.images.reader import LoadedImage
+from visattn.data.images.resize import ResizeSpec
+from visattn.geometry.affine import Geometry
+
+SIZE = (83, 127)
+BOX = (67, 19, 97, 43)  # left, top, right, bottom of a white rectangle on black
+WINDOW = ((11, 29), (47, 61))
+
+
+def marked(box: tuple[int, int, int, int] = BOX) -> RegionSample:
+    left, top, right, bottom = box
+    mask = np.zeros(SIZE, dtype=bool)
+    mask[top:bottom, left:right] = True
+    pixels = np.repeat(mask[:, :, None] * np.uint8(255), 3, axis=2)
+    boxes = torch.tensor([box], dtype=torch.float64)
+    return RegionSample.from_image(LoadedImage(pixels), torch.from_numpy(mask)[None], boxes)
+
+
+def bounds(mask: Tensor) -> list[float]:
+    rows, columns = mask.any(1).nonzero().flatten(), mask.any(0).nonzero().flatten()
+    return [float(v) for v in (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)]
+
+
+def steps() -> dict[str, RegionSample]:
+    start, spec = marked(), ResizeSpec((31, 37), shorter=41)
+    return {
+        "hflip": start.hflip(),
+        "crop": start.crop(*WINDOW[0], WINDOW[1]),
+        "center crop": start.resize(spec),
+        "squash": start.resize(ResizeSpec((31, 37), mode="squash")),
+        "pad": start.resize(ResizeSpec((61, 37), mode="pad")),
+        "enlarged": start.resize(ResizeSpec((167, 251), mode="squash")),
+        "all": start.hflip().crop(5, 7, (71, 113)).resize(spec).hflip(),
+    }
+
+
+def test_the_box_and_the_mask_still_surround_the_marked_pixels() -> None:
+    for name, sample in steps().items():
+        bright = sample.image[0] > 127
+        assert bright.any(), name
+        [box], [mask] = sample.boxes.tolist(), sample.masks
+        np.testing.assert_allclose(bounds(bright), box, atol=1.0, err_msg=name)
+        np.testing.assert_allclose(bounds(mask), box, atol=1.0, err_msg=name)
+        assert (mask != bright).float().mean() < 0.03, name
+        corners = torch.tensor([box[:2], box[2:]], dtype=torch.float64)
+        left, top, right, bottom = sample.geometry.to_image(corners).flatten().tolist()
+        marked = sample.geometry.region
+        original = [
+            max(BOX[0], marked[0]),
+            max(BOX[1], marked[1]),
+            min(BOX[2], marked[2]),
+            min(BOX[3], marked[3]),
+        ]
+        flipped = [min(left, right), min(top, bottom), max(left, right), max(top, bottom)]
+        np.testing.assert_allclose(flipped, original, atol=1e-9, err_msg=name)
+
+
+def test_flips_and_crops_move_pixels_exactly() -> None:
+    (top, left), (height, width) = WINDOW
+    sample = marked().hflip().crop(top, left, (height, width))
+    mask = marked().masks.flip(-1)[:, top : top + height, left : left + width]
+    assert torch.equal(sample.masks, mask)
+    assert torch.equal(sample.image, mask.expand(3, -1, -1) * torch.tensor(255, dtype=torch.uint8))
+    assert sample.hflip().hflip().geometry == sample.geometry
+
+
+def test_masks_are_sampled_as_torch_does() -> None:
+    noise = torch.rand(3, *SIZE, generator=torch.Generator().manual_seed(0)) < 0.5
+    start = marked()
+    sample = RegionSample(start.image, noise, start.boxes.expand(3, 4), start.geometry)
+    for size in ((31, 37), (167, 251)):
+        expected = interpolate(noise[None].float(), size, mode="nearest-exact")[0].bool()
+        assert torch.equal(sample.resize(ResizeSpec(size, mode="squash")).masks, expected)
+
+
+def test_padding_is_in_no_mask() -> None:
+    whole = marked((0, 0, 127, 83)).resize(ResizeSpec((61, 37), mode="pad"))
+    tall = marked((0, 0, 127, 83)).crop(0, 0, (83, 29)).resize(ResizeSpec((31, 61), mode="pad"))
+    for sample in (whole, tall):
+        np.testing.assert_allclose(bounds(sample.masks[0]), sample.boxes[0].tolist(), atol=1.0)
+        assert not sample.masks.all()
+
+
+def test_an_object_outside_of_the_window_stays_and_is_empty() -> None:
+    sample = marked().crop(50, 0, (17, 19))
+    assert not sample.masks.any()
+    left, top, right, bottom = sample.boxes[0].tolist()
+    assert (right - left) * (bottom - top) == 0
+
+
+def test_what_does_not_match_is_refused() -> None:
+    start = marked()
+    with pytest.raises(ValueError, match=r"image must be \(3, 5, 7\), got \(3, 83, 127\)"):
+        RegionSample(start.image, start.masks, start.boxes, Geometry.identity((5, 7)))
+    with pytest.raises(ValueError, match=r"the window \(17, 19\) at \(80, 0\) must lie inside"):
+        start.crop(80, 0, (17, 19))
+    with pytest.raises(ValueError, match=r"a step after \(83, 127\) starts at \(47, 61\)"):
+        start.geometry.then(Geometry.identity((47, 61)))

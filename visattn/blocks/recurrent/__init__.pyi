@@ -1,6 +1,0 @@
-from .additive import (
-    AdditiveAttention as AdditiveAttention,
-)
-from .luong import (
-    LuongAttention as LuongAttention,
-)

@@ -1,3 +1,0 @@
-from .attention_stats import (
-    plot_attention_stats as plot_attention_stats,
-)
