@@ -53,12 +53,12 @@ def test_the_box_and_the_mask_still_surround_the_marked_pixels() -> None:
         assert (mask != bright).float().mean() < 0.03, name
         corners = torch.tensor([box[:2], box[2:]], dtype=torch.float64)
         left, top, right, bottom = sample.geometry.to_image(corners).flatten().tolist()
-        marked = sample.geometry.region
+        region = sample.geometry.region
         original = [
-            max(BOX[0], marked[0]),
-            max(BOX[1], marked[1]),
-            min(BOX[2], marked[2]),
-            min(BOX[3], marked[3]),
+            max(BOX[0], region[0]),
+            max(BOX[1], region[1]),
+            min(BOX[2], region[2]),
+            min(BOX[3], region[3]),
         ]
         flipped = [min(left, right), min(top, bottom), max(left, right), max(top, bottom)]
         np.testing.assert_allclose(flipped, original, atol=1e-9, err_msg=name)
