@@ -13,7 +13,9 @@ def test_elements_are_dropped_independently_and_the_others_scaled(shape: tuple[i
     x = torch.full(shape, 3.0, dtype=torch.float64, requires_grad=True)
     first, second = layer(x), layer(x)
     kept = first != 0
-    torch.testing.assert_close(first[kept], torch.full_like(first[kept], 3 / 0.8), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        first[kept], torch.full_like(first[kept], 3 / 0.8), rtol=1e-4, atol=0
+    )
     share, spread = kept.double().mean(), (0.16 / kept.numel()) ** 0.5
     assert abs(float(share) - 0.8) < 5 * spread
     both = (kept & (second != 0)).double().mean()  # independent from call to call ...

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
-from benchmarks.caption_speeds import Comparison, FeatureEncoder
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.caption_speeds import Comparison, FeatureEncoder
 from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
 from visattn.functional.captioning.losses import caption_loss
 from visattn.functional.positions.sincos import sincos_pos_embed
@@ -186,7 +186,9 @@ def search() -> Comparison:
 
     if ours() != plain():
         raise SystemExit("transformer: captions with and without the cache differ")
-    return Comparison("beam search of the transformer, 16 photos, beam 5, no cache", plain, ours, 3.0)
+    return Comparison(
+        "beam search of the transformer, 16 photos, beam 5, no cache", plain, ours, 3.0
+    )
 
 
 COMPARISONS: dict[str, Callable[[], Comparison]] = {

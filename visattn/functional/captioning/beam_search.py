@@ -303,7 +303,9 @@ def beam_search(
     history: BeamHistory[StepOutputT] | None = None
     for length in range(constraints.max_length + 1):
         logits, state, output = step(state, token)
-        history = history or BeamHistory(num_images, beam_size, constraints.max_length + 1, output, active.device)
+        history = history or BeamHistory(
+            num_images, beam_size, constraints.max_length + 1, output, active.device
+        )
         history.record_output(length, active, output)
         log_probs = constraints.constrained_log_probs(logits, length)
         candidates = _best_candidates(total, log_probs, 2 * beam_size)

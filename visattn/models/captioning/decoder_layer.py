@@ -76,7 +76,7 @@ class PackedWords:
         """Return the words of each image; padding is 0."""
         return _pad(packed, self.image_index, self.image_shape)
 
-    def pack_images(self, padded: Float[Tensor, "b m *c"]) -> Float[Tensor, "p *c"]:
+    def pack_images(self, padded: Float[Tensor, "b m ..."]) -> Float[Tensor, "p ..."]:
         """Return packed words from arrays by image."""
         return padded.flatten(0, 1).index_select(0, self.image_index)
 
