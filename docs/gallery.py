@@ -309,6 +309,14 @@ MODELS: dict[str, dict[str, str]] = {
         "configs": "scenes_demo, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards",
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
     },
+    "TransformerCaptioner": {
+        "figure": "",
+        "caption": "",
+        "configs": "scenes_transformer, flickr8k_transformer, flickr8k_transformer_cider, "
+        "coco_transformer",
+        "works": "caption, attention per word, layer and head, word Grad-CAM, beam search, phrase "
+        "scores",
+    },
     "RecurrentAttentionModel": {
         "figure": "../../scan.png",
         "caption": "Six glimpses at a digit (`ram_mnist`).",
@@ -377,8 +385,8 @@ def model_page(name: str) -> str:
     parts = [
         f"# {name}",
         first_paragraph(model),
-        f"![{about['caption']}]({about['figure']})",
-        f"*{about['caption']}*",
+        f"![{about['caption']}]({about['figure']})" if about["figure"] else "",
+        f"*{about['caption']}*" if about["figure"] else "",
         table(facts),
         body_of_docstring(model),
         "## Use\n\n" + fenced(example(model), "python"),

@@ -42,13 +42,15 @@ SLOW_CPU = {
     "vit_imagenet": "--trainer.accelerator=cpu --trainer.devices=1 --trainer.strategy=auto"
     " --model.classifier.depth=1",
     "flickr8k_soft": "--model.captioner.encoder.img_size=[96,96]",
+    "coco_transformer": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
+    " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
     "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[96,96]",
 }
 # These have each task, model, data module and callback; the others are only built, but trained with
 # -m slow.
 TRAINED = {
     "cifar10_resnet20_none", "flickr8k_soft", "flowers_mobilenetv2_cbam", "ram_scenes",
-    "ram_translated60", "scenes_demo", "stn_mnist", "vit_cifar10",
+    "ram_translated60", "scenes_transformer", "stn_mnist", "vit_cifar10",
 }  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
@@ -92,6 +94,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (paths.validation, "Flickr_8k.devImages.txt"),
     ):
         path.rename(folder / "flickr8k" / name)
+    coco = write_caption_data(folder / "coco", photos=7, size=64, format="karpathy")
+    coco.captions.rename(folder / "coco" / "dataset_coco.json")
+    for photo in coco.photos.iterdir():
+        photo.rename(folder / "coco" / photo.name)
     (folder / "weights").mkdir()
     write_digits(folder)
     write_cifar(folder)
@@ -168,8 +174,15 @@ def test_transformer_configs_differ_as_their_heads_say() -> None:
         assert configs[plain] == configs[other]
 
 
-def test_scst_config_has_the_model_and_data_of_flickr8k_soft() -> None:
-    scst, pretraining = settings("flickr8k_cider"), settings("flickr8k_soft")
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("flickr8k_cider", "flickr8k_soft"),
+        ("flickr8k_transformer_cider", "flickr8k_transformer"),
+    ],
+)
+def test_scst_config_has_the_model_and_data_of_its_pretraining(name: str, before: str) -> None:
+    scst, pretraining = settings(name), settings(before)
     assert scst["data"] == pretraining["data"]
     captioners = [config["model"]["init_args"]["captioner"] for config in (scst, pretraining)]
     assert captioners[0] == captioners[1]

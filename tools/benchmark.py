@@ -1,6 +1,6 @@
 """Benchmark visattn against plain implementations and other libraries, in interleaved rounds.
 
-    python tools/benchmark.py                 training step and beam search
+    python tools/benchmark.py                 training steps and beam search of captioners
     python tools/benchmark.py training        one of them
     python tools/benchmark.py blocks          all blocks, against timm and plain code; hours
     python tools/benchmark.py blocks --only se cbam --table docs/blocks_speed.md
@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.caption_speeds import COMPARISONS, Comparison
+from benchmarks import caption_speeds, caption_transformer_speeds
+from benchmarks.caption_speeds import Comparison
+
+COMPARISONS = caption_speeds.COMPARISONS | caption_transformer_speeds.COMPARISONS
 
 
 def time_comparison(comparison: Comparison, rounds: int) -> dict[str, object]:

@@ -89,16 +89,27 @@ data:
     {root: ., canvas_size: [33, 33], num_distractors: 2, val: 7, batch_size: 6,
      train_transforms: [RandomTranslate]}
 """
-CAPTIONER = """\
-  class_path: %s
-  init_args:
-    captioner:
+SOFT = """\
       class_path: ShowAttendTell
       init_args:
-        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
         embed_dim: 7
         hidden_size: 11
         attention_dim: 5
+"""
+TRANSFORMER_CAPTIONER = """\
+      class_path: TransformerCaptioner
+      init_args:
+        embed_dim: 14
+        num_heads: 7
+        num_layers: 1
+        feature_dropout: 0.2
+"""
+CAPTIONER = f"""\
+  class_path: %s
+  init_args:
+    captioner:
+{SOFT}\
+        encoder: {{class_path: SmallEncoder, init_args: {{img_size: [24, 24], channels: 8}}}}
         dropout: 0.3
     beam_size: 1
     warmup_steps: 0
@@ -114,7 +125,7 @@ data:
 """
 )
 CAPTIONS = (
-    CAPTIONER
+    CAPTIONER.replace(SOFT, TRANSFORMER_CAPTIONER)
     + """\
     monitor: val/loss
 data:

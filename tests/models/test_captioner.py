@@ -8,24 +8,42 @@ import torch
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.models.captioner import END, SPECIAL_TOKENS, START, UNKNOWN, AttentionStep, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghijklm")
 
 
-@pytest.fixture
-def model() -> ShowAttendTell:
-    encoder = SmallEncoder((16, 40), channels=12, coord_scale=1.0)  # the image counts
-    made = ShowAttendTell(WORDS, encoder, embed_dim=11, hidden_size=17, attention_dim=7)
-    with torch.no_grad():  # an untrained model hardly depends on its image: enlarge its weights
-        decoder: Any = made.decoder
-        scorer, output = (
-            decoder.attention.scorer,
-            (decoder.output.weight, decoder.output_hidden.weight),
-        )
-        for weight in (scorer.vector, scorer.key.weight, scorer.query.weight, *output):
+def show_attend_tell(encoder: SmallEncoder) -> ShowAttendTell:
+    model = ShowAttendTell(WORDS, encoder, embed_dim=11, hidden_size=17, attention_dim=7)
+    decoder: Any = model.decoder
+    scorer = decoder.attention.scorer
+    with torch.no_grad():
+        for weight in (scorer.vector, scorer.key.weight, scorer.query.weight):
             weight.mul_(7)
-    return made.eval()
+        for weight in (decoder.output.weight, decoder.output_hidden.weight):
+            weight.mul_(7)
+    return model
+
+
+def transformer(encoder: SmallEncoder) -> TransformerCaptioner:
+    model = TransformerCaptioner(WORDS, encoder, embed_dim=22, num_heads=11, num_layers=2)
+    decoder: Any = model.decoder
+    with torch.no_grad():
+        for layer in decoder.layers:
+            for weight in (layer.cross_attn.query.weight, layer.cross_attn.key_value.weight):
+                weight.mul_(3)
+        decoder.output_proj.weight.mul_(5)
+        decoder.output_bias[END] += 3
+    return model
+
+
+@pytest.fixture(params=[show_attend_tell, transformer])
+def model(request: pytest.FixtureRequest) -> Captioner[Any]:
+    torch.manual_seed(0)
+    encoder = SmallEncoder((16, 40), channels=12, coord_scale=1.0)  # the image counts
+    # The output of an untrained model hardly depends on its image: enlarge its weights.
+    return request.param(encoder).eval()
 
 
 def images(count: int) -> torch.Tensor:
@@ -38,7 +56,7 @@ def said(result: BeamSearchOutput[AttentionStep], image: int, rank: int) -> list
 
 
 @torch.no_grad()
-def test_search_matches_teacher_forcing_of_its_captions(model: ShowAttendTell) -> None:
+def test_search_matches_teacher_forcing_of_its_captions(model: Captioner[Any]) -> None:
     result = model.search(model.encoder(images(5)), beam_size=7, num_captions=5, max_length=11)
     hypotheses = sorted(
         (
@@ -71,7 +89,7 @@ def test_search_matches_teacher_forcing_of_its_captions(model: ShowAttendTell) -
 
 
 @torch.no_grad()
-def test_search_is_independent_of_the_batch(model: ShowAttendTell) -> None:
+def test_search_is_independent_of_the_batch(model: Captioner[Any]) -> None:
     seven, order = images(7), [3, 0, 6, 5, 1, 4, 2]
     together = model.search(model.encoder(seven), beam_size=5, num_captions=3, max_length=13)
     shuffled = model.search(model.encoder(seven[order]), beam_size=5, num_captions=3, max_length=13)
@@ -95,7 +113,7 @@ def test_search_is_independent_of_the_batch(model: ShowAttendTell) -> None:
 
 
 @torch.no_grad()
-def test_beam_size_1_is_greedy(model: ShowAttendTell) -> None:
+def test_beam_size_1_is_greedy(model: Captioner[Any]) -> None:
     result = model.search(model.encoder(images(3)), beam_size=1, max_length=11, min_length=0)
     for image in range(3):
         state, words = model.start(model.encoder(images(3)[image : image + 1])), [START]
@@ -109,8 +127,10 @@ def test_beam_size_1_is_greedy(model: ShowAttendTell) -> None:
 
 
 @torch.no_grad()
-def test_pad_start_and_unknown_are_never_generated(model: ShowAttendTell) -> None:
-    model.decoder.output.bias[[0, START, UNKNOWN]] = 100.0
+def test_pad_start_and_unknown_are_never_generated(model: Captioner[Any]) -> None:
+    decoder: Any = model.decoder
+    bias = decoder.output_bias if isinstance(model, TransformerCaptioner) else decoder.output.bias
+    bias[[0, START, UNKNOWN]] = 100.0
     result = model.search(model.encoder(images(5)), beam_size=3, num_captions=3, max_length=7)
     assert result.scores.isfinite().all()
     assert not set(result.tokens.flatten().tolist()) & {0, START, UNKNOWN}

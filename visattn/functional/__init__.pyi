@@ -112,6 +112,7 @@ from .captioning.beam_search import (
     beam_search as beam_search,
 )
 from .captioning.losses import (
+    attention_mass_loss as attention_mass_loss,
     attention_supervision_loss as attention_supervision_loss,
     caption_loss as caption_loss,
     doubly_stochastic_penalty as doubly_stochastic_penalty,

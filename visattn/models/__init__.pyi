@@ -39,9 +39,29 @@ from .captioning.attending_decoder import (
     AttendingDecoderState as AttendingDecoderState,
     CaptionAttention as CaptionAttention,
     SoftAttention as SoftAttention,
+    feature_projection as feature_projection,
+)
+from .captioning.decoder_layer import (
+    CaptionDecoderLayer as CaptionDecoderLayer,
+    CausalSelfAttention as CausalSelfAttention,
+    GridAttention as GridAttention,
+    GridAttentionOutput as GridAttentionOutput,
+    KeyValues as KeyValues,
+    PackedWords as PackedWords,
+)
+from .captioning.grid_encoder import (
+    GridEncoder as GridEncoder,
+    MemoryAttention as MemoryAttention,
 )
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,
+)
+from .captioning.transformer_captioner import (
+    TransformerCaptioner as TransformerCaptioner,
+)
+from .captioning.transformer_decoder import (
+    TransformerDecoder as TransformerDecoder,
+    TransformerDecoderState as TransformerDecoderState,
 )
 from .classifier import (
     ImageClassifier as ImageClassifier,

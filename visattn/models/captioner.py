@@ -27,6 +27,8 @@ class AttentionStep(NamedTuple):
     """Attention over the places of the grid, in row-major order; sums to one."""
     gate: Float[Tensor, "*b"]
     """Factor in [0, 1] by which the context vector was scaled."""
+    heads: Float[Tensor, "*b l h n"] | None = None
+    """Attention of each layer and head, if the captioner has several and returns them."""
 
 
 class TeacherForcedOutput(NamedTuple):
@@ -49,6 +51,9 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
         encoder: Encoder of images into a grid of features.
     """
+
+    attention_site: str = "decoder.attention.scorer.tap"
+    """Name of the module whose attention the maps of words show."""
 
     def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()

@@ -192,9 +192,7 @@ def _captions(
                 words=words,
                 log_probs=tuple(output.log_probs[at].tolist()),
                 gates=tuple(output.attention_steps.gate[at].tolist()),
-                maps=AttentionMap(
-                    values, "decoder.attention.scorer.tap", "words", geometry, metadata, words
-                ),
+                maps=AttentionMap(values, model.attention_site, "words", geometry, metadata, words),
                 score=float(output.scores[image, rank]),
                 finished=bool(output.finished[image, rank]),
                 image=metadata["image"],

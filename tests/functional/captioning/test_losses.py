@@ -1,5 +1,8 @@
 """Caption loss, attention penalty and packed rows against plain loops."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -7,6 +10,7 @@ from torch import Tensor
 
 from visattn.functional.captioning.losses import (
     Reduction,
+    attention_mass_loss,
     attention_supervision_loss,
     caption_loss,
     doubly_stochastic_penalty,
@@ -144,6 +148,27 @@ def test_attention_supervision_is_the_mean_cross_entropy_of_supervised_words(
     assert float(single) == pytest.approx(total / count, rel=1e-5, abs=1e-6)
 
 
+@given(words=st.integers(1, 11), places=st.sampled_from([2, 7, 13]))
+def test_mass_supervision_is_the_log_of_the_mass_inside(words: int, places: int) -> None:
+    weights, targets = attention(torch.tensor([words]), places), even_targets(words, places)
+    shown = torch.arange(words) % 3 != 1
+    masses = [
+        sum(float(weights[word, place]) for place in range(places) if targets[word, place])
+        for word in range(words)
+        if shown[word]
+    ]
+    loss = attention_mass_loss(weights, targets, shown)
+    assert float(loss) == pytest.approx(-sum(map(math.log, masses)) / len(masses), abs=1e-9)
+    # Any attention inside the boxes costs nothing, and partly covered cells count in part.
+    inside = (weights * (targets > 0)) / (weights * (targets > 0)).sum(-1, keepdim=True)
+    assert float(attention_mass_loss(inside, targets, shown)) == pytest.approx(0, abs=1e-9)
+    assert float(attention_mass_loss(weights, torch.zeros_like(targets), ~shown & False)) == 0
+    partly = attention_mass_loss(
+        torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.6, 0.3, 0.1]]), torch.tensor([True])
+    )
+    assert float(partly) == pytest.approx(-math.log(0.75))
+
+
 @given(words=st.integers(1, 11), seed=st.integers(0, 99))
 def test_attention_supervision_is_minimal_at_its_targets(words: int, seed: int) -> None:
     targets, shown = even_targets(words, 7), torch.ones(words, dtype=torch.bool)
@@ -165,11 +190,14 @@ def test_attention_supervision_gradient_points_to_the_targets() -> None:
     torch.testing.assert_close(scores.grad, expected, atol=1e-7, rtol=0)
 
 
+@pytest.mark.parametrize("supervision", [attention_supervision_loss, attention_mass_loss])
 @pytest.mark.parametrize("scale", [1.0, 1e6])
-def test_attention_supervision_is_finite_when_weights_underflow(scale: float) -> None:
+def test_attention_supervision_is_finite_when_weights_underflow(
+    scale: float, supervision: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> None:
     scores = torch.tensor([[0.0, 1000.0, 0.0], [0.0, -1000.0, 0.0]], requires_grad=True)
     targets = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
-    loss = attention_supervision_loss(scores.softmax(-1), targets, torch.tensor([True, True]))
+    loss = supervision(scores.softmax(-1), targets, torch.tensor([True, True]))
     (loss * scale).backward()
     assert 0 < loss.item() < 28
     assert scores.grad is not None

@@ -13,6 +13,7 @@ from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
@@ -48,6 +49,23 @@ EXAMPLES: dict[str, nn.Module] = {
         hidden_size=17,
         attention_dim=7,
         dropout=0.3,
+    ),
+    "TransformerCaptioner": TransformerCaptioner(
+        (*SPECIAL_TOKENS, "red", "blue"),
+        SmallEncoder((16, 40), channels=12),
+        embed_dim=22,
+        num_layers=2,
+        num_heads=11,
+        mlp_ratio=1.5,
+        dropout=0.3,
+        feature_dropout=0.2,
+        pos_embed="learned",
+        max_length=13,
+        encoder_layers=2,
+        memory_slots=5,
+        meshed=True,
+        attention_on_attention=True,
+        maps="all",
     ),
     "AttentionResNet": AttentionResNet(
         ("cat", "dog", "yak"),

@@ -28,7 +28,7 @@ class FeedForward(nn.Module):
         self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden_dim, dim, bias=bias)
 
-    def forward(self, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n c"]:
+    def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return the output of the residual branch."""
         return self.fc2(self.act(self.fc1(x)))
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-StepOutputT = TypeVar("StepOutputT", bound=tuple[Tensor, ...])
+StepOutputT = TypeVar("StepOutputT", bound=tuple[Tensor | None, ...])
 
 
 class BeamHistory(Generic[StepOutputT]):
@@ -20,24 +20,33 @@ class BeamHistory(Generic[StepOutputT]):
         num_images: Number of images.
         beam_size: Live hypotheses per image.
         max_steps: Maximum number of steps.
-        output: Attention tensors of the first step, which define shapes and dtypes.
+        output: Attention tensors of the first step, which define shapes and dtypes; a field that
+            is None stays None.
+        device: Device of the search.
     """
 
     def __init__(
-        self, num_images: int, beam_size: int, max_steps: int, output: StepOutputT
+        self,
+        num_images: int,
+        beam_size: int,
+        max_steps: int,
+        output: StepOutputT,
+        device: torch.device,
     ) -> None:
-        device = output[0].device
         shape = (max_steps, num_images, beam_size)
         self.parents = torch.zeros(shape, dtype=torch.long, device=device)
         self.tokens = torch.zeros_like(self.parents)
         self.log_probs = torch.zeros(shape, device=device)
-        self.outputs = tuple(part.new_zeros(*shape, *part.shape[2:]) for part in output)
+        self.outputs = tuple(
+            None if part is None else part.new_zeros(*shape, *part.shape[2:]) for part in output
+        )
         self.output_type = type(output)
 
     def record_output(self, step: int, active: Int[Tensor, " a"], output: StepOutputT) -> None:
         """Store the attention tensors of the live hypotheses of the active images."""
         for stored, part in zip(self.outputs, output, strict=True):
-            stored[step, active, : part.shape[1]] = part
+            if stored is not None and part is not None:
+                stored[step, active, : part.shape[1]] = part
 
     def record_tokens(
         self,
@@ -61,7 +70,10 @@ class BeamHistory(Generic[StepOutputT]):
         shape = (*lengths.shape, longest)
         tokens = lengths.new_full(shape, pad_token)
         log_probs = self.log_probs.new_zeros(shape)
-        outputs = tuple(part.new_zeros(*shape, *part.shape[3:]) for part in self.outputs)
+        outputs = tuple(
+            None if part is None else part.new_zeros(*shape, *part.shape[3:])
+            for part in self.outputs
+        )
         image = torch.arange(len(lengths), device=lengths.device)[:, None].expand_as(columns)
         for step in reversed(range(longest)):
             inside = lengths > step
@@ -70,7 +82,8 @@ class BeamHistory(Generic[StepOutputT]):
             tokens[inside, step] = self.tokens[index]
             log_probs[inside, step] = self.log_probs[index]
             for output, stored in zip(outputs, self.outputs, strict=True):
-                output[inside, step] = stored[step, image[inside], parents]
+                if output is not None and stored is not None:
+                    output[inside, step] = stored[step, image[inside], parents]
             columns = columns.masked_scatter(inside, parents)
         return tokens, log_probs, self.output_type(*outputs)
 
@@ -290,7 +303,9 @@ def beam_search(
     history: BeamHistory[StepOutputT] | None = None
     for length in range(constraints.max_length + 1):
         logits, state, output = step(state, token)
-        history = history or BeamHistory(num_images, beam_size, constraints.max_length + 1, output)
+        history = history or BeamHistory(
+            num_images, beam_size, constraints.max_length + 1, output, active.device
+        )
         history.record_output(length, active, output)
         log_probs = constraints.constrained_log_probs(logits, length)
         candidates = _best_candidates(total, log_probs, 2 * beam_size)

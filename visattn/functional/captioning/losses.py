@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 Reduction = Literal["paper", "arctic", "mean"]
+AttentionLoss = Literal["cross_entropy", "mass"]
 
 _EPS = 1e-12  # negligible beside attention weights, and its inverse is finite in float32
 
@@ -96,6 +97,33 @@ def attention_supervision_loss(
     """
     float_weights = weights if weights.dtype == torch.float64 else weights.float()
     losses = -(targets * (float_weights + _EPS).log()).sum(-1)
+    return (losses * supervised).sum() / supervised.sum().clamp(min=1)
+
+
+def attention_mass_loss(
+    weights: Float[Tensor, "p n"], targets: Float[Tensor, "p n"], supervised: Bool[Tensor, " p"]
+) -> Float[Tensor, ""]:
+    """Return minus the log of the attention mass inside the boxes, in nats per supervised word.
+
+    In contrast to `attention_supervision_loss` it does not ask for uniform attention: its minimum,
+    0, is reached by any attention on cells that are covered as much as the best-covered one. Other
+    cells count by their share of that coverage. An empty mass costs 27.6 nats, and gradients stay
+    finite. Without any supervised word the loss and its gradient are 0.
+
+    Args:
+        weights: Attention over n locations, one row per word of the batch; rows sum to 1.
+        targets: Target attention, proportional to the covered area of each cell.
+        supervised: Words with a target.
+
+    Example:
+        >>> weights = torch.tensor([[0.5, 0.3, 0.2]])
+        >>> targets = torch.tensor([[0.5, 0.5, 0.0]])  # the box covers the first two cells
+        >>> attention_mass_loss(weights, targets, torch.tensor([True]))
+        tensor(0.2231)
+    """
+    float_weights = weights if weights.dtype == torch.float64 else weights.float()
+    inside = targets / targets.amax(-1, keepdim=True).clamp(min=_EPS)
+    losses = -((inside * float_weights).sum(-1) + _EPS).log()
     return (losses * supervised).sum() / supervised.sum().clamp(min=1)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from visattn.blocks.dropout import FastDropout
 from visattn.blocks.recurrent.additive import AdditiveAttention
 from visattn.functional.captioning.losses import packed_indices
 from visattn.models.captioner import AttentionStep, TeacherForcedOutput
@@ -183,7 +184,7 @@ class AttendingDecoder(nn.Module):
         self.feature_dim = feature_proj_dim or in_channels
         self.embed_dim, self.hidden_size = embed_dim, hidden_size
         self.feature_proj = (
-            _feature_projection(in_channels, feature_proj_dim, feature_dropout)
+            feature_projection(in_channels, feature_proj_dim, feature_dropout)
             if feature_proj_dim
             else nn.Identity()
         )
@@ -263,7 +264,10 @@ class AttendingDecoder(nn.Module):
             hiddens.append(hidden)
             contexts.append(context)
             attentions.append(attention)
-        attention = AttentionStep(*(torch.cat(parts) for parts in zip(*attentions, strict=True)))
+        attention = AttentionStep(
+            torch.cat([attention.weights for attention in attentions]),
+            torch.cat([attention.gate for attention in attentions]),
+        )
         return torch.cat(hiddens), torch.cat(contexts), attention
 
     def _deep_output(
@@ -283,9 +287,10 @@ def _init_mlp(in_dim: int, out_dim: int) -> nn.Sequential:
     )
 
 
-def _feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+def feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+    """Return the projection of features: dropout, linear layer, layer norm and ReLU."""
     return nn.Sequential(
-        nn.Dropout(dropout), nn.Linear(in_dim, out_dim), nn.LayerNorm(out_dim), nn.ReLU()
+        FastDropout(dropout), nn.Linear(in_dim, out_dim), nn.LayerNorm(out_dim), nn.ReLU()
     )
 
 

@@ -17,6 +17,7 @@ from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
@@ -36,6 +37,7 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         SmallEncoder,
         TimmEncoder,
         ShowAttendTell,
+        TransformerCaptioner,
         AttentionResNet,
         TimmClassifier,
         RecurrentAttentionModel,

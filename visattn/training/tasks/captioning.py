@@ -13,7 +13,9 @@ from torch.optim import AdamW
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.phrases.grounding import SupervisedPart, supervised_words
 from visattn.functional.captioning.losses import (
+    AttentionLoss,
     Reduction,
+    attention_mass_loss,
     attention_supervision_loss,
     caption_loss,
     doubly_stochastic_penalty,
@@ -47,6 +49,8 @@ class CaptioningTask(CaptionEvalTask):
         label_smoothing: Label smoothing of the cross-entropy.
         attention_loss_weight: Weight of the attention supervision loss on the boxes of phrases,
             where the data has them; 0 disables it.
+        attention_loss: The supervision loss: `cross_entropy` with uniform attention over the boxes,
+            or minus the log of the attention `mass` inside them.
         supervised_words: Which words of a phrase are supervised: `all`, or the `last` one.
         optimizer: The optimizer; by default AdamW with a learning rate of 2e-3 and a weight decay
             of 1e-2.
@@ -72,6 +76,7 @@ class CaptioningTask(CaptionEvalTask):
         reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
         attention_loss_weight: float = 0.0,
+        attention_loss: AttentionLoss = "cross_entropy",
         supervised_words: SupervisedPart = "all",
         optimizer: OptimizerFactory | None = None,
         encoder_lr_mult: float = 1.0,
@@ -100,6 +105,7 @@ class CaptioningTask(CaptionEvalTask):
         self.doubly_stochastic_weight = doubly_stochastic_weight
         self.label_smoothing = label_smoothing
         self.attention_loss_weight = attention_loss_weight
+        self.attention_loss: AttentionLoss = attention_loss
         self.supervised_words: SupervisedPart = supervised_words
         self.optimizer, self.encoder_lr_mult = optimizer or ADAMW, encoder_lr_mult
         self.warmup_steps, self.decay_start = warmup_steps, decay_start
@@ -175,12 +181,14 @@ class CaptioningTask(CaptionEvalTask):
     def _attention_loss(
         self, output: TeacherForcedOutput, batch: CaptionBatch
     ) -> Float[Tensor, ""]:
-        """Return the cross-entropy between the attention and the boxes of the phrases."""
+        """Return the supervision loss of the attention on the boxes of the phrases."""
         grid_size = self.model.encoder.grid_size
         words = supervised_words(batch.phrases(), grid_size, words=self.supervised_words)
         device = output.attention.weights.device
         targets, supervised = pack_targets(*(x.to(device) for x in words), lengths=batch.lengths)
-        loss = attention_supervision_loss(output.attention.weights, targets, supervised)
+        mass = self.attention_loss == "mass"
+        supervision_loss = attention_mass_loss if mass else attention_supervision_loss
+        loss = supervision_loss(output.attention.weights, targets, supervised)
         self.log("train/attention_loss", loss.detach())
         return loss * ddp_loss_scale(supervised.sum(), device)
 

@@ -1,0 +1,295 @@
+"""The transformer captioner against torch's decoder, its equations and its own cached steps."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from visattn.blocks.transformer.attention import TokenAttention
+from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.models.captioner import SPECIAL_TOKENS, START
+from visattn.models.captioning.decoder_layer import CaptionDecoderLayer, GridAttention
+from visattn.models.captioning.grid_encoder import GridEncoder, MemoryAttention
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
+from visattn.models.encoder import SmallEncoder
+from visattn.recording.recorder import record
+
+WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
+GRID = (2, 5)
+M2 = {"encoder_layers": 2, "memory_slots": 3, "meshed": True}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"maps": "mean"},
+    "learned": {"pos_embed": "learned", "encoder_layers": 1},
+    "m2": {**M2, "maps": "all"},
+    "aoa": {"attention_on_attention": True, "maps": "all"},
+}
+
+
+def captioner(**options: Any) -> TransformerCaptioner:
+    torch.manual_seed(0)
+    encoder = SmallEncoder((16, 40), channels=12)
+    options = {"embed_dim": 22, "num_heads": 11, "num_layers": 2, "dropout": 0.0} | options
+    return TransformerCaptioner(WORDS, encoder, **options).double()
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Captions of 5, 3, 3 and 1 words, padded; the third image has no caption."""
+    captions = torch.randint(4, 13, (4, 5), generator=torch.Generator().manual_seed(1))
+    captions[:, 0] = START
+    captions[1:3, 3:], captions[3, 1:] = 0, 0
+    return captions, torch.tensor([5, 3, 3, 1]), torch.tensor([3, 0, 0, 1])
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_teacher_forcing_equals_cached_steps(kind: str) -> None:
+    model, (captions, lengths, images) = captioner(**OPTIONS[kind]), batch()
+    features = numbers(4, 12, *GRID)
+    read = model.teacher_force(features, captions, lengths, images)
+    for row, length in enumerate(lengths.tolist()):
+        state = model.start(features[images[row], None])
+        for step in range(length):
+            logits, state, attention = model.step(state, captions[row, step].view(1, 1))
+            at = (read.rows == row) & (read.steps == step)
+            torch.testing.assert_close(read.logits[at], logits[0])
+            for packed, single in zip(read.attention, attention, strict=True):
+                assert (packed is None) == (single is None)
+                if packed is not None and single is not None:
+                    torch.testing.assert_close(packed[at], single[0])
+    total, heads = read.attention.weights.sum(-1), read.attention.heads
+    torch.testing.assert_close(total, torch.ones_like(total))
+    if heads is not None:
+        assert heads.shape == (12, 2, 11, 10)
+        torch.testing.assert_close(heads.mean((1, 2)), read.attention.weights)
+        torch.testing.assert_close(heads.sum(-1), torch.ones_like(heads[..., 0]))
+    gates = read.attention.gate
+    assert (gates > 0).all()
+    assert bool((gates == 1).all()) == (kind != "aoa")
+
+
+def test_a_future_word_changes_no_earlier_logit() -> None:
+    model, (captions, lengths, images) = captioner(**M2), batch()
+    features = numbers(4, 12, *GRID)
+    before = model.teacher_force(features, captions, lengths, images)
+    changed = captions.clone()
+    changed[0, 3] = 4 if captions[0, 3] != 4 else 5
+    after = model.teacher_force(features, changed, lengths, images)
+    later = (before.rows == 0) & (before.steps >= 3)
+    torch.testing.assert_close(after.logits[~later], before.logits[~later], rtol=0, atol=1e-13)
+    assert ((after.logits - before.logits)[later].abs().amax(-1) > 1e-3).all()
+
+
+def torch_decoder(model: TransformerCaptioner) -> nn.TransformerDecoder:
+    """Return torch's decoder with the weights of ours."""
+    layer = nn.TransformerDecoderLayer(
+        22, 11, 88, 0.0, "gelu", batch_first=True, norm_first=True, dtype=torch.float64
+    )
+    peer = nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(22, dtype=torch.float64))
+    cast("Any", peer.norm).load_state_dict(model.decoder.norm.state_dict())
+    for theirs, ours in zip(cast("Any", peer.layers), model.decoder.layers, strict=True):
+        ours = cast("CaptionDecoderLayer", ours)
+        cross = ours.cross_attn
+        pairs: list[tuple[Any, Tensor]] = [
+            (theirs.self_attn.in_proj_weight, ours.self_attn.qkv.weight),
+            (theirs.self_attn.in_proj_bias, ours.self_attn.qkv.bias),
+            (theirs.multihead_attn.in_proj_weight, torch.cat(
+                (cross.query.weight, cross.key_value.weight))),
+            (theirs.multihead_attn.in_proj_bias, torch.cat(
+                (cross.query.bias, cross.key_value.bias))),
+        ]  # fmt: skip
+        for source, target in (
+            (ours.self_attn.proj, theirs.self_attn.out_proj),
+            (cross.proj, theirs.multihead_attn.out_proj),
+            (ours.mlp.fc1, theirs.linear1),
+            (ours.mlp.fc2, theirs.linear2),
+            *((getattr(ours, f"norm{i}"), getattr(theirs, f"norm{i}")) for i in (1, 2, 3)),
+        ):
+            pairs += [(target.weight, source.weight), (target.bias, source.bias)]
+        with torch.no_grad():
+            for target, source in pairs:
+                target.copy_(source)
+    return peer
+
+
+def test_layers_equal_those_of_torch_in_values_and_gradients() -> None:
+    model, (captions, lengths, images) = captioner(), batch()
+    with torch.no_grad():
+        for parameter in model.decoder.layers.parameters():  # norms and biases that matter
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    features = numbers(4, 12, *GRID).requires_grad_()
+    read, decoder, peer = (
+        model.teacher_force(features, captions, lengths, images),
+        model.decoder,
+        torch_decoder(model),
+    )
+    places = decoder.feature_proj(features.flatten(2).mT) + decoder.grid_positions
+    angles = torch.arange(5)[:, None] * 10000.0 ** (-torch.arange(11) / 11)
+    positions = torch.cat((angles.sin(), angles.cos()), 1)  # of float32, as ours
+    words = decoder.embedding(captions) * 22**0.5 + positions
+    hidden = peer(words, places[images], tgt_mask=nn.Transformer.generate_square_subsequent_mask(5))
+    logits = decoder.output_proj(hidden) @ decoder.embedding.weight.mT + decoder.output_bias
+    packed = logits[read.rows, read.steps]
+    torch.testing.assert_close(read.logits, packed, rtol=1e-6, atol=1e-6)
+    weight = numbers(*packed.shape)
+    for ours, theirs in zip(
+        torch.autograd.grad((read.logits * weight).sum(), [features, decoder.embedding.weight]),
+        torch.autograd.grad((packed * weight).sum(), [features, decoder.embedding.weight]),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        assert theirs.abs().sum() > 0
+
+
+def test_zero_memory_slots_are_plain_self_attention() -> None:
+    torch.manual_seed(0)
+    with_memory = GridEncoder(22, 11, 2, memory_slots=3).double()
+    plain = GridEncoder(22, 11, 2).double()
+    plain.load_state_dict(
+        {key: value for key, value in with_memory.state_dict().items() if ".memory_" not in key}
+    )
+    places = numbers(3, 10, 22)
+    expected = plain(places, GRID)
+    assert not torch.allclose(with_memory(places, GRID)[0], expected[0], atol=1e-2)
+    for layer in with_memory.layers:
+        memory = cast("MemoryAttention", layer.attn)
+        memory.memory_keys = nn.Parameter(memory.memory_keys[:, :0])
+        memory.memory_values = nn.Parameter(memory.memory_values[:, :0])
+    for ours, theirs in zip(with_memory(places, GRID), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_memory_slot_is_one_more_key() -> None:
+    torch.manual_seed(0)
+    memory = MemoryAttention(22, num_heads=11, memory_slots=1).double()
+    plain = TokenAttention(22, num_heads=11).double()
+    plain.load_state_dict({k: v for k, v in memory.state_dict().items() if "memory" not in k})
+    places = numbers(2, 11, 22)
+    with torch.no_grad():  # the slot has the key and the value of the last place
+        _, keys, values = plain.qkv(places[:1, -1]).view(3, 11, 1, 2)
+        memory.memory_keys.copy_(keys)
+        memory.memory_values.copy_(values)
+    expected = plain(places[:1], TokenLayout((1, 11)))
+    torch.testing.assert_close(memory(places[:1, :-1]), expected[:, :-1])
+
+
+def test_meshed_attention_is_the_gated_sum_of_the_levels() -> None:
+    torch.manual_seed(0)
+    meshed = GridAttention(22, 11, levels=3).double()
+    single = GridAttention(22, 11).double()
+    single.load_state_dict({k: v for k, v in meshed.state_dict().items() if "level" not in k})
+    single.proj = nn.Identity()
+    x, levels = numbers(2, 7, 22, seed=9), [numbers(2, 10, 22, seed=seed) for seed in range(3)]
+    total, maps, shares = torch.zeros(2, 7, 22).double(), torch.zeros(2, 7, 11, 10).double(), 0.0
+    for gate, level in zip(meshed.level_gates, levels, strict=True):
+        attended, weights, _ = single(x, [single.project_keys(level)])
+        alpha = torch.sigmoid(gate(torch.cat((x, attended), -1)))
+        total = total + alpha * attended
+        share = alpha.mean(-1)[..., None, None]
+        maps, shares = maps + share * weights, shares + share
+    output, weights, _ = meshed(x, [meshed.project_keys(level) for level in levels])
+    torch.testing.assert_close(output, meshed.proj(total / 3**0.5))
+    torch.testing.assert_close(weights, maps / shares)
+
+
+def test_attention_on_attention_gates_a_map_of_query_and_attended_vector() -> None:
+    torch.manual_seed(0)
+    gated, plain = (
+        GridAttention(22, 11, attention_on_attention=on).double() for on in (True, False)
+    )
+    plain.proj = nn.Identity()
+    plain.load_state_dict({k: v for k, v in gated.state_dict().items() if "proj" not in k})
+    x, places = numbers(2, 7, 22), numbers(2, 10, 22, seed=3)
+    attended, weights, _ = plain(x, [plain.project_keys(places)])
+    both = torch.cat((x, attended), -1) @ gated.proj.weight.mT + gated.proj.bias
+    gate = torch.sigmoid(both[..., 22:])
+    output, own, mean_gate = gated(x, [gated.project_keys(places)])
+    torch.testing.assert_close(output, gate * both[..., :22])
+    torch.testing.assert_close((own, mean_gate), (weights, gate.mean(-1)))
+
+
+def test_a_state_reorders_its_caches_and_selects_its_images() -> None:
+    model = captioner(**M2)
+    state = model.start(numbers(3, 12, *GRID))
+    state = state.reorder_beams(torch.zeros(3, 5, dtype=torch.long))
+    words = torch.tensor([[4, 5, 6, 7, 8], [8, 8, 4, 4, 5], [6, 7, 4, 9, 12]])
+    _, state, _ = model.step(state, words)
+    parents = torch.tensor([[4, 4, 0, 1], [0, 1, 2, 3], [3, 3, 3, 3]])
+    moved, kept = state.reorder_beams(parents), torch.tensor([True, False, True])
+    assert moved.memory is state.memory  # nothing of the image is copied per hypothesis
+    for old, new, chosen in zip(
+        state.cache, moved.cache, state.select_images(kept).cache, strict=True
+    ):
+        for before, after, selected in zip(*map(cast_cache, (old, new, chosen)), strict=True):
+            assert before.shape == (3, 5, 11, 1, 2)
+            for b in range(3):
+                assert torch.equal(after[b], before[b, parents[b]])
+            assert torch.equal(selected, before[[0, 2]])
+    for layer, fewer in zip(state.memory, state.select_images(slice(1, 3)).memory, strict=True):
+        for level, rest in zip(layer, fewer, strict=True):
+            assert torch.equal(level.keys[1:], rest.keys)
+            assert torch.equal(level.values[1:], rest.values)
+
+
+def cast_cache(layer: Any) -> tuple[Tensor, Tensor]:
+    assert layer is not None
+    return layer
+
+
+def test_a_map_cell_is_the_feature_cell_of_the_same_place() -> None:
+    model = captioner(maps="last", num_heads=1, num_layers=1)
+    features, token = numbers(1, 12, *GRID), torch.tensor([[START]])
+    plain = model.step(model.start(features), token)[2].weights.view(GRID).log()
+    for y in range(GRID[0]):
+        for x in range(GRID[1]):
+            marked = features.clone()
+            marked[0, :, y, x] = numbers(12, seed=7)
+            change = model.step(model.start(marked), token)[2].weights.view(GRID).log() - plain
+            others = torch.ones(GRID, dtype=torch.bool)
+            others[y, x] = False
+            # Only the score of the marked place changes; all others change by the same constant.
+            assert change[others].std() < 1e-12
+            assert (change[y, x] - change[others].mean()).abs() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["plain", "m2"])
+def test_a_recorder_places_the_maps_of_each_layer(kind: str) -> None:
+    model, (captions, lengths, images) = captioner(**OPTIONS[kind] | {"maps": "all"}), batch()
+    with record(model) as recording:
+        read = model.teacher_force(numbers(4, 12, *GRID), captions, lengths, images)
+    words = [one for one in recording.maps if one.kind == "words"]
+    assert [one.site for one in words] == [f"decoder.layers.{i}.cross_attn.tap" for i in (0, 1)]
+    assert read.attention.heads is not None
+    for layer, recorded in enumerate(words):
+        assert torch.equal(recorded.values.flatten(-2), read.attention.heads[:, layer])
+
+
+def test_every_parameter_learns() -> None:
+    options = {"pos_embed": "learned", "attention_on_attention": True, "max_length": 5}
+    model, (captions, lengths, owners) = captioner(**M2, **options, dropout=0.3), batch()
+    images = torch.randint(256, (4, 3, 16, 40), dtype=torch.uint8)
+    read = model.teacher_force(model.double().encoder(images), captions, lengths, owners)
+    (read.logits.square().sum() + read.attention.weights.square().sum()).backward()
+    still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()]
+    assert still == []
+
+
+def test_mistakes_are_refused() -> None:
+    for options, message in (
+        ({"num_heads": 3}, "divisible by num_heads, got 22 and 3"),
+        ({"embed_dim": 11}, "must be even"),
+        ({"num_layers": 0}, "num_layers must be at least 1"),
+        ({"memory_slots": 2}, "set encoder_layers"),
+        ({"meshed": True}, "set encoder_layers"),
+        ({"maps": "first"}, "maps must be"),
+        ({"pos_embed": "rope"}, "pos_embed must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            captioner(**options)
+    model, (captions, lengths, images) = captioner(max_length=4), batch()
+    with pytest.raises(ValueError, match="at most 4 words, the start token included, got 5"):
+        model.teacher_force(numbers(4, 12, *GRID), captions, lengths, images)

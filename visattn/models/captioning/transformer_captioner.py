@@ -1,0 +1,128 @@
+"""Transformer captioner: pre-norm decoder with cross-attention to the feature grid."""
+
+from collections.abc import Sequence
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioning.transformer_decoder import (
+    MapChoice,
+    TransformerDecoder,
+    TransformerDecoderState,
+    WordPositions,
+)
+from visattn.models.encoder import ImageEncoder
+
+
+class TransformerCaptioner(Captioner[TransformerDecoderState]):
+    """Transformer decoder over the feature grid, with options of M2 and AoANet.
+
+    Each layer attends to the words before, with cached keys and values, and to the projected
+    features. A word has a map per layer and head; `maps` chooses what is shown and supervised.
+
+    Args:
+        words: The vocabulary; it begins with `SPECIAL_TOKENS`.
+        encoder: Maps images to a grid of features.
+        embed_dim: Dimension of words and places.
+        num_layers: Number of decoder layers.
+        num_heads: Number of heads; it divides `embed_dim`.
+        mlp_ratio: Hidden size of the feed-forward layers, as a multiple of `embed_dim`.
+        dropout: Dropout rate of word embeddings and of the output of each sublayer.
+        feature_dropout: Dropout rate on features before their projection.
+        pos_embed: Positions of words: `sincos` or `learned`.
+        max_length: Number of positions; longer captions are refused.
+        encoder_layers: Number of self-attention layers on the projected grid.
+        memory_slots: Learned keys and values beside those of the places, in these layers (M2).
+        meshed: Whether the decoder attends to all of these layers, with gates (M2), or to the last.
+        attention_on_attention: Whether the attended vector is gated by the query (AoA); the mean
+            gate of a word is its `gate`, which is 1 otherwise.
+        maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
+            and heads; `all` is the mean, with the weights of each head as `heads`.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
+            memory slots or meshed attention without encoder layers.
+
+    Example:
+        >>> import torch
+        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.models.encoder import SmallEncoder
+        >>> encoder, words = SmallEncoder((24, 40), channels=8), (*SPECIAL_TOKENS, "red", "blue")
+        >>> model = TransformerCaptioner(words, encoder, embed_dim=12, num_heads=3, maps="all")
+        >>> features = encoder(torch.zeros(1, 3, 24, 40, dtype=torch.uint8))
+        >>> steps = model.eval().search(features, max_length=1, min_length=1).attention_steps
+        >>> steps.weights.shape[3:], steps.heads.shape[3:]  # 3 layers, 3 heads, 3×5 places
+        (torch.Size([15]), torch.Size([3, 3, 15]))
+
+    Source:
+        Vaswani et al. 2017, arXiv:1706.03762; M2: Cornia et al. 2020, arXiv:1912.08226; AoA: Huang
+        et al. 2019, arXiv:1908.06954. Deviations: pre-norm layers; the output is tied to the word
+        embeddings through a square linear layer; grid positions are learned.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        encoder: ImageEncoder,
+        *,
+        embed_dim: int = 256,
+        num_layers: int = 3,
+        num_heads: int = 4,
+        mlp_ratio: float = 4.0,
+        dropout: float = 0.1,
+        feature_dropout: float = 0.0,
+        pos_embed: WordPositions = "sincos",
+        max_length: int = 64,
+        encoder_layers: int = 0,
+        memory_slots: int = 0,
+        meshed: bool = False,
+        attention_on_attention: bool = False,
+        maps: MapChoice = "last",
+    ) -> None:
+        super().__init__(words, encoder)
+        self.embed_dim, self.num_layers, self.num_heads = embed_dim, num_layers, num_heads
+        self.mlp_ratio, self.dropout, self.feature_dropout = mlp_ratio, dropout, feature_dropout
+        self.pos_embed, self.max_length, self.maps = pos_embed, max_length, maps
+        self.encoder_layers, self.memory_slots, self.meshed = encoder_layers, memory_slots, meshed
+        self.attention_on_attention = attention_on_attention
+        last = f"decoder.layers.{num_layers - 1}.cross_attn.tap"
+        self.attention_site = last if maps == "last" else "decoder.layers"
+        self.decoder = TransformerDecoder(
+            len(words),
+            encoder.channels,
+            encoder.grid_size,
+            embed_dim=embed_dim,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            mlp_ratio=mlp_ratio,
+            dropout=dropout,
+            feature_dropout=feature_dropout,
+            pos_embed=pos_embed,
+            max_length=max_length,
+            encoder_layers=encoder_layers,
+            memory_slots=memory_slots,
+            meshed=meshed,
+            attention_on_attention=attention_on_attention,
+            maps=maps,
+        )
+
+    def start(self, features: Float[Tensor, "b c y x"]) -> TransformerDecoderState:
+        """Return the state before the first word, with one hypothesis per image."""
+        return self.decoder.start(features)
+
+    def step(
+        self, state: TransformerDecoderState, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], TransformerDecoderState, AttentionStep]:
+        """Read one word per hypothesis; return next-word logits, the new state and attention."""
+        return self.decoder.step(state, token)
+
+    def teacher_force(
+        self,
+        features: Float[Tensor, "b c y x"],
+        captions: Int[Tensor, "r t"],
+        lengths: Int[Tensor, " r"],
+        image_indices: Int[Tensor, " r"] | None = None,
+    ) -> TeacherForcedOutput:
+        """Return the logits and the attention of all words of the captions."""
+        return self.decoder.teacher_force(features, captions, lengths, image_indices)

@@ -1,0 +1,259 @@
+"""Transformer caption decoder: teacher forcing on packed words, cached single steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from visattn.blocks.base import check_choice
+from visattn.blocks.dropout import FastDropout
+from visattn.functional.captioning.losses import packed_indices
+from visattn.functional.positions.sincos import sincos_pos_embed
+from visattn.models.captioner import AttentionStep, TeacherForcedOutput
+from visattn.models.captioning.attending_decoder import feature_projection
+from visattn.models.captioning.decoder_layer import (
+    CaptionDecoderLayer,
+    GridAttentionOutput,
+    KeyValues,
+    PackedWords,
+)
+from visattn.models.captioning.grid_encoder import GridEncoder
+
+WordPositions = Literal["sincos", "learned"]
+MapChoice = Literal["last", "mean", "all"]
+
+
+@dataclass(frozen=True)
+class TransformerDecoderState:
+    """Keys and values of the places of an image, and those of the words of its hypotheses."""
+
+    memory: tuple[tuple[KeyValues, ...], ...]
+    """Keys and values `[b, h, n, d]` of the places, for each layer and level."""
+    cache: tuple[KeyValues | None, ...]
+    """Keys and values `[b, k, h, t, d]` of the words before, for each layer; None at the start."""
+    num_words: int = 0
+    """Number of words read."""
+
+    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
+        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
+        images = torch.arange(len(parents), device=parents.device).unsqueeze(1)
+        return replace(self, cache=_select(self.cache, (images, parents)))
+
+    def select_images(self, index: Tensor | slice) -> Self:
+        """Return the state of the images chosen by index, boolean mask or slice."""
+        memory = tuple(
+            tuple(KeyValues(*(part[index] for part in level)) for level in layer)
+            for layer in self.memory
+        )
+        return replace(self, memory=memory, cache=_select(self.cache, index))
+
+
+def _select(
+    cache: Sequence[KeyValues | None], index: Tensor | slice | tuple[Tensor, Tensor]
+) -> tuple[KeyValues | None, ...]:
+    return tuple(
+        None if layer is None else KeyValues(*(part[index] for part in layer)) for layer in cache
+    )
+
+
+class TransformerDecoder(nn.Module):
+    """Pre-norm transformer decoder that attends to the feature grid in each layer.
+
+    The logits are the products of the output, after a square linear layer, and the word embeddings.
+
+    Args:
+        num_words: Size of the vocabulary.
+        in_channels: Number of channels of the encoder's features.
+        grid_size: Rows and columns of the feature grid.
+        embed_dim: Dimension of words and places.
+        num_layers: Number of decoder layers.
+        num_heads: Number of heads; it divides `embed_dim`.
+        mlp_ratio: Hidden size of the feed-forward layers, as a multiple of `embed_dim`.
+        dropout: Dropout rate of word embeddings and of the output of each sublayer.
+        feature_dropout: Dropout rate on features before their projection.
+        pos_embed: Positions of words: `sincos` or `learned`.
+        max_length: Number of positions; longer captions are refused.
+        encoder_layers: Number of self-attention layers on the projected grid.
+        memory_slots: Learned keys and values beside those of the places, in these layers.
+        meshed: Whether the decoder attends to all of these layers, with gates, or to the last.
+        attention_on_attention: Whether the attended vector is gated by the query.
+        maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
+            and heads; `all` is the mean, with the weights of each head beside it.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
+            memory slots or meshed attention without encoder layers.
+
+    Example:
+        >>> decoder = TransformerDecoder(11, 8, (3, 5), embed_dim=12, num_heads=3)
+        >>> state = decoder.start(torch.zeros(2, 8, 3, 5))
+        >>> logits, state, attention = decoder.step(state, torch.ones(2, 1, dtype=torch.long))
+        >>> logits.shape, attention.weights.shape
+        (torch.Size([2, 1, 11]), torch.Size([2, 1, 15]))
+
+    Source:
+        Vaswani et al. 2017, arXiv:1706.03762; pre-norm: Xiong et al. 2020, arXiv:2002.04745; for
+        the options see `GridAttention` and `GridEncoder`.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        in_channels: int,
+        grid_size: tuple[int, int],
+        *,
+        embed_dim: int = 256,
+        num_layers: int = 3,
+        num_heads: int = 4,
+        mlp_ratio: float = 4.0,
+        dropout: float = 0.1,
+        feature_dropout: float = 0.0,
+        pos_embed: WordPositions = "sincos",
+        max_length: int = 64,
+        encoder_layers: int = 0,
+        memory_slots: int = 0,
+        meshed: bool = False,
+        attention_on_attention: bool = False,
+        maps: MapChoice = "last",
+    ) -> None:
+        super().__init__()
+        check_choice("pos_embed", pos_embed, get_args(WordPositions))
+        check_choice("maps", maps, get_args(MapChoice))
+        _check_sizes(embed_dim, num_heads, num_layers, encoder_layers)
+        if (memory_slots or meshed) and not encoder_layers:
+            raise ValueError(
+                "memory_slots and meshed belong to the self-attention layers on the grid: set "
+                "encoder_layers to at least 1"
+            )
+        self.embed_dim, self.grid_size, self.maps = embed_dim, grid_size, maps
+        self.meshed, self.max_length = meshed, max_length
+        self.feature_proj = feature_projection(in_channels, embed_dim, feature_dropout)
+        self.grid_positions = nn.Parameter(torch.empty(grid_size[0] * grid_size[1], embed_dim))
+        self.grid_encoder = GridEncoder(
+            embed_dim, num_heads, encoder_layers, mlp_ratio=mlp_ratio, memory_slots=memory_slots
+        )
+        self.embedding = nn.Embedding(num_words, embed_dim)
+        positions = torch.empty(max_length, embed_dim) if pos_embed == "learned" else None
+        self.word_positions = None if positions is None else nn.Parameter(positions)
+        self.layers = nn.ModuleList(
+            CaptionDecoderLayer(
+                embed_dim,
+                num_heads,
+                mlp_ratio=mlp_ratio,
+                dropout=dropout,
+                levels=encoder_layers if meshed else 1,
+                attention_on_attention=attention_on_attention,
+            )
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(embed_dim)
+        self.output_proj = nn.Linear(embed_dim, embed_dim)
+        self.output_bias = nn.Parameter(torch.zeros(num_words))
+        self.dropout = FastDropout(dropout)
+        self._init_weights()
+
+    def _init_weights(self) -> None:
+        """Xavier-uniform matrices; embeddings have unit length at the input, on average."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        nn.init.normal_(self.embedding.weight, std=self.embed_dim**-0.5)
+        for positions in (self.grid_positions, self.word_positions):
+            if positions is not None:
+                nn.init.trunc_normal_(positions, std=0.02)
+
+    def start(self, features: Float[Tensor, "b c y x"]) -> TransformerDecoderState:
+        """Return the state before the first word, with one hypothesis per image."""
+        places = self.feature_proj(features.flatten(2).transpose(1, 2)) + self.grid_positions
+        levels = self.grid_encoder(places, self.grid_size)
+        memory: list[tuple[KeyValues, ...]] = []
+        for layer in self.layers:
+            layer.cross_attn.tap.grid = self.grid_size
+            attended = levels if self.meshed else levels[-1:]
+            memory.append(tuple(layer.cross_attn.project_keys(level) for level in attended))
+        return TransformerDecoderState(tuple(memory), (None,) * len(self.layers))
+
+    def step(
+        self, state: TransformerDecoderState, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], TransformerDecoderState, AttentionStep]:
+        """Read one word per hypothesis; return next-word logits, the new state and attention."""
+        positions = self._positions(state.num_words + 1, token.device)
+        x = self._embed(token, positions[state.num_words])
+        cache, outputs = list[KeyValues](), list[GridAttentionOutput]()
+        for layer, memory, cached in zip(self.layers, state.memory, state.cache, strict=True):
+            output, extended = layer.step(x, memory, cached)
+            x = output.output
+            cache.append(extended)
+            outputs.append(output)
+        state = replace(state, cache=tuple(cache), num_words=state.num_words + 1)
+        return self._logits(x), state, self._attention(outputs)
+
+    def teacher_force(
+        self,
+        features: Float[Tensor, "b c y x"],
+        captions: Int[Tensor, "r t"],
+        lengths: Int[Tensor, " r"],
+        image_indices: Int[Tensor, " r"] | None = None,
+    ) -> TeacherForcedOutput:
+        """Read whole captions; equal to `step` after `step`.
+
+        Linear layers run on the words without padding; keys and values of the places are computed
+        once per image and shared by all of its captions.
+        """
+        rows, steps = packed_indices(lengths)
+        words = PackedWords.from_rows(
+            rows, steps, rows if image_indices is None else image_indices[rows], len(features)
+        )
+        positions = self._positions(len(steps.bincount()), captions.device)
+        x = self._embed(captions[rows, steps], positions[steps])
+        outputs = list[GridAttentionOutput]()
+        for layer, memory in zip(self.layers, self.start(features).memory, strict=True):
+            outputs.append(layer(x, memory, words))
+            x = outputs[-1].output
+        return TeacherForcedOutput(self._logits(x), self._attention(outputs), rows, steps)
+
+    def _positions(self, count: int, device: torch.device) -> Float[Tensor, "count c"]:
+        """Return the position embeddings of the first words."""
+        if count > self.max_length:
+            raise ValueError(
+                f"captions may have at most {self.max_length} words, the start token included, got "
+                f"{count}: set max_length of the model, or shorten the captions"
+            )
+        if self.word_positions is not None:
+            return self.word_positions[:count]
+        # The second half of the embedding of a grid encodes the column.
+        embedded = sincos_pos_embed((1, count), 2 * self.embed_dim, device=device)
+        return embedded[:, self.embed_dim :]
+
+    def _embed(
+        self, tokens: Int[Tensor, "*w"], positions: Float[Tensor, "*#w c"]
+    ) -> Float[Tensor, "*w c"]:
+        return self.dropout(self.embedding(tokens) * self.embed_dim**0.5 + positions)
+
+    def _logits(self, x: Float[Tensor, "*w c"]) -> Float[Tensor, "*w v"]:
+        return linear(self.output_proj(self.norm(x)), self.embedding.weight, self.output_bias)
+
+    def _attention(self, outputs: Sequence[GridAttentionOutput]) -> AttentionStep:
+        """Return the mean over heads, and over layers unless only the last one counts."""
+        gate = torch.stack([layer.gate for layer in outputs]).mean(0)
+        if self.maps == "last":
+            return AttentionStep(outputs[-1].weights.mean(-2), gate)
+        heads = torch.stack([layer.weights for layer in outputs], -3)
+        return AttentionStep(heads.mean((-3, -2)), gate, heads if self.maps == "all" else None)
+
+
+def _check_sizes(embed_dim: int, num_heads: int, num_layers: int, encoder_layers: int) -> None:
+    if min(num_heads, num_layers) < 1 or encoder_layers < 0:
+        raise ValueError(
+            "num_heads and num_layers must be at least 1 and encoder_layers at least 0, got "
+            f"{num_heads}, {num_layers} and {encoder_layers}"
+        )
+    if embed_dim % num_heads or embed_dim % 2:
+        raise ValueError(
+            f"embed_dim must be even and divisible by num_heads, got {embed_dim} and {num_heads}"
+        )
