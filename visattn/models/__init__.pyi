@@ -39,6 +39,13 @@ from .captioning.attending_decoder import (
     CaptionAttention as CaptionAttention,
     SoftAttention as SoftAttention,
 )
+from .captioning.hard_attention import (
+    HardAttention as HardAttention,
+    PlaceRollouts as PlaceRollouts,
+    PlaceSampler as PlaceSampler,
+    one_place as one_place,
+    select_places as select_places,
+)
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,
 )

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.blocks.recurrent.additive import AdditiveAttention, SelectWeights
 from visattn.functional.captioning.losses import packed_indices
 from visattn.models.captioner import AttentionStep, TeacherForcedOutput
 
@@ -23,6 +24,8 @@ class AttendingDecoderState:
     keys: Float[Tensor, "b n d"]
     hidden: Float[Tensor, "b *k h"]
     cell: Float[Tensor, "b *k h"]
+    selection: "PlaceSelection | None" = None
+    """Selects the places that are read; None leaves it to the attention module."""
 
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
@@ -31,9 +34,17 @@ class AttendingDecoderState:
 
     def select_images(self, index: Tensor | slice) -> Self:
         """Return the state of the images chosen by index, boolean mask or slice."""
-        return type(self)(
-            self.annotations[index], self.keys[index], self.hidden[index], self.cell[index]
+        return replace(
+            self,
+            annotations=self.annotations[index],
+            keys=self.keys[index],
+            hidden=self.hidden[index],
+            cell=self.cell[index],
         )
+
+
+PlaceSelection = Callable[[Float[Tensor, "*b n"], AttendingDecoderState], Float[Tensor, "*b n"]]
+"""Maps attention weights, in a state, to those with which the places are read."""
 
 
 class CaptionAttention(nn.Module, ABC):
@@ -100,6 +111,10 @@ class SoftAttention(CaptionAttention):
         )
         self.gate = nn.Linear(hidden_size, 1)
 
+    def selection(self, state: AttendingDecoderState) -> SelectWeights | None:
+        """Return the selection of the weights that are read; None for all of them."""
+        return None if state.selection is None else partial(state.selection, state=state)
+
     @property
     def hidden_weight(self) -> Float[Tensor, "q h"]:
         """Weights of the query and of the gate, stacked."""
@@ -114,7 +129,8 @@ class SoftAttention(CaptionAttention):
 
     def forward(self, state: AttendingDecoderState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
         """Return the gated expected feature and the attention of each hypothesis."""
-        context, weights = self.scorer(state.hidden, state.annotations, state.keys)
+        select = self.selection(state)
+        context, weights = self.scorer(state.hidden, state.annotations, state.keys, select=select)
         gate = self.gate(state.hidden).sigmoid()
         return gate * context, AttentionStep(weights, gate.squeeze(-1))
 
@@ -123,7 +139,8 @@ class SoftAttention(CaptionAttention):
     ) -> tuple[Float[Tensor, "r c"], AttentionStep]:
         """Do the same for teacher forcing, with one caption per row."""
         query, gate = projected.split((self.attention_dim, 1), 1)
-        context, weights = self.scorer.attend(query, state.annotations, state.keys)
+        select = self.selection(state)
+        context, weights = self.scorer.attend(query, state.annotations, state.keys, select=select)
         gate = (gate + self.gate.bias).sigmoid()
         return gate * context, AttentionStep(weights, gate.squeeze(-1))
 
@@ -224,6 +241,8 @@ class AttendingDecoder(nn.Module):
         captions: Int[Tensor, "r t"],
         lengths: Int[Tensor, " r"],
         image_indices: Int[Tensor, " r"] | None = None,
+        *,
+        selection: PlaceSelection | None = None,
     ) -> TeacherForcedOutput:
         """Read whole captions; equal to `step` after `step`, several times faster.
 
@@ -231,7 +250,7 @@ class AttendingDecoder(nn.Module):
         linear maps of the hidden state are one product, and so is the map to the vocabulary.
         """
         rows, steps = packed_indices(lengths)
-        state = self.start(features)
+        state = replace(self.start(features), selection=selection)
         if image_indices is not None:
             state = state.select_images(image_indices)
         words = self.dropout(self.embedding(captions))

@@ -8,6 +8,9 @@ from .caption_generation import (
     reference_captions as reference_captions,
     teacher_force_batch as teacher_force_batch,
 )
+from .caption_hard import (
+    HardAttentionTask as HardAttentionTask,
+)
 from .caption_scst import (
     SCSTTask as SCSTTask,
 )

@@ -153,13 +153,19 @@ class CaptioningTask(CaptionEvalTask):
         self.log("train/loss", loss.detach(), prog_bar=True)
         self.log("train/attention_entropy", _attention_entropy(output.attention.weights.detach()))
         count = len(targets) if self.reduction == "mean" else num_captions
-        loss = loss * ddp_loss_scale(count, loss.device)
+        return loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
+
+    def attention_penalties(
+        self, output: TeacherForcedOutput, batch: CaptionBatch
+    ) -> float | Float[Tensor, ""]:
+        """Return the sum of the weighted losses of the attention; 0 without any."""
+        penalties: list[Tensor] = []
         if self.doubly_stochastic_weight:
-            penalty = self._doubly_stochastic_penalty(output, num_captions)
-            loss = loss + self.doubly_stochastic_weight * penalty
+            penalty = self._doubly_stochastic_penalty(output, len(batch.lengths))
+            penalties.append(self.doubly_stochastic_weight * penalty)
         if self.attention_loss_weight:
-            loss = loss + self.attention_loss_weight * self._attention_loss(output, batch)
-        return loss
+            penalties.append(self.attention_loss_weight * self._attention_loss(output, batch))
+        return sum(penalties)
 
     def _doubly_stochastic_penalty(
         self, output: TeacherForcedOutput, num_captions: int
