@@ -26,7 +26,8 @@ class AttentionStep(NamedTuple):
     weights: Float[Tensor, "*b n"]
     """Attention over the places of the grid, in row-major order; sums to one."""
     gate: Float[Tensor, "*b"]
-    """Factor in [0, 1] by which the context vector was scaled."""
+    """Share of the image in the context vector, in [0, 1]: the gate that scales it, or 1 minus the
+    weight of a visual sentinel."""
 
 
 class TeacherForcedOutput(NamedTuple):
@@ -49,6 +50,9 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
         encoder: Encoder of images into a grid of features.
     """
+
+    gate_symbol = "β"
+    """Symbol of the gate in figures."""
 
     def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()

@@ -72,9 +72,14 @@ class AdditiveAttention(nn.Module):
 
         Recorders see the weights that are read.
         """
-        scores = additive_scores(query.unsqueeze(-2), keys, self.vector).squeeze(-2)
-        weights = scores.softmax(-1)
+        weights = self.scores(query, keys).softmax(-1)
         return self.tap(weights if select is None else select(weights))
+
+    def scores(
+        self, query: Float[Tensor, "*b d"], keys: Float[Tensor, "*#b n d"]
+    ) -> Float[Tensor, "*b n"]:
+        """Return the scores of projected queries, before the softmax."""
+        return additive_scores(query.unsqueeze(-2), keys, self.vector).squeeze(-2)
 
     def attend(
         self,

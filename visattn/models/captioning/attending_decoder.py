@@ -200,15 +200,15 @@ class AttendingDecoder(nn.Module):
         self.feature_dim = feature_proj_dim or in_channels
         self.embed_dim, self.hidden_size = embed_dim, hidden_size
         self.feature_proj = (
-            _feature_projection(in_channels, feature_proj_dim, feature_dropout)
+            feature_projection(in_channels, feature_proj_dim, feature_dropout)
             if feature_proj_dim
             else nn.Identity()
         )
         self.embedding = nn.Embedding(num_words, embed_dim)
         self.attention = attention(self.feature_dim, hidden_size)
         self.lstm = nn.LSTMCell(embed_dim + self.feature_dim, hidden_size)
-        self.init_hidden = _init_mlp(self.feature_dim, hidden_size)
-        self.init_cell = _init_mlp(self.feature_dim, hidden_size)
+        self.init_hidden = init_mlp(self.feature_dim, hidden_size)
+        self.init_cell = init_mlp(self.feature_dim, hidden_size)
         self.output_hidden = nn.Linear(hidden_size, embed_dim)
         self.output_context = nn.Linear(self.feature_dim, embed_dim, bias=False)
         self.output = nn.Linear(embed_dim, num_words)
@@ -277,7 +277,7 @@ class AttendingDecoder(nn.Module):
             )
             context, attention = self.attention.attend_projected(projected, state)
             gates = word_gates[step][:count] + recurrent + linear(context, from_context)
-            hidden, cell = _lstm_step(gates, state.cell)
+            hidden, cell = lstm_step(gates, state.cell)
             state = replace(state, hidden=hidden, cell=cell)
             hiddens.append(hidden)
             contexts.append(context)
@@ -296,19 +296,21 @@ class AttendingDecoder(nn.Module):
         return self.output(self.dropout(output))
 
 
-def _init_mlp(in_dim: int, out_dim: int) -> nn.Sequential:
+def init_mlp(in_dim: int, out_dim: int) -> nn.Sequential:
+    """Return the network that computes an initial state of the LSTM from the mean feature."""
     return nn.Sequential(
         nn.Linear(in_dim, out_dim), nn.Tanh(), nn.Linear(out_dim, out_dim), nn.Tanh()
     )
 
 
-def _feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+def feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+    """Return the projection of the features of each place, with layer norm and ReLU."""
     return nn.Sequential(
         nn.Dropout(dropout), nn.Linear(in_dim, out_dim), nn.LayerNorm(out_dim), nn.ReLU()
     )
 
 
-def _lstm_step(
+def lstm_step(
     gates: Float[Tensor, "b gates"], cell: Float[Tensor, "b h"]
 ) -> tuple[Float[Tensor, "b h"], Float[Tensor, "b h"]]:
     """Return hidden state and cell after one step; gates are in torch's order (i, f, g, o)."""
