@@ -99,7 +99,7 @@ CAPTIONER = """\
         embed_dim: 7
         hidden_size: 11
         attention_dim: 5
-        dropout: 0.3
+        dropout: 0.3%s
     beam_size: 1
     warmup_steps: 0
 """
@@ -113,6 +113,11 @@ data:
      num_workers: 0}
 """
 )
+HARD = """
+    num_rollouts: 2
+    baseline: moving_average
+    coin: image
+    soft_until: 0.9"""
 CAPTIONS = (
     CAPTIONER
     + """\
@@ -129,9 +134,10 @@ TASKS = {
     "photos": TRAINER + PHOTOS,
     "shapes": TRAINER + TRANSFORMER % ("[0.5, 0.5, 0.5]", "[0.3, 0.3, 0.3]") + SHAPES,
     "canvases": TRAINER + CANVASES,
-    "scenes": TRAINER + SCENES % "CaptioningTask",
-    "captions": TRAINER + CAPTIONS % "CaptioningTask",
-    "critical": TRAINER + CAPTIONS % "SCSTTask",
+    "scenes": TRAINER + SCENES % ("CaptioningTask", ""),
+    "captions": TRAINER + CAPTIONS % ("CaptioningTask", ""),
+    "critical": TRAINER + CAPTIONS % ("SCSTTask", ""),
+    "hard": TRAINER + SCENES % ("HardAttentionTask", "\n        attention: hard" + HARD),
 }
 
 

@@ -26,7 +26,7 @@ from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.models.captioning.hard_attention import Places
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
 
@@ -167,7 +167,7 @@ def _selected_places(
     model: Captioner, places: Places | None, metadata: dict[str, Any]
 ) -> Iterator[None]:
     """Set how hard attention selects places, and note it in the metadata of the maps."""
-    if not isinstance(model, ShowAttendTell) or model.attention != "hard":
+    if not isinstance(model, ShowAttendTell) or not has_hard_attention(model):
         if places is not None:
             raise ValueError(
                 f"places={places!r} needs a model with hard attention, which this "

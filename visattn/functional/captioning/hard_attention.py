@@ -139,11 +139,13 @@ def hard_attention_losses(
     if leave_one_out:
         advantages, returns = map(leave_one_out_advantages, (advantages, returns))
     is_learned = baseline is not None and baseline.requires_grad
+    words = rewards.shape[-1]  # padding has no error: the mean times this is the sum over words
+    error = words * value_baseline_loss(baseline, rewards) if is_learned else rewards.new_zeros(())
     return HardAttentionLosses(
         bound=word_losses.sum(-1).mean(),
         policy=reinforce_loss(place_log_probs, returns),
         entropy=-entropy_weight * entropies.sum(-1).mean(),
-        baseline=value_baseline_loss(baseline, rewards) if is_learned else rewards.new_zeros(()),
+        baseline=error,
         rewards=rewards,
         advantages=advantages,
     )

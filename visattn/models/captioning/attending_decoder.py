@@ -311,8 +311,8 @@ def feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequenti
 
 
 def lstm_step(
-    gates: Float[Tensor, "b gates"], cell: Float[Tensor, "b h"]
-) -> tuple[Float[Tensor, "b h"], Float[Tensor, "b h"]]:
+    gates: Float[Tensor, "*b gates"], cell: Float[Tensor, "*b h"]
+) -> tuple[Float[Tensor, "*b h"], Float[Tensor, "*b h"]]:
     """Return hidden state and cell after one step; gates are in torch's order (i, f, g, o)."""
     input_gate, forget_gate, candidate, output_gate = gates.chunk(4, -1)
     cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()

@@ -1,6 +1,7 @@
 """Hard attention of a captioner: each word reads one place of the grid, chosen or sampled."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -75,38 +76,58 @@ class HardAttention(SoftAttention):
 
 
 class PlaceSampler:
-    """Selection of one rollout: samples the place of each word, and records what training needs.
+    """Selection of a rollout: chooses the place of each word, and records what training needs.
 
     Args:
-        uniforms: A number in [0, 1) for each word of each row.
-        soft: Rows that read the expectation instead of a sampled place; none if None.
+        choose: Maps the attention weights of the rows and the step to the places of the rows.
+        soft: Rows that read the expectation instead of a place; none if None.
 
     Example:
-        >>> sampler = PlaceSampler(torch.tensor([[0.5]]))
+        >>> sampler = PlaceSampler.from_uniforms(torch.tensor([[0.5]]))
         >>> state = AttendingDecoderState(*torch.zeros(4, 1, 2, 3).unbind())
         >>> sampler(torch.tensor([[0.25, 0.75]]), state)
         tensor([[0., 1.]])
     """
 
     def __init__(
-        self, uniforms: Float[Tensor, "r t"], soft: Bool[Tensor, " r"] | None = None
+        self,
+        choose: Callable[[Float[Tensor, "*b n"], int], Int[Tensor, "*b"]],
+        *,
+        soft: Bool[Tensor, " r"] | None = None,
     ) -> None:
-        self.uniforms, self.soft = uniforms, soft
+        self.choose, self.soft = choose, soft
+        self.places: list[Tensor] = []
+        """The places of each step, one per row; without a meaning in soft rows."""
         self._probabilities: list[Tensor] = []
-        self._places: list[Tensor] = []
         self._hidden: list[Tensor] = []
 
+    @classmethod
+    def from_uniforms(
+        cls, uniforms: Float[Tensor, "r t"], *, soft: Bool[Tensor, " r"] | None = None
+    ) -> Self:
+        """Return a sampler that samples each place with a given number in [0, 1)."""
+        return cls(
+            lambda weights, step: sample_categorical(weights, uniforms[: len(weights), step]),
+            soft=soft,
+        )
+
+    @classmethod
+    def from_places(cls, places: Int[Tensor, "r t"]) -> Self:
+        """Return a sampler that repeats places that were sampled before."""
+        return cls(lambda weights, step: places[: len(weights), step])
+
     def __call__(
-        self, weights: Float[Tensor, "r n"], state: AttendingDecoderState
-    ) -> Float[Tensor, "r n"]:
-        """Return weight 1 at the sampled place of each row, or the weights of the soft rows."""
-        step, count = len(self._places), len(weights)
-        places = sample_categorical(weights.detach(), self.uniforms[:count, step])
-        self._places.append(places)
+        self, weights: Float[Tensor, "*b n"], state: AttendingDecoderState
+    ) -> Float[Tensor, "*b n"]:
+        """Return weight 1 at the place of each row, or the weights of the soft rows."""
+        places = self.choose(weights.detach(), len(self.places))
+        self.places.append(places)
         self._probabilities.append(weights)
         self._hidden.append(state.hidden.detach())
         selected = one_place(places, weights)
-        return selected if self.soft is None else selected.where(~self.soft[:count, None], weights)
+        if self.soft is None:
+            return selected
+        return selected.where(~self.soft[: len(weights), None], weights)
 
     @property
     def probabilities(self) -> Float[Tensor, "p n"]:
@@ -116,7 +137,7 @@ class PlaceSampler:
     @property
     def log_probs(self) -> Float[Tensor, " p"]:
         """The log-probability of each sampled place, packed; without a meaning in soft rows."""
-        chosen = self.probabilities.gather(-1, torch.cat(self._places).unsqueeze(-1)).squeeze(-1)
+        chosen = self.probabilities.gather(-1, torch.cat(self.places).unsqueeze(-1)).squeeze(-1)
         return chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()
 
     @property

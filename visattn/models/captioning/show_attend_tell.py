@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, get_args
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import (
@@ -20,6 +20,11 @@ from visattn.models.captioning.hard_attention import (
     PlaceSampler,
 )
 from visattn.models.encoder import ImageEncoder
+
+
+def has_hard_attention(model: nn.Module) -> bool:
+    """Return whether a model is a captioner with hard attention."""
+    return isinstance(model, ShowAttendTell) and model.attention == "hard"
 
 
 class ShowAttendTell(Captioner[AttendingDecoderState]):
@@ -139,25 +144,21 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         captions: Int[Tensor, "r t"],
         lengths: Int[Tensor, " r"],
         image_indices: Int[Tensor, " r"],
-        *,
-        uniforms: Float[Tensor, "r t"],
-        soft: Bool[Tensor, " r"] | None = None,
+        sampler: PlaceSampler,
     ) -> PlaceRollouts:
-        """Read whole captions with places sampled from the attention, as hard attention trains.
+        """Read whole captions with one place per word, as hard attention trains.
 
         Args:
             features: Encoder features of b images.
             captions: Input tokens, as for `teacher_force`; repeat a caption for several rollouts.
             lengths: Number of predicted tokens of each caption.
             image_indices: Index of the image of each caption.
-            uniforms: A number in [0, 1) for each word, from which its place is sampled.
-            soft: Captions that read the expectation instead; none if None.
+            sampler: Chooses the places; a new one for each call.
         """
-        sampler = PlaceSampler(uniforms, soft)
         output = self.decoder.teacher_force(
             features, captions, lengths, image_indices, selection=sampler
         )
         log_probs = sampler.log_probs
-        if soft is not None:
-            log_probs = log_probs.masked_fill(soft[output.rows], 0.0)
+        if sampler.soft is not None:
+            log_probs = log_probs.masked_fill(sampler.soft[output.rows], 0.0)
         return PlaceRollouts(output, sampler.probabilities, log_probs, sampler.hidden)

@@ -21,9 +21,9 @@ from visattn.functional.reinforce import (
     update_moving_average,
 )
 from visattn.models.captioner import Captioner
-from visattn.models.captioning.hard_attention import PlaceRollouts
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.training.distributed.reduce import all_reduce_mean, ddp_loss_scale
+from visattn.models.captioning.hard_attention import PlaceRollouts, PlaceSampler
+from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
+from visattn.training.distributed.reduce import all_reduce_max, all_reduce_mean, ddp_loss_scale
 from visattn.training.distributed.rng import StepGenerator, step_generator
 from visattn.training.optim import OptimizerGroup
 from visattn.training.tasks.caption_generation import encode_images
@@ -114,6 +114,7 @@ class HardAttentionTask(CaptioningTask):
 
     model: ShowAttendTell
     average_reward: Tensor
+    samples_places = True
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class HardAttentionTask(CaptioningTask):
         self.register_buffer("average_reward", torch.zeros(()))
 
     def _check_options(self) -> None:
-        if getattr(self.model, "attention", None) != "hard":
+        if not has_hard_attention(self.model):
             raise TypeError(
                 "HardAttentionTask needs a captioner with hard attention: set attention: hard of "
                 f"ShowAttendTell, got {type(self.model).__name__}; CaptioningTask trains others"
@@ -211,17 +212,29 @@ class HardAttentionTask(CaptioningTask):
         self, features: Float[Tensor, "b c y x"], batch: CaptionBatch, generator: StepGenerator
     ) -> PlaceRollouts:
         """Return a rollout of each caption of a batch, in which captions are repeated."""
-        num_words = batch.captions.shape[1] - 1
-        uniforms = generator.rand(len(batch.lengths), num_words)
+        uniforms = self._uniforms(len(features), batch, generator)
         soft = self._toss_coin(len(features), generator)
         return self.model.rollout(
             features,
             batch.captions[:, :-1],
             batch.lengths,
             batch.image_indices,
-            uniforms=uniforms,
-            soft=None if soft is None else soft[batch.image_indices],
+            PlaceSampler.from_uniforms(
+                uniforms, soft=None if soft is None else soft[batch.image_indices]
+            ),
         )
+
+    def _uniforms(
+        self, num_images: int, batch: CaptionBatch, generator: StepGenerator
+    ) -> Float[Tensor, "r t"]:
+        """Return a random number for each word, the same ones for any number of processes."""
+        device, count = batch.lengths.device, self.num_rollouts
+        captions = torch.tensor(batch.caption_indices, device=device)
+        num_captions = all_reduce_max(int(captions.max()) + 1, device)
+        num_words = all_reduce_max(int(batch.lengths.max()), device)
+        numbers = generator.rand(num_images, num_captions, count, num_words)
+        rollouts = torch.arange(count, device=device).repeat(len(captions) // count)
+        return numbers[batch.image_indices, captions, rollouts]
 
     def losses(self, rollouts: PlaceRollouts, batch: CaptionBatch) -> HardAttentionLosses:
         """Return the losses of rollouts, and update the moving average of the reward."""
@@ -244,7 +257,8 @@ class HardAttentionTask(CaptioningTask):
             entropy_weight=self.entropy_weight * self._falling(self.entropy_until),
         )
         if self.baseline == "moving_average":
-            reward = all_reduce_mean(rewards.sum() / batch.lengths.sum())
+            num_words = all_reduce_mean(batch.lengths.sum().to(rewards.dtype))
+            reward = all_reduce_mean(rewards.sum()) / num_words
             self.average_reward.copy_(update_moving_average(self.average_reward, reward))
         return losses
 

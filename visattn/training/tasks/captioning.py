@@ -20,6 +20,7 @@ from visattn.functional.captioning.losses import (
     pack_targets,
 )
 from visattn.models.captioner import Captioner, TeacherForcedOutput
+from visattn.models.captioning.show_attend_tell import has_hard_attention
 from visattn.models.serialization.checkpoint import read_model
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.distributed.reduce import ddp_loss_scale, world_size
@@ -61,7 +62,14 @@ class CaptioningTask(CaptionEvalTask):
             `val/loss`.
         init_from: A checkpoint of a captioner with the same architecture and vocabulary, whose
             weights initialize the model. To resume a run, use `--ckpt_path` instead.
+
+    Raises:
+        TypeError: If the captioner has hard attention.
+        ValueError: If a weight is negative, or the checkpoint does not fit.
     """
+
+    samples_places = False
+    """Whether the task trains hard attention, with sampled places."""
 
     def __init__(
         self,
@@ -94,6 +102,11 @@ class CaptioningTask(CaptionEvalTask):
             length_penalty=length_penalty,
             annotations=data_info.get("annotations"),
         )
+        if has_hard_attention(self.model) and not self.samples_places:
+            raise TypeError(
+                "hard attention has no gradient without sampled places: train it with "
+                "HardAttentionTask, or set attention: soft"
+            )
         if init_from is not None:
             self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
