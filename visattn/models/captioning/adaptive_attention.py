@@ -211,7 +211,10 @@ class AdaptiveDecoder(nn.Module):
             contexts.append(context)
             attentions.append(attention)
         logits = self._output(torch.cat(hiddens), torch.cat(contexts))
-        attention = AttentionStep(*(torch.cat(parts) for parts in zip(*attentions, strict=True)))
+        attention = AttentionStep(
+            torch.cat([attention.weights for attention in attentions]),
+            torch.cat([attention.gate for attention in attentions]),
+        )
         return TeacherForcedOutput(logits, attention, rows, steps)
 
     def _input_gates(
