@@ -306,8 +306,17 @@ MODELS: dict[str, dict[str, str]] = {
     "ShowAttendTell": {
         "figure": "../../panel.jpg",
         "caption": "Attention of each word of a caption on a drawn test scene (`scenes_soft`).",
-        "configs": "scenes_demo, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards",
+        "configs": "scenes_demo, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards; hard "
+        "attention: scenes_hard, flickr8k_hard, coco_hard",
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
+    },
+    "KnowingWhenToLook": {
+        "figure": "../../adaptive_panel.jpg",
+        "caption": "Attention of each word and 1-β, the share of the image in its context, on a "
+        "drawn test scene (`scenes_adaptive`).",
+        "configs": "scenes_adaptive, flickr8k_adaptive, coco_adaptive",
+        "works": "caption, attention and sentinel per word, word Grad-CAM, beam search, phrase "
+        "scores",
     },
     "RecurrentAttentionModel": {
         "figure": "../../scan.png",
