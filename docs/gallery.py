@@ -306,7 +306,8 @@ MODELS: dict[str, dict[str, str]] = {
     "ShowAttendTell": {
         "figure": "../../panel.jpg",
         "caption": "Attention of each word of a caption on a drawn test scene (`scenes_soft`).",
-        "configs": "scenes_demo, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards",
+        "configs": "scenes_demo, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards; hard "
+        "attention: scenes_hard, flickr8k_hard, coco_hard",
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
     },
     "TransformerCaptioner": {
@@ -315,6 +316,14 @@ MODELS: dict[str, dict[str, str]] = {
         "configs": "scenes_transformer, flickr8k_transformer, flickr8k_transformer_cider, "
         "coco_transformer",
         "works": "caption, attention per word, layer and head, word Grad-CAM, beam search, phrase "
+        "scores",
+    },
+    "KnowingWhenToLook": {
+        "figure": "",
+        "caption": "Attention of each word and 1-β, the share of the image in its context, on a "
+        "drawn test scene (`scenes_adaptive`).",
+        "configs": "scenes_adaptive, flickr8k_adaptive, coco_adaptive",
+        "works": "caption, attention and sentinel per word, word Grad-CAM, beam search, phrase "
         "scores",
     },
     "RecurrentAttentionModel": {
@@ -533,7 +542,8 @@ def thumbnails(room: str, names: Sequence[str], prefix: str = "") -> str:
         picture = f"{name}_thumbnail.png"
         if room == "models" and not MODELS[name]["figure"].startswith(name):
             picture = MODELS[name]["figure"]
-        entries.append(f"- [![]({prefix}{picture})<br>{title(room, name)}]({prefix}{name}.md)")
+        shown = f"![]({prefix}{picture})<br>" if picture else ""
+        entries.append(f"- [{shown}{title(room, name)}]({prefix}{name}.md)")
     return ":::{container} thumbnails\n" + "\n".join(entries) + "\n:::"
 
 

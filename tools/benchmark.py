@@ -8,6 +8,8 @@
     python tools/benchmark.py transformers    Vision Transformers against other libraries; minutes
     python tools/benchmark.py transformers --only growth --table docs/attention_growth.md
     python tools/benchmark.py maps            Grad-CAM, recording, overlays; minutes
+    python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
+                                              gradient noise of hard attention; a minute
     python tools/benchmark.py data            photos from files, shards, cached features; minutes
 
 Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
@@ -75,6 +77,9 @@ def build_parser() -> argparse.ArgumentParser:
         "gradcam, rows, extraction, overlay; data: reading, memory, opening (all)")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
         "the scaling of attention with its plot")  # fmt: skip
+    gradients = parser.add_argument_group("gradients")
+    gradients.add_argument("--weights", nargs="+", type=Path, metavar="FILE",
+                           help="checkpoints of captioners of scenes")  # fmt: skip
     data = parser.add_argument_group("data")
     data.add_argument("--num-samples", type=int, default=512, metavar="N",
                       help="photos per epoch (512)")  # fmt: skip
@@ -147,6 +152,15 @@ def time_maps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return report(map_figures(selected_parts(args, parser, PARTS), rounds=args.rounds), args.out)
 
 
+def measure_gradients(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Measure the signal-to-noise ratio of the gradients of hard attention."""
+    from benchmarks.gradient_noise import gradient_noise
+
+    if not args.weights:
+        parser.error("gradients needs --weights FILE ..., checkpoints of captioners of scenes")
+    return report(gradient_noise(args.weights, repeats=3 * args.rounds), args.out)
+
+
 def time_data(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Benchmark the throughput and the memory of reading photos."""
     from benchmarks.data_speeds import BATCH, PARTS, data_figures
@@ -183,6 +197,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "glimpses": time_glimpses,
     "transformers": time_transformers,
     "maps": time_maps,
+    "gradients": measure_gradients,
     "data": time_data,
 }
 

@@ -110,7 +110,7 @@ CAPTIONER = f"""\
     captioner:
 {SOFT}\
         encoder: {{class_path: SmallEncoder, init_args: {{img_size: [24, 24], channels: 8}}}}
-        dropout: 0.3
+        dropout: 0.3%s
     beam_size: 1
     warmup_steps: 0
 """
@@ -124,6 +124,11 @@ data:
      num_workers: 0}
 """
 )
+HARD = """
+    num_rollouts: 2
+    baseline: moving_average
+    coin: image
+    soft_until: 0.9"""
 CAPTIONS = (
     CAPTIONER.replace(SOFT, TRANSFORMER_CAPTIONER)
     + """\
@@ -140,9 +145,10 @@ TASKS = {
     "photos": TRAINER + PHOTOS,
     "shapes": TRAINER + TRANSFORMER % ("[0.5, 0.5, 0.5]", "[0.3, 0.3, 0.3]") + SHAPES,
     "canvases": TRAINER + CANVASES,
-    "scenes": TRAINER + SCENES % "CaptioningTask",
-    "captions": TRAINER + CAPTIONS % "CaptioningTask",
-    "critical": TRAINER + CAPTIONS % "SCSTTask",
+    "scenes": TRAINER + SCENES % ("CaptioningTask", ""),
+    "captions": TRAINER + CAPTIONS % ("CaptioningTask", ""),
+    "critical": TRAINER + CAPTIONS % ("SCSTTask", ""),
+    "hard": TRAINER + SCENES % ("HardAttentionTask", "\n        attention: hard" + HARD),
 }
 
 

@@ -48,7 +48,7 @@ CAPTIONS = """\
         embed_dim: 7
         hidden_size: 11
         attention_dim: 5
-        dropout: 0.0
+        dropout: 0.0%s
     beam_size: 2
     monitor: val/cider-d
     warmup_steps: 0
@@ -64,6 +64,11 @@ GUIDED = """\
     doubly_stochastic_weight: 1.0
     attention_loss_weight: 0.5
     label_smoothing: 0.1
+"""
+HARD = """\
+    num_rollouts: 3
+    coin: image
+    baseline: learned
 """
 GLIMPSES = """\
   class_path: GlimpseTask
@@ -105,8 +110,12 @@ data:
 CONFIGS = {
     "digits": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + OPTIMIZER + DIGITS,
     "shapes": TRAINER + TRANSFORMER % (["0.5"] * 3, ["0.3"] * 3) + OPTIMIZER + SHAPES,
-    "captions": TRAINER + CAPTIONS % ("CaptioningTask", GUIDED) + OPTIMIZER + PHOTOS,
-    "critical": TRAINER + CAPTIONS % ("SCSTTask", "    num_samples: 3\n") + OPTIMIZER + PHOTOS,
+    "captions": TRAINER + CAPTIONS % ("CaptioningTask", "", GUIDED) + OPTIMIZER + PHOTOS,
+    "critical": TRAINER + CAPTIONS % ("SCSTTask", "", "    num_samples: 3\n") + OPTIMIZER + PHOTOS,
+    "hard": TRAINER
+    + CAPTIONS % ("HardAttentionTask", "\n        attention: hard", GUIDED + HARD)
+    + OPTIMIZER
+    + PHOTOS,
     "glimpses": TRAINER + GLIMPSES + OPTIMIZER + DIGITS,
     "scenes": TRAINER + SCENES,
 }

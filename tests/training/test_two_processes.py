@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning"),
     pytest.mark.filterwarnings("ignore:Found .* in eval mode"),
 ]
-BATCHES = {"digits": 6, "shapes": 6, "captions": 6, "critical": 4, "glimpses": 8}
+BATCHES = {"digits": 6, "shapes": 6, "captions": 6, "critical": 4, "hard": 6, "glimpses": 8}
 
 
 class TrainedTasks(NamedTuple):
@@ -53,7 +53,7 @@ QUICK = TrainedTasks(
 )
 MORE = TrainedTasks(
     Path(),
-    ("captions", "critical", "glimpses", "shapes"),
+    ("captions", "critical", "glimpses", "hard", "shapes"),
     (
         ("captions", "validate"), ("shapes", "validate"), ("shapes", "test"),
         ("glimpses", "validate"), ("scenes", "test"), ("scenes", "validate"),

@@ -111,6 +111,12 @@ from .captioning.beam_search import (
     FinishedHypotheses as FinishedHypotheses,
     beam_search as beam_search,
 )
+from .captioning.hard_attention import (
+    HardAttentionLosses as HardAttentionLosses,
+    hard_attention_losses as hard_attention_losses,
+    multi_sample_bound as multi_sample_bound,
+    place_rewards as place_rewards,
+)
 from .captioning.losses import (
     attention_mass_loss as attention_mass_loss,
     attention_supervision_loss as attention_supervision_loss,
@@ -122,6 +128,7 @@ from .captioning.losses import (
 from .captioning.sampling import (
     SampledCaptions as SampledCaptions,
     sample_captions as sample_captions,
+    sample_categorical as sample_categorical,
 )
 from .evaluation.faithfulness import (
     area_under_curve as area_under_curve,

@@ -53,6 +53,13 @@ from .captioning.grid_encoder import (
     GridEncoder as GridEncoder,
     MemoryAttention as MemoryAttention,
 )
+from .captioning.hard_attention import (
+    HardAttention as HardAttention,
+    PlaceRollouts as PlaceRollouts,
+    PlaceSampler as PlaceSampler,
+    one_place as one_place,
+    select_places as select_places,
+)
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,
 )

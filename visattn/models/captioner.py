@@ -26,7 +26,8 @@ class AttentionStep(NamedTuple):
     weights: Float[Tensor, "*b n"]
     """Attention over the places of the grid, in row-major order; sums to one."""
     gate: Float[Tensor, "*b"]
-    """Factor in [0, 1] by which the context vector was scaled."""
+    """Share of the image in the context vector, in [0, 1]: the gate that scales it, or 1 minus the
+    weight of a visual sentinel."""
     heads: Float[Tensor, "*b l h n"] | None = None
     """Attention of each layer and head, if the captioner has several and returns them."""
 
@@ -54,6 +55,8 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
 
     attention_site: str = "decoder.attention.scorer.tap"
     """Name of the module whose attention the maps of words show."""
+    gate_symbol = "β"
+    """Symbol of the gate in figures."""
 
     def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()

@@ -3,7 +3,9 @@
 import itertools
 import os
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import AttentionStep, Captioner
+from visattn.models.captioning.hard_attention import Places
+from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
 from visattn.viz.html.index_page import is_result_folder
@@ -37,7 +41,8 @@ class Caption:
     log_probs: tuple[float, ...]
     """Log-probability of each word, in nats."""
     gates: tuple[float, ...]
-    """Value of the attention gate (beta) at each word, in [0, 1]."""
+    """Share of the image in the context vector of each word, in [0, 1]: the attention gate, or 1
+    minus the weight of a visual sentinel."""
     maps: AttentionMap
     """One attention map per word, placed on the original image."""
     score: float
@@ -48,6 +53,8 @@ class Caption:
     """The next best captions, if `num_captions` is above 1."""
     image: str = ""
     """Name of the image file; "" if unknown."""
+    gate_symbol: str = "β"
+    """Symbol of the gates in figures."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
@@ -55,6 +62,11 @@ class Caption:
         name = f", {self.image}" if self.image else ""
         text = truncate_text(self.text, 100)
         return f"Caption({text!r}, score {self.score:.3g}, {len(self.words)} maps{more}{name})"
+
+    @property
+    def smooth(self) -> bool:
+        """Whether figures interpolate the maps; those of hard attention are single cells."""
+        return self.maps.metadata.get("places") not in ("argmax", "sample")
 
     @property
     def text(self) -> str:
@@ -74,10 +86,12 @@ def caption(
     length_penalty: float = 0.0,
     resize_mode: ResizeMode = "crop",
     batch_size: int = 16,
+    places: Places | None = None,
+    seed: int = 0,
 ) -> list[Caption]:
     """Caption images by beam search, with the attention map of each word.
 
-    The training mode of the model is restored.
+    The training mode of the model and the random state are restored.
 
     Args:
         model: A trained captioner, as `load` or `load_model` returns it.
@@ -91,6 +105,10 @@ def caption(
         length_penalty: Exponent of the length penalty; 0 compares log-probabilities.
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
         batch_size: Images per batch.
+        places: How hard attention selects the place of each word: the most probable one
+            (`argmax`), a sampled one (`sample`) or the expectation over all (`expectation`); by
+            default as the model is configured. Only for models with hard attention.
+        seed: Seed of sampled places (32 bits). They do not depend on the batch of the image.
 
     Returns:
         One caption per image that could be read, in their order; `image` names the file.
@@ -99,7 +117,8 @@ def caption(
         TypeError: If the model is not a captioner.
         FileNotFoundError: If a folder does not exist or contains no image.
         ImageError: If an image that is not in a folder cannot be read.
-        ValueError: If the arguments contradict each other, or the model outputs NaN.
+        ValueError: If the arguments contradict each other, the model has no hard attention to which
+            `places` could apply, or the model outputs NaN.
 
     Warns:
         UserWarning: For each skipped file, with the reason.
@@ -127,8 +146,11 @@ def caption(
     inputs = ((image.name, *resize_to_input(image, spec)) for image in read_images(images))
     metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
     device, captions = next(model.parameters()).device, list[Caption]()
-    with eval_mode(model):
+    with eval_mode(model), _selected_places(model, places, metadata), _kept_random_state(device):
+        batch_size = 1 if metadata.get("places") == "sample" else batch_size
         while batch := list(itertools.islice(inputs, batch_size)):
+            if metadata.get("places") == "sample":
+                torch.manual_seed(zlib.crc32(batch[0][1].numpy().tobytes(), seed))
             output = model.search(
                 model.encoder(torch.stack([pixels for _, pixels, _ in batch]).to(device)),
                 beam_size=beam_size,
@@ -142,6 +164,33 @@ def caption(
                 for index, (name, _, geometry) in enumerate(batch)
             ]
     return captions
+
+
+@contextmanager
+def _selected_places(
+    model: Captioner, places: Places | None, metadata: dict[str, Any]
+) -> Iterator[None]:
+    """Set how hard attention selects places, and note it in the metadata of the maps."""
+    if not isinstance(model, ShowAttendTell) or not has_hard_attention(model):
+        if places is not None:
+            raise ValueError(
+                f"places={places!r} needs a model with hard attention, which this "
+                f"{type(model).__name__} does not have; leave out the option"
+            )
+        yield
+        return
+    configured = model.places
+    model.places = configured if places is None else places
+    metadata["places"] = model.places
+    try:
+        yield
+    finally:
+        model.places = configured
+
+
+def _kept_random_state(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context that restores the random state."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
@@ -196,6 +245,7 @@ def _captions(
                 score=float(output.scores[image, rank]),
                 finished=bool(output.finished[image, rank]),
                 image=metadata["image"],
+                gate_symbol=model.gate_symbol,
             )
         )
     if not captions:

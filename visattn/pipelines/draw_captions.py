@@ -121,9 +121,10 @@ def caption_figure(
     return caption_panel(
         pixels,
         caption.words,
-        caption.maps.resize_to_image(shown).numpy(),
+        caption.maps.resize_to_image(shown, smooth=caption.smooth).numpy(),
         log_probs=caption.log_probs,
         gates=caption.gates,
+        gate_symbol=caption.gate_symbol,
         width=width,
         **options,
     )

@@ -53,6 +53,8 @@ def caption_html(
         [_page_caption(each, phrase_boxes) for each in (caption, *caption.alternatives)],
         geometry.to_dict(),
         name=Path(original.name).name if name is None else name,
+        smooth=caption.smooth,
+        gate_symbol=caption.gate_symbol,
         **options,
     )
 
@@ -81,7 +83,7 @@ def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **optio
     pixels = read_image(image).pixels
     options.setdefault("vmax", caption.maps.display_range()[1])
     shown = animation_frame_size(pixels.shape[:2], width)
-    maps = caption.maps.resize_to_image(shown).numpy()
+    maps = caption.maps.resize_to_image(shown, smooth=caption.smooth).numpy()
     return caption_animation(pixels, caption.words, maps, width=width, **options)
 
 

@@ -197,6 +197,9 @@ from .tasks.caption_generation import (
     reference_captions as reference_captions,
     teacher_force_batch as teacher_force_batch,
 )
+from .tasks.caption_hard import (
+    HardAttentionTask as HardAttentionTask,
+)
 from .tasks.caption_scst import (
     SCSTTask as SCSTTask,
 )

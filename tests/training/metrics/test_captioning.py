@@ -81,8 +81,9 @@ def attention(y: int, x: int, count: int = 7) -> torch.Tensor:
 
 def test_scene_scores_match_values_by_hand() -> None:
     scores = SceneScores()
-    scores.update([TRUE, FALSE], [attention(5, 2), attention(5, 2)], [WORLD, WORLD])
-    scores.update(["what"], [attention(5, 2, 1)], [WORLD])
+    gates = [torch.tensor([0.1, 0.9, 0.2, 0.3, 0.4, 0.1, 0.5])] * 2  # circle and square: 0.9, 0.5
+    scores.update([TRUE, FALSE], [attention(5, 2), attention(5, 2)], [WORLD, WORLD], gates)
+    scores.update(["what"], [attention(5, 2, 1)], [WORLD], [torch.tensor([0.85])])
     values = {name: float(scores[name].compute()) for name in SCENE_METRICS}
     assert values == pytest.approx(
         {
@@ -91,6 +92,7 @@ def test_scene_scores_match_values_by_hand() -> None:
             "pointing_game": 1 / 2,  # the attention is on the circle, not on the square
             "correctness": 1 / 2,
             "lift": 1 / 2 - 0.16,
+            "gate_auc": 21 / 22,
         },
         abs=1e-5,
     )
@@ -99,13 +101,22 @@ def test_scene_scores_match_values_by_hand() -> None:
 def test_scene_scores_do_not_depend_on_the_batches() -> None:
     single, batched = SceneScores(), SceneScores()
     captions, maps = [TRUE, FALSE, TRUE], [attention(5, 2), attention(5, 8), attention(4, 7)]
-    batched.update(captions, maps, [WORLD] * 3)
-    for caption, caption_maps in zip(captions, maps, strict=True):
-        single.update([caption], [caption_maps], [WORLD])
+    gates = [torch.arange(7) / 7, torch.ones(7), torch.zeros(7)]
+    batched.update(captions, maps, [WORLD] * 3, gates)
+    for caption, caption_maps, caption_gates in zip(captions, maps, gates, strict=True):
+        single.update([caption], [caption_maps], [WORLD], [caption_gates])
     for name in SCENE_METRICS:
         torch.testing.assert_close(batched[name].compute(), single[name].compute())
 
 
 def test_numbers_of_captions_and_scenes_must_be_equal() -> None:
     with pytest.raises(ValueError, match="zip"):
-        SceneScores().update([TRUE], [attention(5, 2)], [WORLD, WORLD])
+        SceneScores().update([TRUE], [attention(5, 2)], [WORLD, WORLD], [torch.ones(7)])
+
+
+def test_gate_auc_of_one_kind_of_words_is_nan() -> None:
+    scores = SceneScores()
+    scores.update([], [], [], [])
+    assert scores["gate_auc"].compute().isnan()
+    scores.update(["a a"], [attention(5, 2, 2)], [WORLD], [torch.tensor([0.1, 0.9])])
+    assert scores["gate_auc"].compute().isnan()

@@ -1,11 +1,16 @@
 """Additive (Bahdanau) attention of a recurrent decoder over annotations."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
 from visattn.functional.attention.scores import additive_scores, context_vector
+
+SelectWeights = Callable[[Float[Tensor, "*b n"]], Float[Tensor, "*b n"]]
+"""Maps attention weights to those that are read, such as a single sampled place."""
 
 
 class AdditiveAttention(nn.Module):
@@ -49,24 +54,41 @@ class AdditiveAttention(nn.Module):
         query: Float[Tensor, "b k h"],
         annotations: Float[Tensor, "b n c"],
         keys: Float[Tensor, "b n d"],
+        *,
+        select: SelectWeights | None = None,
     ) -> tuple[Float[Tensor, "b k c"], Float[Tensor, "b k n"]]:
         """Return context vectors and attention weights of k queries per image."""
-        weights = self.attention_weights(self.query(query), keys.unsqueeze(1))
+        weights = self.attention_weights(self.query(query), keys.unsqueeze(1), select=select)
         return weights @ annotations, weights
 
     def attention_weights(
+        self,
+        query: Float[Tensor, "*b d"],
+        keys: Float[Tensor, "*#b n d"],
+        *,
+        select: SelectWeights | None = None,
+    ) -> Float[Tensor, "*b n"]:
+        """Return the attention weights of projected queries, after the selection if there is one.
+
+        Recorders see the weights that are read.
+        """
+        weights = self.scores(query, keys).softmax(-1)
+        return self.tap(weights if select is None else select(weights))
+
+    def scores(
         self, query: Float[Tensor, "*b d"], keys: Float[Tensor, "*#b n d"]
     ) -> Float[Tensor, "*b n"]:
-        """Return the attention weights of projected queries."""
-        scores = additive_scores(query.unsqueeze(-2), keys, self.vector).squeeze(-2)
-        return self.tap(scores.softmax(-1))
+        """Return the scores of projected queries, before the softmax."""
+        return additive_scores(query.unsqueeze(-2), keys, self.vector).squeeze(-2)
 
     def attend(
         self,
         query: Float[Tensor, "b d"],
         annotations: Float[Tensor, "b n c"],
         keys: Float[Tensor, "b n d"],
+        *,
+        select: SelectWeights | None = None,
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b n"]]:
         """Return context vector and attention weights of one projected query per row."""
-        weights = self.attention_weights(query, keys)
+        weights = self.attention_weights(query, keys, select=select)
         return context_vector(weights, annotations), weights

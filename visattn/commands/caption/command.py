@@ -56,6 +56,7 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
 Each page is self-contained and works offline.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
+_LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
 _PIXELS_PER_BATCH = PIXELS_PER_BATCH
@@ -74,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="DIR", help="output folder for pages, panels and arrays"
     )
     _add_search(parser)
+    _add_places(parser)
     parser.add_argument(
         "--gif", action="store_true", help="also write a GIF that shows the maps word by word"
     )
@@ -108,6 +110,22 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         type=beams,
         metavar="N",
         help=f"captions per image in the files (default: beam size, at most {_MAX_NUM_CAPTIONS})",
+    )
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    """Add the options of hard attention."""
+    parser.add_argument(
+        "--places",
+        choices=("argmax", "sample", "expectation"),
+        help="for models with hard attention: read the most probable place before each word, a "
+        "sampled one, or the expectation over all places (default: as configured, argmax)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole_number(0, _LARGEST_SEED),
+        default=0,
+        help="seed of sampled places (default: 0)",
     )
 
 
@@ -205,11 +223,17 @@ def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, t
 def _load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
     """Return the selected model on its device, and its file."""
     from visattn.models.captioner import Captioner
+    from visattn.models.captioning.show_attend_tell import has_hard_attention
 
     loaded = load_trained_model(args)
     if not isinstance(loaded.model, Captioner):
         kind = type(loaded.model).__name__
         raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
+    if args.places is not None and not has_hard_attention(loaded.model):
+        raise ValueError(
+            f"--places needs a captioner with hard attention; that of {loaded.weights} does not "
+            "select places: leave out the option"
+        )
     return loaded.model, loaded.weights
 
 
@@ -241,6 +265,8 @@ def _caption_batch(
         num_captions=args.num_captions if gallery else 1,
         length_penalty=args.length_penalty,
         resize_mode=args.resize_mode,
+        places=args.places,
+        seed=args.seed,
     )
     not_written: list[str] = []
     for (name, image), caption in zip(batch, captions, strict=True):

@@ -69,6 +69,23 @@ class CaptionBatch(NamedTuple):
             for phrases, index in zip(per_image, self.caption_indices, strict=True)
         ]
 
+    def repeat_captions(self, count: int) -> Self:
+        """Return the batch with each caption `count` times in a row, for several rollouts.
+
+        Example:
+            >>> sample = CaptionSample("0", torch.zeros(3, 1, 1, dtype=torch.uint8), ("red", "a"))
+            >>> batch = collate_captions([sample], Vocabulary.from_captions(["a red"]))
+            >>> batch.repeat_captions(2).caption_indices
+            (0, 0, 1, 1)
+        """
+        indices = self.caption_indices
+        return self._replace(
+            captions=self.captions.repeat_interleave(count, 0),
+            lengths=self.lengths.repeat_interleave(count),
+            image_indices=self.image_indices.repeat_interleave(count),
+            caption_indices=tuple(index for index in indices for _ in range(count)),
+        )
+
     @property
     def num_paired(self) -> int:
         """Number of images that have a partner: all, or all but the last."""

@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass
 
-from visattn.data.scenes.world import RADII, SceneObject, World, WorldConfig
+from visattn.data.scenes.world import (
+    COLORS,
+    RADII,
+    SHAPES,
+    TEXTURES,
+    SceneObject,
+    World,
+    WorldConfig,
+)
 
 MARGIN = 0.04  # minimum offset of centers for a relation, relative to the image side
 RELATIONS = ("left of", "right of", "above", "below")
@@ -83,6 +91,18 @@ def _build_caption(*parts: str | list[tuple[str, int | None]]) -> SceneCaption:
     for part in parts:
         pairs += [(word, None) for word in part.split()] if isinstance(part, str) else part
     return SceneCaption(tuple(word for word, _ in pairs), tuple(obj for _, obj in pairs))
+
+
+def is_visual_word(word: str) -> bool:
+    """Return whether a word of the captions describes an object: its size, texture, color, shape.
+
+    All other words, articles and spatial relations included, are not visual.
+
+    Example:
+        >>> [is_visual_word(word) for word in ("striped", "circle", "left", "a")]
+        [True, True, False, False]
+    """
+    return word in {*COLORS, *SHAPES, *TEXTURES, *RADII} - {"plain", "medium"}
 
 
 def grammar_words(config: WorldConfig) -> list[str]:

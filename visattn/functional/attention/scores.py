@@ -185,7 +185,7 @@ def content_scores(
 
 
 def context_vector(
-    weights: Float[Tensor, "*b n"], values: Float[Tensor, "*b n d"]
+    weights: Float[Tensor, "*b n"], values: Float[Tensor, "*#b n d"]
 ) -> Float[Tensor, "*b d"]:
     """Return the context vector: the weighted sum of the values.
 

@@ -72,17 +72,27 @@ def sample_captions(
             -1, torch.tensor(banned_tokens, device=device).long(), -torch.inf
         )
         numbers = torch.rand(token.shape, device=device) if uniforms is None else uniforms()
-        token = _sample_words(logits.softmax(-1), numbers).where(active, end_token)
+        token = sample_categorical(logits.softmax(-1), numbers).where(active, end_token)
         words.append(token)
         lengths += active
         active = active & (token != end_token)
     return SampledCaptions(torch.stack(words, -1), lengths)
 
 
-def _sample_words(
-    probabilities: Float[Tensor, "b k v"], numbers: Float[Tensor, "b k"]
-) -> Int[Tensor, "b k"]:
-    """Sample words by inverting the cumulative distribution at uniform numbers."""
+def sample_categorical(
+    probabilities: Float[Tensor, "*b v"], uniforms: Float[Tensor, "*b"]
+) -> Int[Tensor, "*b"]:
+    """Sample categories by inverting the cumulative distribution at uniform numbers.
+
+    Args:
+        probabilities: Probabilities of words or places; rows need not sum to 1.
+        uniforms: A number in [0, 1) for each row.
+
+    Example:
+        >>> probabilities = torch.tensor([0.25, 0.0, 0.75]).expand(3, 3)
+        >>> sample_categorical(probabilities, torch.tensor([0.0, 0.25, 0.99]))
+        tensor([0, 2, 2])
+    """
     ends = probabilities.double().cumsum(-1)  # in float64 a number below 1 stays below the end
-    targets = numbers.double().unsqueeze(-1) * ends[..., -1:]
+    targets = uniforms.double().unsqueeze(-1) * ends[..., -1:]
     return torch.searchsorted(ends, targets, right=True).squeeze(-1)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from visattn.blocks.dropout import FastDropout
-from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.blocks.recurrent.additive import AdditiveAttention, SelectWeights
 from visattn.functional.captioning.losses import packed_indices
 from visattn.models.captioner import AttentionStep, TeacherForcedOutput
 
@@ -24,6 +25,8 @@ class AttendingDecoderState:
     keys: Float[Tensor, "b n d"]
     hidden: Float[Tensor, "b *k h"]
     cell: Float[Tensor, "b *k h"]
+    selection: "PlaceSelection | None" = None
+    """Selects the places that are read; None leaves it to the attention module."""
 
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
@@ -32,9 +35,17 @@ class AttendingDecoderState:
 
     def select_images(self, index: Tensor | slice) -> Self:
         """Return the state of the images chosen by index, boolean mask or slice."""
-        return type(self)(
-            self.annotations[index], self.keys[index], self.hidden[index], self.cell[index]
+        return replace(
+            self,
+            annotations=self.annotations[index],
+            keys=self.keys[index],
+            hidden=self.hidden[index],
+            cell=self.cell[index],
         )
+
+
+PlaceSelection = Callable[[Float[Tensor, "*b n"], AttendingDecoderState], Float[Tensor, "*b n"]]
+"""Maps attention weights, in a state, to those with which the places are read."""
 
 
 class CaptionAttention(nn.Module, ABC):
@@ -101,6 +112,10 @@ class SoftAttention(CaptionAttention):
         )
         self.gate = nn.Linear(hidden_size, 1)
 
+    def selection(self, state: AttendingDecoderState) -> SelectWeights | None:
+        """Return the selection of the weights that are read; None for all of them."""
+        return None if state.selection is None else partial(state.selection, state=state)
+
     @property
     def hidden_weight(self) -> Float[Tensor, "q h"]:
         """Weights of the query and of the gate, stacked."""
@@ -115,7 +130,8 @@ class SoftAttention(CaptionAttention):
 
     def forward(self, state: AttendingDecoderState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
         """Return the gated expected feature and the attention of each hypothesis."""
-        context, weights = self.scorer(state.hidden, state.annotations, state.keys)
+        select = self.selection(state)
+        context, weights = self.scorer(state.hidden, state.annotations, state.keys, select=select)
         gate = self.gate(state.hidden).sigmoid()
         return gate * context, AttentionStep(weights, gate.squeeze(-1))
 
@@ -124,7 +140,8 @@ class SoftAttention(CaptionAttention):
     ) -> tuple[Float[Tensor, "r c"], AttentionStep]:
         """Do the same for teacher forcing, with one caption per row."""
         query, gate = projected.split((self.attention_dim, 1), 1)
-        context, weights = self.scorer.attend(query, state.annotations, state.keys)
+        select = self.selection(state)
+        context, weights = self.scorer.attend(query, state.annotations, state.keys, select=select)
         gate = (gate + self.gate.bias).sigmoid()
         return gate * context, AttentionStep(weights, gate.squeeze(-1))
 
@@ -191,8 +208,8 @@ class AttendingDecoder(nn.Module):
         self.embedding = nn.Embedding(num_words, embed_dim)
         self.attention = attention(self.feature_dim, hidden_size)
         self.lstm = nn.LSTMCell(embed_dim + self.feature_dim, hidden_size)
-        self.init_hidden = _init_mlp(self.feature_dim, hidden_size)
-        self.init_cell = _init_mlp(self.feature_dim, hidden_size)
+        self.init_hidden = init_mlp(self.feature_dim, hidden_size)
+        self.init_cell = init_mlp(self.feature_dim, hidden_size)
         self.output_hidden = nn.Linear(hidden_size, embed_dim)
         self.output_context = nn.Linear(self.feature_dim, embed_dim, bias=False)
         self.output = nn.Linear(embed_dim, num_words)
@@ -225,6 +242,8 @@ class AttendingDecoder(nn.Module):
         captions: Int[Tensor, "r t"],
         lengths: Int[Tensor, " r"],
         image_indices: Int[Tensor, " r"] | None = None,
+        *,
+        selection: PlaceSelection | None = None,
     ) -> TeacherForcedOutput:
         """Read whole captions; equal to `step` after `step`, several times faster.
 
@@ -232,7 +251,7 @@ class AttendingDecoder(nn.Module):
         linear maps of the hidden state are one product, and so is the map to the vocabulary.
         """
         rows, steps = packed_indices(lengths)
-        state = self.start(features)
+        state = replace(self.start(features), selection=selection)
         if image_indices is not None:
             state = state.select_images(image_indices)
         words = self.dropout(self.embedding(captions))
@@ -259,7 +278,7 @@ class AttendingDecoder(nn.Module):
             )
             context, attention = self.attention.attend_projected(projected, state)
             gates = word_gates[step][:count] + recurrent + linear(context, from_context)
-            hidden, cell = _lstm_step(gates, state.cell)
+            hidden, cell = lstm_step(gates, state.cell)
             state = replace(state, hidden=hidden, cell=cell)
             hiddens.append(hidden)
             contexts.append(context)
@@ -281,7 +300,8 @@ class AttendingDecoder(nn.Module):
         return self.output(self.dropout(output))
 
 
-def _init_mlp(in_dim: int, out_dim: int) -> nn.Sequential:
+def init_mlp(in_dim: int, out_dim: int) -> nn.Sequential:
+    """Return the network that computes an initial state of the LSTM from the mean feature."""
     return nn.Sequential(
         nn.Linear(in_dim, out_dim), nn.Tanh(), nn.Linear(out_dim, out_dim), nn.Tanh()
     )
@@ -294,9 +314,9 @@ def feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequenti
     )
 
 
-def _lstm_step(
-    gates: Float[Tensor, "b gates"], cell: Float[Tensor, "b h"]
-) -> tuple[Float[Tensor, "b h"], Float[Tensor, "b h"]]:
+def lstm_step(
+    gates: Float[Tensor, "*b gates"], cell: Float[Tensor, "*b h"]
+) -> tuple[Float[Tensor, "*b h"], Float[Tensor, "*b h"]]:
     """Return hidden state and cell after one step; gates are in torch's order (i, f, g, o)."""
     input_gate, forget_gate, candidate, output_gate = gates.chunk(4, -1)
     cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()

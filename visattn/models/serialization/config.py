@@ -16,6 +16,7 @@ from visattn.blocks.registry import is_registered
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import Captioner
+from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.classifier import ImageClassifier
@@ -37,6 +38,7 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         SmallEncoder,
         TimmEncoder,
         ShowAttendTell,
+        KnowingWhenToLook,
         TransformerCaptioner,
         AttentionResNet,
         TimmClassifier,

@@ -27,6 +27,7 @@ import visattn.training.data.scenes
 import visattn.training.data.shards
 import visattn.training.data.torchvision
 import visattn.training.data.webdataset
+import visattn.training.tasks.caption_hard
 import visattn.training.tasks.caption_scst
 import visattn.training.tasks.captioning
 import visattn.training.tasks.classification

@@ -1,4 +1,4 @@
-"""Reductions over all processes of a run: loss scale, mean, standard deviation, union."""
+"""Reductions over all processes of a run: loss scale, mean, maximum, standard deviation, union."""
 
 from collections.abc import Iterable
 
@@ -52,6 +52,20 @@ def all_reduce_mean(value: Float[Tensor, ""]) -> Float[Tensor, ""]:
     gathered = value.detach().clone()
     distributed.all_reduce(gathered)
     return gathered / world_size()
+
+
+def all_reduce_max(count: int, device: torch.device) -> int:
+    """Return the largest of the counts of all processes, such as the length of a caption.
+
+    Example:
+        >>> all_reduce_max(3, torch.device("cpu"))
+        3
+    """
+    if world_size() == 1:
+        return count
+    gathered = torch.tensor(count, device=device)
+    distributed.all_reduce(gathered, op=distributed.ReduceOp.MAX)
+    return int(gathered)
 
 
 def all_reduce_std(values: Float[Tensor, "*n"]) -> Float[Tensor, ""]:

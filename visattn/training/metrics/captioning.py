@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, distributed, nn
+from torchmetrics import Metric
+from torchmetrics.classification import BinaryAUROC
+from torchmetrics.utilities import dim_zero_cat
 
 from visattn.data.captions.batch import CaptionSample
+from visattn.data.scenes.grammar import is_visual_word
 from visattn.data.scenes.verify import score_caption
 from visattn.data.scenes.world import World
 from visattn.metrics.captioning.scores import CaptionScores, caption_scores
@@ -14,7 +19,7 @@ from visattn.training.metrics.weighted_mean import WeightedMean
 
 REFERENCE_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
 SCENE_CAPTION_METRICS = ("caption_accuracy", "parsed")
-SCENE_MAP_METRICS = ("pointing_game", "correctness", "lift")
+SCENE_MAP_METRICS = ("pointing_game", "correctness", "lift", "gate_auc")
 
 
 class ReferenceScores:
@@ -56,27 +61,44 @@ class ReferenceScores:
         self.references.clear()
 
 
+class GateAUC(BinaryAUROC):
+    """Area under the ROC curve of the gates of visual words against those of all others.
+
+    It is NaN if the captions have no visual words, or no others.
+    """
+
+    def compute(self) -> Tensor:
+        """Return the area."""
+        if len(dim_zero_cat(self.target).unique()) < 2:
+            return torch.tensor(torch.nan, device=self.device)
+        return super().compute()
+
+
 class SceneScores(nn.Module):
     """Metrics of captions of scenes, and of the attention of their words.
 
     `caption_accuracy`: fraction of the captions whose claims are all true. `parsed`: fraction that
     the grammar covers. Over the visual words of true captions: `pointing_game`, how often the
     maximum of the map lies in the box of the object; `correctness`, the attention inside it;
-    `lift`, the correctness minus that of uniform attention.
+    `lift`, the correctness minus that of uniform attention. Over the words of all captions:
+    `gate_auc`, how often the gate of a visual word is higher than that of another word (area under
+    the ROC curve; 0.5 for a gate that does not depend on the word).
     """
 
     def __init__(self) -> None:
         super().__init__()
-        names = (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS)
+        names = (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS[:-1])
         self.metrics = nn.ModuleDict({name: WeightedMean() for name in names})
+        self.metrics["gate_auc"] = GateAUC()
 
     def update(
         self,
         captions: Sequence[str],
         maps: Sequence[Float[Tensor, "_t gy gx"]],
         worlds: Sequence[World],
+        gates: Sequence[Float[Tensor, " _t"]],
     ) -> None:
-        """Add captions with their maps and the scenes that they describe."""
+        """Add captions with their maps, the scenes that they describe, and the gates."""
         scores = [score_caption(*triple) for triple in zip(captions, maps, worlds, strict=True)]
         count, num_visual = len(scores), sum(score.num_visual_words for score in scores)
         correctness = float(sum(score.correctness for score in scores))
@@ -89,7 +111,10 @@ class SceneScores(nn.Module):
             ("lift", correctness - baseline, num_visual),
         ):
             self[name].update(float(amount), weight)
+        visual = [is_visual_word(word) for text in captions for word in text.split()]
+        values = torch.cat([torch.empty(0), *gates]).float()
+        self["gate_auc"].update(values, torch.tensor(visual, dtype=torch.long))
 
-    def __getitem__(self, name: str) -> WeightedMean:
+    def __getitem__(self, name: str) -> Metric:
         """Return a metric."""
-        return cast("WeightedMean", self.metrics[name])
+        return cast("Metric", self.metrics[name])

@@ -169,6 +169,7 @@ class CaptionEvalTask(Task):
             [caption.text for caption in first],
             [caption.maps for caption in first],
             [world for world in worlds if world],
+            [caption.gates for caption in first],
         )
         self.updated_metrics.add(f"scenes/{split}")
 
@@ -187,7 +188,7 @@ class CaptionEvalTask(Task):
             kind, split = key.split("/")
             if kind == "scenes":
                 scenes = cast("SceneScores", self.scene_scores[split])
-                scenes.update([], [], [])  # torchmetrics warns of metrics without an update
+                scenes.update([], [], [], [])  # torchmetrics warns of metrics without an update
                 for name in _scene_metrics(split):
                     metric = f"{split}/{name}"
                     self.log(metric, scenes[name], prog_bar=metric == "val/caption_accuracy")

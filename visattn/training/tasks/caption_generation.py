@@ -18,6 +18,8 @@ class CaptionWithMaps(NamedTuple):
     """Index among the captions of the image; 0 for a generated caption."""
     text: str
     maps: Float[Tensor, "_t _gy _gx"]
+    gates: Float[Tensor, " _t"]
+    """Share of the image in the context vector of each word."""
 
 
 def encode_images(model: Captioner, batch: CaptionBatch) -> Float[Tensor, "b c y x"]:
@@ -42,13 +44,15 @@ def generate_captions(
     """Return the best caption of each image by beam search, with its attention maps."""
     features = encode_images(model, batch)
     output = model.search(features, beam_size=beam_size, length_penalty=length_penalty)
-    tokens, weights = output.tokens[:, 0].cpu(), output.attention_steps.weights[:, 0].cpu()
+    tokens, attention = output.tokens[:, 0].cpu(), output.attention_steps
+    weights, gates = attention.weights[:, 0].cpu(), attention.gate[:, 0].cpu()
     return [
         CaptionWithMaps(
             image,
             0,
             _decode(model, tokens[image, :length]),
             weights[image, :length].unflatten(-1, model.encoder.grid_size),
+            gates[image, :length],
         )
         for image, length in enumerate(output.lengths[:, 0].tolist())
     ]
@@ -66,10 +70,14 @@ def reference_captions(
     """
     output = output or teacher_force_batch(model, batch)
     order = output.rows.argsort(stable=True)  # the words of each caption, in their order
-    weights = output.attention.weights.detach()[order].cpu().split(batch.lengths.tolist())
+    lengths = batch.lengths.tolist()
+    weights, gates = (
+        values.detach()[order].cpu().split(lengths)
+        for values in (output.attention.weights, output.attention.gate)
+    )
     image_indices, captions = batch.image_indices.tolist(), batch.captions.cpu()
     results: list[CaptionWithMaps] = []
-    for row, maps in enumerate(weights):
+    for row, (maps, row_gates) in enumerate(zip(weights, gates, strict=True)):
         tokens = captions[row, 1 : len(maps) + 1]
         num_words = int((tokens != END).sum())
         results.append(
@@ -78,6 +86,7 @@ def reference_captions(
                 batch.caption_indices[row],
                 _decode(model, tokens[:num_words]),
                 maps[:num_words].unflatten(-1, model.encoder.grid_size),
+                row_gates[:num_words],
             )
         )
     return results

@@ -1,16 +1,21 @@
 """Self-critical sequence training of captioners on CIDEr-D."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.captions.vocabulary import split_words
-from visattn.functional.captioning.sampling import SampledCaptions, sample_captions
+from visattn.functional.captioning.sampling import (
+    SampledCaptions,
+    sample_captions,
+    sample_categorical,
+)
 from visattn.functional.reinforce import (
     categorical_log_prob,
     leave_one_out_advantages,
@@ -19,6 +24,9 @@ from visattn.functional.reinforce import (
 from visattn.metrics.captioning.bleu import NgramCounts, ngram_counts
 from visattn.metrics.captioning.cider import IdfTable, cider_d_score, idf_table
 from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN, Captioner
+from visattn.models.captioning.attending_decoder import AttendingDecoderState
+from visattn.models.captioning.hard_attention import PlaceSampler
+from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.distributed.reduce import ddp_loss_scale
 from visattn.training.distributed.rng import step_generator
@@ -35,7 +43,7 @@ class SCSTTask(CaptioningTask):
     sampled caption is its CIDEr-D against all references; the end token counts as a word of both,
     because otherwise captions learn to stop after "with a". Its baseline is the mean reward of the
     other samples of the image. Document frequencies are counted over the training photos. Dropout
-    is disabled.
+    is disabled. With hard attention the places are sampled too, and trained with the same rewards.
 
     Args:
         captioner: The captioner; it gets its vocabulary from the data.
@@ -47,6 +55,8 @@ class SCSTTask(CaptioningTask):
     Source:
         Rennie et al. 2017, arXiv:1612.00563, with the mean of the other samples as the baseline.
     """
+
+    samples_places = True
 
     def __init__(
         self,
@@ -96,9 +106,16 @@ class SCSTTask(CaptioningTask):
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the REINFORCE loss of sampled captions."""
         features = encode_images(self.model, batch)
+        generator, size = step_generator(self), (len(features), self.num_samples)
+        state, sampler = self.model.start(features), None
+        if isinstance(state, AttendingDecoderState) and has_hard_attention(self.model):
+            sampler = PlaceSampler(
+                lambda weights, _: sample_categorical(weights, generator.rand(*size))
+            )
+            state = replace(state, selection=sampler)
         samples = sample_captions(
             self.model.step,
-            self.model.start(features),
+            state,
             num_images=len(features),
             num_samples=self.num_samples,
             start_token=START,
@@ -106,11 +123,12 @@ class SCSTTask(CaptioningTask):
             max_length=self.max_length,
             banned_tokens=BANNED_TOKENS,
             device=features.device,
-            uniforms=partial(step_generator(self).rand, len(features), self.num_samples),
+            uniforms=partial(generator.rand, *size),
         )
         rewards = self.rewards(samples, batch)
         self.log("train/reward", rewards.mean(), prog_bar=True)
-        log_probs, sample_indices = self._log_probs(features, samples)
+        places = None if sampler is None else torch.stack(sampler.places, -1)
+        log_probs, sample_indices = self._log_probs(features, samples, places)
         advantages = leave_one_out_advantages(rewards).flatten()[sample_indices]
         loss = reinforce_loss(log_probs, advantages, reduction="mean")
         return loss * ddp_loss_scale(len(log_probs), features.device)
@@ -130,18 +148,30 @@ class SCSTTask(CaptioningTask):
         return torch.tensor(scores, device=samples.tokens.device)
 
     def _log_probs(
-        self, features: Float[Tensor, "b c y x"], samples: SampledCaptions
+        self,
+        features: Float[Tensor, "b c y x"],
+        samples: SampledCaptions,
+        places: Int[Tensor, "b k t"] | None = None,
     ) -> tuple[Float[Tensor, " p"], Tensor]:
-        """Return the log-probability of each sampled word, and the index of its caption."""
+        """Return the log-probability of each sampled word, and the index of its caption.
+
+        With hard attention it is that of the word and of the place that was sampled before it.
+        """
         lengths, order = samples.lengths.flatten().sort(descending=True, stable=True)
         tokens = samples.tokens.flatten(0, 1)[order]
         start = torch.full_like(tokens[:, :1], START)
         inputs = torch.cat((start, tokens[:, :-1]), 1)
-        output = self.model.teacher_force(features, inputs, lengths, order // self.num_samples)
+        images, place_log_probs = order // self.num_samples, 0.0
+        if places is not None and isinstance(self.model, ShowAttendTell):
+            sampler = PlaceSampler.from_places(places.flatten(0, 1)[order])
+            rollouts = self.model.rollout(features, inputs, lengths, images, sampler)
+            output, place_log_probs = rollouts.output, rollouts.place_log_probs
+        else:
+            output = self.model.teacher_force(features, inputs, lengths, images)
         banned = torch.tensor(BANNED_TOKENS, device=tokens.device)
         logits = output.logits.index_fill(-1, banned, -torch.inf)
         words = tokens[output.rows, output.steps]
-        return categorical_log_prob(logits, words), order[output.rows]
+        return categorical_log_prob(logits, words) + place_log_probs, order[output.rows]
 
 
 def _ngrams_with_end(words: list[str]) -> NgramCounts:

@@ -22,6 +22,7 @@ from visattn.functional.captioning.losses import (
     pack_targets,
 )
 from visattn.models.captioner import Captioner, TeacherForcedOutput
+from visattn.models.captioning.show_attend_tell import has_hard_attention
 from visattn.models.serialization.checkpoint import read_model
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.distributed.reduce import ddp_loss_scale, world_size
@@ -65,7 +66,14 @@ class CaptioningTask(CaptionEvalTask):
             `val/loss`.
         init_from: A checkpoint of a captioner with the same architecture and vocabulary, whose
             weights initialize the model. To resume a run, use `--ckpt_path` instead.
+
+    Raises:
+        TypeError: If the captioner has hard attention.
+        ValueError: If a weight is negative, or the checkpoint does not fit.
     """
+
+    samples_places = False
+    """Whether the task trains hard attention, with sampled places."""
 
     def __init__(
         self,
@@ -99,6 +107,11 @@ class CaptioningTask(CaptionEvalTask):
             length_penalty=length_penalty,
             annotations=data_info.get("annotations"),
         )
+        if has_hard_attention(self.model) and not self.samples_places:
+            raise TypeError(
+                "hard attention has no gradient without sampled places: train it with "
+                "HardAttentionTask, or set attention: soft"
+            )
         if init_from is not None:
             self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
@@ -159,13 +172,19 @@ class CaptioningTask(CaptionEvalTask):
         self.log("train/loss", loss.detach(), prog_bar=True)
         self.log("train/attention_entropy", _attention_entropy(output.attention.weights.detach()))
         count = len(targets) if self.reduction == "mean" else num_captions
-        loss = loss * ddp_loss_scale(count, loss.device)
+        return loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
+
+    def attention_penalties(
+        self, output: TeacherForcedOutput, batch: CaptionBatch
+    ) -> float | Float[Tensor, ""]:
+        """Return the sum of the weighted losses of the attention; 0 without any."""
+        penalties: list[Tensor] = []
         if self.doubly_stochastic_weight:
-            penalty = self._doubly_stochastic_penalty(output, num_captions)
-            loss = loss + self.doubly_stochastic_weight * penalty
+            penalty = self._doubly_stochastic_penalty(output, len(batch.lengths))
+            penalties.append(self.doubly_stochastic_weight * penalty)
         if self.attention_loss_weight:
-            loss = loss + self.attention_loss_weight * self._attention_loss(output, batch)
-        return loss
+            penalties.append(self.attention_loss_weight * self._attention_loss(output, batch))
+        return sum(penalties)
 
     def _doubly_stochastic_penalty(
         self, output: TeacherForcedOutput, num_captions: int

@@ -49,8 +49,8 @@ class ValueBaseline(nn.Module):
         nn.init.constant_(self.output.bias, initial_value)
 
     def forward(
-        self, hidden_states: Float[Tensor, "b m a d"], log_probs: Float[Tensor, "b m a"]
-    ) -> Float[Tensor, "b m a"]:
+        self, hidden_states: Float[Tensor, "*b d"], log_probs: Float[Tensor, "*b"]
+    ) -> Float[Tensor, "*b"]:
         """Return the expected reward before each action.
 
         Args:

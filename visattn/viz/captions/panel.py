@@ -16,7 +16,6 @@ from visattn.viz.maps.resize import resize_image, resize_map
 
 _MIN_WIDTH = 480  # of the legend, in pixels
 _WORD_SIZE = 17  # font size
-_BETA = "\N{GREEK SMALL LETTER BETA}"
 
 
 def caption_panel(
@@ -26,6 +25,7 @@ def caption_panel(
     *,
     log_probs: Sequence[float] | None = None,
     gates: Sequence[float] | None = None,
+    gate_symbol: str = "β",
     vmin: float = 0.0,
     vmax: float | None = None,
     colormap: str = "magma",
@@ -44,6 +44,7 @@ def caption_panel(
             Maps of size `compute_tile_size(...)` are drawn without resizing.
         log_probs: Log-probability of each word, shown as a percentage.
         gates: Gate of each word, between 0 and 1, shown as a bar.
+        gate_symbol: Symbol of the gates.
         vmin: Value at the lower end of the colormap.
         vmax: Value at the upper end of the colormap. By default the median of the peaks of the
             maps, so that one strong map does not make all others dark.
@@ -80,7 +81,7 @@ def caption_panel(
         probability = "" if log_probs is None else _format_probability(log_probs[word])
         _write_word(pen, position, grid.cell_width, words[word], probability)
         if gates is not None:
-            _draw_gate(pen, position, grid.cell_width, gates[word])
+            _draw_gate(pen, position, grid.cell_width, gates[word], gate_symbol)
     has_nan = bool(np.isnan(maps).any())
     place = (MARGIN, page.height - LEGEND_HEIGHT)
     draw_legend(
@@ -90,7 +91,7 @@ def caption_panel(
         (vmin, vmax),
         clipped=max(peaks) > vmax,
         has_nan=has_nan,
-        has_gates=gates is not None,
+        gate_symbol=None if gates is None else gate_symbol,
     )
     return np.array(page)
 
@@ -141,11 +142,13 @@ def _format_probability(log_prob: float) -> str:
     return "<1 %" if percent < 1 else f"{percent:.0f} %"
 
 
-def _draw_gate(pen: ImageDraw.ImageDraw, place: tuple[int, int], width: int, gate: float) -> None:
+def _draw_gate(
+    pen: ImageDraw.ImageDraw, place: tuple[int, int], width: int, gate: float, symbol: str
+) -> None:
     (x, y), font = (place[0], place[1] + 32), load_font(SMALL)
-    length = width - font.getlength(f"{_BETA} 0.00") - 10
+    length = width - font.getlength(f"{symbol} 0.00") - 10
     pen.rounded_rectangle((x, y, x + length, y + 4), 2, TRACK)
     filled = length * min(max(gate, 0.0), 1.0)
     if filled >= 1:
         pen.rounded_rectangle((x, y, x + filled, y + 4), 2, ACCENT)
-    pen.text((x + length + 10, y - 5), f"{_BETA} {gate:.2f}", MUTED, font)
+    pen.text((x + length + 10, y - 5), f"{symbol} {gate:.2f}", MUTED, font)

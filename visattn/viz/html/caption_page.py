@@ -87,6 +87,8 @@ def caption_page(
     style: Style = "heat",
     longest: int = LONGEST,
     index: str | None = None,
+    smooth: bool = True,
+    gate_symbol: str = "β",
 ) -> str:
     """Return a self-contained HTML page that shows the attention map of each word.
 
@@ -105,6 +107,8 @@ def caption_page(
         style: Initial style, `heat` or `light`.
         longest: Maximum side of the embedded image in pixels.
         index: File name of the index page to link to.
+        smooth: Whether the maps are interpolated at first, or drawn as cells.
+        gate_symbol: Symbol of the gates.
 
     Raises:
         ValueError: If there is no caption, the grids differ, the geometry belongs to another
@@ -135,6 +139,8 @@ def caption_page(
             "scale": [0.0, vmax],
             "clipped": max(float(entry.maps.max()) for entry in captions) > vmax,
             "captions": [_caption_data(entry) for entry in captions],
+            "smooth": smooth,
+            "gateSymbol": gate_symbol,
         },
         texts={"caption": sanitize_text(" ".join(first.words), _CAPTION)},
         name=name,

@@ -55,7 +55,7 @@ function showDetails(caption, maps, at) {
   $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
   $("word").textContent = at === null ? "Photo alone" : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
-  if (!mean && caption.gates.length) rows.push(...barRow("Gate \u03b2", caption.gates[at], caption.gates[at].toFixed(2)));
+  if (!mean && caption.gates.length) rows.push(...barRow(`Gate ${pageData.gateSymbol}`, caption.gates[at], caption.gates[at].toFixed(2)));
   if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at]));
   $("facts").replaceChildren(...rows);
   const phrase = mean ? null : phraseOf(caption, at);
@@ -74,7 +74,7 @@ function phraseOf(caption, at) {
 let stage, words, candidates, maps;
 const state = {
   candidate: 0, pinned: null, hovered: null, playing: 0,
-  opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: true, boxes: true,
+  opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: pageData.smooth, boxes: true,
 };
 const STEP = 900; // milliseconds a word, when the caption is played
 
@@ -215,6 +215,7 @@ async function start() {
   $("others").hidden = pageData.captions.length < 2;
   $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);
   $("gated").hidden = !caption().gates.length;
+  $("gated").lastChild.textContent = `gate ${pageData.gateSymbol}`;
   $("outlines").hidden = !pageData.captions.some(({ phrases }) => phrases.length);
   chooseCandidate(0);
   listen();

@@ -24,7 +24,7 @@ def draw_legend(
     *,
     clipped: bool = False,
     has_nan: bool = False,
-    has_gates: bool = False,
+    gate_symbol: str | None = None,
     end_labels: tuple[str, str] | None = None,
     label: str = "attention",
 ) -> None:
@@ -37,7 +37,7 @@ def draw_legend(
         value_range: Values at the ends of the color bar.
         clipped: Whether the figure has values above the range.
         has_nan: Whether the figure has pixels outside the model's input.
-        has_gates: Whether the figure shows gates.
+        gate_symbol: Symbol of the gates that the figure shows; None without gates.
         end_labels: Labels at the ends of the bar; by default its values.
         label: Quantity that the colors show.
 
@@ -59,9 +59,9 @@ def draw_legend(
         nan = np.full((_BAR_HEIGHT, _SWATCH_WIDTH), np.nan)
         page.paste(Image.fromarray(draw_overlay(_gray_image(_SWATCH_WIDTH), nan)), (x, y))
         x = _write_label(pen, "not seen by the model", x + _SWATCH_WIDTH, y)
-    if has_gates:
+    if gate_symbol is not None:
         pen.rounded_rectangle((x, y + 4, x + _SWATCH_WIDTH, y + 8), 2, ACCENT)
-        _write_label(pen, "gate \N{GREEK SMALL LETTER BETA}", x + _SWATCH_WIDTH, y)
+        _write_label(pen, f"gate {gate_symbol}", x + _SWATCH_WIDTH, y)
 
 
 def _tick_labels(

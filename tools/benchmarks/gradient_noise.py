@@ -1,0 +1,119 @@
+"""Signal-to-noise ratio of the gradients of hard attention: our estimator and the authors'.
+
+The same weights and the same scenes; the entropy term is left out, since its gradient needs no
+samples of the place. The ratio of two estimators with n and m rollouts depends on them alone
+(`at equal rollouts`: the default estimator's noise falls with the root of the rollouts).
+"""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from visattn.data.captions.batch import CaptionBatch, collate_captions
+from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.scenes.dataset import Scenes
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.serialization.checkpoint import read_model
+from visattn.models.serialization.config import build_model, model_config
+from visattn.training.distributed.rng import StepGenerator
+from visattn.training.tasks.caption_generation import encode_images
+from visattn.training.tasks.caption_hard import HardAttentionTask
+
+BATCH, BURN_IN = 32, 10
+ESTIMATORS = {
+    "default": {"preset": "default"},
+    "default, 1 rollout": {"preset": "default", "num_rollouts": 1, "baseline": "moving_average"},
+    "authors": {"preset": "authors"},
+    "authors, no coin": {"preset": "authors", "coin": "none"},
+    "authors, no coin, 4 rollouts": {"preset": "authors", "coin": "none", "num_rollouts": 4},
+}
+
+
+class GradientNoise(NamedTuple):
+    """Signal-to-noise ratio of the gradient of an estimator: norm of the mean by deviation."""
+
+    weights: str
+    estimator: str
+    attention: float
+    """Of the parameters of the attention alone."""
+    all_weights: float
+
+    def __str__(self) -> str:
+        """Return the result in one line."""
+        return (
+            f"{self.weights}, {self.estimator}: attention {self.attention:.3f}, "
+            f"all weights {self.all_weights:.3f}"
+        )
+
+
+def gradient_noise(checkpoints: list[Path], *, repeats: int) -> Iterator[GradientNoise]:
+    """Yield the signal-to-noise ratio of each estimator for each checkpoint of scenes."""
+    for checkpoint in checkpoints:
+        model = hard_captioner(checkpoint)
+        batch = scene_batch(model)
+        for name, options in ESTIMATORS.items():
+            task = HardAttentionTask(
+                lambda _, model=model: copy.deepcopy(model),
+                {"words": list(model.words)},
+                entropy_weight=0.0,
+                entropy_until=-1.0,
+                **options,
+            )
+            attention, everything = estimate(task.eval(), batch, repeats)
+            yield GradientNoise(checkpoint.parts[-3], name, attention, everything)
+
+
+def hard_captioner(checkpoint: Path) -> ShowAttendTell:
+    """Return the captioner of a checkpoint, with hard attention in place of soft."""
+    trained = read_model(checkpoint)
+    config = model_config(trained)
+    config["arguments"] |= {"attention": "hard", "dropout": 0.0}
+    model = build_model(config)
+    model.load_state_dict(trained.state_dict())
+    if not isinstance(model, ShowAttendTell):
+        raise TypeError(f"{checkpoint} must hold a ShowAttendTell, got {type(model).__name__}")
+    return model
+
+
+def scene_batch(model: ShowAttendTell) -> CaptionBatch:
+    """Return test scenes that the model can read, one caption each."""
+    scenes = Scenes(BATCH, size=model.encoder.img_size[0], split="test")
+    samples = [scenes.single_caption_sample(index, index % 5) for index in range(BATCH)]
+    return collate_captions(samples, Vocabulary(model.words))
+
+
+def estimate(task: HardAttentionTask, batch: CaptionBatch, repeats: int) -> tuple[float, float]:
+    """Return the ratio for the attention and for all weights of the decoder."""
+    scorer = [*task.model.decoder.attention.scorer.parameters()]
+    others = {id(weight) for weight in scorer}
+    rest = [weight for weight in task.model.decoder.parameters() if id(weight) not in others]
+    repeated = batch.repeat_captions(task.num_rollouts)
+    with torch.no_grad():
+        features = encode_images(task.model, batch)
+    gradients: list[tuple[Tensor, Tensor]] = []
+    for repeat in range(BURN_IN + repeats):  # the moving average settles in the first ones
+        generator = StepGenerator(0, repeat, features.device)
+        losses = task.losses(task.sample_rollouts(features, repeated, generator), repeated)
+        if repeat >= BURN_IN:
+            found = torch.autograd.grad(losses.total, [*scorer, *rest], allow_unused=True)
+            flat = [torch.zeros(0) if part is None else part.flatten() for part in found]
+            gradients.append((torch.cat(flat[: len(scorer)]), torch.cat(flat)))
+    attention, everything = (
+        signal_to_noise(torch.stack(part)) for part in zip(*gradients, strict=True)
+    )
+    return attention, everything
+
+
+def signal_to_noise(gradients: Tensor) -> float:
+    """Return the norm of the mean gradient divided by the root of its total variance.
+
+    The squared norm of the mean of n samples exceeds that of the expectation by variance / n,
+    which is subtracted.
+    """
+    variance = gradients.var(0).sum()
+    signal = gradients.mean(0).square().sum() - variance / len(gradients)
+    return float((signal.clamp(min=0) / variance).sqrt())
