@@ -49,6 +49,7 @@ from .classification.datasets import (
     InMemoryImages as InMemoryImages,
     LabeledBatch as LabeledBatch,
     LabeledImages as LabeledImages,
+    augment_images as augment_images,
     find_classes as find_classes,
     list_labeled_files as list_labeled_files,
 )

@@ -40,6 +40,13 @@ from .captioning.attending_decoder import (
     CaptionAttention as CaptionAttention,
     SoftAttention as SoftAttention,
 )
+from .captioning.column_attention import (
+    AttentionScore as AttentionScore,
+    ColumnAttention as ColumnAttention,
+)
+from .captioning.sequence_recognizer import (
+    SequenceRecognizer as SequenceRecognizer,
+)
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,
 )

@@ -227,3 +227,6 @@ from .tasks.glimpse_losses import (
     ValueBaseline as ValueBaseline,
     compute_glimpse_losses as compute_glimpse_losses,
 )
+from .tasks.sequence_recognition import (
+    SequenceRecognitionTask as SequenceRecognitionTask,
+)

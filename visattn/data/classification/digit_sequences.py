@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.classification.cluttered_mnist import ClutterSpec, crop_patches, paste
+from visattn.data.classification.datasets import augment_images
+from visattn.data.images.augment import Augmentation
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 
 DigitLayout = Literal["row", "scattered"]
@@ -19,7 +21,8 @@ DigitTarget = Literal["sequence", "addition"]
 IGNORE_LABEL = -100
 """Label of padding: the default `ignore_index` of PyTorch's losses."""
 
-_CLUTTER_STREAM, _TRIES_STREAM = 1, 2  # separate these random numbers from others of the seed
+# Separate random numbers from others with the same seed.
+_CLUTTER_STREAM, _TRIES_STREAM, _AUGMENTATION_STREAM = 1, 2, 3
 _TRIES, _ROUNDS = 32, 64  # placements drawn at once, and how often before giving up
 
 
@@ -142,6 +145,8 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         spec: Canvas and layout.
         seed: Seed of the canvases; at least 0.
         distractor_source: Digits that distractors are cropped from; `digits` if None.
+        augmentations: Applied in order to the canvases of a batch. They must not move pixels,
+            since the boxes would not follow.
 
     Raises:
         ValueError: If the digits or distractors do not fit on the canvas.
@@ -167,11 +172,13 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         *,
         seed: int = 0,
         distractor_source: UInt8[Tensor, "m 1 y2 x2"] | None = None,
+        augmentations: Sequence[Augmentation] = (),
     ) -> None:
         if seed < 0:
             raise ValueError(f"seed must be at least 0, got {seed}")
         self.digits, self.labels, self.spec, self.seed = digits, labels, spec, seed
         self.distractor_source = digits if distractor_source is None else distractor_source
+        self.augmentations = tuple(augmentations)
         self.ink_boxes = ink_boxes(digits)
         largest = (self.ink_boxes[:, 2:] - self.ink_boxes[:, :2]).amax(0).double() * spec.scale[1]
         self.patch_size = int(largest.max().ceil()) + 1
@@ -200,6 +207,8 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
             paste(canvases, patch, corners, "max")
         canvases = canvases[..., :height, :width].contiguous()
         self._add_distractors(canvases, indices)
+        augment_seed = mix_seed(self.seed, _AUGMENTATION_STREAM)
+        canvases = augment_images(canvases, indices, self.augmentations, seed=augment_seed)
         corners = placed.corners.float()
         boxes = torch.cat((corners, corners + placed.sizes), -1)[..., [1, 0, 3, 2]].float()
         labels, lengths = self._labels(placed)

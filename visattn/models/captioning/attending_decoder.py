@@ -23,6 +23,8 @@ class AttendingDecoderState:
     keys: Float[Tensor, "b n d"]
     hidden: Float[Tensor, "b *k h"]
     cell: Float[Tensor, "b *k h"]
+    num_words: int = 0
+    """Number of words read so far, the start token included."""
 
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
@@ -31,8 +33,12 @@ class AttendingDecoderState:
 
     def select_images(self, index: Tensor | slice) -> Self:
         """Return the state of the images chosen by index, boolean mask or slice."""
-        return type(self)(
-            self.annotations[index], self.keys[index], self.hidden[index], self.cell[index]
+        return replace(
+            self,
+            annotations=self.annotations[index],
+            keys=self.keys[index],
+            hidden=self.hidden[index],
+            cell=self.cell[index],
         )
 
 
@@ -215,7 +221,7 @@ class AttendingDecoder(nn.Module):
         inputs = torch.cat((word, context), -1).flatten(0, 1)
         updated = self.lstm(inputs, (state.hidden.flatten(0, 1), state.cell.flatten(0, 1)))
         hidden, cell = (value.view(*token.shape, -1) for value in updated)
-        state = replace(state, hidden=hidden, cell=cell)
+        state = replace(state, hidden=hidden, cell=cell, num_words=state.num_words + 1)
         return self._deep_output(hidden, word, context), state, attention
 
     def teacher_force(
@@ -259,7 +265,7 @@ class AttendingDecoder(nn.Module):
             context, attention = self.attention.attend_projected(projected, state)
             gates = word_gates[step][:count] + recurrent + linear(context, from_context)
             hidden, cell = _lstm_step(gates, state.cell)
-            state = replace(state, hidden=hidden, cell=cell)
+            state = replace(state, hidden=hidden, cell=cell, num_words=step + 1)
             hiddens.append(hidden)
             contexts.append(context)
             attentions.append(attention)

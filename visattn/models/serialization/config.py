@@ -16,6 +16,7 @@ from visattn.blocks.registry import is_registered
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import Captioner
+from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.classifier import ImageClassifier
 from visattn.models.encoder import ImageEncoder, SmallEncoder
@@ -36,6 +37,7 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         SmallEncoder,
         TimmEncoder,
         ShowAttendTell,
+        SequenceRecognizer,
         AttentionResNet,
         TimmClassifier,
         RecurrentAttentionModel,

@@ -12,6 +12,7 @@ from visattn.data.classification.digit_sequences import (
     DigitSequenceSpec,
     DigitTarget,
 )
+from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.models.captioner import SPECIAL_TOKENS
@@ -48,6 +49,8 @@ class DigitSequenceDataModule(DataModule):
         blend: Value of a pixel that a distractor covers, as in `ClutteredMNISTDataModule`.
         download: Download the files if they are missing.
         val: Number of training digits that are used for validation.
+        train_transforms: Augmentations of training canvases, as in `TorchvisionDataModule`, such
+            as `RandomInvert`. They must not move pixels, since the boxes would not follow.
         batch_size: Canvases per training batch and process.
         num_workers: Worker processes that draw training canvases; 0 draws them in this process.
         split_seed: Seed of the choice of validation digits, and of the canvases of validation and
@@ -72,6 +75,7 @@ class DigitSequenceDataModule(DataModule):
         blend: BlendMode = "sum",
         download: bool = False,
         val: int = 5000,
+        train_transforms: list[AugmentationSpec] | None = None,
         batch_size: int = 128,
         num_workers: int = 0,
         split_seed: int = 0,
@@ -97,6 +101,7 @@ class DigitSequenceDataModule(DataModule):
             batch_size=batch_size,
             split_seed=split_seed,
         )
+        self.train_transforms = tuple(map(build_augmentation, train_transforms or []))
         self.batch_size, self.num_workers = batch_size, num_workers
         self.split_seed, self.seed = split_seed, seed
         self.datasets: dict[Split, DigitSequences] = {}
@@ -116,7 +121,13 @@ class DigitSequenceDataModule(DataModule):
         """Return the canvases of a split."""
         train_digits, train_labels = self.digits.split_images("train")
         if split == "train":
-            return DigitSequences(train_digits, train_labels, self.spec, seed=3 * self.seed)
+            return DigitSequences(
+                train_digits,
+                train_labels,
+                self.spec,
+                seed=3 * self.seed,
+                augmentations=self.train_transforms,
+            )
         digits, labels = self.digits.split_images(split)
         seed = 3 * self.split_seed + (1 if split == "validation" else 2)
         return DigitSequences(digits, labels, self.spec, seed=seed, distractor_source=train_digits)
