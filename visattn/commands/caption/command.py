@@ -78,6 +78,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--gif", action="store_true", help="also write a GIF that shows the maps word by word"
     )
     parser.add_argument(
+        "--alignment",
+        action="store_true",
+        help="also write the alignment matrix: words by columns of the image, below the image",
+    )
+    parser.add_argument(
         "--phrase-boxes",
         type=Path,
         metavar="FILE",
@@ -149,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Exit with a usage error if options contradict each other; fill in dependent defaults."""
     if args.out is None:
-        for name in ("num_captions", "gif", "phrase_boxes"):
+        for name in ("num_captions", "gif", "alignment", "phrase_boxes"):
             if getattr(args, name):
                 parser.error(f"--{name.replace('_', '-')} needs an output folder, --out DIR")
     check_weights(args)  # reports a missing run before torch is imported
@@ -165,7 +170,8 @@ def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
     """Run all checks and print what would be read and written; return 0."""
     files: list[str] = []
     if args.out is not None:
-        suffixes = [suffix for suffix in SUFFIXES if args.gif or suffix != ".gif"]
+        optional = {".gif": args.gif, ".alignment.png": args.alignment}
+        suffixes = [suffix for suffix in SUFFIXES if optional.get(suffix, True)]
         files = [f"{name}{suffix}" for name in names.values() for suffix in suffixes] + [INDEX]
         check_no_overwrite(args.out, files, names)
         read_index_entries(args.out / INDEX)
@@ -182,7 +188,10 @@ def _open_gallery(args: argparse.Namespace, names: dict[Path, str]) -> "Gallery 
     files = (f"{name}{suffix}" for name in names.values() for suffix in SUFFIXES)
     check_no_overwrite(args.out, files, names)
     return Gallery(
-        args.out, gif=args.gif, phrase_boxes=_read_phrase_boxes(args.phrase_boxes, names)
+        args.out,
+        gif=args.gif,
+        alignment=args.alignment,
+        phrase_boxes=_read_phrase_boxes(args.phrase_boxes, names),
     )
 
 

@@ -123,7 +123,8 @@ class ColumnAttention(CaptionAttention):
         self, projected: Float[Tensor, "r q"], state: AttendingDecoderState
     ) -> tuple[Float[Tensor, "r c"], AttentionStep]:
         """Do the same for teacher forcing, with one caption per row."""
-        state = replace(state, hidden=state.hidden.unsqueeze(1))
+        hidden, cell = state.hidden.unsqueeze(1), state.cell.unsqueeze(1)
+        state = replace(state, hidden=hidden, cell=cell)
         context, (weights, gate) = self._attend(projected.unsqueeze(1), state)
         return context.squeeze(1), AttentionStep(weights.squeeze(1), gate.squeeze(1))
 
