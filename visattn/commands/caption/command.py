@@ -175,6 +175,7 @@ def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
         files = [f"{name}{suffix}" for name in names.values() for suffix in suffixes] + [INDEX]
         check_no_overwrite(args.out, files, names)
         read_index_entries(args.out / INDEX)
+        _check_alignment_names(args, names)
         _read_phrase_boxes(args.phrase_boxes, names)
     model, source = _load_captioner(args)
     reads = [describe_images([*names]), describe_model(model, source)]
@@ -187,12 +188,25 @@ def _open_gallery(args: argparse.Namespace, names: dict[Path, str]) -> "Gallery 
         return None
     files = (f"{name}{suffix}" for name in names.values() for suffix in SUFFIXES)
     check_no_overwrite(args.out, files, names)
+    _check_alignment_names(args, names)
     return Gallery(
         args.out,
         gif=args.gif,
         alignment=args.alignment,
         phrase_boxes=_read_phrase_boxes(args.phrase_boxes, names),
     )
+
+
+def _check_alignment_names(args: argparse.Namespace, names: dict[Path, str]) -> None:
+    """Refuse an alignment matrix that would have the name of the panel of another image."""
+    if not args.alignment:
+        return
+    for path, name in names.items():
+        if name.endswith(".alignment") and name.removesuffix(".alignment") in names.values():
+            raise ValueError(
+                f"the panel of {path} and an alignment matrix would both be {name}.png; rename "
+                f"{path.name}, or leave out --alignment"
+            )
 
 
 def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, tuple[Phrase, ...]]":
