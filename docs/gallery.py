@@ -309,6 +309,12 @@ MODELS: dict[str, dict[str, str]] = {
         "configs": "scenes_demo, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards",
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
     },
+    "SequenceRecognizer": {
+        "figure": "../../alignment.png",
+        "caption": "Alignment matrix: the attention of each digit over the columns of the image.",
+        "configs": "read_digits",
+        "works": "reading, attention per digit, alignment matrix, beam search",
+    },
     "RecurrentAttentionModel": {
         "figure": "../../scan.png",
         "caption": "Six glimpses at a digit (`ram_mnist`).",

@@ -52,6 +52,7 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.png    the image and one overlay per word, all on one color scale
   DIR/NAME.json   words, log-probabilities, gates, maps, and their geometry on the image
   DIR/NAME.npz    the same as NumPy arrays
+  DIR/NAME.alignment.png  (with --alignment) words by columns of the image, below the image
   DIR/index.html  index of all pages
 Each page is self-contained and works offline.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
