@@ -166,6 +166,11 @@ from .metrics.classification import (
 from .metrics.grounding import (
     PhraseScores as PhraseScores,
 )
+from .metrics.sequences import (
+    SEQUENCE_MAP_METRICS as SEQUENCE_MAP_METRICS,
+    SEQUENCE_METRICS as SEQUENCE_METRICS,
+    SequenceScores as SequenceScores,
+)
 from .metrics.weighted_mean import (
     WeightedMean as WeightedMean,
 )

@@ -40,7 +40,8 @@ def recognizer(score: AttentionScore, alignment: Alignment, **options: Any) -> S
         **options,
     ).double()
     if alignment == "predictive":  # starts at 0, where every window is in the middle
-        nn.init.normal_(model.decoder.attention.center_vector, std=2.0)
+        attention: Any = model.decoder.attention
+        nn.init.normal_(attention.center_vector, std=2.0)
     return model.eval()
 
 
@@ -50,8 +51,9 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def score_by_hand(attention: Any, hidden: Tensor, annotation: Tensor, place: int) -> float:
-    learned = dict(attention.scorer.named_parameters())
-    weight, vector = learned.get("weights.weight"), learned.get("weights.vector")
+    learned: dict[str, Any] = dict(attention.scorer.named_parameters())
+    weight: Any = learned.get("weights.weight")
+    vector: Any = learned.get("weights.vector")
     if attention.score == "additive":
         projected = learned["query.weight"] @ hidden + learned["key.weight"] @ annotation
         return float(learned["vector"] @ torch.tanh(projected + learned["key.bias"]))
@@ -115,8 +117,9 @@ def test_teacher_forcing_is_step_after_step(score: AttentionScore, alignment: Al
     output = model.teacher_force(features, captions, torch.tensor([4, 2, 1]))
     for row, step in zip(output.rows.tolist(), output.steps.tolist(), strict=True):
         state = model.start(features[row : row + 1])
-        for token in captions[row, : step + 1]:
-            logits, state, attention = model.step(state, token.view(1, 1))
+        for token in captions[row, :step]:
+            _, state, _ = model.step(state, token.view(1, 1))
+        logits, _, attention = model.step(state, captions[row, step].view(1, 1))
         packed = (output.rows == row) & (output.steps == step)
         torch.testing.assert_close(output.logits[packed], logits[0])
         torch.testing.assert_close(output.attention.weights[packed], attention.weights[0])
@@ -164,13 +167,14 @@ class Brightness(ImageEncoder):
 def test_a_bright_column_of_the_photo_attracts_the_map_there(mode: ResizeMode) -> None:
     """From the pixels of a photo through the grid of columns and back to the photo."""
     model = SequenceRecognizer(WORDS, Brightness((24, 80)), score="general", hidden_size=7)
-    scorer: Any = model.decoder.attention.scorer
+    attention: Any = model.decoder.attention
     with torch.no_grad():
         for part in (model.decoder.lstm, model.decoder.init_hidden):
             for parameter in part.parameters():
                 parameter.zero_()
         model.decoder.init_hidden[2].bias.fill_(1.0)
-        scorer.weights["weight"].zero_()[:, 0] = 100.0
+        weight: Any = attention.scorer.weights["weight"]
+        weight.zero_()[:, 0] = 100.0
     for x in (130, 305):
         photo = np.zeros((120, 440, 3), np.uint8)
         photo[50:70, x - 20 : x + 20] = 255

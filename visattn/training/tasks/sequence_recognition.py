@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
-from torchmetrics.functional.text import edit_distance
 
 from visattn.data.classification.digit_sequences import IGNORE_LABEL, DigitSequenceBatch
-from visattn.metrics.maps.grounding import attention_correctness, box_coverage, pointing_hit
 from visattn.models.captioner import (
     END,
     PAD,
@@ -25,12 +23,14 @@ from visattn.models.captioner import (
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.distributed.reduce import ddp_loss_scale
-from visattn.training.metrics.weighted_mean import WeightedMean
+from visattn.training.metrics.sequences import (
+    SEQUENCE_MAP_METRICS,
+    SEQUENCE_METRICS,
+    SequenceScores,
+)
 from visattn.training.optim import OptimizerFactory, Schedule, trapezoid
 
 _ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
-SEQUENCE_METRICS = ("sequence_error", "digit_error", "loss")
-MAP_METRICS = ("pointing_game", "correctness", "uniform_baseline")
 
 
 class SequenceRecognitionTask(Task):
@@ -76,8 +76,7 @@ class SequenceRecognitionTask(Task):
         self.label_smoothing, self.beam_size = label_smoothing, beam_size
         self.monitor = monitor_with_mode(monitor)
         self.max_length = 2 * data_info["max_length"]
-        names = (*SEQUENCE_METRICS, *MAP_METRICS)
-        self.scores = nn.ModuleDict({name: WeightedMean() for name in names})
+        self.scores = SequenceScores()
         self.maps_scored = False
 
     @property
@@ -121,10 +120,7 @@ class SequenceRecognitionTask(Task):
         self.scores["loss"].update(loss, len(targets))
         predicted = self._search(features)
         true = [self._text(tokens) for tokens in self._tokens(batch)]
-        errors = sum(a != b for a, b in zip(predicted, true, strict=True))
-        self.scores["sequence_error"].update(errors, len(true))
-        edits = edit_distance(predicted, true, reduction="sum")
-        self.scores["digit_error"].update(edits, sum(map(len, true)))
+        self.scores.update(predicted, true)
         if maps and torch.equal(batch.lengths, batch.num_digits):  # not for sums
             self._update_maps(output, batch, order)
             self.maps_scored = True
@@ -140,19 +136,13 @@ class SequenceRecognitionTask(Task):
         boxes = batch.boxes[images[shown], digits[shown]] / batch.boxes.new_tensor(
             [width, height, width, height]
         )
-        reach = boxes.new_tensor([-0.5 / columns, -0.5 / rows, 0.5 / columns, 0.5 / rows])
         maps = output.attention.weights[shown].float().unflatten(-1, (rows, columns)).cpu()
         for weights, box in zip(maps, boxes.cpu(), strict=True):
-            coverage = box_coverage(box[None], (rows, columns))
-            hit = pointing_hit(weights, (box + reach.cpu())[None])
-            self.scores["pointing_game"].update(hit, 1)
-            self.scores["correctness"].update(attention_correctness(weights, coverage), 1)
-            self.scores["uniform_baseline"].update(coverage.mean(), 1)
+            self.scores.update_map(weights, box)
 
     def _log_metrics(self, split: str) -> None:
-        for name in (*SEQUENCE_METRICS, *(MAP_METRICS if self.maps_scored else ())):
-            metric = cast("WeightedMean", self.scores[name])
-            self.log(f"{split}/{name}", metric, prog_bar=name == "sequence_error")
+        for name in (*SEQUENCE_METRICS, *(SEQUENCE_MAP_METRICS if self.maps_scored else ())):
+            self.log(f"{split}/{name}", self.scores[name], prog_bar=name == "sequence_error")
         self.maps_scored = False
 
     def _teacher_force(
