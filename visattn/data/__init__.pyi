@@ -59,7 +59,10 @@ from .classification.digit_sequences import (
     DigitSequenceBatch as DigitSequenceBatch,
     DigitSequences as DigitSequences,
     DigitSequenceSpec as DigitSequenceSpec,
+)
+from .classification.ink import (
     ink_boxes as ink_boxes,
+    resize_weights as resize_weights,
 )
 from .classification.torchvision_sets import (
     check_mnist_files as check_mnist_files,

@@ -13,8 +13,8 @@ from visattn.data.classification.digit_sequences import (
     IGNORE_LABEL,
     DigitSequences,
     DigitSequenceSpec,
-    ink_boxes,
 )
+from visattn.data.classification.ink import ink_boxes
 
 ROW = DigitSequenceSpec(canvas=ClutterSpec((13, 61)), max_digits=5, gap=(1, 3), scale=(0.7, 1.3))
 SCATTERED = DigitSequenceSpec(

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from visattn.data.classification.cluttered_mnist import ClutterSpec, crop_patches, paste
 from visattn.data.classification.datasets import augment_images
+from visattn.data.classification.ink import ink_boxes, resize_weights
 from visattn.data.images.augment import Augmentation
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 
@@ -336,9 +337,7 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         boxes = self.ink_boxes[placed.sources].double()
         digits = self.digits[placed.sources, 0].double()
         vertical, horizontal = (
-            _resize_weights(
-                boxes[..., axis], placed.scales, self.patch_size, digits.shape[2 + axis]
-            )
+            resize_weights(boxes[..., axis], placed.scales, self.patch_size, digits.shape[2 + axis])
             for axis in (0, 1)
         )
         patches = (vertical @ digits @ horizontal.mT).round()
@@ -361,41 +360,6 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         crops = crop_patches(self.distractor_source, sources, corners, size)
         for patches, place in zip(crops, places.unbind(1), strict=True):
             paste(canvases, patches, place, canvas.blend)
-
-
-def ink_boxes(digits: UInt8[Tensor, "n 1 y x"]) -> Int[Tensor, "n 4"]:
-    """Return top, left, bottom and right of the pixels above 0; the whole image if there are none.
-
-    Example:
-        >>> digit = torch.zeros(1, 1, 5, 7, dtype=torch.uint8)
-        >>> digit[..., 1:4, 3] = 255
-        >>> ink_boxes(digit).tolist()
-        [[1, 3, 4, 4]]
-    """
-    ends = []
-    for axis in (3, 2):  # rows with ink, then columns
-        ink = (digits > 0).any(axis)[:, 0]
-        ink |= ~ink.any(1, keepdim=True)
-        first = ink.int().argmax(1)
-        ends.append((first, ink.shape[1] - ink.flip(1).int().argmax(1)))
-    (top, bottom), (left, right) = ends
-    return torch.stack((top, left, bottom, right), 1)
-
-
-def _resize_weights(
-    starts: Float[Tensor, "b n"], scales: Float[Tensor, "b n"], out: int, size: int
-) -> Float[Tensor, "b n {out} {size}"]:
-    """Return the weights of antialiased bilinear resizing along one axis.
-
-    Output pixel 0 begins where input pixel `starts` begins; outside of the image there is black.
-    In float64 the rounded result is the same on every machine.
-    """
-    centers = starts[..., None] + (torch.arange(out) + 0.5) / scales[..., None]
-    pixels = torch.arange(-2, size + 2) + 0.5
-    support = scales.clamp(max=1)[..., None, None]
-    weights = (1 - (centers[..., None] - pixels).abs() * support).clamp(min=0)
-    weights = weights / weights.sum(-1, keepdim=True).clamp(min=0.5)
-    return weights[..., 2:-2]
 
 
 def _check_fit(spec: DigitSequenceSpec, height: float, width: float) -> None:

@@ -147,8 +147,8 @@ def _draw_outlines(
     colors: Sequence[tuple[int, int, int]],
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return the image with an outline per map, and hatched outside the model's input."""
-    seen = np.where(np.isnan(maps[0]), np.nan, 1.0)
-    image = overlay(image, seen, style="light")
+    inside = np.where(np.isnan(maps[0]), np.nan, 1.0)
+    image = overlay(image, inside, style="light")
     for values, color in zip(maps, colors, strict=True):
         peak = float(values[np.isfinite(values)].max(initial=0.0))
         if peak > 0:
