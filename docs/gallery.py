@@ -326,6 +326,12 @@ MODELS: dict[str, dict[str, str]] = {
         "works": "caption, attention and sentinel per word, word Grad-CAM, beam search, phrase "
         "scores",
     },
+    "SequenceRecognizer": {
+        "figure": "../../alignment.png",
+        "caption": "Alignment matrix: the attention of each digit over the columns of the image.",
+        "configs": "read_digits",
+        "works": "reading, attention per digit, alignment matrix, beam search",
+    },
     "RecurrentAttentionModel": {
         "figure": "../../scan.png",
         "caption": "Six glimpses at a digit (`ram_mnist`).",

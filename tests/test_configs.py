@@ -34,6 +34,7 @@ SMALL = {
     "TorchvisionDataModule": "--data.batch_size=2 --data.val=3 --data.num_workers=0",
     "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
     "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
+    "DigitSequenceDataModule": "--data.batch_size=2 --data.val=3",
     "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
 }
 # Further options, so that the tests run on a slow CPU.
@@ -54,7 +55,7 @@ SLOW_CPU = {
 # -m slow.
 TRAINED = {
     "cifar10_resnet20_none", "flickr8k_soft", "flowers_mobilenetv2_cbam", "ram_scenes",
-    "ram_translated60", "scenes_transformer", "stn_mnist", "vit_cifar10",
+    "ram_translated60", "read_digits", "scenes_transformer", "stn_mnist", "vit_cifar10",
 }  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
@@ -70,8 +71,11 @@ TEST_METRICS = {
         for name in ("accuracy", "balanced_accuracy", "worst_class_accuracy", "calibration_error")
     },
     "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
+    "SequenceRecognitionTask": {
+        f"test/{name}" for name in ("sequence_error", "digit_error", "pointing_game", "loss")
+    },
 }
-BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule"}
+BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "DigitSequenceDataModule"}
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
 # Scores over so few photos come with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")

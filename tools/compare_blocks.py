@@ -8,10 +8,12 @@ the plain network with wider residual units and as many parameters as the one wi
 (AttentionResNet only). `init`, `position` and `stages` are arguments of the classifier:
 `cbam:init=paper`. A classifier without blocks is compared by its own arguments: `as-is` is the
 config itself, `with:num_registers=4` and `with:attn_type=[window,shifted],window_size=4` override
-arguments. Options after `--` are passed to every training, such as `-- --trainer.max_epochs 30`.
+arguments. So are captioners, with other metrics: `--rows with:score=dot with:score=general
+--metrics sequence_error digit_error`. Options after `--` are passed to every training, such as
+`-- --trainer.max_epochs 30`.
 
-Every finished run is a line of the file and is not train_row again. Runs are tested at their last
-checkpoint, so that test images select nothing. With --table nothing is train_row.
+Every finished run is a line of the file and is not trained again. Runs are tested at their last
+checkpoint, so that test images select nothing. With --table nothing is trained.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from visattn.models.resnet.attention_resnet import AttentionResNet, resnet_layou
 from visattn.models.serialization.checkpoint import read_model
 from visattn.training.run_dir.create import next_run_dir
 
+METRICS = ("accuracy", "calibration_error")
 CLASSIFIER_ARGUMENTS = ("init", "position", "stages")
 # Two-sided 95% quantiles of Student's t-distribution, from 1 degree of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
@@ -59,6 +62,12 @@ def row_of(name: str, config: dict[str, Any]) -> Row:
         return Row(name, values)
     own = {key: values.pop(key) for key in CLASSIFIER_ARGUMENTS if key in values}
     return Row(name, {"block": block, "block_kwargs": values, **own})
+
+
+def network_name(config: dict[str, Any]) -> str:
+    """Return the argument of the task that is its network: `classifier` or `captioner`."""
+    arguments = config["model"]["init_args"]
+    return next(name for name in ("classifier", "captioner") if name in arguments)
 
 
 def classifier_of(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -111,14 +120,15 @@ def wider(config: dict[str, Any], changes: dict[str, Any]) -> list[int]:
 
 
 def train_row(
-    config: Path, row: Row, seed: int, *, folder: Path, extra: Sequence[str]
+    config: Path, row: Row, seed: int, *, folder: Path, extra: Sequence[str], metric: str
 ) -> dict[str, Any]:
     """Train and test one row with one seed; return its record."""
     run = next_run_dir(f"{re.sub('[^a-z0-9=.]+', '-', row.name)}-{seed}", folder)
     options = ["--config", str(config), "--seed_everything", str(seed), "--data.seed", str(seed)]
+    network = network_name(yaml.safe_load(config.read_text(encoding="utf-8")))
     for key, value in row.changes.items():
         text = value if isinstance(value, str) else json.dumps(value)
-        options += [f"--model.classifier.{key}", text]
+        options += [f"--model.{network}.{key}", text]
     started = time.monotonic()
     last = run / "checkpoints" / "last.ckpt"
     for command in (["fit", "--run", str(run)], ["test", "--ckpt_path", str(last)]):
@@ -130,7 +140,7 @@ def train_row(
         "seed": seed,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "test": json.loads((run / "test.json").read_text(encoding="utf-8")),
-        "validation": read_validations(run),
+        "validation": read_validations(run, metric),
         "seconds": round(time.monotonic() - started, 1),
         "run": str(run),
         "changes": row.changes,
@@ -138,11 +148,11 @@ def train_row(
     }
 
 
-def read_validations(run: Path) -> list[float]:
-    """Return the accuracy at each validation of a run."""
+def read_validations(run: Path, metric: str) -> list[float]:
+    """Return a metric at each validation of a run."""
     (table,) = run.glob("csv-*/metrics.csv")
     head, *lines = table.read_text(encoding="utf-8").splitlines()
-    column = head.split(",").index("val/accuracy")
+    column = head.split(",").index(f"val/{metric}")
     values = [line.split(",")[column] for line in lines]
     return [round(float(value), 5) for value in values if value]
 
@@ -153,27 +163,36 @@ def recipe(config: Path, extra: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return a table with one line per row; the first row is the baseline of the others."""
+def table(lines: Sequence[dict[str, Any]], metrics: Sequence[str] = METRICS) -> str:
+    """Return a table with one line per row; the first row is the baseline of the others.
+
+    Args:
+        lines: Records of finished runs.
+        metrics: The metric that is compared, and others that are shown beside it.
+    """
+    metric, *others = metrics
     rows: dict[str, dict[int, dict[str, Any]]] = {}
     for line in lines:
         rows.setdefault(line["row"], {})[line["seed"]] = line
     control = next(iter(rows.values()), {})
     lines_out = [
-        "| row | parameters | seeds | accuracy, % | difference to the first, points "
-        "| calibration error, % | minutes |",
-        "|---|---|---|---|---|---|---|",
+        f"| row | parameters | seeds | {heading(metric)} | difference to the first, points | "
+        f"{''.join(f'{heading(name)} | ' for name in others)}minutes |",
+        "|---|---|---|---|---|" + "---|" * len(others) + "---|",
     ]
     for name, runs in rows.items():
-        gains = [100 * (accuracy(run) - accuracy(control[seed])) for seed, run in runs.items()
-                 if seed in control]  # fmt: skip
+        gains = [
+            percentage(run, metric) - percentage(control[seed], metric)
+            for seed, run in runs.items()
+            if seed in control
+        ]
         parts = (
             name,
             f"{next(iter(runs.values()))['parameters']:,}",
             str(len(runs)),
-            spread([100 * accuracy(run) for run in runs.values()]),
+            spread([percentage(run, metric) for run in runs.values()]),
             "" if runs is control else interval(gains),
-            spread([100 * run["test"]["test/calibration_error"] for run in runs.values()]),
+            *(spread([percentage(run, name) for run in runs.values()]) for name in others),
             f"{statistics.mean(run['seconds'] for run in runs.values()) / 60:.1f}",
         )
         lines_out.append(f"| {' | '.join(parts)} |")
@@ -181,7 +200,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def epochs(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the mean validation accuracy of each row, validation by validation."""
+    """Return the mean of the compared metric of each row, validation by validation."""
     rows: dict[str, list[list[float]]] = {}
     for line in lines:
         rows.setdefault(line["row"], []).append(line["validation"])
@@ -196,9 +215,14 @@ def epochs(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines_out)
 
 
-def accuracy(run: dict[str, Any]) -> float:
-    """Return the test accuracy of a run."""
-    return float(run["test"]["test/accuracy"])
+def percentage(run: dict[str, Any], metric: str) -> float:
+    """Return a metric of the test of a run, in percent."""
+    return 100 * float(run["test"][f"test/{metric}"])
+
+
+def heading(metric: str) -> str:
+    """Return the heading of the column of a metric."""
+    return f"{metric.replace('_', ' ')}, %"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -224,7 +248,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", type=Path, required=True, help="config of a classifier")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="config of a classifier or captioner"
+    )
     parser.add_argument(
         "--rows", nargs="+", required=True, help="rows to compare, the baseline first"
     )
@@ -234,6 +260,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--table", action="store_true", help="print the tables of finished runs without training"
+    )
+    parser.add_argument(
+        "--metrics",
+        nargs="+",
+        default=METRICS,
+        help="test metrics of the table; the first is compared",
     )
     parser.add_argument("extra", nargs="*", help="after --, options of every training")
     return parser
@@ -252,12 +284,14 @@ def main(argv: Sequence[str], train: Callable[..., dict[str, Any]] = train_row) 
         if (name, seed) in known:
             continue
         row, folder = row_of(name, config), args.out.with_suffix("")
-        line = train(args.config, row, seed, folder=folder, extra=args.extra)
+        line = train(
+            args.config, row, seed, folder=folder, extra=args.extra, metric=args.metrics[0]
+        )
         done.append(line)
         with args.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     shown = [line for name in args.rows for line in done if line["row"] == name]
-    print(table(shown), epochs(shown), sep="\n\n")
+    print(table(shown, args.metrics), epochs(shown), sep="\n\n")
     return 0
 
 

@@ -92,6 +92,11 @@ def test_table_matches_hand_computation() -> None:
     *_, plain, se = table(lines).splitlines()
     assert plain == "| none | 1,234 | 2 | 91.00 ± 1.41 |  | 2.00 ± 0.00 | 1.5 |"
     assert se == "| se | 1,234 | 2 | 93.00 ± 2.83 | +2.00 (-10.71 to +14.71) | 2.00 ± 0.00 | 1.5 |"
+    head, *_ = table(lines, ["calibration_error"]).splitlines()
+    assert head == (
+        "| row | parameters | seeds | calibration error, % | difference to the first, points | "
+        "minutes |"
+    )
     assert epochs(lines).splitlines()[2:] == ["| none | 60.0 | 90.0 |", "| se | 60.0 |"]
 
 
@@ -166,3 +171,32 @@ def test_comparison_of_transformers_end_to_end(config: Path, tmp_path: Path) -> 
     assert changed["changes"]["attn_type"] == ["window", "shifted"]
     assert plain["parameters"] != changed["parameters"]
     assert Path(changed["run"]).is_dir()
+
+
+def test_score_functions_of_recognizers_compared_from_end_to_end(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = yaml.safe_load(config.read_text())
+    encoder = {"class_path": "SmallEncoder", "init_args": {"img_size": [24, 72], "channels": 8}}
+    recognizer = {"encoder": encoder, "hidden_size": 8, "embed_dim": 5}
+    recipe["model"] = {
+        "class_path": "SequenceRecognitionTask",
+        "init_args": {
+            "captioner": {"class_path": "SequenceRecognizer", "init_args": recognizer},
+            "beam_size": 1,
+        },
+    }
+    data = {"root": str(tmp_path), "canvas_size": [24, 72], "max_digits": 2, "val": 5}
+    data |= {"batch_size": 9}
+    recipe["data"] = {"class_path": "DigitSequenceDataModule", "init_args": data}
+    config.write_text(yaml.safe_dump(recipe))
+    out = tmp_path / "runs.jsonl"
+    rows = ["with:score=location", "with:score=dot"]
+    arguments = ["--config", str(config), "--rows", *rows, "--seeds", "3", "--out", str(out)]
+    assert compare_blocks.main([*arguments, "--metrics", "sequence_error", "digit_error"]) == 0
+    location, dot = map(json.loads, out.read_text().splitlines())
+    assert location["parameters"] - dot["parameters"] == 3 * 9 * 8  # a weight per place
+    assert dot["validation"] == [1.0]
+    assert "| sequence error, % | difference to the first, points | digit error, % | minutes |" in (
+        capsys.readouterr().out
+    )

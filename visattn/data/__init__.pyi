@@ -41,6 +41,7 @@ from .classification.cluttered_mnist import (
     ClutteredMNIST as ClutteredMNIST,
     ClutterSpec as ClutterSpec,
     Placements as Placements,
+    crop_patches as crop_patches,
     paste as paste,
 )
 from .classification.datasets import (
@@ -48,8 +49,20 @@ from .classification.datasets import (
     InMemoryImages as InMemoryImages,
     LabeledBatch as LabeledBatch,
     LabeledImages as LabeledImages,
+    augment_images as augment_images,
     find_classes as find_classes,
     list_labeled_files as list_labeled_files,
+)
+from .classification.digit_sequences import (
+    IGNORE_LABEL as IGNORE_LABEL,
+    DigitPlacements as DigitPlacements,
+    DigitSequenceBatch as DigitSequenceBatch,
+    DigitSequences as DigitSequences,
+    DigitSequenceSpec as DigitSequenceSpec,
+)
+from .classification.ink import (
+    ink_boxes as ink_boxes,
+    resize_weights as resize_weights,
 )
 from .classification.torchvision_sets import (
     check_mnist_files as check_mnist_files,

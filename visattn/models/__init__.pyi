@@ -41,6 +41,10 @@ from .captioning.attending_decoder import (
     SoftAttention as SoftAttention,
     feature_projection as feature_projection,
 )
+from .captioning.column_attention import (
+    AttentionScore as AttentionScore,
+    ColumnAttention as ColumnAttention,
+)
 from .captioning.decoder_layer import (
     CaptionDecoderLayer as CaptionDecoderLayer,
     CausalSelfAttention as CausalSelfAttention,
@@ -59,6 +63,9 @@ from .captioning.hard_attention import (
     PlaceSampler as PlaceSampler,
     one_place as one_place,
     select_places as select_places,
+)
+from .captioning.sequence_recognizer import (
+    SequenceRecognizer as SequenceRecognizer,
 )
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,

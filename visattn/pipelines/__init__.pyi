@@ -8,6 +8,7 @@ from .captioning import (
     read_images as read_images,
 )
 from .draw_captions import (
+    alignment_figure as alignment_figure,
     caption_figure as caption_figure,
     overlay as overlay,
 )

@@ -73,6 +73,11 @@ class Caption:
         """The caption as one line."""
         return " ".join(self.words)
 
+    @property
+    def has_gates(self) -> bool:
+        """Whether a gate scaled the context vector of a word; otherwise all gates are 1."""
+        return any(gate < 1 for gate in self.gates)
+
 
 @torch.no_grad()
 def caption(

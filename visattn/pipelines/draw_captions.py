@@ -1,11 +1,12 @@
 """Overlays of attention maps on images, and figures of captions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 
 from visattn.data.images.reader import ImageLike, read_image
@@ -13,6 +14,7 @@ from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import Caption
 from visattn.pipelines.scale import map_scale
 from visattn.recording.attention_map import AttentionMap
+from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
 from visattn.viz.captions.panel import caption_panel
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.contours import draw_contours
@@ -123,8 +125,56 @@ def caption_figure(
         caption.words,
         caption.maps.resize_to_image(shown, smooth=caption.smooth).numpy(),
         log_probs=caption.log_probs,
-        gates=caption.gates,
+        gates=caption.gates if caption.has_gates else None,
         gate_symbol=caption.gate_symbol,
         width=width,
         **options,
     )
+
+
+def alignment_figure(
+    image: ImageLike, caption: Caption, *, width: int = 1200, **options: Any
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure of the image above the alignment matrix: words by columns of the image.
+
+    A cell of the matrix has the attention of a column of the grid, all its rows together, and lies
+    below the part of the image that this column covers.
+
+    Args:
+        image: The original image.
+        caption: Its caption.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.alignment_panel`.
+
+    Raises:
+        ValueError: If the caption is empty, or its maps have no geometry.
+
+    Example:
+        >>> maps = AttentionMap(torch.tensor([[[0.0, 1.0]]]), "attend", "words")
+        >>> maps = maps.with_geometry(Geometry.identity((30, 90)))
+        >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
+        >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).shape[1]
+        600
+    """
+    original = read_image(image)
+    size = alignment_image_size(original.size, width=width)
+    maps = caption.maps
+    return alignment_panel(
+        original.pixels,
+        caption.words,
+        _attention_per_column(maps, size),
+        maps=maps.resize_to_image(size).numpy(),
+        log_probs=caption.log_probs,
+        width=width,
+        **options,
+    )
+
+
+def _attention_per_column(maps: AttentionMap, size: tuple[int, int]) -> Float[np.ndarray, "t x"]:
+    """Return the attention of the grid column at each pixel column; NaN where nothing was seen."""
+    rotated = maps.geometry is not None and maps.geometry.matrix[0][1] != 0
+    axis = -1 if rotated else -2  # of the grid, along the height of the image
+    sums = maps.values.sum(axis, keepdim=True).expand_as(maps.values)
+    placed = replace(maps, values=sums).resize_to_image(size, smooth=False)
+    columns = placed.nan_to_num(-1.0).amax(-2)  # equal in all rows that were seen
+    return columns.masked_fill(columns < 0, torch.nan).numpy()

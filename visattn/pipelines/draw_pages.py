@@ -115,7 +115,7 @@ def _page_caption(caption: Caption, regions: Sequence[Phrase]) -> PageCaption:
         words=caption.words,
         maps=caption.maps.values.numpy(),
         log_probs=caption.log_probs,
-        gates=caption.gates,
+        gates=caption.gates if caption.has_gates else (),
         score=caption.score,
         finished=caption.finished,
         phrases=ground_phrases(caption, regions),

@@ -97,6 +97,9 @@ from .data.classification import (
 from .data.cluttered_mnist import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
 )
+from .data.digit_sequences import (
+    DigitSequenceDataModule as DigitSequenceDataModule,
+)
 from .data.fallback import (
     ReadFallbackDataModule as ReadFallbackDataModule,
 )
@@ -163,6 +166,11 @@ from .metrics.classification import (
 from .metrics.grounding import (
     PhraseScores as PhraseScores,
 )
+from .metrics.sequences import (
+    SEQUENCE_MAP_METRICS as SEQUENCE_MAP_METRICS,
+    SEQUENCE_METRICS as SEQUENCE_METRICS,
+    SequenceScores as SequenceScores,
+)
 from .metrics.weighted_mean import (
     WeightedMean as WeightedMean,
 )
@@ -226,4 +234,7 @@ from .tasks.glimpse_losses import (
     GlimpseLosses as GlimpseLosses,
     ValueBaseline as ValueBaseline,
     compute_glimpse_losses as compute_glimpse_losses,
+)
+from .tasks.sequence_recognition import (
+    SequenceRecognitionTask as SequenceRecognitionTask,
 )

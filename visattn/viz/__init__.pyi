@@ -1,9 +1,14 @@
+from .captions.alignment import (
+    alignment_image_size as alignment_image_size,
+    alignment_panel as alignment_panel,
+)
 from .captions.animation import (
     animation_frame_size as animation_frame_size,
     caption_animation as caption_animation,
 )
 from .captions.panel import (
     caption_panel as caption_panel,
+    format_probability as format_probability,
 )
 from .html.caption_page import (
     PageCaption as PageCaption,

@@ -265,7 +265,7 @@ def test_an_unwritable_folder_is_refused_before_captioning(
 
 
 @pytest.mark.parametrize(
-    "words", [["--num-captions", "2"], ["--gif"], ["--phrase-boxes", "boxes.json"]]
+    "words", [["--num-captions", "2"], ["--gif"], ["--alignment"], ["--phrase-boxes", "boxes.json"]]
 )
 def test_output_options_need_an_output_folder(
     words: list[str], weights: Path, images: Path, capsys: Capsys
@@ -323,6 +323,20 @@ def test_an_animation_is_written_with_gif(weights: Path, images: Path, tmp_path:
     count = len(json.loads((tmp_path / "out" / "wide.json").read_text())["words"])
     with Image.open(tmp_path / "out" / "wide.gif") as moving:
         assert getattr(moving, "n_frames", 1) == count + 2
+
+
+def test_an_alignment_matrix_is_written_with_alignment(
+    weights: Path, images: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    words = ["--weights", str(weights), "--out", str(tmp_path / "out"), "--alignment"]
+    assert main(["caption", str(images / "wide.jpg"), *words, "--dry-run"]) == 0
+    assert "wide.alignment.png" in capsys.readouterr().out
+    assert main(["caption", str(images / "wide.jpg"), *words]) == 0
+    with Image.open(tmp_path / "out" / "wide.alignment.png") as figure:
+        assert figure.width == 1200
+    draw(images / "wide.alignment.png")  # its panel would have the same name
+    assert main(["caption", str(images), *words]) == 1
+    assert "wide.alignment.png" in capsys.readouterr().err
 
 
 def test_phrase_boxes_are_shown_and_scored(weights: Path, images: Path, tmp_path: Path) -> None:

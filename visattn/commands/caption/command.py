@@ -52,6 +52,7 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.png    the image and one overlay per word, all on one color scale
   DIR/NAME.json   words, log-probabilities, gates, maps, and their geometry on the image
   DIR/NAME.npz    the same as NumPy arrays
+  DIR/NAME.alignment.png  (with --alignment) words by columns of the image, below the image
   DIR/index.html  index of all pages
 Each page is self-contained and works offline.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
@@ -78,6 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_places(parser)
     parser.add_argument(
         "--gif", action="store_true", help="also write a GIF that shows the maps word by word"
+    )
+    parser.add_argument(
+        "--alignment",
+        action="store_true",
+        help="also write the alignment matrix: words by columns of the image, below the image",
     )
     parser.add_argument(
         "--phrase-boxes",
@@ -167,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Exit with a usage error if options contradict each other; fill in dependent defaults."""
     if args.out is None:
-        for name in ("num_captions", "gif", "phrase_boxes"):
+        for name in ("num_captions", "gif", "alignment", "phrase_boxes"):
             if getattr(args, name):
                 parser.error(f"--{name.replace('_', '-')} needs an output folder, --out DIR")
     check_weights(args)  # reports a missing run before torch is imported
@@ -183,10 +189,12 @@ def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
     """Run all checks and print what would be read and written; return 0."""
     files: list[str] = []
     if args.out is not None:
-        suffixes = [suffix for suffix in SUFFIXES if args.gif or suffix != ".gif"]
+        optional = {".gif": args.gif, ".alignment.png": args.alignment}
+        suffixes = [suffix for suffix in SUFFIXES if optional.get(suffix, True)]
         files = [f"{name}{suffix}" for name in names.values() for suffix in suffixes] + [INDEX]
         check_no_overwrite(args.out, files, names)
         read_index_entries(args.out / INDEX)
+        _check_alignment_names(args, names)
         _read_phrase_boxes(args.phrase_boxes, names)
     model, source = _load_captioner(args)
     reads = [describe_images([*names]), describe_model(model, source)]
@@ -199,9 +207,25 @@ def _open_gallery(args: argparse.Namespace, names: dict[Path, str]) -> "Gallery 
         return None
     files = (f"{name}{suffix}" for name in names.values() for suffix in SUFFIXES)
     check_no_overwrite(args.out, files, names)
+    _check_alignment_names(args, names)
     return Gallery(
-        args.out, gif=args.gif, phrase_boxes=_read_phrase_boxes(args.phrase_boxes, names)
+        args.out,
+        gif=args.gif,
+        alignment=args.alignment,
+        phrase_boxes=_read_phrase_boxes(args.phrase_boxes, names),
     )
+
+
+def _check_alignment_names(args: argparse.Namespace, names: dict[Path, str]) -> None:
+    """Refuse an alignment matrix that would have the name of the panel of another image."""
+    if not args.alignment:
+        return
+    for path, name in names.items():
+        if name.endswith(".alignment") and name.removesuffix(".alignment") in names.values():
+            raise ValueError(
+                f"the panel of {path} and an alignment matrix would both be {name}.png; rename "
+                f"{path.name}, or leave out --alignment"
+            )
 
 
 def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, tuple[Phrase, ...]]":

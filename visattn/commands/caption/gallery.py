@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.data.phrases.phrases import Phrase
     from visattn.pipelines.captioning import Caption
 
-SUFFIXES = (".png", ".html", ".json", ".npz", ".gif")
+SUFFIXES = (".png", ".html", ".json", ".npz", ".gif", ".alignment.png")
 
 
 class Gallery(AbstractContextManager["Gallery"]):
@@ -31,6 +31,7 @@ class Gallery(AbstractContextManager["Gallery"]):
     Args:
         folder: Output folder; created if it does not exist.
         gif: Also write an animation of each caption.
+        alignment: Also write the alignment matrix of each caption.
         phrase_boxes: Phrases with boxes by the file name of the photo.
 
     Raises:
@@ -48,9 +49,11 @@ class Gallery(AbstractContextManager["Gallery"]):
         folder: Path,
         *,
         gif: bool = False,
+        alignment: bool = False,
         phrase_boxes: "Mapping[str, Sequence[Phrase]] | None" = None,
     ) -> None:
-        self.folder, self.gif, self.phrase_boxes = folder, gif, phrase_boxes
+        self.folder, self.gif, self.alignment = folder, gif, alignment
+        self.phrase_boxes = phrase_boxes
         create_folder(folder)
         self._index = ImageIndex(folder)
 
@@ -70,7 +73,7 @@ class Gallery(AbstractContextManager["Gallery"]):
             OSError: If a file cannot be written.
             ValueError: If the caption cannot be drawn.
         """
-        from visattn.pipelines.draw_captions import caption_figure
+        from visattn.pipelines.draw_captions import alignment_figure, caption_figure
         from visattn.pipelines.draw_pages import caption_gif, caption_html
 
         phrases = (self.phrase_boxes or {}).get(Path(image.name).name, ())
@@ -79,6 +82,9 @@ class Gallery(AbstractContextManager["Gallery"]):
         self._write(f"{name}.npz", _npz_arrays(caption))
         if self.gif:
             self._write(f"{name}.gif", caption_gif(image, caption))
+        if self.alignment:
+            figure = encode_png(alignment_figure(image, caption))
+            self._write(f"{name}.alignment.png", figure)
         html = caption_html(image, caption, phrase_boxes=phrases, name=name, index=INDEX)
         self._write(f"{name}.html", html.encode())
         self._index.add(name, f"{name}.html", caption.text, [_mean_overlay(image, caption)])

@@ -75,15 +75,32 @@ class LabeledImages(Dataset[LabeledBatch]):
             images: Images of this dataset.
             indices: Their indices; the random numbers depend on these and the seed alone.
         """
-        counts = [augmentation.num_uniforms for augmentation in self.augmentations]
-        if not counts:
-            return images
-        uniforms = per_sample_uniforms(mix_seed(self.seed, _SEED_STREAM), indices, sum(counts))
-        for augmentation, own_uniforms in zip(
-            self.augmentations, uniforms.split(counts, 1), strict=True
-        ):
-            images = augmentation(images, own_uniforms)
+        seed = mix_seed(self.seed, _SEED_STREAM)
+        return augment_images(images, indices, self.augmentations, seed=seed)
+
+
+def augment_images(
+    images: UInt8[Tensor, "b c y x"],
+    indices: Sequence[int],
+    augmentations: Sequence[Augmentation],
+    *,
+    seed: int,
+) -> UInt8[Tensor, "b c y2 x2"]:
+    """Return images after augmentations, whose random numbers depend on seed and index alone.
+
+    Args:
+        images: A batch of images.
+        indices: Their indices in the dataset.
+        augmentations: Applied in order.
+        seed: At least 0.
+    """
+    counts = [augmentation.num_uniforms for augmentation in augmentations]
+    if not counts:
         return images
+    uniforms = per_sample_uniforms(seed, indices, sum(counts))
+    for augmentation, own_uniforms in zip(augmentations, uniforms.split(counts, 1), strict=True):
+        images = augmentation(images, own_uniforms)
+    return images
 
 
 class InMemoryImages(LabeledImages):

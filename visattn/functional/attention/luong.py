@@ -58,9 +58,15 @@ def predicted_centers(
 
 
 def window_mask(
-    centers: Float[Tensor, "*b n"], keys: int, *, radius: float
-) -> Bool[Tensor, "*b n keys"]:
+    centers: Float[Tensor, "*b n"], keys: int | Float[Tensor, " m"], *, radius: float
+) -> Bool[Tensor, "*b n _"]:
     """Return the mask in which a query attends to keys within `radius` of its center.
+
+    Args:
+        centers: Window center of each query.
+        keys: Number of keys, at positions 0, 1, 2 and so on; or the position of each key, such as
+            its column in an image.
+        radius: Largest distance between center and key.
 
     Raises:
         ValueError: If the radius is below 1: a center between two keys might reach neither.
@@ -84,6 +90,7 @@ def local_alignment(
     *,
     radius: float,
     mask: Bool[Tensor, "*#b #n #m"] | None = None,
+    positions: Float[Tensor, " m"] | None = None,
 ) -> Float[Tensor, "*b n m"]:
     """Return softmax weights over the window around each center; 0 outside.
 
@@ -94,6 +101,7 @@ def local_alignment(
         centers: Window center of each query.
         radius: Keys to each side of the center.
         mask: True = may attend; combined with the window.
+        positions: Position of each key; 0, 1, 2 and so on if None.
 
     Raises:
         ValueError: If the radius is below 1.
@@ -106,7 +114,8 @@ def local_alignment(
     Source:
         Luong et al. 2015, arXiv:1508.04025, section 3.2, local-m.
     """
-    window = window_mask(centers, scores.shape[-1], radius=radius)
+    keys = scores.shape[-1] if positions is None else positions
+    window = window_mask(centers, keys, radius=radius)
     return masked_softmax(scores, window if mask is None else window & mask)
 
 
@@ -116,6 +125,7 @@ def predictive_alignment(
     *,
     radius: float,
     mask: Bool[Tensor, "*#b #n #m"] | None = None,
+    positions: Float[Tensor, " m"] | None = None,
 ) -> Float[Tensor, "*b n m"]:
     """Return window weights times a Gaussian around each center, which makes centers trainable.
 
@@ -127,6 +137,7 @@ def predictive_alignment(
         centers: Window center of each query.
         radius: Keys to each side of the center: two standard deviations.
         mask: True = may attend; combined with the window.
+        positions: Position of each key; 0, 1, 2 and so on if None.
 
     Raises:
         ValueError: If the radius is below 1.
@@ -138,10 +149,17 @@ def predictive_alignment(
     Source:
         Luong et al. 2015, arXiv:1508.04025, equation 10; keys are counted from 0.
     """
-    gaussian = torch.exp(-2 * (_distances(centers, scores.shape[-1]) / radius).square())
-    return local_alignment(scores, centers, radius=radius, mask=mask) * gaussian.to(scores.dtype)
+    keys = scores.shape[-1] if positions is None else positions
+    gaussian = torch.exp(-2 * (_distances(centers, keys) / radius).square())
+    weights = local_alignment(scores, centers, radius=radius, mask=mask, positions=positions)
+    return weights * gaussian.to(scores.dtype)
 
 
-def _distances(centers: Float[Tensor, "*b n"], keys: int) -> Float[Tensor, "*b n keys"]:
+def _distances(
+    centers: Float[Tensor, "*b n"], keys: int | Float[Tensor, " m"]
+) -> Float[Tensor, "*b n _"]:
+    """Return the position of each key relative to each center."""
     dtype = torch.promote_types(centers.dtype, torch.float32)  # float16 counts to 2048 only
-    return torch.arange(keys, dtype=dtype, device=centers.device) - centers.unsqueeze(-1)
+    if isinstance(keys, int):
+        keys = torch.arange(keys, dtype=dtype, device=centers.device)
+    return keys.to(dtype) - centers.unsqueeze(-1)

@@ -27,6 +27,8 @@ class AttendingDecoderState:
     cell: Float[Tensor, "b *k h"]
     selection: "PlaceSelection | None" = None
     """Selects the places that are read; None leaves it to the attention module."""
+    num_words: int = 0
+    """Number of words read so far, the start token included."""
 
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
@@ -233,7 +235,7 @@ class AttendingDecoder(nn.Module):
         inputs = torch.cat((word, context), -1).flatten(0, 1)
         updated = self.lstm(inputs, (state.hidden.flatten(0, 1), state.cell.flatten(0, 1)))
         hidden, cell = (value.view(*token.shape, -1) for value in updated)
-        state = replace(state, hidden=hidden, cell=cell)
+        state = replace(state, hidden=hidden, cell=cell, num_words=state.num_words + 1)
         return self._deep_output(hidden, word, context), state, attention
 
     def teacher_force(
@@ -279,7 +281,7 @@ class AttendingDecoder(nn.Module):
             context, attention = self.attention.attend_projected(projected, state)
             gates = word_gates[step][:count] + recurrent + linear(context, from_context)
             hidden, cell = lstm_step(gates, state.cell)
-            state = replace(state, hidden=hidden, cell=cell)
+            state = replace(state, hidden=hidden, cell=cell, num_words=step + 1)
             hiddens.append(hidden)
             contexts.append(context)
             attentions.append(attention)

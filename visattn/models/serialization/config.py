@@ -17,6 +17,7 @@ from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.classifier import ImageClassifier
@@ -40,6 +41,7 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         ShowAttendTell,
         KnowingWhenToLook,
         TransformerCaptioner,
+        SequenceRecognizer,
         AttentionResNet,
         TimmClassifier,
         RecurrentAttentionModel,

@@ -8,7 +8,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from visattn.training.base import Task
 
-_LOWER_IS_BETTER = ("loss", "error", "calibration")
+_LOWER_IS_BETTER = {"loss", "error", "calibration"}
 
 
 def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
@@ -18,8 +18,8 @@ def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
         >>> monitor_with_mode("val/loss"), monitor_with_mode("val/cider-d")
         (('val/loss', 'min'), ('val/cider-d', 'max'))
     """
-    name = metric.rpartition("/")[2]
-    return metric, "min" if name.startswith(_LOWER_IS_BETTER) else "max"
+    words = metric.rpartition("/")[2].split("_")
+    return metric, "min" if _LOWER_IS_BETTER.intersection(words) else "max"
 
 
 def check_monitor(task: Task) -> None:

@@ -78,7 +78,7 @@ def caption_panel(
         if not index:
             _write_image_size(pen, position, image)
             continue
-        probability = "" if log_probs is None else _format_probability(log_probs[word])
+        probability = "" if log_probs is None else format_probability(log_probs[word])
         _write_word(pen, position, grid.cell_width, words[word], probability)
         if gates is not None:
             _draw_gate(pen, position, grid.cell_width, gates[word], gate_symbol)
@@ -137,7 +137,13 @@ def _write_word(
     )
 
 
-def _format_probability(log_prob: float) -> str:
+def format_probability(log_prob: float) -> str:
+    """Return a probability as a percentage.
+
+    Example:
+        >>> format_probability(-0.1), format_probability(-9.0)
+        ('90 %', '<1 %')
+    """
     percent = 100 * math.exp(min(log_prob, 0.0))
     return "<1 %" if percent < 1 else f"{percent:.0f} %"
 
