@@ -97,6 +97,9 @@ from .data.classification import (
 from .data.cluttered_mnist import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
 )
+from .data.digit_sequences import (
+    DigitSequenceDataModule as DigitSequenceDataModule,
+)
 from .data.fallback import (
     ReadFallbackDataModule as ReadFallbackDataModule,
 )

@@ -2,6 +2,7 @@ from .cluttered_mnist import (
     ClutteredMNIST as ClutteredMNIST,
     ClutterSpec as ClutterSpec,
     Placements as Placements,
+    crop_patches as crop_patches,
     paste as paste,
 )
 from .datasets import (
@@ -11,6 +12,14 @@ from .datasets import (
     LabeledImages as LabeledImages,
     find_classes as find_classes,
     list_labeled_files as list_labeled_files,
+)
+from .digit_sequences import (
+    IGNORE_LABEL as IGNORE_LABEL,
+    DigitPlacements as DigitPlacements,
+    DigitSequenceBatch as DigitSequenceBatch,
+    DigitSequences as DigitSequences,
+    DigitSequenceSpec as DigitSequenceSpec,
+    ink_boxes as ink_boxes,
 )
 from .torchvision_sets import (
     check_mnist_files as check_mnist_files,

@@ -142,8 +142,14 @@ class ClutteredMNIST(LabeledImages):
         paste(canvases, digits, placements.digits, "overwrite")
         if self.spec.num_distractors:
             corners = placements.distractors.unbind(1)
-            for crops, corner in zip(self._crop_distractors(placements), corners, strict=True):
-                paste(canvases, crops, corner, self.spec.blend)
+            crops = crop_patches(
+                self.distractor_source,
+                placements.sources,
+                placements.crops,
+                self.spec.distractor_size,
+            )
+            for patches, corner in zip(crops, corners, strict=True):
+                paste(canvases, patches, corner, self.spec.blend)
         return LabeledBatch(canvases, self.labels[rows])
 
     def placements(self, indices: Sequence[int]) -> Placements:
@@ -181,12 +187,24 @@ class ClutteredMNIST(LabeledImages):
             digest.update(labels.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def _crop_distractors(self, placements: Placements) -> UInt8[Tensor, "p b c h w"]:
-        """Return the first distractor of each canvas, then the second, and so on."""
-        size = self.spec.distractor_size
-        windows = self.distractor_source.unfold(2, size, 1).unfold(3, size, 1)
-        rows, columns = placements.crops.unbind(-1)
-        return windows[placements.sources.T, :, rows.T, columns.T]
+
+def crop_patches(
+    images: UInt8[Tensor, "n c y x"],
+    indices: Int[Tensor, "b p"],
+    corners: Int[Tensor, "b p 2"],
+    size: int,
+) -> UInt8[Tensor, "p b c {size} {size}"]:
+    """Return square patches of images: the first of each canvas, then the second, and so on.
+
+    Args:
+        images: The images that the patches are cut from.
+        indices: The image of each patch.
+        corners: Top and left of each patch in its image, in pixels.
+        size: Height and width of a patch.
+    """
+    windows = images.unfold(2, size, 1).unfold(3, size, 1)
+    rows, columns = corners.unbind(-1)
+    return windows[indices.T, :, rows.T, columns.T]
 
 
 def paste(

@@ -8,6 +8,9 @@ from .classification import (
 from .cluttered_mnist import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
 )
+from .digit_sequences import (
+    DigitSequenceDataModule as DigitSequenceDataModule,
+)
 from .fallback import (
     ReadFallbackDataModule as ReadFallbackDataModule,
 )
