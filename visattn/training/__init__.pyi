@@ -220,10 +220,17 @@ from .tasks.glimpse_diagnostics import (
 from .tasks.glimpse_eval import (
     ErrorPerGlimpse as ErrorPerGlimpse,
     GlimpseEvaluator as GlimpseEvaluator,
+    SequenceError as SequenceError,
+    batch_centers as batch_centers,
+    digit_scanpaths as digit_scanpaths,
+    knows_centers as knows_centers,
     object_centers as object_centers,
 )
 from .tasks.glimpse_losses import (
     GlimpseLosses as GlimpseLosses,
     ValueBaseline as ValueBaseline,
+    check_num_labels as check_num_labels,
     compute_glimpse_losses as compute_glimpse_losses,
+    label_targets as label_targets,
+    supervised_policy_loss as supervised_policy_loss,
 )

@@ -179,12 +179,12 @@ def test_the_first_glimpse_is_told_and_the_last_chooses_nothing(start: str) -> N
     actions = 4 if start == "learned" else 3
     assert looks.policy_means.shape == looks.policy_samples.shape == (3, 2, actions, 2)
     assert looks.logits.shape == (3, 2, 4, 3)
-    assert looks.hidden_states.shape == (3, 2, 4, 11)
+    assert looks.policy_states.shape == (3, 2, actions, 11)
     assert looks.policy_samples.abs().max() > 1
     assert torch.equal(looks.locations[:, :, 4 - actions :], looks.policy_samples.clamp(-1, 1))
-    before = looks.hidden_states[:, :, :3]
+    before = looks.policy_states[:, :, actions - 3 :]
     torch.testing.assert_close(looks.policy_means[:, :, actions - 3 :], made.policy.mean(before))
-    torch.testing.assert_close(looks.logits, made.classifier(looks.hidden_states))
+    torch.testing.assert_close(looks.logits[:, :, :3], made.classifier(before))
 
 
 def test_used_it_looks_at_the_means() -> None:
@@ -258,7 +258,7 @@ def test_other_order_of_images_other_order_of_everything() -> None:
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 2, 4, 2)
     looks = roll(made, images, first, noise)
     other = roll(made, images[order], first[order], noise[order])
-    for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
+    for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
         torch.testing.assert_close(getattr(other, name), getattr(looks, name)[order])
 
 
@@ -267,7 +267,7 @@ def test_rollouts_with_the_same_noise_are_the_same() -> None:
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 1, 4, 2)
     one = roll(made, images, first, noise)
     many = roll(made, images, first, noise.expand(-1, 3, -1, -1))
-    for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
+    for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
         whole = getattr(one, name).expand_as(getattr(many, name))
         torch.testing.assert_close(getattr(many, name), whole)
 

@@ -1,3 +1,10 @@
+from .dram import (
+    DRAM as DRAM,
+)
+from .glimpse_model import (
+    GlimpseModel as GlimpseModel,
+    GlimpseState as GlimpseState,
+)
 from .location_policy import (
     LocationPolicy as LocationPolicy,
 )
@@ -5,6 +12,7 @@ from .networks import (
     GlimpseNet as GlimpseNet,
     GlimpseRNN as GlimpseRNN,
     Retina as Retina,
+    conv_encoder as conv_encoder,
 )
 from .ram import (
     RecurrentAttentionModel as RecurrentAttentionModel,
