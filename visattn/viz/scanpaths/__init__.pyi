@@ -17,6 +17,7 @@ from .panel import (
     scan_path_panel as scan_path_panel,
 )
 from .path import (
+    contrasting_color as contrasting_color,
     draw_number_marker as draw_number_marker,
     draw_scan_path as draw_scan_path,
     glimpse_colors as glimpse_colors,
@@ -27,6 +28,9 @@ from .probabilities import (
     top_classes as top_classes,
 )
 from .record import (
+    ReadLabel as ReadLabel,
     ScanPathData as ScanPathData,
     format_percent as format_percent,
+    label_text as label_text,
+    read_labels as read_labels,
 )
