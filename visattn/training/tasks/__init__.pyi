@@ -30,7 +30,6 @@ from .glimpse_eval import (
     GlimpseEvaluator as GlimpseEvaluator,
     SequenceError as SequenceError,
     batch_centers as batch_centers,
-    digit_scanpaths as digit_scanpaths,
     knows_centers as knows_centers,
     object_centers as object_centers,
 )
@@ -40,5 +39,10 @@ from .glimpse_losses import (
     check_num_labels as check_num_labels,
     compute_glimpse_losses as compute_glimpse_losses,
     label_targets as label_targets,
+    total_cross_entropy as total_cross_entropy,
+)
+from .glimpse_supervision import (
+    digit_scanpaths as digit_scanpaths,
     supervised_policy_loss as supervised_policy_loss,
+    supervised_rollout as supervised_rollout,
 )

@@ -9,12 +9,11 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.functional.glimpses.rewards import IGNORE_LABEL, RewardType
+from visattn.functional.glimpses.rewards import RewardType
 from visattn.functional.reinforce import update_moving_average
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.rollout import GlimpseRollout
@@ -37,7 +36,6 @@ from visattn.training.tasks.glimpse_eval import (
     GlimpseEvaluator,
     SequenceError,
     batch_centers,
-    digit_scanpaths,
     knows_centers,
 )
 from visattn.training.tasks.glimpse_losses import (
@@ -46,8 +44,9 @@ from visattn.training.tasks.glimpse_losses import (
     check_num_labels,
     compute_glimpse_losses,
     label_targets,
-    supervised_policy_loss,
+    total_cross_entropy,
 )
+from visattn.training.tasks.glimpse_supervision import supervised_policy_loss, supervised_rollout
 
 Baseline = Literal["none", "moving_average", "learned", "informed", "leave_one_out"]
 GlimpseBatch = LabeledBatch | DigitSequenceBatch
@@ -220,26 +219,23 @@ class GlimpseTask(Task):
         """Return the sum of the classification, policy and baseline losses."""
         images = self.model.normalize(batch.images)
         if self.current_epoch < self.supervised_location_epochs:
-            rollout, losses = self._supervised_losses(images, batch)
+            shape = (len(images), self.num_rollouts, self.model.num_glimpses, 2)
+            noise = step_generator(self).randn(*shape).to(images)
+            rollout, losses = self.supervised_losses(images, batch, noise)
         else:
             rollout = self._sample_rollout(images)
             losses = self.losses(rollout, label_targets(self.model, batch.labels))
         self._log_training(rollout, losses)
         return losses.total
 
-    def _supervised_losses(
-        self, images: Float[Tensor, "b c y x"], batch: GlimpseBatch
+    def supervised_losses(
+        self,
+        images: Float[Tensor, "b c y x"],
+        batch: GlimpseBatch,
+        noise: Float[Tensor, "b m t 2"],
     ) -> tuple[GlimpseRollout, GlimpseLosses]:
         """Return rollouts around the centers of the objects, and losses that teach these."""
-        if not isinstance(batch, DigitSequenceBatch):
-            raise TypeError(
-                "supervised_location_epochs needs data that know the centers of the objects, such "
-                f"as DigitSequenceDataModule; got batches of type {type(batch).__name__}"
-            )
-        path = digit_scanpaths(self.model, batch).to(images)
-        noise = step_generator(self).randn(len(path), 1, *path.shape[1:]).to(images)
-        samples = path[:, None] + self.model.policy.std.detach() * noise
-        rollout = self.model.rollout(images, samples=samples)
+        rollout, path = supervised_rollout(self.model, images, batch, noise)
         losses = self.losses(rollout, label_targets(self.model, batch.labels))
         policy_loss = supervised_policy_loss(rollout, path, self.model.policy.std)
         return rollout, replace(losses, policy=policy_loss)
@@ -301,9 +297,7 @@ class GlimpseTask(Task):
         """Update the errors for each source of locations."""
         self._update_metrics(batch)
 
-    def test_step(self, batch: GlimpseBatch, batch_idx: int) -> None:
-        """Update the errors for each source of locations."""
-        self._update_metrics(batch)
+    test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:
         """Log the errors on the validation images."""
@@ -347,14 +341,8 @@ class GlimpseTask(Task):
             self.errors[source].update(logits, labels)  # type: ignore[operator]
             self.sequence_errors[source].update(logits, labels)  # type: ignore[operator]
             if source == "greedy":
-                self._update_loss(logits, labels)
-
-    def _update_loss(self, logits: Float[Tensor, "b t k"], labels: Int[Tensor, "b ..."]) -> None:
-        """Update the cross-entropy of all labels, each after the last of its glimpses."""
-        step = self.model.num_glimpses_per_label
-        targets, read = labels.flatten(), logits[:, step - 1 :: step].flatten(0, 1)
-        loss = cross_entropy(read, targets, reduction="sum", ignore_index=IGNORE_LABEL)
-        self.loss.update(loss, int((targets != IGNORE_LABEL).sum()))
+                loss, count = total_cross_entropy(logits, labels)
+                self.loss.update(loss, count)
 
     def _log_metrics(self, split: str) -> None:
         """Log the error of each source of locations, and store those after each glimpse."""

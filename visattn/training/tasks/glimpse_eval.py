@@ -14,11 +14,12 @@ from torchmetrics import Metric
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading.sample_seed import per_sample_uniforms
-from visattn.functional.glimpses.paths import object_scanpaths, raster_scanpaths
+from visattn.functional.glimpses.paths import raster_scanpaths
 from visattn.functional.glimpses.rewards import IGNORE_LABEL, label_per_glimpse, label_sequences
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.data.digit_sequences import DigitSequenceDataModule
+from visattn.training.tasks.glimpse_supervision import digit_scanpaths
 
 
 class ErrorPerGlimpse(Metric):
@@ -229,13 +230,6 @@ def batch_centers(
         return digit_scanpaths(model, batch)
     centers = object_centers(trainer)
     return None if centers is None else centers[list(indices)]
-
-
-def digit_scanpaths(model: GlimpseModel, batch: DigitSequenceBatch) -> Float[Tensor, "b t 2"]:
-    """Return scanpaths over the centers of the digits on each canvas, from left to right."""
-    return object_scanpaths(
-        batch.centers, batch.num_digits, model.num_glimpses, has_end=model.end_class is not None
-    )
 
 
 def knows_centers(trainer: Trainer) -> bool:

@@ -166,22 +166,23 @@ def compute_glimpse_losses(
     )
 
 
-def supervised_policy_loss(
-    rollout: GlimpseRollout, locations: Float[Tensor, "b t 2"], policy_std: Float[Tensor, ""]
-) -> Float[Tensor, ""]:
-    """Return the negative log-density of known locations under the policy, in nats per rollout.
+def total_cross_entropy(
+    logits: Float[Tensor, "b t k"], labels: Int[Tensor, "b ..."]
+) -> tuple[Float[Tensor, ""], int]:
+    """Return the summed cross-entropy of all labels after the last of their glimpses.
 
     Args:
-        rollout: Rollouts whose samples lie near the locations.
-        locations: Where each glimpse should lie; the last ones belong to the actions.
-        policy_std: Standard deviation of the policy, a constant here.
+        logits: Class logits after each glimpse.
+        labels: True classes, or sequences of them padded with -100.
+
+    Returns:
+        The sum in nats, and the number of labels.
     """
-    num_actions = rollout.policy_means.shape[2]
-    targets = locations[:, None, locations.shape[1] - num_actions :]
-    log_probs = gaussian_log_prob(
-        targets.expand_as(rollout.policy_means), rollout.policy_means, policy_std.detach()
-    )
-    return -log_probs.sum(-1).mean()
+    targets = label_sequences(labels)
+    step = logits.shape[1] // targets.shape[1]
+    read, targets = logits[:, step - 1 :: step].flatten(0, 1), targets.flatten()
+    total = cross_entropy(read, targets, reduction="sum", ignore_index=IGNORE_LABEL)
+    return total, int((targets != IGNORE_LABEL).sum())
 
 
 def label_targets(model: GlimpseModel, labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b ..."]:
