@@ -34,6 +34,7 @@ SMALL = {
     "TorchvisionDataModule": "--data.batch_size=2 --data.val=3 --data.num_workers=0",
     "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
     "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
+    "DigitSequenceDataModule": "--data.batch_size=2 --data.val=3",
     "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
 }
 # Further options, so that the tests run on a slow CPU.
@@ -47,8 +48,8 @@ SLOW_CPU = {
 # These have each task, model, data module and callback; the others are only built, but trained with
 # -m slow.
 TRAINED = {
-    "cifar10_resnet20_none", "flickr8k_soft", "flowers_mobilenetv2_cbam", "ram_scenes",
-    "ram_translated60", "scenes_demo", "stn_mnist", "vit_cifar10",
+    "cifar10_resnet20_none", "dram_sequences", "flickr8k_soft", "flowers_mobilenetv2_cbam",
+    "ram_scenes", "ram_translated60", "scenes_demo", "stn_mnist", "vit_cifar10",
 }  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {

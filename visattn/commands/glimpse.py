@@ -204,6 +204,8 @@ def _json_record(image: "LoadedImage", scan: "ScanPath") -> bytes:
         "probability": scan.probability,
         "class_names": list(scan.class_names),
         "labels": [label._asdict() for label in scan.labels],
+        "glimpses_per_label": scan.glimpses_per_label,
+        "end_class": scan.end_class,
         **scan.maps.metadata,
         "glimpse_size": scan.patches.shape[-1],
         "num_scales": scan.patches.shape[1],
