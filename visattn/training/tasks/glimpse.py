@@ -347,11 +347,12 @@ class GlimpseTask(Task):
     def _log_metrics(self, split: str) -> None:
         """Log the error of each source of locations, and store those after each glimpse."""
         evaluator, self.num_evaluated = self._evaluator, 0
-        per_glimpse: dict[str, list[float]] = {}
+        per_glimpse: dict[str, list[float | None]] = {}
         final: dict[str, float] = {}
         centered = knows_centers(self.trainer)
         for source in evaluator.location_sources(centered=centered):
-            per_glimpse[source] = _compute_and_reset(self.errors[source]).tolist()
+            errors = _compute_and_reset(self.errors[source]).tolist()
+            per_glimpse[source] = [None if math.isnan(error) else error for error in errors]
             error = _compute_and_reset(self.sequence_errors[source])
             key = f"{split}/{evaluator.error_name(source, self.model.num_glimpses)}"
             self.log(key, error, prog_bar=source == "greedy")
