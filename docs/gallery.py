@@ -338,6 +338,14 @@ MODELS: dict[str, dict[str, str]] = {
         "configs": "ram_scenes, ram_mnist, ram_mnist_paper, ram_translated60, ram_cluttered60",
         "works": "glimpses, scan paths, coverage, policies random, raster and saliency",
     },
+    "DRAM": {
+        "figure": "../../scan_pairs.png",
+        "caption": "Three glimpses at each of two digits, and what was read there, after 200 "
+        "training steps (`dram_pairs60`).",
+        "configs": "dram_pairs60, dram_pairs100, dram_addition, dram_sequences",
+        "works": "sequences of labels, glimpses, scan paths, coverage, policies random, raster and "
+        "saliency",
+    },
     "AttentionResNet": {
         "figure": "AttentionResNet.png",
         "caption": "Grad-CAM of a ResNet-8 of drawn shapes.",

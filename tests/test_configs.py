@@ -54,8 +54,9 @@ SLOW_CPU = {
 # These have each task, model, data module and callback; the others are only built, but trained with
 # -m slow.
 TRAINED = {
-    "cifar10_resnet20_none", "flickr8k_soft", "flowers_mobilenetv2_cbam", "ram_scenes",
-    "ram_translated60", "read_digits", "scenes_transformer", "stn_mnist", "vit_cifar10",
+    "cifar10_resnet20_none", "dram_sequences", "flickr8k_soft", "flowers_mobilenetv2_cbam",
+    "ram_scenes", "ram_translated60", "read_digits", "scenes_transformer", "stn_mnist",
+    "vit_cifar10",
 }  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from visattn.data.images.reader import LoadedImage
-    from visattn.models.ram.ram import RecurrentAttentionModel
+    from visattn.models.ram.glimpse_model import GlimpseModel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,15 +72,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _animate(args: argparse.Namespace) -> list[Path]:
     """Write the GIFs and return their paths."""
-    from visattn.models.ram.ram import RecurrentAttentionModel
+    from visattn.models.ram.glimpse_model import GlimpseModel
     from visattn.pipelines.draw_scanpaths import glimpse_animation, glimpse_wall
     from visattn.pipelines.model_io import load
     from visattn.pipelines.scanpath import glimpses
 
     model = load(args.weights)
-    if not isinstance(model, RecurrentAttentionModel):
+    if not isinstance(model, GlimpseModel):
         raise ValueError(  # noqa: TRY004 (the file is wrong, not an argument type)
-            f"{args.weights} contains a {type(model).__name__}, not a recurrent attention model"
+            f"{args.weights} contains a {type(model).__name__}, not a glimpse model"
         )
     if min(args.count, args.side // 32, 1 if args.columns is None else args.columns) < 1:
         raise ValueError("--count and --columns must be at least 1, --side at least 32")
@@ -108,7 +108,7 @@ def _images(args: argparse.Namespace) -> "list[LoadedImage]":
 
 
 def _digits(
-    args: argparse.Namespace, model: "RecurrentAttentionModel"
+    args: argparse.Namespace, model: "GlimpseModel"
 ) -> "tuple[list[LoadedImage], list[str | None]]":
     """Return test digits on canvases of the model's size, and their labels."""
     from visattn.data.images.reader import LoadedImage

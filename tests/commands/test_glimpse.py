@@ -1,6 +1,7 @@
 """`visattn glimpse`: predictions, scanpaths, arrays and errors."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 import visattn
 from visattn.cli import main
 from visattn.models.encoder import SmallEncoder
+from visattn.models.ram.dram import DRAM
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 from visattn.viz.html.index_page import parse_index_page
@@ -110,6 +112,41 @@ def test_saved_arrays_match_the_library(weights: Path, images: Path, tmp_path: P
     assert record["boxes"] == known.boxes.tolist()
     assert record["probabilities"] == known.probabilities.tolist()
     assert visattn.Geometry.from_dict(record["geometry"]) == known.maps.geometry
+
+
+def test_a_model_of_sequences_names_each_label_that_it_read(
+    images: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    torch.manual_seed(0)
+    model = DRAM(
+        "379", (24, 40), (0.5,), (0.3,), max_objects=3, num_glimpses_per_object=2, end_class="end",
+        hidden_size=11,
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+        model.classifier.weight.mul_(5)
+    weights, out = tmp_path / "model.safetensors", tmp_path / "out"
+    visattn.save(model, weights)
+    assert main(["glimpse", str(images), "--weights", str(weights), "--out", str(out)]) == 0
+    lengths = set()
+    for line in capsys.readouterr().out.splitlines():
+        name, answer, chance = line.split("\t")
+        record = json.loads((out / f"{name}.json").read_text())
+        labels = record["labels"]
+        assert [label["glimpse"] for label in labels] == [1, 3, 5, 7][: len(labels)]
+        read = [np.argmax(record["probabilities"][label["glimpse"]]) for label in labels]
+        assert [record["class_names"][index] for index in read] == [x["name"] for x in labels]
+        assert "end" not in [label["name"] for label in labels[:-1]]
+        names = [label["name"] for label in labels if label["name"] != "end"]
+        assert answer == " ".join(names or ["end"])
+        product = math.prod(label["probability"] for label in labels)
+        assert chance == f"{product:.3f}"
+        assert len(record["locations"]) == 8  # all glimpses are written, those up to the end drawn
+        with Image.open(out / f"{name}.gif") as moving:
+            assert getattr(moving, "n_frames", 1) == 2 * len(labels) + 2
+        lengths.add(len(labels))
+    assert len(lengths) > 1
 
 
 def test_one_image_has_no_coverage(weights: Path, images: Path, tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
+from visattn.functional.glimpses.rewards import RewardType, classification_rewards
 from visattn.functional.reinforce import (
-    RewardType,
     categorical_entropy,
     categorical_log_prob,
-    classification_rewards,
     entropy_rewards,
     explained_variance,
     gaussian_entropy,

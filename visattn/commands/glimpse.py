@@ -38,7 +38,7 @@ from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.images.reader import LoadedImage
-    from visattn.models.ram.ram import RecurrentAttentionModel
+    from visattn.models.ram.glimpse_model import GlimpseModel
     from visattn.pipelines.draw_scanpaths import Coverage
     from visattn.pipelines.scanpath import ScanPath
 
@@ -48,8 +48,8 @@ _NO_WEIGHTS = """\
   then pass           --run FOLDER with its run directory, or visattn export --run FOLDER"""
 
 _EPILOG = """\
-Prints a line per image: its name, a tab, its class, a tab, the probability. With --out it also
-writes
+Prints a line per image: its name, a tab, its class, a tab, the probability; of a model that reads
+several objects all classes in order, and the probability of the sequence. With --out it also writes
   DIR/NAME.png    the scan path on the image, the glimpses, and the class probabilities
   DIR/NAME.gif    the same as an animation
   DIR/NAME.json   locations, boxes in pixels of the image, and probabilities after each glimpse
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _classify_images(
-    model: "RecurrentAttentionModel",
+    model: "GlimpseModel",
     args: argparse.Namespace,
     names: Mapping[Path, str],
     skipped: list[str],
@@ -152,19 +152,19 @@ def _classify_images(
     return report_failures(skipped, not_written, len(names))
 
 
-def _load_glimpse_model(args: argparse.Namespace) -> "tuple[RecurrentAttentionModel, str]":
+def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
     """Return the selected model on its device, and its file."""
-    from visattn.models.ram.ram import RecurrentAttentionModel
+    from visattn.models.ram.glimpse_model import GlimpseModel
 
     loaded = load_trained_model(args)
-    if not isinstance(loaded.model, RecurrentAttentionModel):
+    if not isinstance(loaded.model, GlimpseModel):
         kind = type(loaded.model).__name__
         raise ValueError(f"{loaded.weights} holds a {kind}, which is not a glimpse model")  # noqa: TRY004 (the file is wrong)
     return loaded.model, loaded.weights
 
 
 def _classify_image(
-    model: "RecurrentAttentionModel",
+    model: "GlimpseModel",
     name: str,
     image: "LoadedImage",
     args: argparse.Namespace,
@@ -203,6 +203,9 @@ def _json_record(image: "LoadedImage", scan: "ScanPath") -> bytes:
         "class": scan.prediction,
         "probability": scan.probability,
         "class_names": list(scan.class_names),
+        "labels": [label._asdict() for label in scan.labels],
+        "glimpses_per_label": scan.glimpses_per_label,
+        "end_class": scan.end_class,
         **scan.maps.metadata,
         "glimpse_size": scan.patches.shape[-1],
         "num_scales": scan.patches.shape[1],

@@ -179,6 +179,7 @@ from .gates.spatial import (
     spatial_squeeze_gate as spatial_squeeze_gate,
 )
 from .glimpses.paths import (
+    object_scanpaths as object_scanpaths,
     random_scanpaths as random_scanpaths,
     raster_scanpaths as raster_scanpaths,
 )
@@ -188,6 +189,14 @@ from .glimpses.retina import (
     glimpse_boxes as glimpse_boxes,
     glimpse_pyramid as glimpse_pyramid,
     sample_glimpses as sample_glimpses,
+)
+from .glimpses.rewards import (
+    classification_rewards as classification_rewards,
+    label_per_glimpse as label_per_glimpse,
+    label_sequences as label_sequences,
+    log_prob_before_glimpses as log_prob_before_glimpses,
+    rewarded_actions as rewarded_actions,
+    true_class_log_prob as true_class_log_prob,
 )
 from .numerics import (
     at_least_float32 as at_least_float32,
@@ -220,7 +229,6 @@ from .positions.sincos import (
 from .reinforce import (
     categorical_entropy as categorical_entropy,
     categorical_log_prob as categorical_log_prob,
-    classification_rewards as classification_rewards,
     entropy_rewards as entropy_rewards,
     explained_variance as explained_variance,
     gaussian_entropy as gaussian_entropy,
@@ -229,7 +237,6 @@ from .reinforce import (
     reinforce_loss as reinforce_loss,
     rewards_to_go as rewards_to_go,
     self_critical_advantages as self_critical_advantages,
-    true_class_log_prob as true_class_log_prob,
     update_moving_average as update_moving_average,
     value_baseline_loss as value_baseline_loss,
 )

@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-RewardType = Literal["correct", "log_probability", "gain"]
 Reduction = Literal["sum", "mean"]
 
 
@@ -115,62 +114,6 @@ def entropy_rewards(entropies: Float[Tensor, "*n t"], weight: float) -> Float[Te
         tensor([[3., 2., 0.]])
     """
     return weight * (rewards_to_go(entropies) - entropies)
-
-
-def true_class_log_prob(
-    logits: Float[Tensor, "b m t k"], labels: Int[Tensor, " b"]
-) -> Float[Tensor, "b m t_and_1"]:
-    """Return the log-probability of the true class before all glimpses and after each, in nats.
-
-    Before the first glimpse all classes are equally probable.
-
-    Args:
-        logits: Class logits after each glimpse.
-        labels: True classes.
-
-    Example:
-        >>> true_class_log_prob(torch.zeros(1, 1, 2, 4), torch.tensor([3])).exp()
-        tensor([[[0.2500, 0.2500, 0.2500]]])
-    """
-    log_prob = categorical_log_prob(logits, labels.view(-1, 1, 1).expand(logits.shape[:3]))
-    uniform = torch.full_like(log_prob[..., :1], -math.log(logits.shape[-1]))
-    return torch.cat([uniform, log_prob], -1)
-
-
-@torch.no_grad()
-def classification_rewards(
-    logits: Float[Tensor, "b m t k"],
-    labels: Int[Tensor, " b"],
-    reward: RewardType = "correct",
-    *,
-    num_actions: int | None = None,
-) -> Float[Tensor, "b m a"]:
-    """Return the reward of each action of rollouts that classify an image with t glimpses.
-
-    Args:
-        logits: Class logits after each glimpse.
-        labels: True classes.
-        reward: `correct`: 1 if the class predicted after the last glimpse is right, else 0.
-            `log_probability`: log-probability of the true class after the last glimpse, in nats.
-            `gain`: increase of the probability of the true class since just before the action.
-        num_actions: Number of actions; t - 1 by default, one between any two glimpses. It is t if
-            the policy also chooses the first location.
-
-    Example:
-        >>> logits = torch.tensor([[[[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]]]])
-        >>> classification_rewards(logits, torch.tensor([1]))
-        tensor([[[1., 1.]]])
-    """
-    num_glimpses = logits.shape[2]
-    num_actions = num_glimpses - 1 if num_actions is None else num_actions
-    if reward == "correct":
-        correct = logits[:, :, -1].argmax(-1) == labels[:, None]
-        return correct.to(logits.dtype).unsqueeze(-1).expand(-1, -1, num_actions)
-    log_prob = true_class_log_prob(logits, labels)
-    if reward == "log_probability":
-        return log_prob[..., -1:].expand(-1, -1, num_actions)
-    before = log_prob[..., num_glimpses - num_actions : num_glimpses]
-    return log_prob[..., -1:].exp() - before.exp()
 
 
 def leave_one_out_advantages(rewards: Float[Tensor, "b k *rest"]) -> Float[Tensor, "b k *rest"]:

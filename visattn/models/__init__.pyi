@@ -89,6 +89,13 @@ from .normalization import (
     check_normalization as check_normalization,
     normalize_images as normalize_images,
 )
+from .ram.dram import (
+    DRAM as DRAM,
+)
+from .ram.glimpse_model import (
+    GlimpseModel as GlimpseModel,
+    GlimpseState as GlimpseState,
+)
 from .ram.location_policy import (
     LocationPolicy as LocationPolicy,
 )
@@ -96,6 +103,7 @@ from .ram.networks import (
     GlimpseNet as GlimpseNet,
     GlimpseRNN as GlimpseRNN,
     Retina as Retina,
+    conv_encoder as conv_encoder,
 )
 from .ram.ram import (
     RecurrentAttentionModel as RecurrentAttentionModel,

@@ -54,7 +54,10 @@ def glimpse_overlay(
     shown = _scan_path_data(image, scan)
     view = place_image(shown.image.shape[:2], shown.boxes, (max_side, max_side))
     return draw_scan_path(
-        view.paste_image(shown.image), view.boxes_on_canvas(shown.boxes), image_area=view.image_area
+        view.paste_image(shown.image),
+        view.boxes_on_canvas(shown.boxes),
+        image_area=view.image_area,
+        tags=shown.tags,
     )
 
 
@@ -149,7 +152,11 @@ class Coverage:
 
 
 def _scan_path_data(image: ImageLike, scan: ScanPath) -> ScanPathData:
-    """Return the plain arrays of a scan path, after checking that it belongs to the image."""
+    """Return the plain arrays of a scan path up to the end of its sequence of labels.
+
+    Raises:
+        ValueError: If the scan path does not belong to the image.
+    """
     original, geometry = read_image(image), scan.maps.geometry
     if geometry is None or geometry.image_size != original.size:
         size = None if geometry is None else geometry.image_size
@@ -157,12 +164,15 @@ def _scan_path_data(image: ImageLike, scan: ScanPath) -> ScanPathData:
             f"the scan path belongs to an image of {size} (height, width), but {original.name} has "
             f"{original.size}; pass the original image"
         )
+    count = scan.labels[-1].glimpse + 1
     return ScanPathData(
         original.pixels,
-        scan.boxes.numpy(),
-        scan.patches.numpy(),
-        scan.probabilities.numpy(),
+        scan.boxes[:count].numpy(),
+        scan.patches[:count].numpy(),
+        scan.probabilities[:count].numpy(),
         scan.class_names,
+        scan.glimpses_per_label,
+        scan.end_class,
     )
 
 
@@ -171,6 +181,7 @@ def _note_parts(scan: ScanPath) -> list[str]:
     count, scales, _, side, _ = scan.patches.shape
     text = f"{count} glimpse{'' if count == 1 else 's'} of {side} {_TIMES} {side}"
     text += f" at {scales} scales" if scales > 1 else ""
+    text += f", {scan.glimpses_per_label} per label" if scan.glimpses_per_label else ""
     policy = str(scan.maps.metadata["policy"])
     seed = f", seed {scan.maps.metadata['seed']}" if policy in ("sampled", "random") else ""
     height, width = scan.maps.values.shape[1:]

@@ -20,7 +20,7 @@ from visattn.data.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import Captioner
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.pipelines.attribution_maps import compute_maps, require_values
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.inputs import (
@@ -300,7 +300,7 @@ def _sequence_methods(model: nn.Module) -> list[str]:
     """Return the methods of captioners and glimpse models, which give several maps per image."""
     if isinstance(model, Captioner):
         return list(WORD_METHODS)
-    return ["glimpses"] if isinstance(model, RecurrentAttentionModel) else []
+    return ["glimpses"] if isinstance(model, GlimpseModel) else []
 
 
 def _sequence_maps(

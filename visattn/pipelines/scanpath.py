@@ -16,9 +16,10 @@ from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
 from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
+from visattn.viz.scanpaths.record import ReadLabel, label_text, read_labels
 
 Policy = Literal["greedy", "sampled", "random", "raster", "saliency"]
 
@@ -38,6 +39,9 @@ class ScanPath:
         pixels: Input of the network.
         maps: One map per glimpse, placed on the original: 1 where pixels of the input are seen at
             full resolution, 1/2 where two by two are averaged, and so on; 0 elsewhere.
+        glimpses_per_label: Number of glimpses after which each label of a sequence is read; None
+            for a model with a single label.
+        end_class: Name of the class that ends a sequence.
     """
 
     class_names: tuple[str, ...]
@@ -47,6 +51,8 @@ class ScanPath:
     patches: UInt8[Tensor, "t s c g g"]
     pixels: UInt8[Tensor, "c y x"]
     maps: AttentionMap
+    glimpses_per_label: int | None = None
+    end_class: str | None = None
 
     def __repr__(self) -> str:
         """Return the scan path in one line."""
@@ -56,14 +62,21 @@ class ScanPath:
         )
 
     @property
+    def labels(self) -> list[ReadLabel]:
+        """Labels that the model read, in order, up to the end of the sequence."""
+        return read_labels(
+            self.probabilities.numpy(), self.class_names, self.glimpses_per_label, self.end_class
+        )
+
+    @property
     def prediction(self) -> str:
-        """Predicted class after the last glimpse."""
-        return self.class_names[int(self.probabilities[-1].argmax())]
+        """Predicted class after the last glimpse, or the labels of a sequence."""
+        return label_text(self.labels, self.end_class)[0]
 
     @property
     def probability(self) -> float:
-        """Probability of the predicted class."""
-        return float(self.probabilities[-1].max())
+        """Probability of the prediction."""
+        return label_text(self.labels, self.end_class)[1]
 
 
 @torch.no_grad()
@@ -94,6 +107,7 @@ def glimpses(
         ValueError: If the policy or resize mode does not exist, or the model outputs NaN.
 
     Example:
+        >>> from visattn.models import RecurrentAttentionModel
         >>> model = RecurrentAttentionModel(
         ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
         ... )
@@ -102,10 +116,13 @@ def glimpses(
         (torch.Size([3, 1, 4]), (60, 80))
 
     Source:
-        Mnih et al. 2014, arXiv:1406.6247.
+        Mnih et al. 2014, arXiv:1406.6247; for sequences Ba et al. 2015, arXiv:1412.7755.
     """
-    if not isinstance(model, RecurrentAttentionModel):
-        raise TypeError(f"the model must be a RecurrentAttentionModel, got {type(model).__name__}")
+    if not isinstance(model, GlimpseModel):
+        raise TypeError(
+            "the model must be a glimpse model, such as RecurrentAttentionModel or DRAM, got "
+            f"{type(model).__name__}"
+        )
     if policy not in get_args(Policy):
         raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {policy!r}")
     level = round(255 * model.pad_value)
@@ -118,7 +135,7 @@ def glimpses(
 
 
 def _scan_image(
-    model: RecurrentAttentionModel,
+    model: GlimpseModel,
     pixels: UInt8[Tensor, "3 y x"],
     geometry: Geometry,
     policy: Policy,
@@ -150,6 +167,8 @@ def _scan_image(
             {"model": type(model).__name__, "policy": policy, "seed": seed},
             tuple(str(number) for number in range(1, len(locations) + 1)),
         ),
+        glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
+        end_class=model.end_class,
     )
 
 

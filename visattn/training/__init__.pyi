@@ -228,12 +228,23 @@ from .tasks.glimpse_diagnostics import (
 from .tasks.glimpse_eval import (
     ErrorPerGlimpse as ErrorPerGlimpse,
     GlimpseEvaluator as GlimpseEvaluator,
+    SequenceError as SequenceError,
+    batch_centers as batch_centers,
+    knows_centers as knows_centers,
     object_centers as object_centers,
 )
 from .tasks.glimpse_losses import (
     GlimpseLosses as GlimpseLosses,
     ValueBaseline as ValueBaseline,
+    check_num_labels as check_num_labels,
     compute_glimpse_losses as compute_glimpse_losses,
+    label_targets as label_targets,
+    total_cross_entropy as total_cross_entropy,
+)
+from .tasks.glimpse_supervision import (
+    digit_scanpaths as digit_scanpaths,
+    supervised_policy_loss as supervised_policy_loss,
+    supervised_rollout as supervised_rollout,
 )
 from .tasks.sequence_recognition import (
     SequenceRecognitionTask as SequenceRecognitionTask,

@@ -116,6 +116,7 @@ from .scanpaths.panel import (
     scan_path_panel as scan_path_panel,
 )
 from .scanpaths.path import (
+    contrasting_color as contrasting_color,
     draw_number_marker as draw_number_marker,
     draw_scan_path as draw_scan_path,
     glimpse_colors as glimpse_colors,
@@ -126,6 +127,9 @@ from .scanpaths.probabilities import (
     top_classes as top_classes,
 )
 from .scanpaths.record import (
+    ReadLabel as ReadLabel,
     ScanPathData as ScanPathData,
     format_percent as format_percent,
+    label_text as label_text,
+    read_labels as read_labels,
 )

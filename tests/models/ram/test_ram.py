@@ -183,14 +183,14 @@ def test_shapes_of_a_rollout_and_its_actions(start: str) -> None:
     actions = 4 if start == "learned" else 3
     assert rollouts.policy_means.shape == rollouts.policy_samples.shape == (3, 2, actions, 2)
     assert rollouts.logits.shape == (3, 2, 4, 3)
-    assert rollouts.hidden_states.shape == (3, 2, 4, 11)
+    assert rollouts.policy_states.shape == (3, 2, actions, 11)
     assert rollouts.policy_samples.abs().max() > 1
     assert torch.equal(
         rollouts.locations[:, :, 4 - actions :], rollouts.policy_samples.clamp(-1, 1)
     )
-    before = rollouts.hidden_states[:, :, :3]
+    before = rollouts.policy_states[:, :, actions - 3 :]
     torch.testing.assert_close(rollouts.policy_means[:, :, actions - 3 :], made.policy.mean(before))
-    torch.testing.assert_close(rollouts.logits, made.classifier(rollouts.hidden_states))
+    torch.testing.assert_close(rollouts.logits[:, :, :3], made.classifier(before))
 
 
 def test_evaluation_uses_policy_means() -> None:
@@ -266,7 +266,7 @@ def test_outputs_follow_the_order_of_images() -> None:
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 2, 4, 2)
     rollouts = roll(made, images, first, noise)
     other = roll(made, images[order], first[order], noise[order])
-    for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
+    for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
         torch.testing.assert_close(getattr(other, name), getattr(rollouts, name)[order])
 
 
@@ -275,7 +275,7 @@ def test_rollouts_with_equal_noise_are_equal() -> None:
     images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 1, 4, 2)
     single = roll(made, images, first, noise)
     many = roll(made, images, first, noise.expand(-1, 3, -1, -1))
-    for name in ("locations", "logits", "hidden_states", "policy_means", "policy_samples"):
+    for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
         whole = getattr(single, name).expand_as(getattr(many, name))
         torch.testing.assert_close(getattr(many, name), whole)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from visattn.functional.reinforce import RewardType
+from visattn.functional.glimpses.rewards import RewardType
 from visattn.models.ram.location_policy import InitLocation
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.ram.rollout import GlimpseRollout
@@ -39,7 +39,7 @@ def random_rollout(
     return GlimpseRollout(
         locations=normal(b, m, t, 2).clamp(-1, 1),
         logits=scores.requires_grad_(),
-        hidden_states=normal(b, m, t, d).requires_grad_(),
+        policy_states=normal(b, m, actions, d).requires_grad_(),
         policy_means=(samples + normal(b, m, actions, 2) / 3).requires_grad_(),
         policy_samples=samples,
     )
@@ -87,13 +87,7 @@ def reference_losses(
                 "gain": true[t] - true[first + a],
             }[reward]
             if isinstance(baseline, ValueBaseline):
-                glimpse = first + a - 1
-                state = (
-                    rollout.hidden_states[i, j, glimpse]
-                    if glimpse >= 0
-                    else torch.zeros(11).double()
-                )
-                expected = baseline_value(baseline, state, true[first + a])
+                expected = baseline_value(baseline, rollout.policy_states[i, j, a], true[first + a])
             else:
                 expected = baseline
             surplus[i, j, a] = rewards[i, j, a] - expected
@@ -239,10 +233,9 @@ def test_rollouts_without_actions_have_no_policy_loss() -> None:
     rollout = replace(
         random_rollout(actions=0),
         logits=torch.zeros(2, 3, 5, 7),
-        hidden_states=torch.zeros(2, 3, 5, 11),
-    )
-    rollout = replace(
-        rollout, policy_means=torch.zeros(2, 3, 0, 2), policy_samples=torch.zeros(2, 3, 0, 2)
+        policy_states=torch.zeros(2, 3, 0, 11),
+        policy_means=torch.zeros(2, 3, 0, 2),
+        policy_samples=torch.zeros(2, 3, 0, 2),
     )
     module = ValueBaseline(11, initial_value=0.1)
     losses = compute_glimpse_losses(
@@ -338,7 +331,7 @@ def test_policy_gradient_of_each_action() -> None:
     )
     torch.testing.assert_close(-gradient, expected.detach())
     assert rollout.logits.grad is None
-    assert rollout.hidden_states.grad is None
+    assert rollout.policy_states.grad is None
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -429,10 +422,10 @@ def policy_gradients(baseline: Any, *, biased: bool = False) -> Tensor:
     right = (samples[:, :, 0, 0] > 0.3).double() * (samples[:, :, 1, 1] > 0.2)
     scores = torch.zeros(1, m, 3, 2, dtype=torch.float64)
     scores[:, :, -1, 1] = 2 * right - 1
-    states = torch.zeros(1, m, 3, 2, dtype=torch.float64)
-    states[:, :, 1:, 0] = samples[:, :, :, 0]  # after each action, its location
+    states = torch.zeros(1, m, 2, 2, dtype=torch.float64)  # before each action, the last location
+    states[:, :, 1, 0] = samples[:, :, 0, 0]
     if biased:
-        states = torch.cat([states[:, :, 1:], states[:, :, :1]], 2)
+        states[..., 0] = samples[..., 0]
     rollout = GlimpseRollout(samples.clamp(-1, 1)[:, :, [0, 0, 1]], scores, states, means, samples)
     losses = compute_glimpse_losses(
         rollout, torch.tensor([1]), policy_std=POLICY_STD, baseline=baseline

@@ -143,6 +143,69 @@ def test_grid_animations_of_any_number_of_scans(count: int) -> None:
     assert len(frames(scan_path_grid_animation([miniature_scan((30, 30))] * count, side=40))) == 5
 
 
+def sequence_scan(classes: list[int], *, glimpses_per_label: int = 2) -> ScanPathData:
+    """Return a scan that reads these classes, of CLASSES with cow as the end; the rest is dim."""
+    count = len(classes) * glimpses_per_label
+    scan = miniature_scan((300, 400), glimpses=count, scales=1)
+    probabilities = np.full((count, len(CLASSES)), 0.01)
+    for label, index in enumerate(classes):
+        probabilities[(label + 1) * glimpses_per_label - 1, index] = 0.94
+    return replace(
+        scan,
+        image=np.full_like(scan.image, 90),
+        probabilities=probabilities,
+        glimpses_per_label=glimpses_per_label,
+        end_class="cow",
+    )
+
+
+def test_labels_are_read_in_order_up_to_the_end() -> None:
+    scan = sequence_scan([1, 0, 5, 2])  # dog, cat, the end, and what comes after it
+    assert [(label.name, label.glimpse) for label in scan.labels] == [
+        ("dog", 1), ("cat", 3), ("cow", 5),
+    ]  # fmt: skip
+    assert scan.tags == {1: "dog", 3: "cat", 5: "cow"}
+    name, probability = scan.prediction
+    assert (name, probability) == ("dog cat", pytest.approx(0.94**3))
+    assert sequence_scan([5, 1]).prediction == ("cow", pytest.approx(0.94))
+    single = miniature_scan()
+    assert single.tags == {}
+    assert single.prediction == (CLASSES[-1], float(single.probabilities[-1, -1]))
+
+
+def test_panels_and_animations_write_labels_where_they_are_read() -> None:
+    scan, without = sequence_scan([1, 0]), sequence_scan([1, 0])
+    panel = scan_path_panel(scan)
+    without = replace(without, glimpses_per_label=None)
+    view = place_image(scan.image.shape[:2], scan.boxes, (400, 400))
+    boxes, canvas = view.boxes_on_canvas(scan.boxes), view.paste_image(scan.image)
+    plain = draw_scan_path(canvas, boxes, image_area=view.image_area)
+    tagged = draw_scan_path(canvas, boxes, image_area=view.image_area, tags=scan.tags)
+    above = MARGIN + 25 + 40 + 24
+    assert (panel[above : above + len(tagged), MARGIN : MARGIN + tagged.shape[1]] == tagged).all()
+    rows, columns = np.nonzero((tagged != plain).any(2))
+    for label in scan.labels:  # near the box, and nowhere else
+        left, top, right, bottom = boxes[label.glimpse, 0]
+        near = (rows > top - 30) & (rows < bottom + 30) & (columns > left - 60)
+        assert (near & (columns < right + 60)).sum() > 100
+        rows, columns = rows[~near], columns[~near]
+    assert not len(rows)
+    moving, still = (frames(scan_path_animation(each)) for each in (scan, without))
+    changed = [
+        int((np.abs(a.astype(int) - b)[:200, :270] > 90).any(2).sum()) > 20
+        for a, b in zip(moving, still, strict=True)
+    ]
+    assert changed == [False, False, True, True, True, True]  # from the first label on
+
+
+def test_paths_of_different_lengths_share_a_wall() -> None:
+    long, short = sequence_scan([1, 0, 2]), sequence_scan([1, 0])
+    shown = frames(scan_path_grid_animation([long, short], truths=["dog cat bird", "dog"], side=80))
+    assert len(shown) == 8
+    right = [frame[:110, 110:] for frame in shown]
+    assert (np.abs(right[5].astype(int) - right[7]) < 12).all()  # complete after its four glimpses
+
+
 @pytest.mark.parametrize(
     ("share", "text"),
     [(0.0, "0 %"), (0.004, "<1 %"), (0.5, "50 %"), (0.996, ">99 %"), (1.0, "100 %")],
@@ -159,10 +222,6 @@ def test_percentages_are_rounded_to_100_only_when_exact(share: float, text: str)
             "at least 240 pixels wide, got 239",
         ),
         (lambda: scan_path_grid_animation([]), "got 0 scan paths"),
-        (
-            lambda: scan_path_grid_animation([miniature_scan(), miniature_scan(glimpses=2)]),
-            r"of \[2, 3\] glimpses",
-        ),
         (lambda: scan_path_grid_animation([miniature_scan()], truths=["a", "b"]), "2 truths"),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-InitLocation = Literal["random", "center", "learned"]
+InitLocation = Literal["random", "center", "learned", "context"]
 Action = tuple[Tensor, Tensor]
 """Mean and sample of the Gaussian policy, before clamping to the image."""
 
@@ -21,8 +21,8 @@ class LocationPolicy(nn.Module):
 
     Args:
         hidden_size: Hidden size of the recurrent core.
-        init_location: First location: uniformly `random`, the `center`, or one `learned` location
-            for all images.
+        init_location: First location: uniformly `random`, the `center`, one `learned` location for
+            all images, or one chosen as all others, from a state that knows the `context`.
         std: Standard deviation; the side of the image has length 2.
         learn_std: Whether the standard deviation is trained.
 

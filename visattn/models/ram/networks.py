@@ -16,6 +16,7 @@ from visattn.functional.glimpses.retina import (
 Backend = Literal["crop", "bilinear"]
 RNNType = Literal["rnn", "lstm", "gru"]
 GlimpseEncoderType = Literal["linear", "conv"]
+GlimpseFusion = Literal["sum", "product"]
 RNNState = tuple[Tensor, ...]
 
 
@@ -81,6 +82,8 @@ class GlimpseNet(nn.Module):
         glimpse_size: Side of a glimpse, in cells.
         encoder_type: Encoder of the content: a `linear` layer, as in the paper, or a `conv` network
             of two convolutions with all scales as channels.
+        fusion: How content and location are combined: their `sum`, as in RAM, or their `product`,
+            as in DRAM, where the location starts as a factor near 1.
         what_dim: Dimension of the encoded content.
         where_dim: Dimension of the encoded location.
         out_dim: Dimension of the output.
@@ -92,7 +95,8 @@ class GlimpseNet(nn.Module):
         torch.Size([5, 7])
 
     Source:
-        Mnih et al. 2014, arXiv:1406.6247, section 4: 128, 128 and 256.
+        Mnih et al. 2014, arXiv:1406.6247, section 4: 128, 128 and 256; Ba et al. 2015,
+        arXiv:1412.7755, section 3.1, for the product.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class GlimpseNet(nn.Module):
         glimpse_size: int,
         *,
         encoder_type: GlimpseEncoderType = "linear",
+        fusion: GlimpseFusion = "sum",
         what_dim: int = 128,
         where_dim: int = 128,
         out_dim: int = 256,
@@ -110,11 +115,14 @@ class GlimpseNet(nn.Module):
         self.glimpse_encoder = (
             nn.Sequential(nn.Flatten(), nn.Linear(in_channels * glimpse_size**2, what_dim))
             if encoder_type == "linear"
-            else _conv_encoder(in_channels, glimpse_size, what_dim)
+            else conv_encoder(in_channels, glimpse_size, what_dim)
         )
+        self.fusion: GlimpseFusion = fusion
         self.location_encoder = nn.Linear(2, where_dim)
         self.what_proj = nn.Linear(what_dim, out_dim)
         self.where_proj = nn.Linear(where_dim, out_dim)
+        if fusion == "product":
+            nn.init.ones_(self.where_proj.bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -123,7 +131,8 @@ class GlimpseNet(nn.Module):
         """Return one vector per glimpse; no gradient flows into the locations."""
         what = self.dropout(self.glimpse_encoder(glimpses.flatten(1, 2)).relu())
         where = self.location_encoder(locations.detach()).relu()
-        return (self.what_proj(what) + self.where_proj(where)).relu()
+        what, where = self.what_proj(what), self.where_proj(where)
+        return (what * where if self.fusion == "product" else what + where).relu()
 
 
 class GlimpseRNN(nn.Module):
@@ -181,13 +190,24 @@ def _relu_rnn_cell(input_size: int, hidden_size: int) -> nn.RNNCell:
     return cell
 
 
-def _conv_encoder(in_channels: int, glimpse_size: int, what_dim: int) -> nn.Sequential:
-    side = (glimpse_size + 1) // 2
+def conv_encoder(in_channels: int, size: int, out_dim: int) -> nn.Sequential:
+    """Return a network of two convolutions and a linear layer for square images.
+
+    Args:
+        in_channels: Channels of the images.
+        size: Their side.
+        out_dim: Dimension of the output.
+
+    Example:
+        >>> conv_encoder(1, 7, 5)(torch.zeros(2, 1, 7, 7)).shape
+        torch.Size([2, 5])
+    """
+    side = (size + 1) // 2
     return nn.Sequential(
         nn.Conv2d(in_channels, 16, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2, padding=1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * side**2, what_dim),
+        nn.Linear(32 * side**2, out_dim),
     )

@@ -1,31 +1,19 @@
 """Recurrent attention model (RAM): classifies an image from a sequence of glimpses."""
 
 from collections.abc import Sequence
-from typing import get_args
 
-import torch
-from jaxtyping import Float, UInt8
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from visattn.blocks.base import check_choice
-from visattn.functional.glimpses.retina import glimpse_boxes
-from visattn.models.classifier import ImageClassifier
-from visattn.models.normalization import MAX_PIXELS
-from visattn.models.ram.location_policy import InitLocation, LocationPolicy
-from visattn.models.ram.networks import (
-    Backend,
-    GlimpseEncoderType,
-    GlimpseNet,
-    GlimpseRNN,
-    Retina,
-    RNNType,
-)
-from visattn.models.ram.rollout import Glimpse, GlimpseRollout, stack_glimpses
+from visattn.models.ram.glimpse_model import GlimpseModel, GlimpseState
+from visattn.models.ram.location_policy import InitLocation
+from visattn.models.ram.networks import Backend, GlimpseEncoderType, RNNType
 
-_MAX_GLIMPSES = 4096  # the state and the patches of each glimpse stay in memory
+_INIT_LOCATIONS = ("random", "center", "learned")
 
 
-class RecurrentAttentionModel(ImageClassifier):
+class RecurrentAttentionModel(GlimpseModel):
     """Recurrent model of visual attention.
 
     At each step the retina extracts a glimpse, the recurrent core updates its hidden state, and the
@@ -91,198 +79,39 @@ class RecurrentAttentionModel(ImageClassifier):
         backend: Backend = "crop",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(class_names, img_size, mean, std)
-        counts = (glimpse_size, num_scales, num_glimpses, hidden_size, what_dim, where_dim)
-        if min(counts) < 1 or not policy_std > 0 or not 0 <= dropout < 1:
-            raise ValueError(
-                "glimpse_size, num_scales, num_glimpses, hidden_size, what_dim and where_dim must "
-                f"be at least 1, policy_std above 0 and dropout in [0, 1); got {counts}, "
-                f"{policy_std} and {dropout}"
-            )
-        _check_memory_bounds(img_size, num_scales, num_glimpses)
-        check_choice("rnn_type", rnn_type, get_args(RNNType))
-        check_choice("glimpse_encoder", glimpse_encoder, get_args(GlimpseEncoderType))
-        check_choice("init_location", init_location, get_args(InitLocation))
-        check_choice("backend", backend, get_args(Backend))
-        self.glimpse_size, self.num_scales = glimpse_size, num_scales
-        self.num_glimpses, self.hidden_size = num_glimpses, hidden_size
-        self.rnn_type: RNNType = rnn_type
-        self.glimpse_encoder: GlimpseEncoderType = glimpse_encoder
-        self.init_location: InitLocation = init_location
-        self.what_dim, self.where_dim = what_dim, where_dim
-        self.policy_std, self.learn_std = policy_std, learn_std
-        self.pad_value, self.dropout = pad_value, dropout
-        self.backend: Backend = backend
-        padding = (pad_value - torch.tensor(self.mean)) / torch.tensor(self.std)
-        self.retina = Retina(glimpse_size, num_scales, padding, backend)
-        self.glimpse_net = GlimpseNet(
-            len(self.mean) * num_scales,
-            glimpse_size,
-            encoder_type=glimpse_encoder,
+        check_choice("init_location", init_location, _INIT_LOCATIONS)
+        super().__init__(
+            class_names,
+            img_size,
+            mean,
+            std,
+            glimpse_size=glimpse_size,
+            num_scales=num_scales,
+            num_glimpses=num_glimpses,
+            rnn_type=rnn_type,
+            hidden_size=hidden_size,
+            glimpse_encoder=glimpse_encoder,
+            glimpse_fusion="sum",
             what_dim=what_dim,
             where_dim=where_dim,
-            out_dim=hidden_size,
+            init_location=init_location,
+            policy_std=policy_std,
+            learn_std=learn_std,
+            pad_value=pad_value,
+            backend=backend,
             dropout=dropout,
         )
-        self.rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
-        self.classifier = nn.Linear(hidden_size, len(self.class_names))
-        self.policy = LocationPolicy(hidden_size, init_location, policy_std, learn_std=learn_std)
 
-    @property
-    def head(self) -> nn.Module:
-        """The final classification layer."""
-        return self.classifier
-
-    def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        """Return the logits after the last glimpse of the greedy policy."""
-        return self.rollout(images).logits[:, 0, -1]
-
-    def scanpath(
-        self,
-        images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
-        *,
-        num_rollouts: int = 1,
-        sample: bool = False,
-        init_locations: Float[Tensor, "b 2"] | None = None,
-        locations: Float[Tensor, "b t 2"] | None = None,
-    ) -> GlimpseRollout:
-        """Return the glimpse locations and the logits after each glimpse.
-
-        Args:
-            images: uint8, or normalized floats.
-            num_rollouts: Number of rollouts per image.
-            sample: Whether to sample from the policy instead of using its mean.
-            init_locations: First location of each image; by default as `init_location` says.
-            locations: All locations of each image; the policy is not used.
-
-        Raises:
-            TypeError: If the images are neither uint8 nor floats.
-            ValueError: If images or locations are invalid, or the policy returns a location that is
-                not finite.
-        """
-        _check_rollout_inputs(images, num_rollouts, init_locations, locations)
-        return self.rollout(
-            self.normalize(images),
-            num_rollouts=num_rollouts,
-            sample=sample,
-            init_locations=init_locations,
-            locations=locations,
-        )
-
-    def rollout(
-        self,
-        images: Float[Tensor, "b c y x"],
-        *,
-        num_rollouts: int = 1,
-        sample: bool = False,
-        backprop_policy_to_core: bool = False,
-        init_locations: Float[Tensor, "b 2"] | Float[Tensor, "b m 2"] | None = None,
-        locations: Float[Tensor, "b t 2"] | None = None,
-        noise: Float[Tensor, "b m t 2"] | None = None,
-    ) -> GlimpseRollout:
-        """Run the model on normalized images, for training; `scanpath` also checks its inputs.
-
-        Args:
-            images: Normalized images.
-            num_rollouts: Number of rollouts per image.
-            sample: Whether to sample from the policy instead of using its mean.
-            backprop_policy_to_core: Whether the gradient of the policy flows into the core.
-            init_locations: First location of each image or of each rollout; by default as
-                `init_location` says.
-            locations: All locations of each image; the policy is not used.
-            noise: Standard normal noise of the action that leads to each glimpse; by default
-                sampled. The first entry is used only if the first location is learned.
-
-        Raises:
-            ValueError: If the policy returns a location that is not finite.
-        """
-        pyramid = self.retina.build_pyramid(images)
-        indices = torch.arange(len(images), device=images.device).repeat_interleave(num_rollouts)
-        num_steps = self.num_glimpses if locations is None else locations.shape[1]
-        if noise is None:
-            noise = self._noise(images, num_rollouts, num_steps, sample=sample)
-        step_noise = noise.flatten(0, 1).unbind(1)
+    def initial_state(
+        self, images: Float[Tensor, "b c y x"], indices: Int[Tensor, " r"]
+    ) -> GlimpseState:
+        """Return the zero state; the policy shares the state of the core."""
         state = self.rnn.initial_state(len(indices), images)
-        glimpses: list[Glimpse] = []
-        for step in range(num_steps):
-            if locations is not None:
-                location, action = locations[indices, step], None
-            elif step:
-                hidden_state = state[0] if backprop_policy_to_core else state[0].detach()
-                location, action = self.policy(hidden_state, step_noise[step])
-            elif init_locations is not None:
-                per_image = init_locations.ndim == 2
-                location = init_locations[indices] if per_image else init_locations.flatten(0, 1)
-                action = None
-            else:
-                location, action = self.policy.initial_locations(step_noise[0])
-            patches = self.retina(pyramid, location, indices)
-            state = self.rnn(self.glimpse_net(patches, location), state)
-            glimpses.append(Glimpse(location, state[0], action))
-        logits = self.classifier(torch.stack([glimpse.hidden_state for glimpse in glimpses], 1))
-        return stack_glimpses(glimpses, logits, num_rollouts)
+        return GlimpseState(state, state)
 
-    def patches(
-        self,
-        images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
-        locations: Float[Tensor, "b t 2"],
-    ) -> UInt8[Tensor, "b t s c g g"]:
-        """Return the glimpses at some locations as uint8 images.
-
-        Args:
-            images: uint8, or normalized floats.
-            locations: x and y of each glimpse of each image, in [-1, 1].
-
-        Raises:
-            TypeError: If the images are neither uint8 nor floats.
-            ValueError: If images or locations are invalid.
-        """
-        _check_rollout_inputs(images, 1, None, locations)
-        pyramid = self.retina.build_pyramid(self.normalize(images))
-        indices = torch.arange(len(images), device=images.device)
-        indices = indices.repeat_interleave(locations.shape[1])
-        patches = self.retina(pyramid, locations.flatten(0, 1), indices)
-        pixels = (patches * self.scale + self.shift).round().clamp(0, 255).to(torch.uint8)
-        return pixels.unflatten(0, tuple(locations.shape[:2]))
-
-    def boxes(self, locations: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n s 4"]:
-        """Return left, top, right and bottom of the windows, in pixels of `img_size`."""
-        return glimpse_boxes(
-            locations, self.img_size, glimpse_size=self.glimpse_size, num_scales=self.num_scales
-        )
-
-    @staticmethod
-    def _noise(images: Tensor, num_rollouts: int, num_steps: int, *, sample: bool) -> Tensor:
-        shape = (len(images), num_rollouts, num_steps, 2)
-        return torch.randn(shape, device=images.device) if sample else images.new_zeros(shape)
-
-
-def _check_memory_bounds(img_size: tuple[int, int], num_scales: int, num_glimpses: int) -> None:
-    """Refuse arguments that need much memory though the weights are small."""
-    margin = 2 ** min(num_scales, 64)  # of the pyramid, on both sides together
-    if (img_size[0] + margin) * (img_size[1] + margin) > MAX_PIXELS:
-        raise ValueError(
-            f"num_scales={num_scales} extends the widest window to 2^{num_scales} pixels, too far "
-            f"beyond images of {img_size[0]} x {img_size[1]}: together they may hold at most "
-            f"{MAX_PIXELS:,} pixels"
-        )
-    if num_glimpses > _MAX_GLIMPSES:
-        raise ValueError(f"num_glimpses must be at most {_MAX_GLIMPSES:,}, got {num_glimpses:,}")
-
-
-def _check_rollout_inputs(
-    images: Tensor, num_rollouts: int, init_locations: Tensor | None, locations: Tensor | None
-) -> None:
-    """Check the number of rollouts, and that all locations lie on the image."""
-    if num_rollouts < 1:
-        raise ValueError(f"num_rollouts must be at least 1, got {num_rollouts}")
-    for values in (init_locations, locations):
-        if values is None:
-            continue
-        has_all_images = len(values) == len(images) and 0 not in values.shape
-        if not (has_all_images and bool((values.abs() <= 1).all())):
-            raise ValueError(
-                "locations must be x and y in [-1, 1], with at least one location per image; got "
-                f"shape {list(values.shape)} for {len(images)} images, with a largest absolute "
-                f"value of {float(values.abs().max()) if values.numel() else None}"
-            )
+    def next_state(
+        self, glimpse: Float[Tensor, "r d"], state: GlimpseState, *, backprop_policy_to_core: bool
+    ) -> GlimpseState:
+        """Advance the core; the policy shares its state, detached if no gradient may flow."""
+        core = self.rnn(glimpse, state.core)
+        return GlimpseState(core, core if backprop_policy_to_core else (core[0].detach(),))

@@ -22,6 +22,8 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.ram.dram import DRAM
+from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.serialization.meta_shapes import check_forward_memory, weight_shapes
@@ -45,6 +47,7 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         AttentionResNet,
         TimmClassifier,
         RecurrentAttentionModel,
+        DRAM,
         VisionTransformer,
         SwinTransformer,
     )
@@ -203,9 +206,9 @@ def _check_blocks(name: str, arguments: Mapping[Any, Any]) -> None:
 def _forward_one_image(model: nn.Module) -> None:
     """Run a model on one image.
 
-    Recurrent attention models depend on tensor values; their constructor limits their memory.
+    Glimpse models depend on tensor values; their constructor limits their memory.
     """
-    if isinstance(model, RecurrentAttentionModel):
+    if isinstance(model, GlimpseModel):
         return
     if isinstance(model, Captioner):
         size = model.encoder.img_size

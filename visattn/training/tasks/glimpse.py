@@ -1,19 +1,21 @@
-"""Training of recurrent attention models with REINFORCE."""
+"""Training of glimpse models with REINFORCE."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.functional.reinforce import RewardType, update_moving_average
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.data.classification.digit_sequences import DigitSequenceBatch
+from visattn.functional.glimpses.rewards import RewardType
+from visattn.functional.reinforce import update_moving_average
+from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
@@ -29,19 +31,30 @@ from visattn.training.optim import (
     trapezoid,
 )
 from visattn.training.tasks.glimpse_diagnostics import gradient_norms, policy_diagnostics
-from visattn.training.tasks.glimpse_eval import ErrorPerGlimpse, GlimpseEvaluator, object_centers
+from visattn.training.tasks.glimpse_eval import (
+    ErrorPerGlimpse,
+    GlimpseEvaluator,
+    SequenceError,
+    batch_centers,
+    knows_centers,
+)
 from visattn.training.tasks.glimpse_losses import (
     GlimpseLosses,
     ValueBaseline,
+    check_num_labels,
     compute_glimpse_losses,
+    label_targets,
+    total_cross_entropy,
 )
+from visattn.training.tasks.glimpse_supervision import supervised_policy_loss, supervised_rollout
 
 Baseline = Literal["none", "moving_average", "learned", "informed", "leave_one_out"]
+GlimpseBatch = LabeledBatch | DigitSequenceBatch
 _ADAM = partial(Adam, lr=1e-3, fused=True)
 
 
 class GlimpseTask(Task):
-    """Train a recurrent attention model: classification by cross-entropy, locations by REINFORCE.
+    """Train a glimpse model: classification by cross-entropy, locations by REINFORCE.
 
     Each image has one or more rollouts with locations sampled from the policy. The classification
     loss trains the glimpse network, the recurrent core and the classifier; the policy loss trains
@@ -50,9 +63,14 @@ class GlimpseTask(Task):
     controls that are not learned: random locations and a fixed raster; where the data know the
     centers of the objects, also with the policy started there (`centered`).
 
+    Images may have several labels, which a model such as `DRAM` reads in order. The error is then
+    that of the whole sequence, and an action is rewarded for all labels that it leads to, up to the
+    first error. A model with an `end_class` learns to end sequences of different lengths.
+
     Args:
         model: The model; it gets the names of its classes from the data.
-        data_info: Values that the data module provides; `class_names` are the names of the classes.
+        data_info: Values that the data module provides: `class_names` are the names of the classes,
+            `max_length` is the largest number of labels per image, by default 1.
         num_rollouts: Rollouts per training image.
         baseline: Baseline of the rewards: none (`none`), a moving average (`moving_average`), a
             value predicted from the hidden state before the action (`learned`), one predicted also
@@ -65,7 +83,7 @@ class GlimpseTask(Task):
         policy_loss_weight: Weight of the policy loss. With an optimizer like Adam it only matters
             for parameters that other losses train too, as with `backprop_policy_to_core`.
         aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
-            the last glimpse.
+            the last glimpse of each label.
         label_smoothing: Label smoothing of the cross-entropy.
         entropy_weight: Weight of the policy's entropy; it has an effect if the model learns its
             standard deviation.
@@ -73,6 +91,9 @@ class GlimpseTask(Task):
             logarithm from that of the model; by default it does not change.
         random_location_epochs: First epochs, in which each image has one rollout at random
             locations and the policy is not trained.
+        supervised_location_epochs: First epochs, in which the glimpses lie around the centers of
+            the objects and the policy learns these by maximum likelihood, without REINFORCE; the
+            data must know the centers, as `DigitSequenceDataModule` does.
         optimizer: The optimizer; by default Adam with a learning rate of 1e-3.
         policy_lr_mult: Learning rate of the policy, as a multiple of the optimizer's.
         baseline_lr_mult: The same for a learned baseline.
@@ -84,15 +105,16 @@ class GlimpseTask(Task):
         monitor: The validation metric that selects the best checkpoint.
 
     Raises:
-        ValueError: If an option is out of range, or `leave_one_out` has a single rollout.
+        ValueError: If an option is out of range, `leave_one_out` has a single rollout, or the model
+            reads another number of labels than the data have.
     """
 
-    model: RecurrentAttentionModel
+    model: GlimpseModel
     average_reward: Tensor
 
     def __init__(
         self,
-        model: Callable[[list[str]], RecurrentAttentionModel],
+        model: Callable[[list[str]], GlimpseModel],
         data_info: dict[str, Any],
         *,
         num_rollouts: int = 1,
@@ -106,6 +128,7 @@ class GlimpseTask(Task):
         entropy_weight: float = 0.0,
         final_std: float | None = None,
         random_location_epochs: int = 0,
+        supervised_location_epochs: int = 0,
         optimizer: OptimizerFactory | None = None,
         policy_lr_mult: float = 1.0,
         baseline_lr_mult: float = 1.0,
@@ -116,6 +139,7 @@ class GlimpseTask(Task):
         monitor: str = "val/error",
     ) -> None:
         super().__init__(model(data_info["class_names"]))
+        check_num_labels(self.model, data_info.get("max_length", 1))
         self.num_rollouts, self.baseline = num_rollouts, baseline
         self.reward: RewardType = reward
         self.normalize_advantages = normalize_advantages
@@ -123,7 +147,9 @@ class GlimpseTask(Task):
         self.policy_loss_weight, self.aux_loss_weight = policy_loss_weight, aux_loss_weight
         self.label_smoothing, self.entropy_weight = label_smoothing, entropy_weight
         self.final_std, self.random_location_epochs = final_std, random_location_epochs
-        self.idle_parameters = random_location_epochs > 0  # the policy has no gradient then
+        self.supervised_location_epochs = supervised_location_epochs
+        # The policy, or its standard deviation, has no gradient in these epochs.
+        self.idle_parameters = random_location_epochs + supervised_location_epochs > 0
         self.optimizer = optimizer or _ADAM
         self.policy_lr_mult, self.baseline_lr_mult = policy_lr_mult, baseline_lr_mult
         self.schedule, self.warmup_steps = schedule, warmup_steps
@@ -149,6 +175,7 @@ class GlimpseTask(Task):
         sources = self.evaluators["test"].location_sources(centered=True)
         num_glimpses = self.model.num_glimpses
         self.errors = nn.ModuleDict({name: ErrorPerGlimpse(num_glimpses) for name in sources})
+        self.sequence_errors = nn.ModuleDict({name: SequenceError() for name in sources})
         self.loss, self.label_counts = WeightedMean(), ClassCounts(len(self.model.class_names))
         self.num_evaluated = 0
         evaluator = self.evaluators["fit"]
@@ -162,7 +189,7 @@ class GlimpseTask(Task):
 
     def parameter_groups(self) -> list[OptimizerGroup]:
         """Return the parameters of the core, the policy and the baseline."""
-        policy = list(self.model.policy.parameters())
+        policy = list(nn.ModuleList(self.model.policy_modules.values()).parameters())
         baseline = [] if self.value_baseline is None else list(self.value_baseline.parameters())
         others = {id(parameter) for parameter in (*policy, *baseline)}
         core = [parameter for parameter in self.parameters() if id(parameter) not in others]
@@ -179,7 +206,7 @@ class GlimpseTask(Task):
         linear = partial(trapezoid, decay_start=0.0, final_fraction=0.0)
         return partial(linear, warmup_steps=self.warmup_steps)
 
-    def on_train_batch_start(self, batch: LabeledBatch, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: GlimpseBatch, batch_idx: int) -> None:
         """Seed the random numbers of this step, and set the policy's standard deviation."""
         super().on_train_batch_start(batch, batch_idx)
         if self.final_std is not None:
@@ -188,12 +215,30 @@ class GlimpseTask(Task):
             with torch.no_grad():
                 self.model.policy.log_std.fill_(first + min(1.0, progress) * (last - first))
 
-    def training_step(self, batch: LabeledBatch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: GlimpseBatch, batch_idx: int) -> Tensor:
         """Return the sum of the classification, policy and baseline losses."""
-        rollout = self._sample_rollout(self.model.normalize(batch.images))
-        losses = self.losses(rollout, batch.labels)
+        images = self.model.normalize(batch.images)
+        if self.current_epoch < self.supervised_location_epochs:
+            shape = (len(images), self.num_rollouts, self.model.num_glimpses, 2)
+            noise = step_generator(self).randn(*shape).to(images)
+            rollout, losses = self.supervised_losses(images, batch, noise)
+        else:
+            rollout = self._sample_rollout(images)
+            losses = self.losses(rollout, label_targets(self.model, batch.labels))
         self._log_training(rollout, losses)
         return losses.total
+
+    def supervised_losses(
+        self,
+        images: Float[Tensor, "b c y x"],
+        batch: GlimpseBatch,
+        noise: Float[Tensor, "b m t 2"],
+    ) -> tuple[GlimpseRollout, GlimpseLosses]:
+        """Return rollouts around the centers of the objects, and losses that teach these."""
+        rollout, path = supervised_rollout(self.model, images, batch, noise)
+        losses = self.losses(rollout, label_targets(self.model, batch.labels))
+        policy_loss = supervised_policy_loss(rollout, path, self.model.policy.std)
+        return rollout, replace(losses, policy=policy_loss)
 
     def _sample_rollout(self, images: Float[Tensor, "b c y x"]) -> GlimpseRollout:
         """Return rollouts at locations sampled from the policy, or at random locations."""
@@ -214,7 +259,7 @@ class GlimpseTask(Task):
             noise=noise,
         )
 
-    def losses(self, rollout: GlimpseRollout, labels: Int[Tensor, " b"]) -> GlimpseLosses:
+    def losses(self, rollout: GlimpseRollout, labels: Int[Tensor, "b ..."]) -> GlimpseLosses:
         """Return the losses of rollouts, and update the moving average of the reward."""
         moving_average = self.baseline == "moving_average"
         losses = compute_glimpse_losses(
@@ -242,19 +287,17 @@ class GlimpseTask(Task):
                 "glimpse_net": self.model.glimpse_net,
                 "rnn": self.model.rnn,
                 "classifier": self.model.classifier,
-                "policy": self.model.policy,
+                **self.model.policy_modules,
                 "value_baseline": self.value_baseline,
             }
             for name, norm in gradient_norms(modules).items():
                 self.log(f"grad_norm/{name}", norm)
 
-    def validation_step(self, batch: LabeledBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: GlimpseBatch, batch_idx: int) -> None:
         """Update the errors for each source of locations."""
         self._update_metrics(batch)
 
-    def test_step(self, batch: LabeledBatch, batch_idx: int) -> None:
-        """Update the errors for each source of locations."""
-        self._update_metrics(batch)
+    test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:
         """Log the errors on the validation images."""
@@ -283,42 +326,50 @@ class GlimpseTask(Task):
     def _evaluator(self) -> GlimpseEvaluator:
         return self.evaluators[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
 
-    def _update_metrics(self, batch: LabeledBatch) -> None:
+    def _update_metrics(self, batch: GlimpseBatch) -> None:
         """Update the metrics; of w processes, process r has images r, r + w, ... of all."""
         world_size, count = self.trainer.world_size, len(batch.labels)
         first = self.num_evaluated * world_size + self.global_rank
         indices = range(first, self.num_evaluated * world_size + count * world_size, world_size)
         self.num_evaluated += count
-        self.label_counts.update(batch.labels)
-        centers = object_centers(self.trainer)
-        if centers is not None:
-            centers = centers[list(indices)]
+        labels = label_targets(self.model, batch.labels)
+        if self.model.num_labels == 1:
+            self.label_counts.update(labels.flatten())
+        centers = batch_centers(self.trainer, self.model, batch, indices)
         results = self._evaluator.evaluate(self.model, batch.images, indices, centers)
         for source, logits in results:
-            self.errors[source].update(logits, batch.labels)  # type: ignore[operator]
+            self.errors[source].update(logits, labels)  # type: ignore[operator]
+            self.sequence_errors[source].update(logits, labels)  # type: ignore[operator]
             if source == "greedy":
-                loss = cross_entropy(logits[:, -1], batch.labels, reduction="sum")
-                self.loss.update(loss, len(logits))
+                loss, count = total_cross_entropy(logits, labels)
+                self.loss.update(loss, count)
 
     def _log_metrics(self, split: str) -> None:
-        """Log the errors after the last glimpse, and store those after each glimpse."""
+        """Log the error of each source of locations, and store those after each glimpse."""
         evaluator, self.num_evaluated = self._evaluator, 0
-        per_glimpse: dict[str, list[float]] = {}
+        per_glimpse: dict[str, list[float | None]] = {}
         final: dict[str, float] = {}
-        centered = object_centers(self.trainer) is not None
+        centered = knows_centers(self.trainer)
         for source in evaluator.location_sources(centered=centered):
-            errors = self.errors[source].compute()  # type: ignore[operator]
-            self.errors[source].reset()  # type: ignore[operator]
+            errors = _compute_and_reset(self.errors[source]).tolist()
+            per_glimpse[source] = [None if math.isnan(error) else error for error in errors]
+            error = _compute_and_reset(self.sequence_errors[source])
             key = f"{split}/{evaluator.error_name(source, self.model.num_glimpses)}"
-            self.log(key, errors[-1], prog_bar=source == "greedy")
-            per_glimpse[source], final[key] = errors.tolist(), float(errors[-1])
-        self.log(f"{split}/loss", self.loss.compute())
-        self.loss.reset()
+            self.log(key, error, prog_bar=source == "greedy")
+            final[key] = float(error)
+        self.log(f"{split}/loss", _compute_and_reset(self.loss))
         if self.trainer.state.fn != "fit":
             self.notes[f"{split}_error_per_glimpse"] = per_glimpse
-            level = chance_level(self.label_counts.compute(), self.model.class_names)
-            self.notes |= level.report(final, errors=True)
+            if self.model.num_labels == 1:
+                level = chance_level(self.label_counts.compute(), self.model.class_names)
+                self.notes |= level.report(final, errors=True)
         self.label_counts.reset()
+
+
+def _compute_and_reset(metric: Any) -> Tensor:
+    value = metric.compute()
+    metric.reset()
+    return value
 
 
 def _check_options(task: GlimpseTask) -> None:
@@ -330,6 +381,7 @@ def _check_options(task: GlimpseTask) -> None:
         "policy_lr_mult": task.policy_lr_mult,
         "baseline_lr_mult": task.baseline_lr_mult,
         "random_location_epochs": task.random_location_epochs,
+        "supervised_location_epochs": task.supervised_location_epochs,
         "warmup_steps": task.warmup_steps,
     }
     negative = {name: value for name, value in nonnegative.items() if not value >= 0}

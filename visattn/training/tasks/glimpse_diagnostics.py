@@ -53,11 +53,9 @@ def gradient_signal_to_noise(
     The gradient is that of the weights of the policy's mean, for a batch with one of the rollouts.
     At 1, the gradient of a single rollout has as much noise as signal.
     """
-    states = rollout.hidden_states[:, :, :-1]
     residuals = (rollout.policy_samples - rollout.policy_means) / policy_std**2
     scores = residuals * advantages.unsqueeze(-1)
-    scores = scores[:, :, scores.shape[2] - states.shape[2] :]  # a first location has no state
-    gradients = torch.einsum("bmap, bmad -> mpd", scores, states) / len(scores)
+    gradients = torch.einsum("bmap, bmad -> mpd", scores, rollout.policy_states) / len(scores)
     noise = gradients.var(0).sum()
     signal = (gradients.mean(0).square().sum() - noise / len(gradients)).clamp(min=0)
     return signal / noise.clamp(min=1e-20)

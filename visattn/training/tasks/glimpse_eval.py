@@ -11,14 +11,19 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torchmetrics import Metric
 
+from visattn.data.classification.datasets import LabeledBatch
+from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading.sample_seed import per_sample_uniforms
 from visattn.functional.glimpses.paths import raster_scanpaths
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.functional.glimpses.rewards import IGNORE_LABEL, label_per_glimpse, label_sequences
+from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.training.data.classification import ClassificationDataModule
+from visattn.training.data.digit_sequences import DigitSequenceDataModule
+from visattn.training.tasks.glimpse_supervision import digit_scanpaths
 
 
 class ErrorPerGlimpse(Metric):
-    """The error rate after each glimpse.
+    """The error rate after each glimpse, of the label that the glimpse is to read.
 
     Args:
         num_glimpses: Glimpses per image.
@@ -36,17 +41,55 @@ class ErrorPerGlimpse(Metric):
 
     def __init__(self, num_glimpses: int) -> None:
         super().__init__()
-        zeros = torch.zeros(num_glimpses, dtype=torch.int64)
-        self.add_state("wrong", zeros, dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        for name in ("wrong", "count"):
+            zeros = torch.zeros(num_glimpses, dtype=torch.int64)
+            self.add_state(name, zeros, dist_reduce_fx="sum")
 
-    def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, " n"]) -> None:
+    def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, "n ..."]) -> None:
         """Add logits or probabilities after each glimpse, and the true classes."""
-        self.wrong += (scores.argmax(-1) != labels[:, None]).sum(0)
-        self.count += len(labels)
+        targets = label_per_glimpse(labels, scores.shape[1])
+        present = targets != IGNORE_LABEL
+        self.wrong += ((scores.argmax(-1) != targets) & present).sum(0)
+        self.count += present.sum(0)
 
     def compute(self) -> Float[Tensor, " t"]:
-        """Return the error rate after each glimpse; NaN before the first update."""
+        """Return the error rate after each glimpse; NaN without a label to read."""
+        return self.wrong / self.count
+
+
+class SequenceError(Metric):
+    """The fraction of images of which any label is wrong after the last of its glimpses.
+
+    With one label per image, it is the error rate after the last glimpse.
+
+    Example:
+        >>> error = SequenceError()
+        >>> scores = torch.tensor([[[9.0, 0.0], [0.0, 9.0]], [[9.0, 0.0], [9.0, 0.0]]])
+        >>> error.update(scores, torch.tensor([[0, 1], [0, 1]]))
+        >>> error.compute()
+        tensor(0.5000)
+    """
+
+    full_state_update = False
+    wrong: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("wrong", "count"):
+            zero = torch.zeros((), dtype=torch.int64)
+            self.add_state(name, zero, dist_reduce_fx="sum")
+
+    def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, "n ..."]) -> None:
+        """Add logits or probabilities after each glimpse, and the true classes."""
+        labels = label_sequences(labels)
+        step = scores.shape[1] // labels.shape[1]
+        wrong = scores[:, step - 1 :: step].argmax(-1) != labels
+        self.wrong += (wrong & (labels != IGNORE_LABEL)).any(1).sum()
+        self.count += len(labels)
+
+    def compute(self) -> Float[Tensor, ""]:
+        """Return the error rate; NaN before the first update."""
         return self.wrong / self.count
 
 
@@ -111,10 +154,10 @@ class GlimpseEvaluator:
 
     def evaluate(
         self,
-        model: RecurrentAttentionModel,
+        model: GlimpseModel,
         images: UInt8[Tensor, "b _ y x"],
         indices: Sequence[int],
-        centers: Float[Tensor, "b 2"] | None = None,
+        centers: Float[Tensor, "b 2"] | Float[Tensor, "b t 2"] | None = None,
     ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
         """Yield each source of locations with the logits after each glimpse.
 
@@ -122,8 +165,9 @@ class GlimpseEvaluator:
             model: The model.
             images: Images as uint8.
             indices: Indices of the images in the whole split.
-            centers: Centers of the objects, x and y in [-1, 1], the initial locations of the
-                source `centered`; without them it is left out.
+            centers: Centers of the objects, x and y in [-1, 1], for the source `centered`: the
+                first location of the greedy policy, or all locations. Without them the source is
+                left out.
 
         Raises:
             ValueError: If the images do not fit the model, or a location is not finite.
@@ -141,7 +185,8 @@ class GlimpseEvaluator:
         for source, locations in fixed.items():
             yield source, _logits(model, inputs, locations=locations)
         if centers is not None:
-            yield "centered", _logits(model, inputs, init_locations=centers.to(inputs))
+            name = "init_locations" if centers.ndim == 2 else "locations"
+            yield "centered", _logits(model, inputs, **{name: centers.to(inputs)})
         if self.num_samples:
             logits = torch.stack([_sampled_logits(model, inputs, part) for part in uniforms[2:]])
             yield "sampled", logits[0]
@@ -152,7 +197,8 @@ def object_centers(trainer: Trainer) -> Float[Tensor, "n 2"] | None:
     """Return the centers of the objects in all images of the split that is evaluated.
 
     Returns:
-        x and y in [-1, 1]; None during `fit`, and for data that do not know the centers.
+        x and y in [-1, 1]; None during `fit`, and for data that do not know the centers or have
+        several objects per image.
     """
     data, stage = getattr(trainer, "datamodule", None), trainer.state.fn
     if stage == TrainerFn.FITTING or not isinstance(data, ClassificationDataModule):
@@ -160,15 +206,47 @@ def object_centers(trainer: Trainer) -> Float[Tensor, "n 2"] | None:
     return data.centers("test" if stage == TrainerFn.TESTING else "validation")
 
 
+def batch_centers(
+    trainer: Trainer,
+    model: GlimpseModel,
+    batch: LabeledBatch | DigitSequenceBatch,
+    indices: Sequence[int],
+) -> Float[Tensor, "b 2"] | Float[Tensor, "b t 2"] | None:
+    """Return the centers of the objects in the images of a batch.
+
+    Args:
+        trainer: The trainer of the split that is evaluated.
+        model: The model.
+        batch: Images of the split.
+        indices: Their indices in the split.
+
+    Returns:
+        x and y in [-1, 1] of the only object, or for each glimpse those of the object that it is to
+        read; None if `knows_centers` is false.
+    """
+    if not knows_centers(trainer):
+        return None
+    if isinstance(batch, DigitSequenceBatch):
+        return digit_scanpaths(model, batch)
+    centers = object_centers(trainer)
+    return None if centers is None else centers[list(indices)]
+
+
+def knows_centers(trainer: Trainer) -> bool:
+    """Return whether the centers of the objects are known, outside of `fit`."""
+    if trainer.state.fn == TrainerFn.FITTING:
+        return False
+    data = getattr(trainer, "datamodule", None)
+    return isinstance(data, DigitSequenceDataModule) or object_centers(trainer) is not None
+
+
 @torch.no_grad()  # on a function, since a generator would leak the setting to its caller
-def _logits(
-    model: RecurrentAttentionModel, inputs: Tensor, **options: Any
-) -> Float[Tensor, "b t k"]:
+def _logits(model: GlimpseModel, inputs: Tensor, **options: Any) -> Float[Tensor, "b t k"]:
     return model.rollout(inputs, **options).logits[:, 0]
 
 
 def _sampled_logits(
-    model: RecurrentAttentionModel, inputs: Tensor, uniforms: Float[Tensor, "b n"]
+    model: GlimpseModel, inputs: Tensor, uniforms: Float[Tensor, "b n"]
 ) -> Float[Tensor, "b t k"]:
     """Return the logits of a rollout at locations sampled from the policy."""
     start = _start(model, _to_locations(uniforms[:, :2], inputs)[:, 0])
@@ -182,8 +260,6 @@ def _to_locations(uniforms: Float[Tensor, "b n"], inputs: Tensor) -> Float[Tenso
     return (2 * uniforms - 1).unflatten(1, (-1, 2)).to(inputs)
 
 
-def _start(
-    model: RecurrentAttentionModel, locations: Float[Tensor, "b 2"]
-) -> Float[Tensor, "b 2"] | None:
+def _start(model: GlimpseModel, locations: Float[Tensor, "b 2"]) -> Float[Tensor, "b 2"] | None:
     """Return initial locations, or None for a model that has its own."""
     return locations if model.init_location == "random" else None

@@ -11,7 +11,12 @@ from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRAC
 from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, place_image
 from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors
 from visattn.viz.scanpaths.probabilities import class_colors, top_classes
-from visattn.viz.scanpaths.record import ScanPathData, format_percent
+from visattn.viz.scanpaths.record import (
+    ReadLabel,
+    ScanPathData,
+    format_percent,
+    label_text,
+)
 
 FIRST_DURATION, GLIMPSE_DURATION, LAST_DURATION = 1000, 900, 2800  # of frames, in milliseconds
 _MARGIN, _GAP = 14, 12
@@ -59,7 +64,7 @@ def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int
     """Return all frames, and the height of their images."""
     max_side = (width - 2 * _MARGIN - _GAP) // 2
     placement = place_image(scan.image.shape[:2], scan.boxes, (max_side, max_side))
-    shown = top_classes(scan.probabilities)
+    shown = top_classes(scan.probabilities, glimpses_per_label=scan.glimpses_per_label)
     height = _MARGIN + placement.canvas_size[0] + _MARGIN
     frame_size = (width, height + len(shown) * _BAR_HEIGHT + _MARGIN)
     count, canvas = len(scan.boxes), placement.paste_image(scan.image)
@@ -73,6 +78,7 @@ def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int
             placement.boxes_on_canvas(scan.boxes),
             num_glimpses=current,
             image_area=placement.image_area,
+            tags=scan.tags,
         )
         left = (width - 2 * placement.canvas_size[1] - _GAP) // 2
         frame.paste(Image.fromarray(path), (left, _MARGIN))
@@ -131,14 +137,14 @@ def scan_path_grid_animation(
     Below each image is the most probable class so far, with its probability.
 
     Args:
-        scans: At least one scan path; all with the same number of glimpses.
-        truths: True class of each image, if known; wrong predictions are red.
+        scans: At least one scan path. A path with fewer glimpses than another stays complete.
+        truths: True class of each image, if known, or its labels, separated by spaces; wrong
+            predictions are red.
         columns: Number of columns; by default slightly more than rows.
         side: Maximum side of an image in pixels.
 
     Raises:
-        ValueError: If there is no scan path, the numbers of glimpses differ, or there is not one
-            true class for each image.
+        ValueError: If there is no scan path, or there is not one true class for each image.
 
     Example:
         >>> scan = ScanPathData(
@@ -148,14 +154,12 @@ def scan_path_grid_animation(
         >>> scan_path_grid_animation([scan, scan], truths=["dog", "cat"], side=64)[:6]
         b'GIF89a'
     """
-    counts = {len(scan.boxes) for scan in scans}
-    if len(counts) != 1 or len(truths) not in (0, len(scans)):
+    if not scans or len(truths) not in (0, len(scans)):
         raise ValueError(
-            "a grid needs scan paths with the same number of glimpses, and either no truths or one "
-            f"for each; got {len(scans)} scan paths of {sorted(counts)} glimpses, "
-            f"{len(truths)} truths"
+            "a grid needs at least one scan path, and either no truths or one for each; got "
+            f"{len(scans)} scan paths and {len(truths)} truths"
         )
-    [count] = counts
+    count = max(len(scan.boxes) for scan in scans)
     columns = columns or min(len(scans), round((1.6 * len(scans)) ** 0.5 + 0.4))
     true_classes = list(truths) or [None] * len(scans)
     frames = [
@@ -190,6 +194,7 @@ def _draw_grid_frame(
             boxes,
             num_glimpses=current,
             image_area=placement.image_area,
+            tags=scan.tags,
         )
         place = (x + (side - drawn.shape[1]) // 2, y + (side - drawn.shape[0]) // 2)
         page.paste(Image.fromarray(drawn), place)
@@ -205,14 +210,22 @@ def _write_prediction(
     glimpse: int,
     place: tuple[int, int, int],
 ) -> None:
-    """Write the most probable class after a glimpse, with its probability."""
+    """Write the prediction after a glimpse, with its probability: the class or all labels read."""
     left, top, right = place
-    best, font = int(np.argmax(scan.probabilities[glimpse])), load_font(SMALL)
-    probability = format_percent(float(scan.probabilities[glimpse, best]))
+    predicted, chance = _prediction_so_far(scan, glimpse)
+    font, probability = load_font(SMALL), format_percent(chance)
     pen.text((right, top + 2), probability, MUTED, font, anchor="ra")
     large = load_font(SMALL + 3)
-    name = truncate_text(
-        scan.class_names[best], large, right - left - font.getlength(probability) - 8
-    )
-    color = TEXT if truth is None else ACCENT if truth == scan.class_names[best] else _WRONG_COLOR
+    name = truncate_text(predicted, large, right - left - font.getlength(probability) - 8)
+    color = TEXT if truth is None else ACCENT if truth == predicted else _WRONG_COLOR
     pen.text((left, top), name, color, large)
+
+
+def _prediction_so_far(scan: ScanPathData, glimpse: int) -> tuple[str, float]:
+    """Return the labels read so far and the probable next one, with their probability."""
+    best = int(scan.probabilities[glimpse].argmax())
+    name, probability = scan.class_names[best], float(scan.probabilities[glimpse, best])
+    if scan.glimpses_per_label is None:
+        return name, probability
+    earlier = [label for label in scan.labels if label.glimpse < glimpse]
+    return label_text([*earlier, ReadLabel(name, probability, glimpse)], scan.end_class)

@@ -30,7 +30,7 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
 
     The first row shows the image with the scan path, the mosaic of all glimpses, and the class
     probabilities after each glimpse. Below are the patches of each glimpse, a row per scale, and
-    the most probable class after it.
+    the most probable class after it. Labels of a sequence are written where they are read.
 
     Args:
         scan: Scan path to draw.
@@ -49,12 +49,18 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
         placement.paste_image(scan.image),
         placement.boxes_on_canvas(scan.boxes),
         image_area=placement.image_area,
+        tags=scan.tags,
     )
     mosaic = glimpse_mosaic(
         scan.patches, placement.boxes_on_resized_image(scan.boxes), placement.image_size
     )
     height = max(_MIN_PLOT_HEIGHT, path.shape[0])
-    plot = plot_probabilities(scan.probabilities, scan.class_names, (height, _PLOT_WIDTH))
+    plot = plot_probabilities(
+        scan.probabilities,
+        scan.class_names,
+        (height, _PLOT_WIDTH),
+        glimpses_per_label=scan.glimpses_per_label,
+    )
     strip = glimpse_strip(scan)
     above = MARGIN + _TITLE_SIZE + 40 + _HEADER_HEIGHT
     page = Image.new("RGB", (_WIDTH, above + height + 30 + strip.shape[0] + MARGIN), BACKGROUND)
@@ -98,7 +104,8 @@ def glimpse_strip(
             page.paste(tile, (x, y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)))
         below, chance = y + tall - 20, format_percent(float(scan.probabilities[index, best[index]]))
         name = truncate_text(names[index], font, side if apart else side - _PROBABILITY_WIDTH)
-        pen.text((x, below - _LINE_HEIGHT * apart), name, TEXT, font)
+        was_read = scan.glimpses_per_label is None or index in scan.tags
+        pen.text((x, below - _LINE_HEIGHT * apart), name, TEXT if was_read else MUTED, font)
         place, anchor = ((x, below), "la") if apart else ((x + side, below + 1), "ra")
         pen.text(place, chance, MUTED, load_font(SMALL), anchor=anchor)
     return np.array(page)

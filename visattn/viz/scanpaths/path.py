@@ -1,10 +1,12 @@
 """Scan paths on images: a numbered box for each glimpse, colored by time."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.text import load_font
+from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.colormap import colormap_lut
 from visattn.viz.maps.legend import BACKGROUND, TEXT
 
@@ -17,6 +19,7 @@ _MIN_RADIUS, _MAX_RADIUS = 6.0, 11.0  # of a number marker, in pixels
 _MANY_GLIMPSES = 6  # with more glimpses, boxes of coarse scales have fainter lines
 _MARKER_DISTANCE = 2.1  # minimum distance of number markers, in radii
 _OUTLINE = (16, 16, 20)
+_TAG_SIZE = 15  # of the text at a glimpse, in pixels
 
 
 def glimpse_colors(count: int) -> list[Color]:
@@ -37,6 +40,7 @@ def draw_scan_path(
     num_glimpses: int | None = None,
     image_area: tuple[int, int, int, int] | None = None,
     show_numbers: bool = True,
+    tags: Mapping[int, str] | None = None,
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return an image with the scan path of a recurrent attention model.
 
@@ -52,6 +56,7 @@ def draw_scan_path(
         image_area: Left, top, right and bottom of the image inside its margins; by default the
             whole image.
         show_numbers: Whether to draw the numbers and the lines between them.
+        tags: Texts at glimpses, by their index, such as the labels that were read there.
 
     Raises:
         ValueError: If a box is not finite, or `num_glimpses` exceeds the number of glimpses.
@@ -77,6 +82,9 @@ def draw_scan_path(
     _draw_boxes(pen, boxes[:count], colors, current=None if num_glimpses is None else count - 1)
     if show_numbers and count:
         _draw_path(pen, boxes[:count], colors, image.shape[:2])
+    for index, text in (tags or {}).items():
+        if index < count:
+            _draw_tag(pen, boxes[index, 0], text, colors[index])
     return np.array(large.reduce(_SUPERSAMPLING))
 
 
@@ -94,10 +102,19 @@ def draw_number_marker(
     (x, y), outer_radius = center, radius * 1.14
     pen.ellipse((x - outer_radius, y - outer_radius, x + outer_radius, y + outer_radius), _OUTLINE)
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), color)
-    luminance = 0.3 * color[0] + 0.59 * color[1] + 0.11 * color[2]
     size = max(1, round(radius * (1.35 if number < 10 else 1.1)))
-    text_color = TEXT if luminance > 120 else BACKGROUND
-    pen.text((x, y), str(number), text_color, load_font(size), anchor="mm")
+    pen.text((x, y), str(number), contrasting_color(color), load_font(size), anchor="mm")
+
+
+def contrasting_color(color: Color) -> Color:
+    """Return the color of text on a color: dark on bright, bright on dark.
+
+    Example:
+        >>> contrasting_color((248, 223, 36)) == TEXT
+        True
+    """
+    luminance = 0.3 * color[0] + 0.59 * color[1] + 0.11 * color[2]
+    return TEXT if luminance > 120 else BACKGROUND
 
 
 def _dim_outside(
@@ -174,6 +191,23 @@ def _draw_path(
     for number, (position, color) in enumerate(zip(positions, colors, strict=True), start=1):
         x, y = (position * _SUPERSAMPLING).tolist()
         draw_number_marker(pen, (x, y), number, color, radius * _SUPERSAMPLING)
+
+
+def _draw_tag(
+    pen: ImageDraw.ImageDraw, box: Float[np.ndarray, "4"], text: str, color: Color
+) -> None:
+    """Draw a text on a plate above the box of a glimpse, or below where there is no room."""
+    size = pen.im.size
+    font = load_font(_TAG_SIZE * _SUPERSAMPLING)
+    text = truncate_text(text, font, size[0] / 2)
+    width, height = font.getlength(text) + 8 * _SUPERSAMPLING, (_TAG_SIZE + 5) * _SUPERSAMPLING
+    left, top, _, bottom = (float(edge) * _SUPERSAMPLING for edge in box)
+    gap = 3 * _SUPERSAMPLING
+    y = top - height - gap if top >= height + gap else bottom + gap
+    x, y = max(0, min(left, size[0] - width - 1)), max(0, min(y, size[1] - height - 1))
+    pen.rectangle((x, y, x + width, y + height), (*color, 255), (*_OUTLINE, 255), _SUPERSAMPLING)
+    center = (x + width / 2, y + height / 2)
+    pen.text(center, text, contrasting_color(color), font, anchor="mm")
 
 
 def _separate_points(points: Float[np.ndarray, "t 2"], distance: float) -> Float[np.ndarray, "t 2"]:

@@ -16,21 +16,28 @@ _MIN_RADIUS = 8.0  # of a number marker; if they do not fit, some are left out
 _LINE_HEIGHT = 15
 
 
-def top_classes(probabilities: Float[np.ndarray, "t k"], max_classes: int = 5) -> list[int]:
-    """Return the classes to plot: the prediction after the last glimpse, then its rivals.
+def top_classes(
+    probabilities: Float[np.ndarray, "t k"],
+    max_classes: int = 5,
+    *,
+    glimpses_per_label: int | None = None,
+) -> list[int]:
+    """Return the classes to plot: the predictions, then their rivals.
 
-    Rivals are the classes with the highest probability after any glimpse, ordered by their
-    probability after the last one.
+    A prediction is made after the last glimpse or, for a sequence of labels, after each
+    `glimpses_per_label` glimpses. Rivals are the classes with the highest probability after any
+    glimpse, ordered by their probability after the last one.
 
     Example:
         >>> top_classes(np.array([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7]]), max_classes=2)
         [2, 1]
     """
-    last = probabilities[-1]
-    best = int(last.argmax())
-    peaks = probabilities.max(0)
-    rivals = [int(index) for index in np.argsort(-peaks, kind="stable") if index != best]
-    return [best, *sorted(rivals[: max_classes - 1], key=lambda index: -float(last[index]))]
+    step = glimpses_per_label or len(probabilities)
+    read = list(dict.fromkeys(probabilities[step - 1 :: step].argmax(1).tolist()))[:max_classes]
+    last, peaks = probabilities[-1], probabilities.max(0)
+    rivals = [int(index) for index in np.argsort(-peaks, kind="stable") if index not in read]
+    rivals = rivals[: max_classes - len(read)]
+    return [*read, *sorted(rivals, key=lambda index: -float(last[index]))]
 
 
 def class_colors(count: int) -> list[tuple[int, int, int]]:
@@ -47,13 +54,18 @@ def plot_probabilities(
     probabilities: Float[np.ndarray, "t k"],
     class_names: tuple[str, ...],
     size: tuple[int, int],
+    *,
+    glimpses_per_label: int | None = None,
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return a line plot of the most probable classes over glimpses.
+
+    The lines of a sequence of labels are interrupted where the next label begins.
 
     Args:
         probabilities: Class probabilities after each glimpse.
         class_names: Names of the classes.
         size: Height and width of the plot in pixels; at least 120 x 200.
+        glimpses_per_label: Number of glimpses after which each label of a sequence is read.
 
     Raises:
         ValueError: If the numbers of classes and names differ.
@@ -69,7 +81,7 @@ def plot_probabilities(
     (height, width), count = size, len(probabilities)
     page = Image.new("RGB", (width * _SUPERSAMPLING, height * _SUPERSAMPLING), BACKGROUND)
     pen = ImageDraw.Draw(page)
-    shown = top_classes(probabilities)
+    shown = top_classes(probabilities, glimpses_per_label=glimpses_per_label)
     names = [
         truncate_text(class_names[index], load_font(SMALL), _MAX_NAME_WIDTH - 12) for index in shown
     ]
@@ -81,21 +93,18 @@ def plot_probabilities(
         line = _TOP + inner_size[0] * (1 - fraction)
         pen.line(_scale_up((_LEFT, line), (end, line)), TRACK, _SUPERSAMPLING)
     colors = class_colors(len(shown))
+    step = glimpses_per_label or count
+    for start in range(step, count, step):  # between two labels
+        border = (x[start - 1] + x[start]) / 2
+        ends = _scale_up((border, _TOP), (border, height - _BOTTOM))
+        pen.line(ends, TRACK, 2 * _SUPERSAMPLING)
     for ys, color in reversed(list(zip(y, colors, strict=True))):
-        line_width = 3.0 if color == TEXT else 2.0
-        if count > 1:
-            pen.line(
-                _scale_up(*zip(x, ys, strict=True)),
-                color,
-                round(line_width * _SUPERSAMPLING),
-                "curve",
-            )
-        for point in _scale_up(*zip(x, ys, strict=True)):
-            _draw_dot(pen, point, color, (line_width + 0.6) * _SUPERSAMPLING)
+        for start in range(0, count, step):
+            _draw_line(pen, x[start : start + step], ys[start : start + step], color)
     radius = min(10.0, max(_MIN_RADIUS, 0.42 * inner_size[1] / count))
-    step = -(-count * 2.3 * radius // inner_size[1])
+    every = -(-count * 2.3 * radius // inner_size[1])
     for index, color in enumerate(glimpse_colors(count)):
-        if (count - 1 - index) % step == 0:
+        if (count - 1 - index) % every == 0:
             [center] = _scale_up((x[index], height - _BOTTOM + 22))
             draw_number_marker(pen, center, index + 1, color, radius * _SUPERSAMPLING)
     small = page.reduce(_SUPERSAMPLING)
@@ -105,6 +114,20 @@ def plot_probabilities(
 
 def _scale_up(*points: tuple[float, float]) -> list[tuple[float, float]]:
     return [(float(x) * _SUPERSAMPLING, float(y) * _SUPERSAMPLING) for x, y in points]
+
+
+def _draw_line(
+    pen: ImageDraw.ImageDraw,
+    x: Float[np.ndarray, " t"],
+    y: Float[np.ndarray, " t"],
+    color: tuple[int, int, int],
+) -> None:
+    """Draw the probabilities of a class as a line with a dot at each glimpse."""
+    points, width = _scale_up(*zip(x, y, strict=True)), 3.0 if color == TEXT else 2.0
+    if len(points) > 1:
+        pen.line(points, color, round(width * _SUPERSAMPLING), "curve")
+    for point in points:
+        _draw_dot(pen, point, color, (width + 0.6) * _SUPERSAMPLING)
 
 
 def _draw_dot(

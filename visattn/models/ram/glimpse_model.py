@@ -1,0 +1,352 @@
+"""Base class of glimpse models: a retina, a glimpse network and a recurrent location policy."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, get_args
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+
+from visattn.blocks.base import check_choice
+from visattn.functional.glimpses.retina import glimpse_boxes
+from visattn.models.classifier import ImageClassifier
+from visattn.models.normalization import MAX_PIXELS
+from visattn.models.ram.location_policy import Action, InitLocation, LocationPolicy
+from visattn.models.ram.networks import (
+    Backend,
+    GlimpseEncoderType,
+    GlimpseFusion,
+    GlimpseNet,
+    GlimpseRNN,
+    Retina,
+    RNNState,
+    RNNType,
+)
+from visattn.models.ram.rollout import Glimpse, GlimpseRollout, stack_glimpses
+
+_MAX_GLIMPSES = 4096  # the state and the patches of each glimpse stay in memory
+
+
+class GlimpseState(NamedTuple):
+    """Recurrent state of a glimpse model.
+
+    Args:
+        core: State whose hidden part is classified.
+        policy: State whose hidden part chooses the next location.
+    """
+
+    core: RNNState
+    policy: RNNState
+
+
+class GlimpseModel(ImageClassifier):
+    """Image classifier that sees an image through glimpses at locations that it chooses itself.
+
+    Subclasses define how the state of the core and that of the policy start and advance. A model
+    reads `num_labels` labels per image, in order: label i is the prediction after glimpse
+    `(i + 1) * num_glimpses_per_label`.
+
+    Args:
+        class_names: Names of the classes, in the order of the logits.
+        img_size: Height and width of the input images, in pixels.
+        mean: Mean of each color channel, in [0, 1].
+        std: Standard deviation of each color channel, in [0, 1].
+        glimpse_size: Side of a glimpse, in cells.
+        num_scales: Number of windows per glimpse, each twice as wide as the one before.
+        num_glimpses: Number of glimpses per image.
+        rnn_type: Recurrent core: `rnn`, `lstm` or `gru`.
+        hidden_size: Hidden size of the core.
+        glimpse_encoder: Encoder of a glimpse: `linear` or `conv`.
+        glimpse_fusion: How content and location of a glimpse are combined: `sum` or `product`.
+        what_dim: Dimension of the encoded content of a glimpse.
+        where_dim: Dimension of the encoded location of a glimpse.
+        init_location: First location: `random`, `center`, `learned` or from the `context`.
+        policy_std: Standard deviation of the location policy; the side of the image has length 2.
+        learn_std: Whether the standard deviation is trained.
+        pad_value: Value outside the image, in [0, 1].
+        backend: `crop` snaps windows to pixels; `bilinear` interpolates.
+        dropout: Dropout rate on the encoded content of a glimpse.
+
+    Raises:
+        ValueError: If an argument is out of range or an option is unknown.
+    """
+
+    num_labels: int = 1
+    """Number of labels that the model reads per image."""
+
+    end_class: str | None = None
+    """Name of the class that ends a sequence of labels; None if all have the same length."""
+
+    def __init__(
+        self,
+        class_names: Sequence[str],
+        img_size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        glimpse_size: int,
+        num_scales: int,
+        num_glimpses: int,
+        rnn_type: RNNType,
+        hidden_size: int,
+        glimpse_encoder: GlimpseEncoderType,
+        glimpse_fusion: GlimpseFusion,
+        what_dim: int,
+        where_dim: int,
+        init_location: InitLocation,
+        policy_std: float,
+        learn_std: bool,
+        pad_value: float,
+        backend: Backend,
+        dropout: float,
+    ) -> None:
+        super().__init__(class_names, img_size, mean, std)
+        counts = (glimpse_size, num_scales, num_glimpses, hidden_size, what_dim, where_dim)
+        if min(counts) < 1 or not policy_std > 0 or not 0 <= dropout < 1:
+            raise ValueError(
+                "glimpse_size, num_scales, num_glimpses, hidden_size, what_dim and where_dim must "
+                f"be at least 1, policy_std above 0 and dropout in [0, 1); got {counts}, "
+                f"{policy_std} and {dropout}"
+            )
+        _check_memory_bounds(img_size, num_scales, num_glimpses)
+        check_choice("rnn_type", rnn_type, get_args(RNNType))
+        check_choice("glimpse_encoder", glimpse_encoder, get_args(GlimpseEncoderType))
+        check_choice("init_location", init_location, get_args(InitLocation))
+        check_choice("backend", backend, get_args(Backend))
+        self.glimpse_size, self.num_scales = glimpse_size, num_scales
+        self.num_glimpses, self.hidden_size = num_glimpses, hidden_size
+        self.rnn_type: RNNType = rnn_type
+        self.glimpse_encoder: GlimpseEncoderType = glimpse_encoder
+        self.init_location: InitLocation = init_location
+        self.what_dim, self.where_dim = what_dim, where_dim
+        self.policy_std, self.learn_std = policy_std, learn_std
+        self.pad_value, self.dropout = pad_value, dropout
+        self.backend: Backend = backend
+        padding = (pad_value - torch.tensor(self.mean)) / torch.tensor(self.std)
+        self.retina = Retina(glimpse_size, num_scales, padding, backend)
+        self.glimpse_net = GlimpseNet(
+            len(self.mean) * num_scales,
+            glimpse_size,
+            encoder_type=glimpse_encoder,
+            fusion=glimpse_fusion,
+            what_dim=what_dim,
+            where_dim=where_dim,
+            out_dim=hidden_size,
+            dropout=dropout,
+        )
+        self.rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
+        self.classifier = nn.Linear(hidden_size, len(self.class_names))
+        self.policy = LocationPolicy(hidden_size, init_location, policy_std, learn_std=learn_std)
+
+    @property
+    def num_glimpses_per_label(self) -> int:
+        """Number of glimpses after which a label is read."""
+        return self.num_glimpses // self.num_labels
+
+    @property
+    def head(self) -> nn.Module:
+        """The final classification layer."""
+        return self.classifier
+
+    @property
+    def policy_modules(self) -> Mapping[str, nn.Module]:
+        """The modules that choose locations, and that only the policy loss trains."""
+        return {"policy": self.policy}
+
+    @abstractmethod
+    def initial_state(
+        self, images: Float[Tensor, "b c y x"], indices: Int[Tensor, " r"]
+    ) -> GlimpseState:
+        """Return the state before the first glimpse.
+
+        Args:
+            images: Normalized images.
+            indices: Image of each rollout.
+        """
+
+    @abstractmethod
+    def next_state(
+        self, glimpse: Float[Tensor, "r d"], state: GlimpseState, *, backprop_policy_to_core: bool
+    ) -> GlimpseState:
+        """Return the state after a glimpse.
+
+        Args:
+            glimpse: Glimpse vectors.
+            state: State before the glimpse.
+            backprop_policy_to_core: Whether the gradient of the policy flows into the core.
+        """
+
+    def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        """Return the logits after the last glimpse of the greedy policy."""
+        return self.rollout(images).logits[:, 0, -1]
+
+    def scanpath(
+        self,
+        images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
+        *,
+        num_rollouts: int = 1,
+        sample: bool = False,
+        init_locations: Float[Tensor, "b 2"] | None = None,
+        locations: Float[Tensor, "b t 2"] | None = None,
+    ) -> GlimpseRollout:
+        """Return the glimpse locations and the logits after each glimpse.
+
+        Args:
+            images: uint8, or normalized floats.
+            num_rollouts: Number of rollouts per image.
+            sample: Whether to sample from the policy instead of using its mean.
+            init_locations: First location of each image; by default as `init_location` says.
+            locations: All locations of each image; the policy is not used.
+
+        Raises:
+            TypeError: If the images are neither uint8 nor floats.
+            ValueError: If images or locations are invalid, or the policy returns a location that is
+                not finite.
+        """
+        _check_rollout_inputs(images, num_rollouts, init_locations, locations)
+        return self.rollout(
+            self.normalize(images),
+            num_rollouts=num_rollouts,
+            sample=sample,
+            init_locations=init_locations,
+            locations=locations,
+        )
+
+    def rollout(
+        self,
+        images: Float[Tensor, "b c y x"],
+        *,
+        num_rollouts: int = 1,
+        sample: bool = False,
+        backprop_policy_to_core: bool = False,
+        init_locations: Float[Tensor, "b 2"] | Float[Tensor, "b m 2"] | None = None,
+        locations: Float[Tensor, "b t 2"] | None = None,
+        noise: Float[Tensor, "b m t 2"] | None = None,
+        samples: Float[Tensor, "b m t 2"] | None = None,
+    ) -> GlimpseRollout:
+        """Run the model on normalized images, for training; `scanpath` also checks its inputs.
+
+        Args:
+            images: Normalized images.
+            num_rollouts: Number of rollouts per image.
+            sample: Whether to sample from the policy instead of using its mean.
+            backprop_policy_to_core: Whether the gradient of the policy flows into the core.
+            init_locations: First location of each image or of each rollout; by default as
+                `init_location` says.
+            locations: All locations of each image; the policy is not used.
+            noise: Standard normal noise of the action that leads to each glimpse; by default
+                sampled. The first entry is used only if the policy chooses the first location.
+            samples: Samples that take the place of those of the policy, to train it by supervision.
+
+        Raises:
+            ValueError: If the policy returns a location that is not finite.
+        """
+        pyramid = self.retina.build_pyramid(images)
+        indices = torch.arange(len(images), device=images.device).repeat_interleave(num_rollouts)
+        num_steps = self.num_glimpses if locations is None else locations.shape[1]
+        if noise is None:
+            noise = self._noise(images, num_rollouts, num_steps, sample=sample)
+        step_noise = noise.flatten(0, 1).unbind(1)
+        step_samples = (None,) * num_steps if samples is None else samples.flatten(0, 1).unbind(1)
+        state = self.initial_state(images, indices)
+        glimpses: list[Glimpse] = []
+        for step in range(num_steps):
+            if locations is not None:
+                location, action = locations[indices, step], None
+            elif not step and init_locations is not None:
+                per_image = init_locations.ndim == 2
+                location = init_locations[indices] if per_image else init_locations.flatten(0, 1)
+                action = None
+            else:
+                location, action = self._choose_location(
+                    step, state, step_noise[step], step_samples[step]
+                )
+            patches = self.retina(pyramid, location, indices)
+            glimpse = self.glimpse_net(patches, location)
+            policy_state = state.policy[0]
+            state = self.next_state(glimpse, state, backprop_policy_to_core=backprop_policy_to_core)
+            glimpses.append(Glimpse(location, state.core[0], policy_state, action))
+        logits = self.classifier(torch.stack([glimpse.hidden_state for glimpse in glimpses], 1))
+        return stack_glimpses(glimpses, logits, num_rollouts)
+
+    def _choose_location(
+        self,
+        step: int,
+        state: GlimpseState,
+        noise: Float[Tensor, "r 2"],
+        sample: Float[Tensor, "r 2"] | None,
+    ) -> tuple[Tensor, Action | None]:
+        """Return the location of a glimpse, and the action if the policy chose it."""
+        if step or self.init_location == "context":
+            location, action = self.policy(state.policy[0], noise)
+        else:
+            location, action = self.policy.initial_locations(noise)
+        if sample is None or action is None:
+            return location, action
+        return sample.clamp(-1, 1), (action[0], sample)
+
+    def patches(
+        self,
+        images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
+        locations: Float[Tensor, "b t 2"],
+    ) -> UInt8[Tensor, "b t s c g g"]:
+        """Return the glimpses at some locations as uint8 images.
+
+        Args:
+            images: uint8, or normalized floats.
+            locations: x and y of each glimpse of each image, in [-1, 1].
+
+        Raises:
+            TypeError: If the images are neither uint8 nor floats.
+            ValueError: If images or locations are invalid.
+        """
+        _check_rollout_inputs(images, 1, None, locations)
+        pyramid = self.retina.build_pyramid(self.normalize(images))
+        indices = torch.arange(len(images), device=images.device)
+        indices = indices.repeat_interleave(locations.shape[1])
+        patches = self.retina(pyramid, locations.flatten(0, 1), indices)
+        pixels = (patches * self.scale + self.shift).round().clamp(0, 255).to(torch.uint8)
+        return pixels.unflatten(0, tuple(locations.shape[:2]))
+
+    def boxes(self, locations: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n s 4"]:
+        """Return left, top, right and bottom of the windows, in pixels of `img_size`."""
+        return glimpse_boxes(
+            locations, self.img_size, glimpse_size=self.glimpse_size, num_scales=self.num_scales
+        )
+
+    @staticmethod
+    def _noise(images: Tensor, num_rollouts: int, num_steps: int, *, sample: bool) -> Tensor:
+        shape = (len(images), num_rollouts, num_steps, 2)
+        return torch.randn(shape, device=images.device) if sample else images.new_zeros(shape)
+
+
+def _check_memory_bounds(img_size: tuple[int, int], num_scales: int, num_glimpses: int) -> None:
+    """Refuse arguments that need much memory though the weights are small."""
+    margin = 2 ** min(num_scales, 64)  # of the pyramid, on both sides together
+    if (img_size[0] + margin) * (img_size[1] + margin) > MAX_PIXELS:
+        raise ValueError(
+            f"num_scales={num_scales} extends the widest window to 2^{num_scales} pixels, too far "
+            f"beyond images of {img_size[0]} x {img_size[1]}: together they may hold at most "
+            f"{MAX_PIXELS:,} pixels"
+        )
+    if num_glimpses > _MAX_GLIMPSES:
+        raise ValueError(f"num_glimpses must be at most {_MAX_GLIMPSES:,}, got {num_glimpses:,}")
+
+
+def _check_rollout_inputs(
+    images: Tensor, num_rollouts: int, init_locations: Tensor | None, locations: Tensor | None
+) -> None:
+    """Check the number of rollouts, and that all locations lie on the image."""
+    if num_rollouts < 1:
+        raise ValueError(f"num_rollouts must be at least 1, got {num_rollouts}")
+    for values in (init_locations, locations):
+        if values is None:
+            continue
+        has_all_images = len(values) == len(images) and 0 not in values.shape
+        if not (has_all_images and bool((values.abs() <= 1).all())):
+            raise ValueError(
+                "locations must be x and y in [-1, 1], with at least one location per image; got "
+                f"shape {list(values.shape)} for {len(images)} images, with a largest absolute "
+                f"value of {float(values.abs().max()) if values.numel() else None}"
+            )
