@@ -99,8 +99,8 @@ def estimate(task: HardAttentionTask, batch: CaptionBatch, repeats: int) -> tupl
         generator = StepGenerator(0, repeat, features.device)
         losses = task.losses(task.sample_rollouts(features, repeated, generator), repeated)
         if repeat >= BURN_IN:
-            found = torch.autograd.grad(losses.total, [*scorer, *rest], allow_unused=True)
-            flat = [torch.zeros(0) if part is None else part.flatten() for part in found]
+            parts = torch.autograd.grad(losses.total, [*scorer, *rest], allow_unused=True)
+            flat = [torch.zeros(0) if part is None else part.flatten() for part in parts]
             gradients.append((torch.cat(flat[: len(scorer)]), torch.cat(flat)))
     attention, everything = (
         signal_to_noise(torch.stack(part)) for part in zip(*gradients, strict=True)

@@ -48,6 +48,9 @@ from .combined.triplet import (
     AxisPairGate as AxisPairGate,
     TripletAttention as TripletAttention,
 )
+from .dropout import (
+    FastDropout as FastDropout,
+)
 from .external import (
     check_block_class as check_block_class,
     default_info as default_info,

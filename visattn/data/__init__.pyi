@@ -54,7 +54,6 @@ from .classification.datasets import (
     list_labeled_files as list_labeled_files,
 )
 from .classification.digit_sequences import (
-    IGNORE_LABEL as IGNORE_LABEL,
     DigitPlacements as DigitPlacements,
     DigitSequenceBatch as DigitSequenceBatch,
     DigitSequences as DigitSequences,
@@ -180,6 +179,7 @@ from .scenes.grammar import (
     SceneCaption as SceneCaption,
     describe_world as describe_world,
     grammar_words as grammar_words,
+    is_visual_word as is_visual_word,
     relation_holds as relation_holds,
 )
 from .scenes.render import (

@@ -34,15 +34,22 @@ from .captioner import (
     Captioner as Captioner,
     TeacherForcedOutput as TeacherForcedOutput,
 )
+from .captioning.adaptive_attention import (
+    AdaptiveAttention as AdaptiveAttention,
+    AdaptiveDecoder as AdaptiveDecoder,
+    AdaptiveDecoderState as AdaptiveDecoderState,
+    KnowingWhenToLook as KnowingWhenToLook,
+)
 from .captioning.attending_decoder import (
     AttendingDecoder as AttendingDecoder,
     AttendingDecoderState as AttendingDecoderState,
     CaptionAttention as CaptionAttention,
     SoftAttention as SoftAttention,
     feature_projection as feature_projection,
+    init_mlp as init_mlp,
+    lstm_step as lstm_step,
 )
 from .captioning.column_attention import (
-    AttentionScore as AttentionScore,
     ColumnAttention as ColumnAttention,
 )
 from .captioning.decoder_layer import (
@@ -69,6 +76,7 @@ from .captioning.sequence_recognizer import (
 )
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,
+    has_hard_attention as has_hard_attention,
 )
 from .captioning.transformer_captioner import (
     TransformerCaptioner as TransformerCaptioner,

@@ -140,6 +140,7 @@ from .distributed.peers import (
 )
 from .distributed.reduce import (
     all_gather_union as all_gather_union,
+    all_reduce_max as all_reduce_max,
     all_reduce_mean as all_reduce_mean,
     all_reduce_std as all_reduce_std,
     ddp_loss_scale as ddp_loss_scale,
@@ -151,6 +152,7 @@ from .distributed.rng import (
     step_generator as step_generator,
 )
 from .metrics.captioning import (
+    GateAUC as GateAUC,
     ReferenceScores as ReferenceScores,
     SceneScores as SceneScores,
 )
@@ -167,8 +169,6 @@ from .metrics.grounding import (
     PhraseScores as PhraseScores,
 )
 from .metrics.sequences import (
-    SEQUENCE_MAP_METRICS as SEQUENCE_MAP_METRICS,
-    SEQUENCE_METRICS as SEQUENCE_METRICS,
     SequenceScores as SequenceScores,
 )
 from .metrics.weighted_mean import (

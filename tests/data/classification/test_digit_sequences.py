@@ -138,8 +138,8 @@ def test_a_canvas_depends_on_seed_and_index_only() -> None:
         together = sequences(spec, seed=7)[[5, 29, 2]]
         for row, index in enumerate((5, 29, 2)):
             alone = sequences(spec, seed=7)[[index]]
-            for many, one in zip(together, alone, strict=True):
-                assert torch.equal(many[row], one[0])
+            for many, single in zip(together, alone, strict=True):
+                assert torch.equal(many[row], single[0])
         images = [sequences(spec, seed=s)[[i]].images for s in (7, 8) for i in (5, 16)]
         assert len({image.numpy().tobytes() for image in images}) == 4
 

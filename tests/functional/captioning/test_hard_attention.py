@@ -194,6 +194,6 @@ def test_rewards_are_zero_in_the_padding() -> None:
 
 
 def test_leave_one_out_needs_two_rollouts() -> None:
-    one = torch.ones(1, 1, 1)
+    ones = torch.ones(1, 1, 1)
     with pytest.raises(ValueError, match="at least 2 samples"):
-        hard_attention_losses(one, one, one, one, leave_one_out=True)
+        hard_attention_losses(ones, ones, ones, ones, leave_one_out=True)

@@ -196,19 +196,19 @@ def test_search_returns_gates_and_maps_of_reading_the_caption() -> None:
     model = captioner().eval()
     features = numbers(3, 12, *GRID)
     with torch.no_grad():
-        found = model.search(features, beam_size=3, max_length=7)
+        result = model.search(features, beam_size=3, max_length=7)
         for image in range(3):
-            words = found.tokens[image, 0, : found.lengths[image, 0]]
+            words = result.tokens[image, 0, : result.lengths[image, 0]]
             inputs = torch.cat((torch.tensor([START]), words))[None]
             output = model.teacher_force(
                 features[image : image + 1], inputs, torch.tensor([len(inputs[0])])
             )
             at = (image, 0, slice(len(words)))
             torch.testing.assert_close(
-                found.attention_steps.weights[at], output.attention.weights[: len(words)]
+                result.attention_steps.weights[at], output.attention.weights[: len(words)]
             )
             torch.testing.assert_close(
-                found.attention_steps.gate[at], output.attention.gate[: len(words)]
+                result.attention_steps.gate[at], output.attention.gate[: len(words)]
             )
 
 

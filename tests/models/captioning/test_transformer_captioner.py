@@ -85,7 +85,7 @@ def test_a_future_word_changes_no_earlier_logit() -> None:
 
 
 def torch_decoder(model: TransformerCaptioner) -> nn.TransformerDecoder:
-    """Return torch's decoder with the weights of ours."""
+    """Return torch's decoder with the weights of our decoder."""
     layer = nn.TransformerDecoderLayer(
         22, 11, 88, 0.0, "gelu", batch_first=True, norm_first=True, dtype=torch.float64
     )
@@ -261,8 +261,8 @@ def test_a_recorder_places_the_maps_of_each_layer(kind: str) -> None:
     model, (captions, lengths, images) = captioner(**OPTIONS[kind] | {"maps": "all"}), batch()
     with record(model) as recording:
         read = model.teacher_force(numbers(4, 12, *GRID), captions, lengths, images)
-    words = [one for one in recording.maps if one.kind == "words"]
-    assert [one.site for one in words] == [f"decoder.layers.{i}.cross_attn.tap" for i in (0, 1)]
+    words = [entry for entry in recording.maps if entry.kind == "words"]
+    assert [entry.site for entry in words] == [f"decoder.layers.{i}.cross_attn.tap" for i in (0, 1)]
     assert read.attention.heads is not None
     for layer, recorded in enumerate(words):
         assert torch.equal(recorded.values.flatten(-2), read.attention.heads[:, layer])

@@ -60,8 +60,8 @@ def batch() -> CaptionBatch:
 
 def gradients(task: Any, loss: Tensor) -> dict[str, Tensor]:
     names, weights = zip(*task.model.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
-    return {name: grad for name, grad in zip(names, found, strict=True) if grad is not None}
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
+    return {name: grad for name, grad in zip(names, gradients, strict=True) if grad is not None}
 
 
 def generator() -> StepGenerator:
@@ -87,13 +87,13 @@ def test_coin_that_is_always_soft_trains_soft_attention(coin: str, reduction: st
 
 def test_coin_is_tossed_for_each_image_or_for_the_batch() -> None:
     for coin, mixed in (("image", True), ("batch", False)):
-        task, seen = build_task(coin=coin), set[bool]()
+        task, tosses = build_task(coin=coin), set[bool]()
         for step in range(20):
             chosen = task._toss_coin(5, StepGenerator(0, step, torch.device("cpu")))
-            seen |= set(chosen.tolist())
+            tosses |= set(chosen.tolist())
             if not mixed:
                 assert len(chosen.unique()) == 1
-        assert seen == {True, False}
+        assert tosses == {True, False}
     assert build_task(coin="none")._toss_coin(5, generator()) is None
 
 

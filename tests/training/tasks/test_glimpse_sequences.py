@@ -149,12 +149,12 @@ class Rollouts(Callback):
     """Keeps the rollouts of training steps."""
 
     def __init__(self, task: GlimpseTask, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seen: list[Any] = []
+        self.calls: list[Any] = []
         rollout = task.model.rollout
         monkeypatch.setattr(task.model, "rollout", lambda *a, **o: self._keep(rollout(*a, **o), o))
 
     def _keep(self, result: Any, options: dict[str, Any]) -> Any:
-        self.seen.append((result, options))
+        self.calls.append((result, options))
         return result
 
 
@@ -174,7 +174,7 @@ def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
 
     before = distance()
     trainer(tmp_path, max_epochs=2, limit_val_batches=0).fit(task, data)
-    supervised, free = rollouts.seen[1:7], rollouts.seen[7:13]
+    supervised, free = rollouts.calls[1:7], rollouts.calls[7:13]
     for rollout, options in supervised:
         assert "samples" in options
         offsets = rollout.policy_samples - rollout.policy_samples.mean()

@@ -193,19 +193,25 @@ class GridAttention(nn.Module):
         """
         query = self.query(x)
         query = _split_heads(query if words is None else words.pad_images(query), self.num_heads)
-        attended: list[Tensor] = []
-        weights: list[Tensor] = []
-        for level in memory:
-            level_weights = dot_product_attention_weights(
-                at_least_float32(query), at_least_float32(level.keys)
-            )  # the maps stay in float32
-            merged = _merge_heads(level_weights.to(level.values.dtype) @ level.values)
-            level_weights = level_weights.transpose(1, 2)
-            attended.append(merged if words is None else words.pack_images(merged))
-            weights.append(level_weights if words is None else words.pack_images(level_weights))
+        attended, weights = zip(
+            *(self._attend(query, level, words) for level in memory), strict=True
+        )
         output, shares = self._mesh(x, attended)
         output, gate = self._project(x, output)
         return GridAttentionOutput(output, self.tap(_mix(weights, shares)), gate)
+
+    def _attend(
+        self, query: Float[Tensor, "b h k d"], level: KeyValues, words: PackedWords | None
+    ) -> tuple[Float[Tensor, "*w c"], Float[Tensor, "*w h n"]]:
+        """Return what the words read from a level, and their weights, which stay in float32."""
+        weights = dot_product_attention_weights(
+            at_least_float32(query), at_least_float32(level.keys)
+        )
+        merged = _merge_heads(weights.to(level.values.dtype) @ level.values)
+        weights = weights.transpose(1, 2)
+        if words is None:
+            return merged, weights
+        return words.pack_images(merged), words.pack_images(weights)
 
     def _mesh(
         self, x: Float[Tensor, "*w c"], attended: Sequence[Float[Tensor, "*w c"]]
