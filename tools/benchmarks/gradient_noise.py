@@ -1,8 +1,8 @@
 """Signal-to-noise ratio of the gradients of hard attention: our estimator and the authors'.
 
-The same weights and the same scenes; the entropy term is left out, since its gradient needs no
-samples of the place. The ratio of two estimators with n and m rollouts depends on them alone
-(`at equal rollouts`: the default estimator's noise falls with the root of the rollouts).
+The same weights and the same scenes; the entropy term is left out. The coin of the authors' code
+adds gradients of soft attention, which have little noise but another expectation: the rows without
+the coin compare the estimators of the bound.
 """
 
 import copy
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
@@ -41,12 +42,14 @@ class GradientNoise(NamedTuple):
     attention: float
     """Of the parameters of the attention alone."""
     all_weights: float
+    cosine: float
+    """Of the mean gradient of the attention and that of the default estimator."""
 
     def __str__(self) -> str:
         """Return the result in one line."""
         return (
             f"{self.weights}, {self.estimator}: attention {self.attention:.3f}, "
-            f"all weights {self.all_weights:.3f}"
+            f"all weights {self.all_weights:.3f}, cosine to the default {self.cosine:.2f}"
         )
 
 
@@ -55,6 +58,7 @@ def gradient_noise(checkpoints: list[Path], *, repeats: int) -> Iterator[Gradien
     for checkpoint in checkpoints:
         model = hard_captioner(checkpoint)
         batch = scene_batch(model)
+        reference: Tensor | None = None
         for name, options in ESTIMATORS.items():
             task = HardAttentionTask(
                 lambda _, model=model: copy.deepcopy(model),
@@ -63,8 +67,16 @@ def gradient_noise(checkpoints: list[Path], *, repeats: int) -> Iterator[Gradien
                 entropy_until=-1.0,
                 **options,
             )
-            attention, everything = estimate(task.eval(), batch, repeats)
-            yield GradientNoise(checkpoint.parts[-3], name, attention, everything)
+            attention, everything = sample_gradients(task.eval(), batch, repeats)
+            mean = attention.mean(0)
+            reference = mean if reference is None else reference
+            yield GradientNoise(
+                checkpoint.parts[-3],
+                name,
+                signal_to_noise(attention),
+                signal_to_noise(everything),
+                float(cosine_similarity(mean, reference, dim=0)),
+            )
 
 
 def hard_captioner(checkpoint: Path) -> ShowAttendTell:
@@ -86,8 +98,10 @@ def scene_batch(model: ShowAttendTell) -> CaptionBatch:
     return collate_captions(samples, Vocabulary(model.words))
 
 
-def estimate(task: HardAttentionTask, batch: CaptionBatch, repeats: int) -> tuple[float, float]:
-    """Return the ratio for the attention and for all weights of the decoder."""
+def sample_gradients(
+    task: HardAttentionTask, batch: CaptionBatch, repeats: int
+) -> tuple[Tensor, Tensor]:
+    """Return gradients, one per row: of the scores of the attention, and of the whole decoder."""
     scorer = [*task.model.decoder.attention.scorer.parameters()]
     others = {id(weight) for weight in scorer}
     rest = [weight for weight in task.model.decoder.parameters() if id(weight) not in others]
@@ -102,10 +116,8 @@ def estimate(task: HardAttentionTask, batch: CaptionBatch, repeats: int) -> tupl
             parts = torch.autograd.grad(losses.total, [*scorer, *rest], allow_unused=True)
             flat = [torch.zeros(0) if part is None else part.flatten() for part in parts]
             gradients.append((torch.cat(flat[: len(scorer)]), torch.cat(flat)))
-    attention, everything = (
-        signal_to_noise(torch.stack(part)) for part in zip(*gradients, strict=True)
-    )
-    return attention, everything
+    attention, everything = zip(*gradients, strict=True)
+    return torch.stack(attention), torch.stack(everything)
 
 
 def signal_to_noise(gradients: Tensor) -> float:

@@ -1,5 +1,7 @@
 """Self-critical sequence training: rewards, log-probabilities, and a run that raises the reward."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from visattn.functional.captioning.sampling import SampledCaptions
 from visattn.metrics.captioning.cider import idf_table
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import END, START
+from visattn.models.captioning.hard_attention import PlaceSampler
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.tasks.caption_scst import BANNED_TOKENS, SCSTTask, _ngrams_with_end
@@ -28,7 +31,7 @@ REFERENCES = {
 }
 
 
-def build(words: list[str], dropout: float = 0.0) -> ShowAttendTell:
+def build(words: list[str], dropout: float = 0.0, attention: str = "soft") -> ShowAttendTell:
     encoder = TimmEncoder("test_resnet", img_size=(64, 64))
     return ShowAttendTell(
         words,
@@ -38,6 +41,7 @@ def build(words: list[str], dropout: float = 0.0) -> ShowAttendTell:
         attention_dim=5,
         feature_proj_dim=13,
         dropout=dropout,
+        attention=attention,  # type: ignore[arg-type]
     )
 
 
@@ -169,3 +173,28 @@ def test_training_raises_the_reward(tmp_path: Path) -> None:
     )
     trainer.fit(task, data)
     assert sum(rewards.values[-10:]) > 1.2 * sum(rewards.values[:10])
+
+
+def test_hard_attention_is_trained_at_the_sampled_places() -> None:
+    """The log-probability of a word is that of the word at its place, and of the place."""
+    hard = partial(build, attention="hard")
+    task = SCSTTask(hard, {"words": list(build_task().model.words)}, num_samples=3).eval()
+    samples = samples_of(task, "a dog on a mat.", "two red.", "cars.")
+    features = task.model.encoder(batch_of(task, "mat").images)
+    places = torch.arange(18).view(1, 3, 6) * 7 % features[0, 0].numel()
+    log_probs, owners = task._log_probs(features, samples, places)
+    assert log_probs.requires_grad
+    for sample, (tokens, length) in enumerate(
+        zip(samples.tokens[0], samples.lengths[0].tolist(), strict=True)
+    ):
+        state, expected, word = task.model.start(features), [], START
+        for step, token in enumerate(tokens[:length].tolist()):
+            sampler = PlaceSampler(lambda *_, at=places[:, sample, step, None]: at)
+            state = replace(state, selection=sampler)  # type: ignore[type-var]
+            logits, state, attention = task.model.step(state, torch.tensor([[word]]))
+            assert int(attention.weights.argmax()) == int(places[0, sample, step])
+            logits[..., list(BANNED_TOKENS)] = -torch.inf
+            word_log_prob = logits.log_softmax(-1)[0, 0, token]
+            expected.append(float((word_log_prob + sampler.log_probs[0, 0]).detach()))
+            word = token
+        assert log_probs[owners == sample].tolist() == pytest.approx(expected, abs=1e-5)

@@ -130,18 +130,18 @@ class PlaceSampler:
         return selected.where(~self.soft[: len(weights), None], weights)
 
     @property
-    def probabilities(self) -> Float[Tensor, "p n"]:
+    def probabilities(self) -> Float[Tensor, "*p n"]:
         """The probabilities of the places before each word, packed."""
         return torch.cat(self._probabilities)
 
     @property
-    def log_probs(self) -> Float[Tensor, " p"]:
+    def log_probs(self) -> Float[Tensor, "*p"]:
         """The log-probability of each sampled place, packed; without a meaning in soft rows."""
         chosen = self.probabilities.gather(-1, torch.cat(self.places).unsqueeze(-1)).squeeze(-1)
         return chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()
 
     @property
-    def hidden(self) -> Float[Tensor, "p h"]:
+    def hidden(self) -> Float[Tensor, "*p h"]:
         """The hidden state from which each place was sampled, packed, without a gradient."""
         return torch.cat(self._hidden)
 
