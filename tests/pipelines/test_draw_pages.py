@@ -16,6 +16,7 @@ from visattn.data.images.resize import ResizeSpec, resize_geometry
 from visattn.data.phrases.phrases import Phrase
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import Caption
+from visattn.pipelines.draw_captions import caption_figure
 from visattn.pipelines.draw_pages import caption_gif, caption_html, ground_phrases
 from visattn.recording.attention_map import AttentionMap
 
@@ -48,6 +49,15 @@ def test_page_contains_all_captions_with_one_scale() -> None:
     assert [each["words"] for each in data["captions"]] == [["a", "red", "dog"], ["cat"]]
     assert data["scale"] == [0.0, caption.maps.display_range()[1]]
     assert data["geometry"]["region"] == [30.0, 0.0, 70.0, 40.0]
+
+
+def test_gates_are_drawn_for_captioners_with_a_gate_only() -> None:
+    gated = make_caption()
+    plain = replace(gated, gates=(1.0, 1.0, 1.0))
+    pages = [page_data(caption_html(PIXELS, each)) for each in (gated, plain)]
+    assert [page["captions"][0]["gates"] for page in pages] == [[0.5] * 3, []]
+    heights = [caption_figure(PIXELS, each, width=700).shape[0] for each in (gated, plain)]
+    assert heights[0] > heights[1]  # no rows of bars
 
 
 def test_page_shows_the_file_name_without_folders(tmp_path: Path) -> None:

@@ -46,6 +46,33 @@ def test_tail_returns_several_stages() -> None:
     assert early(noise(1, 3, 96, 64)).shape[1] == early.channels
 
 
+def test_the_last_frozen_stage_is_read_from_the_cached_grid() -> None:
+    options: dict[str, Any] = {"img_size": (96, 64), "stage": [2, None]}
+    cut = TimmEncoder("test_resnet", **options, unfreeze_from_stage=3).eval()
+    whole = TimmEncoder("test_resnet", **options).eval()
+    whole.load_state_dict(cut.state_dict())
+    with torch.no_grad():
+        kept = cut.stage_features(noise(2, 3, 96, 64))
+        merged = cut.merge_stages(kept)
+        torch.testing.assert_close(merged, whole(noise(2, 3, 96, 64)))
+    assert cut.frozen
+    assert cut.grid_size == tuple(kept[0].shape[-2:])  # the finer of both grids
+    torch.testing.assert_close(merged[:, : kept[0].shape[1]], kept[0])
+    final = merged[:, kept[0].shape[1] :]  # a coarse cell covers 2×2 fine ones
+    torch.testing.assert_close(
+        final, final[..., ::2, ::2].repeat_interleave(2, 2).repeat_interleave(2, 3)
+    )
+
+
+def test_convolutions_after_the_cut_run_without_autocast_on_a_cpu() -> None:
+    encoder = TimmEncoder("test_efficientnet", img_size=(64, 64), unfreeze_from_stage=3).eval()
+    grids = encoder.stage_features(noise(2, 3, 64, 64))
+    plain = encoder.merge_stages(grids)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(encoder.merge_stages(grids), plain)
+        assert encoder(noise(2, 3, 64, 64)).dtype == torch.float32
+
+
 def test_training_updates_the_tail_only() -> None:
     encoder = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3).train()
     images = noise(4, 3, 64, 64)

@@ -119,7 +119,7 @@ def torch_decoder(model: TransformerCaptioner) -> nn.TransformerDecoder:
 def test_layers_equal_those_of_torch_in_values_and_gradients() -> None:
     model, (captions, lengths, images) = captioner(), batch()
     with torch.no_grad():
-        for parameter in model.decoder.layers.parameters():  # norms and biases that matter
+        for parameter in model.decoder.parameters():  # norms and biases that matter
             parameter.add_(0.3 * torch.randn_like(parameter))
     features = numbers(4, 12, *GRID).requires_grad_()
     read, decoder, peer = (
@@ -182,7 +182,7 @@ def test_meshed_attention_is_the_gated_sum_of_the_levels() -> None:
     meshed = GridAttention(22, 11, levels=3).double()
     single = GridAttention(22, 11).double()
     single.load_state_dict({k: v for k, v in meshed.state_dict().items() if "level" not in k})
-    single.proj = nn.Identity()
+    cast("Any", single).proj = nn.Identity()
     x, levels = numbers(2, 7, 22, seed=9), [numbers(2, 10, 22, seed=seed) for seed in range(3)]
     total, maps, shares = torch.zeros(2, 7, 22).double(), torch.zeros(2, 7, 11, 10).double(), 0.0
     for gate, level in zip(meshed.level_gates, levels, strict=True):
@@ -201,7 +201,7 @@ def test_attention_on_attention_gates_a_map_of_query_and_attended_vector() -> No
     gated, plain = (
         GridAttention(22, 11, attention_on_attention=on).double() for on in (True, False)
     )
-    plain.proj = nn.Identity()
+    cast("Any", plain).proj = nn.Identity()
     plain.load_state_dict({k: v for k, v in gated.state_dict().items() if "proj" not in k})
     x, places = numbers(2, 7, 22), numbers(2, 10, 22, seed=3)
     attended, weights, _ = plain(x, [plain.project_keys(places)])

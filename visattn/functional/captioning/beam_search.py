@@ -40,7 +40,7 @@ class BeamHistory(Generic[StepOutputT]):
         self.outputs = tuple(
             None if part is None else part.new_zeros(*shape, *part.shape[2:]) for part in output
         )
-        self.output_type = type(output)
+        self.output_type: Callable[..., StepOutputT] = type(output)
 
     def record_output(self, step: int, active: Int[Tensor, " a"], output: StepOutputT) -> None:
         """Store the attention tensors of the live hypotheses of the active images."""

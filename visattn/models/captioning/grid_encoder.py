@@ -87,7 +87,7 @@ class GridEncoder(nn.Module):
                 dim,
                 MemoryAttention(dim, num_heads=num_heads, memory_slots=memory_slots)
                 if memory_slots
-                else TokenAttention(dim, num_heads=num_heads),
+                else TokenAttention(dim, num_heads=num_heads),  # pyright: ignore[reportArgumentType] (the same call)
                 FeedForward(dim, round(mlp_ratio * dim)),
             )
             for _ in range(num_layers)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -139,7 +139,7 @@ class TransformerDecoder(nn.Module):
         self.embedding = nn.Embedding(num_words, embed_dim)
         positions = torch.empty(max_length, embed_dim) if pos_embed == "learned" else None
         self.word_positions = None if positions is None else nn.Parameter(positions)
-        self.layers = nn.ModuleList(
+        layers = [
             CaptionDecoderLayer(
                 embed_dim,
                 num_heads,
@@ -149,7 +149,8 @@ class TransformerDecoder(nn.Module):
                 attention_on_attention=attention_on_attention,
             )
             for _ in range(num_layers)
-        )
+        ]
+        self.layers = cast("Sequence[CaptionDecoderLayer]", nn.ModuleList(layers))
         self.norm = nn.LayerNorm(embed_dim)
         self.output_proj = nn.Linear(embed_dim, embed_dim)
         self.output_bias = nn.Parameter(torch.zeros(num_words))
