@@ -172,7 +172,8 @@ def test_a_bright_column_of_the_photo_attracts_the_map_there(mode: ResizeMode) -
         for part in (model.decoder.lstm, model.decoder.init_hidden):
             for parameter in part.parameters():
                 parameter.zero_()
-        model.decoder.init_hidden[2].bias.fill_(1.0)
+        bias: Any = model.decoder.init_hidden[2].bias
+        bias.fill_(1.0)
         weight: Any = attention.scorer.weights["weight"]
         weight.zero_()[:, 0] = 100.0
     for x in (130, 305):
