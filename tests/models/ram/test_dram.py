@@ -125,8 +125,10 @@ def test_each_loss_trains_its_own_parts(backprop: bool, backend: str) -> None:
 
 
 def test_labels_are_read_after_their_last_glimpse() -> None:
-    for options, shape in (({}, (3, 2, 4)), ({"max_objects": 1}, (3, 4)),
-                           ({"end_class": "end"}, (3, 3, 5))):  # fmt: skip
+    cases: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+        ({}, (3, 2, 4)), ({"max_objects": 1}, (3, 4)), ({"end_class": "end"}, (3, 3, 5)),
+    ]  # fmt: skip
+    for options, shape in cases:
         model = dram(**options)
         labels = model.num_labels
         assert model.num_glimpses == 2 * labels
