@@ -125,8 +125,9 @@ class ColumnAttention(CaptionAttention):
         """Do the same for teacher forcing, with one caption per row."""
         hidden, cell = state.hidden.unsqueeze(1), state.cell.unsqueeze(1)
         state = replace(state, hidden=hidden, cell=cell)
-        context, (weights, gate) = self._attend(projected.unsqueeze(1), state)
-        return context.squeeze(1), AttentionStep(weights.squeeze(1), gate.squeeze(1))
+        context, attention = self._attend(projected.unsqueeze(1), state)
+        weights, gate = attention.weights.squeeze(1), attention.gate.squeeze(1)
+        return context.squeeze(1), AttentionStep(weights, gate)
 
     def _attend(
         self, query: Float[Tensor, "b k q"], state: AttendingDecoderState
