@@ -8,7 +8,7 @@ the coin compare the estimators of the bound.
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.nn.functional import cosine_similarity
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.scenes.dataset import Scenes
+from visattn.models.captioning.hard_attention import HardAttention
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import build_model, model_config
@@ -102,7 +103,8 @@ def sample_gradients(
     task: HardAttentionTask, batch: CaptionBatch, repeats: int
 ) -> tuple[Tensor, Tensor]:
     """Return gradients, one per row: of the scores of the attention, and of the whole decoder."""
-    scorer = [*task.model.decoder.attention.scorer.parameters()]
+    attention = cast("HardAttention", task.model.decoder.attention)
+    scorer = [*attention.scorer.parameters()]
     others = {id(weight) for weight in scorer}
     rest = [weight for weight in task.model.decoder.parameters() if id(weight) not in others]
     repeated = batch.repeat_captions(task.num_rollouts)
@@ -116,8 +118,8 @@ def sample_gradients(
             parts = torch.autograd.grad(losses.total, [*scorer, *rest], allow_unused=True)
             flat = [torch.zeros(0) if part is None else part.flatten() for part in parts]
             gradients.append((torch.cat(flat[: len(scorer)]), torch.cat(flat)))
-    attention, everything = zip(*gradients, strict=True)
-    return torch.stack(attention), torch.stack(everything)
+    of_scores, of_decoder = zip(*gradients, strict=True)
+    return torch.stack(of_scores), torch.stack(of_decoder)
 
 
 def signal_to_noise(gradients: Tensor) -> float:

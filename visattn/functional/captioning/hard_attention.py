@@ -138,9 +138,9 @@ def hard_attention_losses(
     returns = advantages + entropy_rewards(entropies, entropy_weight)
     if leave_one_out:
         advantages, returns = map(leave_one_out_advantages, (advantages, returns))
-    is_learned = baseline is not None and baseline.requires_grad
-    words = rewards.shape[-1]  # padding has no error: the mean times this is the sum over words
-    error = words * value_baseline_loss(baseline, rewards) if is_learned else rewards.new_zeros(())
+    error = rewards.new_zeros(())
+    if baseline is not None and baseline.requires_grad:  # padding has no error
+        error = rewards.shape[-1] * value_baseline_loss(baseline, rewards)  # summed over words
     return HardAttentionLosses(
         bound=word_losses.sum(-1).mean(),
         policy=reinforce_loss(place_log_probs, returns),

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import torch
@@ -116,7 +115,8 @@ class SoftAttention(CaptionAttention):
 
     def selection(self, state: AttendingDecoderState) -> SelectWeights | None:
         """Return the selection of the weights that are read; None for all of them."""
-        return None if state.selection is None else partial(state.selection, state=state)
+        select = state.selection
+        return None if select is None else lambda weights: select(weights, state)
 
     @property
     def hidden_weight(self) -> Float[Tensor, "q h"]:

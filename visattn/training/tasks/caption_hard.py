@@ -112,7 +112,7 @@ class HardAttentionTask(CaptioningTask):
         Xu et al. 2015, arXiv:1502.03044, section 4.1.
     """
 
-    model: ShowAttendTell
+    model: ShowAttendTell  # pyright: ignore[reportIncompatibleVariableOverride] (checked)
     average_reward: Tensor
     samples_places = True
 
@@ -135,19 +135,13 @@ class HardAttentionTask(CaptioningTask):
         **settings: Any,
     ) -> None:
         super().__init__(captioner, data_info, **settings)
-        options = HARD_ATTENTION_PRESETS[preset] | {
-            name: value
-            for name, value in (
-                ("num_rollouts", num_rollouts),
-                ("baseline", baseline),
-                ("reward", reward),
-                ("reward_weight", reward_weight),
-                ("entropy_weight", entropy_weight),
-                ("entropy_until", entropy_until),
-                ("coin", coin),
-            )
-            if value is not None
-        }
+        chosen: dict[str, Any] = {
+            "num_rollouts": num_rollouts, "baseline": baseline, "reward": reward, "coin": coin,
+            "reward_weight": reward_weight, "entropy_weight": entropy_weight,
+            "entropy_until": entropy_until,
+        }  # fmt: skip
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        options = HARD_ATTENTION_PRESETS[preset] | chosen
         self.num_rollouts: int = options["num_rollouts"]
         self.baseline: PlaceBaseline = options["baseline"]
         self.reward: PlaceReward = options["reward"]
