@@ -175,7 +175,7 @@ def slanted(image: Any) -> Any:
 @pytest.mark.parametrize(
     ("transform", "reason"),
     [
-        (v1.Lambda(slanted), "unsupported transform Lambda; leave it out, or name"),
+        (v1.Lambda(slanted), "unsupported transform Lambda; leave it out, or describe"),
         (v1.Compose([v1.Resize(8), slanted]), "unsupported transform slanted"),
         (v2.RandomRotation([-30, 30]), "unsupported transform RandomRotation"),
         (Resize(), "unsupported transform Resize"),

@@ -111,7 +111,7 @@ def test_runs_are_interleaved(tool: ModuleType) -> None:
     [
         (
             ["bloks"],
-            "there is no comparison bloks; choose from training, search, blocks, glimpses",
+            "there is no comparison bloks; choose from training, search, transformer-training",
         ),
         (
             ["transformers", "--only", "sped"],

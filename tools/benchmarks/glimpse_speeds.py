@@ -163,7 +163,9 @@ def epoch_runs(digits: int) -> tuple[Callable[[], object], Callable[[], object]]
         ).fit(tasks[0], data)
 
     def plain() -> None:
-        plain_epoch(tasks[1].model, baseline_layer(tasks[1]), data.digits, data.labels, BATCH)
+        plain_epoch(
+            recurrent_model(tasks[1]), baseline_layer(tasks[1]), data.digits, data.labels, BATCH
+        )
 
     return plain, ours
 
@@ -188,13 +190,24 @@ def baseline_layer(task: GlimpseTask) -> torch.nn.Module:
     return task.value_baseline.output
 
 
+def recurrent_model(task: GlimpseTask) -> RecurrentAttentionModel:
+    """Return the model of a task.
+
+    Raises:
+        TypeError: If it is another glimpse model.
+    """
+    if not isinstance(task.model, RecurrentAttentionModel):
+        raise TypeError(f"the benchmark times RecurrentAttentionModel, got {type(task.model)}")
+    return task.model
+
+
 def check_same_loss(task: GlimpseTask, digits: Tensor, labels: Tensor) -> None:
     """Compare the loss and the policy gradients of both implementations.
 
     Raises:
         AssertionError: If they differ.
     """
-    model = task.model
+    model = recurrent_model(task)
     images = model.normalize(digits)
     start = torch.rand(len(digits), 2) * 2 - 1
     noise = torch.randn(len(digits), model.num_glimpses, 2)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -152,7 +153,7 @@ def test_bound_rises_with_the_number_of_samples_towards_the_likelihood() -> None
 
 
 def losses_of(
-    rewards: Tensor, logits: Tensor, places: Tensor, **options: float
+    rewards: Tensor, logits: Tensor, places: Tensor, **options: Any
 ) -> HardAttentionLosses:
     return hard_attention_losses(
         torch.zeros_like(rewards),

@@ -12,9 +12,12 @@ from torch import nn
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
+from visattn.models.ram.dram import DRAM
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.serialization import config as descriptions, meta_shapes as meta
@@ -49,6 +52,29 @@ EXAMPLES: dict[str, nn.Module] = {
         hidden_size=17,
         attention_dim=7,
         dropout=0.3,
+    ),
+    "KnowingWhenToLook": KnowingWhenToLook(
+        (*SPECIAL_TOKENS, "red", "blue"),
+        SmallEncoder((16, 40), channels=12),
+        embed_dim=11,
+        hidden_size=17,
+        attention_dim=7,
+        dropout=0.3,
+        feature_dropout=0.2,
+        feed_context=True,
+    ),
+    "SequenceRecognizer": SequenceRecognizer(
+        (*SPECIAL_TOKENS, "red", "blue"),
+        SmallEncoder((16, 40), channels=12),
+        score="concat",
+        alignment="predictive",
+        embed_dim=11,
+        hidden_size=17,
+        attention_dim=7,
+        window_radius=2.0,
+        window_step=1.0,
+        dropout=0.3,
+        feature_proj_dim=13,
     ),
     "TransformerCaptioner": TransformerCaptioner(
         (*SPECIAL_TOKENS, "red", "blue"),
@@ -125,6 +151,28 @@ EXAMPLES: dict[str, nn.Module] = {
         norm_eps=1e-5,
         mean=(0.1,),
         std=(0.5,),
+    ),
+    "DRAM": DRAM(
+        ("cat", "dog", "yak"),
+        (16, 40),
+        (0.1,),
+        (0.5,),
+        max_objects=3,
+        num_glimpses_per_object=2,
+        end_class="yak",
+        glimpse_size=7,
+        num_scales=3,
+        rnn_type="gru",
+        hidden_size=17,
+        glimpse_encoder="linear",
+        what_dim=11,
+        where_dim=11,
+        context_size=5,
+        policy_std=0.2,
+        learn_std=True,
+        pad_value=0.5,
+        backend="bilinear",
+        dropout=0.3,
     ),
     "RecurrentAttentionModel": RecurrentAttentionModel(
         ("0", "1"), (28, 28), [0.1], [0.3], num_glimpses=2

@@ -90,7 +90,10 @@ def copy(run: Path, tmp_path: Path) -> Path:
 def test_test_scores_every_split_and_control(tiny: Path, copy: Path) -> None:
     assert main(["test", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0
     scores = json.loads((copy.parent.parent / "test.json").read_text())
-    words, maps = {"caption_accuracy", "parsed"}, {"pointing_game", "correctness", "lift"}
+    words, maps = (
+        {"caption_accuracy", "parsed"},
+        {"pointing_game", "correctness", "lift", "gate_auc"},
+    )
     by_split: dict[str, set[str]] = {}
     for name in scores:
         by_split.setdefault(name.split("/")[0], set()).add(name.split("/")[1])

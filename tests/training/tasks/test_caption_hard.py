@@ -191,11 +191,12 @@ def test_wrong_options_are_refused() -> None:
         HardAttentionTask(lambda words: build(words, "soft"), {"words": WORDS})
     with pytest.raises(TypeError, match="train it with HardAttentionTask"):
         CaptioningTask(build, {"words": WORDS})
-    for options, message in (
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"num_rollouts": 1}, "num_rollouts must be at least 2 with the baseline leave_one_out"),
         ({"preset": "paper", "num_rollouts": 0}, "num_rollouts must be at least 1"),
         ({"reward_weight": -1.0}, "must be at least 0, got -1.0"),
         ({"coin": "image", "soft_probability": 1.5}, "must be in"),
-    ):
+    )
+    for options, message in refused:
         with pytest.raises(ValueError, match=message):
             build_task(**options)
