@@ -328,8 +328,8 @@ MODELS: dict[str, dict[str, str]] = {
     },
     "SequenceRecognizer": {
         "figure": "../../alignment.png",
-        "caption": "Alignment matrix: the attention of each digit over the columns of a test canvas "
-        "(`read_digits`).",
+        "caption": "Alignment matrix: the attention of each digit over the columns of a test "
+        "canvas (`read_digits`).",
         "configs": "read_digits",
         "works": "reading, attention per digit, alignment matrix, beam search",
     },
