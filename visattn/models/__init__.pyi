@@ -32,6 +32,7 @@ from .captioner import (
     SPECIAL_TOKENS as SPECIAL_TOKENS,
     AttentionStep as AttentionStep,
     Captioner as Captioner,
+    DecoderCaptioner as DecoderCaptioner,
     TeacherForcedOutput as TeacherForcedOutput,
 )
 from .captioning.adaptive_attention import (

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -129,3 +129,29 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
             num_captions=num_captions,
             device=features.device,
         )
+
+
+class DecoderCaptioner(Captioner[StateT]):
+    """Base class of captioners whose `decoder` has the methods `start`, `step`, `teacher_force`."""
+
+    decoder: Any
+
+    def start(self, features: Float[Tensor, "b c y x"]) -> StateT:
+        """Return the state before the first word, with one hypothesis per image."""
+        return self.decoder.start(features)
+
+    def step(
+        self, state: StateT, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], StateT, AttentionStep]:
+        """Read one word per hypothesis; return next-word logits, the new state and attention."""
+        return self.decoder.step(state, token)
+
+    def teacher_force(
+        self,
+        features: Float[Tensor, "b c y x"],
+        captions: Int[Tensor, "r t"],
+        lengths: Int[Tensor, " r"],
+        image_indices: Int[Tensor, " r"] | None = None,
+    ) -> TeacherForcedOutput:
+        """Return the logits and the attention of all words of the captions."""
+        return self.decoder.teacher_force(features, captions, lengths, image_indices)

@@ -37,9 +37,9 @@ def test_single_query_matches_several_queries() -> None:
     annotations, queries = numbers(2, 11, 5), numbers(2, 1, 3, seed=1)
     keys = attention.project_keys(annotations)
     output, weights = attention(queries, annotations, keys)
-    once, looked = attention.attend(attention.query(queries[:, 0]), annotations, keys)
+    once, attended = attention.attend(attention.query(queries[:, 0]), annotations, keys)
     torch.testing.assert_close(once, output[:, 0])
-    torch.testing.assert_close(looked, weights[:, 0])
+    torch.testing.assert_close(attended, weights[:, 0])
 
 
 def test_rows_sum_to_one_and_are_recorded() -> None:

@@ -37,8 +37,8 @@ def test_recording_does_not_change_the_output(kind: type[Block]) -> None:
     unseen = block(x)
     assert not torch.equal(unseen, x)
     with record(block) as recording:
-        looked = block(x)
-    torch.testing.assert_close(looked, unseen, atol=1e-6, rtol=0)
+        attended = block(x)
+    torch.testing.assert_close(attended, unseen, atol=1e-6, rtol=0)
     assert torch.equal(block(x), unseen)
     assert all(
         attention_map.values.shape[-2:] == (5, 7)

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from visattn.blocks.recurrent.additive import AdditiveAttention
 from visattn.functional.attention.scores import context_vector
 from visattn.functional.captioning.losses import packed_indices
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioner import AttentionStep, DecoderCaptioner, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
 from visattn.models.encoder import ImageEncoder
 
@@ -245,7 +245,7 @@ class AdaptiveDecoder(nn.Module):
         return self.output(self.dropout(self.output_hidden(context + hidden).tanh()))
 
 
-class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
+class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
     """Captioner with adaptive attention: a visual sentinel beside the places of the grid.
 
     The gate of each word is 1 - beta, the share of the image in its context vector: near 1 for
@@ -306,23 +306,3 @@ class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
             feature_dropout=feature_dropout,
             feed_context=feed_context,
         )
-
-    def start(self, features: Float[Tensor, "b c y x"]) -> AdaptiveDecoderState:
-        """Return the state before the first word, with one hypothesis per image."""
-        return self.decoder.start(features)
-
-    def step(
-        self, state: AdaptiveDecoderState, token: Int[Tensor, "b k"]
-    ) -> tuple[Float[Tensor, "b k v"], AdaptiveDecoderState, AttentionStep]:
-        """Read one word per hypothesis; return next-word logits, the new state and attention."""
-        return self.decoder.step(state, token)
-
-    def teacher_force(
-        self,
-        features: Float[Tensor, "b c y x"],
-        captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
-        image_indices: Int[Tensor, " r"] | None = None,
-    ) -> TeacherForcedOutput:
-        """Return the logits and the attention of all words of the captions."""
-        return self.decoder.teacher_force(features, captions, lengths, image_indices)

@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
 from visattn.blocks.recurrent.luong import Alignment
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioner import DecoderCaptioner
 from visattn.models.captioning.attending_decoder import AttendingDecoder, AttendingDecoderState
 from visattn.models.captioning.column_attention import AttentionScore, ColumnAttention
 from visattn.models.encoder import ImageEncoder
 
 
-class SequenceRecognizer(Captioner[AttendingDecoderState]):
+class SequenceRecognizer(DecoderCaptioner[AttendingDecoderState]):
     """Recurrent decoder that attends to the image for each symbol, and predicts an end token.
 
     It is a captioner whose words are symbols, so that beam search, panels, pages and
@@ -96,23 +93,3 @@ class SequenceRecognizer(Captioner[AttendingDecoderState]):
             dropout=dropout,
             feature_proj_dim=feature_proj_dim,
         )
-
-    def start(self, features: Float[Tensor, "b c y x"]) -> AttendingDecoderState:
-        """Return the state before the first symbol, with one hypothesis per image."""
-        return self.decoder.start(features)
-
-    def step(
-        self, state: AttendingDecoderState, token: Int[Tensor, "b k"]
-    ) -> tuple[Float[Tensor, "b k v"], AttendingDecoderState, AttentionStep]:
-        """Read one symbol per hypothesis; return logits, the new state and attention."""
-        return self.decoder.step(state, token)
-
-    def teacher_force(
-        self,
-        features: Float[Tensor, "b c y x"],
-        captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
-        image_indices: Int[Tensor, " r"] | None = None,
-    ) -> TeacherForcedOutput:
-        """Return the logits and the attention of all symbols of the sequences."""
-        return self.decoder.teacher_force(features, captions, lengths, image_indices)

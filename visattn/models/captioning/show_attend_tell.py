@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioner import DecoderCaptioner
 from visattn.models.captioning.attending_decoder import (
     AttendingDecoder,
     AttendingDecoderState,
@@ -27,7 +27,7 @@ def has_hard_attention(model: nn.Module) -> bool:
     return isinstance(model, ShowAttendTell) and model.attention == "hard"
 
 
-class ShowAttendTell(Captioner[AttendingDecoderState]):
+class ShowAttendTell(DecoderCaptioner[AttendingDecoderState]):
     """Show, Attend and Tell with soft or hard attention.
 
     Before each word, additive attention scores every place of the grid against the hidden state of
@@ -117,26 +117,6 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         self._places: Places = places
         if isinstance(self.decoder.attention, HardAttention):
             self.decoder.attention.places = places
-
-    def start(self, features: Float[Tensor, "b c y x"]) -> AttendingDecoderState:
-        """Return the state before the first word, with one hypothesis per image."""
-        return self.decoder.start(features)
-
-    def step(
-        self, state: AttendingDecoderState, token: Int[Tensor, "b k"]
-    ) -> tuple[Float[Tensor, "b k v"], AttendingDecoderState, AttentionStep]:
-        """Read one word per hypothesis; return next-word logits, the new state and attention."""
-        return self.decoder.step(state, token)
-
-    def teacher_force(
-        self,
-        features: Float[Tensor, "b c y x"],
-        captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
-        image_indices: Int[Tensor, " r"] | None = None,
-    ) -> TeacherForcedOutput:
-        """Return the logits and the attention of all words of the captions."""
-        return self.decoder.teacher_force(features, captions, lengths, image_indices)
 
     def rollout(
         self,

@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioner import DecoderCaptioner
 from visattn.models.captioning.transformer_decoder import (
     MapChoice,
     TransformerDecoder,
@@ -15,7 +12,7 @@ from visattn.models.captioning.transformer_decoder import (
 from visattn.models.encoder import ImageEncoder
 
 
-class TransformerCaptioner(Captioner[TransformerDecoderState]):
+class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
     """Transformer decoder over the feature grid, with options of M2 and AoANet.
 
     Each layer attends to the words before, with cached keys and values, and to the projected
@@ -106,23 +103,3 @@ class TransformerCaptioner(Captioner[TransformerDecoderState]):
             attention_on_attention=attention_on_attention,
             maps=maps,
         )
-
-    def start(self, features: Float[Tensor, "b c y x"]) -> TransformerDecoderState:
-        """Return the state before the first word, with one hypothesis per image."""
-        return self.decoder.start(features)
-
-    def step(
-        self, state: TransformerDecoderState, token: Int[Tensor, "b k"]
-    ) -> tuple[Float[Tensor, "b k v"], TransformerDecoderState, AttentionStep]:
-        """Read one word per hypothesis; return next-word logits, the new state and attention."""
-        return self.decoder.step(state, token)
-
-    def teacher_force(
-        self,
-        features: Float[Tensor, "b c y x"],
-        captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
-        image_indices: Int[Tensor, " r"] | None = None,
-    ) -> TeacherForcedOutput:
-        """Return the logits and the attention of all words of the captions."""
-        return self.decoder.teacher_force(features, captions, lengths, image_indices)
