@@ -20,6 +20,7 @@ from visattn.recording.model_config import (
 )
 from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling
 from visattn.recording.model_outputs import OutputLayout
+from visattn.recording.operations import model_operations
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
     NormalizingClassifier,
@@ -135,6 +136,7 @@ def _model_info(
         unsupported,
         _output_layout(model, defaults, result.output),
         pooled.error,
+        model_operations(model, forward_function(model), size, len(defaults.mean)),
     )
 
 

@@ -81,6 +81,7 @@ class ModelInfo:
         unsupported_layers: Attention layers that cannot be recorded, and why.
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
+        operations: Names of activation functions, norms and products (see `model_operations`).
     """
 
     name: str
@@ -95,6 +96,7 @@ class ModelInfo:
     unsupported_layers: tuple[tuple[str, str], ...] = ()
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
+    operations: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the table."""
