@@ -98,7 +98,9 @@ def rollout(
         )
         for layer in layers
     ]
-    return combine_layers(explained, layers, matrices, partial(attention_rollout, residual=residual))
+    return combine_layers(
+        explained, layers, matrices, partial(attention_rollout, residual=residual)
+    )
 
 
 def gradient_attention(
@@ -165,7 +167,9 @@ def gradient_rollout(
         )
         for layer, gradients in recorded
     ]
-    return combine_layers(explained, layers, matrices, partial(attention_rollout, residual=residual))
+    return combine_layers(
+        explained, layers, matrices, partial(attention_rollout, residual=residual)
+    )
 
 
 def relevance(

@@ -197,7 +197,7 @@ def get_method(name: str) -> Method:
         >>> get_method("grad-cam")
         Traceback (most recent call last):
         ValueError: method must be one of the attribution methods, got 'grad-cam'; did you mean \
-gradcam or gradcam++?
+gradcam, xgradcam or gradcam++?
     """
     if name in METHODS:
         return METHODS[name]

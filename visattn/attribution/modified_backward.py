@@ -74,9 +74,10 @@ def fullgrad(
     """
     with frozen(explained.model), _BiasCollector(images) as biases:
         values, gradients = _gradients(explained, images, target)
+    values = values.detach()
     biases.add(images * gradients)
     if isinstance(target, ClassTarget):
-        error = (values.detach().double() - biases.sums).abs()
+        error = (values.double() - biases.sums).abs()
         if bool((error > _COMPLETENESS * biases.sizes).any()):
             raise ValueError(
                 f"gradients times input and biases must sum to the score, but for "
@@ -157,7 +158,9 @@ def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     """Return what a layer adds to gradient times input, broadcast to its output."""
     name = getattr(func, "__name__", "")
     if name in SMOOTH_ACTIVATIONS | RECTIFIERS | {"sigmoid", "tanh", "hardsigmoid"}:
-        return None if name.startswith("relu") and name != "relu6" else _implicit(func, args, kwargs)
+        return (
+            None if name.startswith("relu") and name != "relu6" else _implicit(func, args, kwargs)
+        )
     if name == "batch_norm":
         return _batch_norm_bias(*args, **kwargs)
     if name not in ("conv2d", "conv_transpose2d", "linear"):
@@ -172,7 +175,7 @@ def _batch_norm_bias(
     var: Tensor | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    training: bool = False,  # noqa: FBT001, FBT002 - as in torch
+    training: bool = False,
     momentum: float = 0.1,  # noqa: ARG001
     eps: float = 1e-5,
 ) -> Tensor | None:

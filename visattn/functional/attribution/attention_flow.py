@@ -49,7 +49,8 @@ def attention_flow(
     """
     if not layers or not 0 <= residual <= 1:
         raise ValueError(
-            f"there must be a layer and a residual weight in [0, 1], got {len(layers)} and {residual}"
+            "there must be a layer and a residual weight in [0, 1], got "
+            f"{len(layers)} and {residual}"
         )
     stacked = torch.stack([layer.double() for layer in layers])
     count = stacked.shape[1]

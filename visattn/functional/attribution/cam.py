@@ -201,7 +201,7 @@ def ablation_cam(
     score: Float[Tensor, " b"],
     scores_without: Float[Tensor, "b c"],
 ) -> Float[Tensor, "b y x"]:
-    """Return the Ablation-CAM map: channels weighted by the relative drop of the score without them.
+    """Return the Ablation-CAM map: channels weighted by the relative drop of a score without them.
 
     Args:
         activations: Activations of a layer.

@@ -11,7 +11,7 @@ from visattn.functional.numerics import at_least_float32
 def contribution_map(
     contributions: Float[Tensor, "b c y x"], size: tuple[int, int]
 ) -> Float[Tensor, "b {size[0]} {size[1]}"]:
-    """Return contributions of a layer as a map: absolute, normalized, resized, summed over channels.
+    """Return contributions of a layer as a map: absolute, normalized, summed, resized.
 
     Each image is normalized to [0, 1] over all channels and positions; equal values give zeros.
 
