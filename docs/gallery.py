@@ -244,6 +244,7 @@ def block_page(name: str) -> str:
 NEEDS = {
     "tokens": "attention among tokens",
     "features": "a layer whose features lie on the image",
+    "positive_features": "a layer whose features lie on the image and are hardly negative",
     "biases": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
     "rectifiers": "ReLU or ReLU6 as the only activations",
     "gradient": "gradients down to the pixels",

@@ -16,9 +16,10 @@ from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 def network(activation: nn.Module) -> ExplainedModel:
     torch.manual_seed(2)
+    norm = nn.BatchNorm2d(5)
     model = nn.Sequential(
         nn.Conv2d(3, 5, 3, padding=1),
-        nn.BatchNorm2d(5),
+        norm,
         activation,
         nn.MaxPool2d(2),
         nn.Conv2d(5, 7, 3, padding=1),
@@ -27,11 +28,13 @@ def network(activation: nn.Module) -> ExplainedModel:
         nn.Flatten(),
         nn.Linear(7, 4),
     ).double()
-    model[1].running_mean.normal_()  # pyright: ignore[reportOptionalMemberAccess]
-    model[1].running_var.uniform_(0.5, 2)  # pyright: ignore[reportOptionalMemberAccess]
     with torch.no_grad():
-        model[1].weight.uniform_(0.5, 2)
-        model[1].bias.normal_()
+        for values in (norm.running_mean, norm.bias):
+            assert values is not None
+            values.normal_()
+        for values in (norm.running_var, norm.weight):
+            assert values is not None
+            values.uniform_(0.5, 2)
     info = ModelInfo("net", "other", (13, 17), (0.5,) * 3, (0.25,) * 3, "none")
     return ExplainedModel(model, info, model)
 
@@ -93,13 +96,16 @@ def test_the_parts_of_fullgrad_sum_to_the_score(activation: nn.Module) -> None:
 
 
 def test_fullgrad_of_a_convolution_is_the_sum_of_two_maps() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(6, 1, bias=False))
+    convolution, last = nn.Conv2d(1, 2, 1), nn.Linear(6, 1, bias=False)
+    model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), last)
     info = ModelInfo("net", "other", (1, 3), (0.5,), (0.5,), "none")
     explained, x = ExplainedModel(model, info, model), torch.tensor([[[[-1.0, 1.0, 4.0]]]])
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
-        model[0].bias.copy_(torch.tensor([0.0, 4.0]))
-        model[3].weight.copy_(torch.tensor([[1.0, 2.0, 1.0, 1.0, 3.0, 0.5]]))
+        convolution.weight.copy_(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
+        for bias in (convolution.bias,):
+            assert bias is not None
+            bias.copy_(torch.tensor([0.0, 4.0]))
+        last.weight.copy_(torch.tensor([[1.0, 2.0, 1.0, 1.0, 3.0, 0.5]]))
     # gradients behind the convolution: 0 2 1 and 1 3 0.5; of the image: 2 8 2
     bias = torch.tensor([[4.0, 12.0, 2.0]]) / 12
     pixels = (torch.tensor([[2.0, 8.0, 8.0]]) - 2) / 6
@@ -123,4 +129,5 @@ def test_methods_that_fit_follow_from_the_operations_of_a_model() -> None:
     assert {"guided_backprop", "fullgrad", "scorecam"} <= set(supported_methods(resnet))
     assert not {"guided_backprop", "fullgrad"} & set(supported_methods(vit))
     assert "it computes gelu" in unsupported_reason(METHODS["guided_backprop"], vit)
+    assert "features of both signs" in unsupported_reason(METHODS["xgradcam"], vit)
     assert "but computes layer_norm" in unsupported_reason(METHODS["fullgrad"], vit)

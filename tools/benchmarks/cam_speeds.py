@@ -62,6 +62,7 @@ def cam_speed(rounds: int) -> Iterator[Figure]:
         ) as peer:
             for name, method in METHODS.items():
                 seconds: dict[str, list[float]] = {"ours": [], "grad-cam": []}
+                maps = torch.zeros(0)
                 for _ in range(rounds):
                     begin = time.perf_counter()
                     maps = method(explained, image, lambda scores: scores[:, 1])

@@ -47,6 +47,7 @@ from .layer_weights import (
 )
 from .methods import (
     METHODS as METHODS,
+    NEEDS_FEATURES as NEEDS_FEATURES,
     Method as Method,
     get_method as get_method,
     supported_methods as supported_methods,

@@ -39,7 +39,17 @@ from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.operations import RECTIFIERS, SMOOTH_ACTIVATIONS
 
-Needs = Literal["tokens", "features", "biases", "rectifiers", "gradient", "scores", "pixels"]
+Needs = Literal[
+    "tokens",
+    "features",
+    "positive_features",
+    "biases",
+    "rectifiers",
+    "gradient",
+    "scores",
+    "pixels",
+]
+NEEDS_FEATURES = ("features", "positive_features", "biases")
 
 
 @dataclass(frozen=True)
@@ -50,9 +60,10 @@ class Method:
         name: Identifier in Python and on the command line.
         title: Name in the literature.
         paper: Reference.
-        needs: Requirement of the model: attention among `tokens`, `features` on a grid, layers
-            whose `biases` explain its score, `rectifiers` (ReLUs), a `gradient` down to the image,
-            only `scores`, or only the `pixels` of the image.
+        needs: Requirement of the model: attention among `tokens`, `features` on a grid, those
+            that are hardly negative (`positive_features`), layers whose `biases` explain its score,
+            `rectifiers` (ReLUs), a `gradient` down to the image, only `scores`, or only the
+            `pixels` of the image.
         function: From an `ExplainedModel`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
@@ -119,7 +130,7 @@ _ALL = (
     ),
     Method("layercam", "LayerCAM", "Jiang et al. 2021", "features", layercam, "gradient"),
     Method("hirescam", "HiResCAM", "arXiv:2011.08891", "features", hirescam, "gradient"),
-    Method("xgradcam", "XGrad-CAM", "arXiv:2008.02312", "features", xgradcam, "gradient"),
+    Method("xgradcam", "XGrad-CAM", "arXiv:2008.02312", "positive_features", xgradcam, "gradient"),
     Method("eigencam", "Eigen-CAM", "arXiv:2008.00299", "features", eigencam, "saliency"),
     Method("scorecam", "Score-CAM", "arXiv:1910.01279", "features", scorecam, "gradient"),
     Method(
@@ -223,8 +234,13 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
     """
     if method.needs_target and not callable_target and info.output.error:
         return info.output.error
-    if method.needs in ("features", "biases") and not info.feature_layers:
+    if method.needs in NEEDS_FEATURES and not info.feature_layers:
         return info.features_error or "it has no layer whose features lie on a grid"
+    if method.needs == "positive_features" and "layer_norm" in info.operations:
+        return (
+            "its layer normalization makes features of both signs, whose sum, the divisor of "
+            f"{method.title}, is about 0"
+        )
     if method.needs == "biases":
         return _biases_error(info)
     if method.needs == "rectifiers":

@@ -4,6 +4,8 @@ Each function takes the activations of one layer and, as the method needs them, 
 and returns a non-negative map on the grid of that layer, in float32 at least.
 """
 
+from typing import cast
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -163,11 +165,11 @@ def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     flat = activations.flatten(2).double()
     centered = flat - flat.mean(2, keepdim=True)
     if centered.shape[1] < centered.shape[2]:
-        direction = torch.linalg.eigh(centered @ centered.mT).eigenvectors[:, :, -1]
+        _, direction = _largest_eigenvector(centered @ centered.mT)
         projection = torch.einsum("bcn,bc->bn", centered, direction)
     else:
-        values, vectors = torch.linalg.eigh(centered.mT @ centered)
-        projection = vectors[:, :, -1] * values[:, -1:].clamp(min=0).sqrt()
+        value, direction = _largest_eigenvector(centered.mT @ centered)
+        projection = direction * value.clamp(min=0).sqrt()[:, None]
     energy = flat.square().sum(1)
     covariance = (projection * (energy - energy.mean(1, keepdim=True))).sum(1, keepdim=True)
     projection = torch.where(covariance < 0, -projection, projection).relu()
@@ -244,6 +246,14 @@ def channel_masks(
     large = interpolate(activations, size, mode="bilinear", align_corners=False)
     low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
     return (large - low) / torch.where(high > low, high - low, 1.0)
+
+
+def _largest_eigenvector(
+    matrix: Float[Tensor, "b n n"],
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b n"]]:
+    eigh = torch.linalg.eigh(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    values, vectors = cast("tuple[Tensor, Tensor]", eigh)
+    return values[:, -1], vectors[:, :, -1]
 
 
 def _weighted_sum(
