@@ -61,6 +61,7 @@ EXAMPLES: dict[str, nn.Module] = {
         attention_dim=7,
         dropout=0.3,
         feature_dropout=0.2,
+        sentinel_dropout=0.25,
         feed_context=True,
     ),
     "SequenceRecognizer": SequenceRecognizer(

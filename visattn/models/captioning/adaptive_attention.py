@@ -122,6 +122,9 @@ class AdaptiveDecoder(nn.Module):
         sentinel_dropout: Fraction of the captions that are trained without the sentinel.
         feed_context: Whether the LSTM also reads the context vector of the previous word.
 
+    Raises:
+        ValueError: If `sentinel_dropout` is not in [0, 1].
+
     Example:
         >>> decoder = AdaptiveDecoder(11, 8)
         >>> state = decoder.start(torch.zeros(2, 8, 3, 5))
@@ -132,7 +135,7 @@ class AdaptiveDecoder(nn.Module):
     Source:
         Lu et al. 2017, arXiv:1612.01887, equations 4 to 13. The output layer is that of the
         authors' code, tanh of a linear map before the vocabulary; the layer norm of the features
-        and `feed_context` are in neither.
+        and the options `sentinel_dropout` and `feed_context` are in neither.
     """
 
     def __init__(
@@ -149,6 +152,8 @@ class AdaptiveDecoder(nn.Module):
         feed_context: bool = False,
     ) -> None:
         super().__init__()
+        if not 0 <= sentinel_dropout <= 1:
+            raise ValueError(f"sentinel_dropout must be in [0, 1], got {sentinel_dropout}")
         self.feed_context, self.sentinel_dropout = feed_context, sentinel_dropout
         input_dim = 2 * embed_dim + feed_context * hidden_size
         self.embed_dim, self.hidden_size = embed_dim, hidden_size
