@@ -162,6 +162,7 @@ from .regions.imagenet_to_coco import (
 )
 from .regions.masks import (
     boxes_mask as boxes_mask,
+    mask_boxes as mask_boxes,
     polygon_mask as polygon_mask,
     rle_mask as rle_mask,
     segmentation_mask as segmentation_mask,
@@ -184,6 +185,7 @@ from .scenes.grammar import (
 )
 from .scenes.render import (
     draw_world as draw_world,
+    object_boxes as object_boxes,
     object_masks as object_masks,
 )
 from .scenes.single_object import (
