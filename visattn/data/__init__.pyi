@@ -98,6 +98,8 @@ from .images.integrity import (
     png_rows_missing as png_rows_missing,
 )
 from .images.joint_transforms import (
+    IGNORE_CLASS as IGNORE_CLASS,
+    JointTransforms as JointTransforms,
     RegionSample as RegionSample,
 )
 from .images.reader import (
