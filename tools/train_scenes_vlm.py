@@ -206,7 +206,7 @@ def _place(embeddings: Tensor, skip: int) -> None:
     waves = at * torch.linspace(0.5, side / 2, quarter)
     axis = torch.cat([waves.sin(), waves.cos()], 1)
     grid = torch.cat([axis[:, None].expand(-1, side, -1), axis[None].expand(side, -1, -1)], -1)
-    embeddings[0, skip:] = 0.3 * grid.flatten(0, 1)
+    embeddings[0, skip:] = 0.5 * grid.flatten(0, 1)
 
 
 def loss_of(
@@ -223,9 +223,12 @@ def loss_of(
     hook.remove()
     targets = captions[..., 1:].reshape(count * each, -1)
     entropy = nn.functional.cross_entropy
-    named = head(states[0][:, 1:]).flatten(0, 1).split((4, 7, 5), 1)
+    *named, places = head(states[0][:, 1:]).flatten(0, 1).split((4, 7, 5, 2), 1)
     labels = parts.flatten(0, 2).unbind(1)
     extra = sum(entropy(guess, label) for guess, label in zip(named, labels, strict=True))
+    axis = torch.linspace(-1, 1, parts.shape[1])
+    grid = torch.cartesian_prod(axis, axis).repeat(count, 1)
+    extra = extra + nn.functional.mse_loss(places, grid)
     return entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD), extra
 
 
@@ -265,7 +268,7 @@ def _train(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(args.seed)
     model = build(args.kind).train()
-    head = nn.Linear(WIDTH, 4 + 7 + 5)
+    head = nn.Linear(WIDTH, 4 + 7 + 5 + 2)
     optimizers = _optimizers(model, head, args.lr)
     average = {name: value.clone() for name, value in model.state_dict().items()}
     arrays = _arrays(args.num_scenes, args.out)

@@ -27,12 +27,29 @@ class WordLayer:
     """
 
     site: str
-    steps: tuple[Float[Tensor, "h q m"], ...]
+    steps: tuple[Float[Tensor, "_h _q m"], ...]
     columns: Int[Tensor, " i"] | None
 
     def weights(self) -> Float[Tensor, "h q m"]:
         """Return the weights without their graph."""
         return torch.cat([step.detach() for step in self.steps], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTokens:
+    """A tensor with one vector per image token, in the graph of a forward pass.
+
+    Args:
+        node: The tensor, of any shape.
+        to_rows: Turns it, or a gradient of its shape, into one row per image token.
+    """
+
+    node: Tensor
+    to_rows: Callable[[Tensor], Float[Tensor, "i d"]]
+
+    def rows(self) -> Float[Tensor, "i d"]:
+        """Return the vector of each image token, without the graph."""
+        return self.to_rows(self.node.detach())
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +61,9 @@ class WordRun:
     Args:
         log_probs: Log-probability of each word, given those before it.
         layers: Attention layers in the order in which they run.
-        embeddings: Image tokens as they enter the decoder, on which the log-probabilities depend.
-        to_tokens: Turns `embeddings`, or a gradient of this shape, into one row per image token.
+        embeddings: Image tokens as the decoder reads them: inputs of its layers. No normalization
+            may follow at once, for then the product of embedding and gradient is 0.
+        features: Image tokens on which Grad-CAM is computed; None for the embeddings.
         joint: Whether image and words are one sequence, as in LLaVA; else the words attend to the
             image from a sequence of their own.
         recurrent: Whether a word reads what earlier words attended to through a recurrent state.
@@ -53,8 +71,8 @@ class WordRun:
 
     log_probs: Float[Tensor, " t"]
     layers: tuple[WordLayer, ...]
-    embeddings: Tensor
-    to_tokens: Callable[[Tensor], Float[Tensor, "i d"]]
+    embeddings: ImageTokens
+    features: ImageTokens | None = None
     joint: bool = False
     recurrent: bool = False
 
@@ -75,12 +93,14 @@ class WordGradients:
     Args:
         word: Index of the word.
         weights: Gradient for the attention weights of each layer of the run.
-        tokens: Gradient for the image tokens.
+        embeddings: Gradient for the embeddings of the image tokens.
+        features: Gradient for their features.
     """
 
     word: int
-    weights: tuple[Float[Tensor, "h q m"], ...]
-    tokens: Float[Tensor, "i d"]
+    weights: tuple[Float[Tensor, "_h _q _m"], ...]
+    embeddings: Float[Tensor, "i d"]
+    features: Float[Tensor, "i c"]
 
 
 def word_attention(
@@ -131,7 +151,7 @@ def word_attributions(
         >>> weights = torch.tensor([[[0.25, 0.75]]], requires_grad=True)
         >>> layer = WordLayer("attention", (weights,), torch.tensor([0, 1]))
         >>> log_probs = -((weights[0] @ tokens)[:, 0] - 3) ** 2
-        >>> run = WordRun(log_probs, (layer,), tokens, lambda tensor: tensor)
+        >>> run = WordRun(log_probs, (layer,), ImageTokens(tokens, torch.Tensor.detach))
         >>> word_attributions(run, ["gradient_attention"])["gradient_attention"]  # A · 2.5 · value
         tensor([[0.6250, 3.7500]])
 
@@ -164,9 +184,11 @@ def word_gradients(run: WordRun, word: int) -> WordGradients:
         run: Forward pass over the caption; its graph is kept.
         word: Index of the word.
     """
-    nodes = [*(step for layer in run.layers for step in layer.steps), run.embeddings]
+    features = run.features or run.embeddings
+    nodes = [step for layer in run.layers for step in layer.steps]
+    nodes += [run.embeddings.node, features.node]
     found = torch.autograd.grad(run.log_probs[word], nodes, retain_graph=True, allow_unused=True)
-    *steps, embedding = [
+    *steps, embedding, feature = [
         torch.zeros_like(node) if gradient is None else gradient
         for node, gradient in zip(nodes, found, strict=True)
     ]
@@ -175,7 +197,8 @@ def word_gradients(run: WordRun, word: int) -> WordGradients:
         count = len(layer.steps)
         weights.append(torch.cat(steps[:count], 1))
         steps = steps[count:]
-    return WordGradients(word, tuple(weights), run.to_tokens(embedding))
+    rows = run.embeddings.to_rows(embedding), features.to_rows(feature)
+    return WordGradients(word, tuple(weights), *rows)
 
 
 def _gradient_attention(
@@ -220,13 +243,13 @@ def _relevance(run: WordRun, gradients: WordGradients) -> Float[Tensor, " i"]:
 
 def _gradient_embedding(run: WordRun, gradients: WordGradients) -> Float[Tensor, " i"]:
     """Positive part of the product of each image token and its gradient."""
-    return (run.to_tokens(run.embeddings.detach()) * gradients.tokens).sum(-1).relu()
+    return (run.embeddings.rows() * gradients.embeddings).sum(-1).relu()
 
 
 def _gradcam(run: WordRun, gradients: WordGradients) -> Float[Tensor, " i"]:
     """Grad-CAM: channels of the image tokens weighted by their mean gradient."""
-    tokens = run.to_tokens(run.embeddings.detach())
-    return grad_cam(tokens.T[None, :, None], gradients.tokens.T[None, :, None])[0, 0]
+    features = (run.features or run.embeddings).rows()
+    return grad_cam(features.T[None, :, None], gradients.features.T[None, :, None])[0, 0]
 
 
 WORD_GRADIENT_METHODS: Mapping[str, Callable[[WordRun, WordGradients], Tensor]] = {

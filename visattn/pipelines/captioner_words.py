@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.words import WordLayer, WordRun
+from visattn.attribution.words import ImageTokens, WordLayer, WordRun
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
 from visattn.models.captioner import START, Captioner
 from visattn.models.captioning.decoder_layer import CaptionDecoderLayer
@@ -46,14 +46,20 @@ def captioner_run(
             'them: set its places to "argmax" or "expectation"'
         )
     features = features.detach().requires_grad_()
-    with _stored_weights(model) as stored:
+    with _stored_weights(model) as stored, _stored_projection(model) as projected:
         log_probs = word_log_probs(model, features, words)[0]
     layers = tuple(
         WordLayer(site, tuple(steps), _columns(steps, features) if cross else None)
         for site, cross, steps in _grouped(stored)
     )
     recurrent = not any(isinstance(module, CaptionDecoderLayer) for module in model.modules())
-    return WordRun(log_probs, layers, features, _to_tokens, recurrent=recurrent)
+    return WordRun(
+        log_probs,
+        layers,
+        ImageTokens(projected[0], lambda places: places[0]),
+        ImageTokens(features, lambda grid: grid[0].flatten(1).T),
+        recurrent=recurrent,
+    )
 
 
 def word_log_probs(
@@ -120,10 +126,6 @@ def word_occlusion(
     return (total / cells.sum(0)).relu()
 
 
-def _to_tokens(features: Float[Tensor, "1 c y x"]) -> Float[Tensor, "i c"]:
-    return features[0].flatten(1).T
-
-
 def _columns(steps: Sequence[Tensor], features: Tensor) -> Tensor:
     count = features.shape[-2] * features.shape[-1]
     return torch.arange(count, device=steps[0].device)
@@ -145,6 +147,18 @@ def _stored_weights(model: Captioner) -> Iterator[Stored]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _stored_projection(model: Captioner) -> Iterator[list[Tensor]]:
+    """Store the projected features `1 n c`, the values that the decoder reads."""
+    stored: list[Tensor] = []
+    projection = model.get_submodule("decoder.feature_proj")
+    handle = projection.register_forward_hook(lambda *call: stored.append(call[-1]))
+    try:
+        yield stored
+    finally:
+        handle.remove()
 
 
 def _sites(model: Captioner) -> Iterator[tuple[str, nn.Module, bool]]:

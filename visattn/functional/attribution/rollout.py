@@ -176,7 +176,9 @@ def propagate_relevance(
 
 
 def propagate_decoder_relevance(
-    layers: Sequence[Float[Tensor, "b t n"]], is_cross: Sequence[bool], rows: Float[Tensor, "b r t"]
+    layers: Sequence[Float[Tensor, "b t _keys"]],
+    is_cross: Sequence[bool],
+    rows: Float[Tensor, "b r t"],
 ) -> Float[Tensor, "b r n"]:
     """Return the relevance of each place of an image for combinations of words, in a decoder.
 
