@@ -1,6 +1,6 @@
 """Attention rows of the words of a vision-language model, and the origin of its keys."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +133,10 @@ def _key_states(stack: list[ModuleCall], num_queries: int, num_keys: int) -> Ten
             for argument in call.state["arguments"].values():
                 if (states := _tokens(argument, num_keys)) is not None:
                     return states
+        # resamplers: the keys are image tokens, followed by the queries themselves
+        for argument in arguments.values():
+            if (states := _tokens(argument, num_keys - num_queries)) is not None:
+                return states
         return None
     for call in stack:
         arguments = call.state["arguments"]
@@ -157,8 +161,8 @@ class WordRows:
 
     Args:
         model: The model.
-        sites: Attention layers to record.
-        num_rows: Number of last query rows to record; None for all.
+        sites: Attention layers to record, with the number of last query rows to record of each;
+            None for all rows.
         keep: Receives the weights of a layer, `[b h r m]`, and returns what is kept of them.
         differentiable: Whether the model continues with the recorded weights, so that they are
             part of the graph.
@@ -167,13 +171,12 @@ class WordRows:
     def __init__(
         self,
         model: nn.Module,
-        sites: "frozenset[str] | set[str]",
+        sites: Mapping[str, int | None],
         *,
-        num_rows: int | None,
         keep: Callable[[str, Tensor], Tensor],
         differentiable: bool = False,
     ) -> None:
-        self.model, self.sites, self.num_rows, self.keep = model, sites, num_rows, keep
+        self.model, self.sites, self.keep = model, sites, keep
         self.differentiable = differentiable
         self.calls = ModuleCallStack()
         self.rows: dict[str, Tensor] = {}
@@ -199,7 +202,8 @@ class WordRows:
         site = call_site(call)
         if site not in self.sites:
             return
-        first = 0 if self.num_rows is None else attention.shape[2] - self.num_rows
+        num_rows = self.sites[site]
+        first = 0 if num_rows is None else attention.shape[2] - num_rows
         queries = slice(None) if first == 0 else slice(first, attention.shape[2])
         with torch.no_grad():
             weights = attention.compute_weights(slice(None), queries)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,22 @@ class Placement:
             rows: One value per image token.
         """
         return (rows @ self.cells.to(rows).T).unflatten(-1, self.grid_size)
+
+    def through(self, columns: Int[Tensor, " l"], mixing: Float[Tensor, "l i"]) -> "Placement":
+        """Return the placement of tokens that are mixtures of these image tokens.
+
+        Args:
+            columns: Index of the key of each mixed token.
+            mixing: Share of each image token in each mixed token.
+        """
+        mixing = mixing.to(self.cells)
+        return replace(
+            self,
+            columns=columns,
+            boxes=mixing @ self.boxes / mixing.sum(1, keepdim=True).clamp(min=1e-12),
+            visible=mixing @ self.visible,
+            cells=self.cells @ mixing.T,
+        )
 
 
 def token_owners(
@@ -134,59 +150,127 @@ def element_positions(
     return positions.clamp(0, 1), seen
 
 
-def place_tokens(
-    owners: Int[Tensor, " e"],
-    positions: Float[Tensor, "e 2"],
-    seen: Tensor,
-    geometry: Geometry,
-) -> Placement:
-    """Return the places of the tokens that own pixels.
+@dataclass(frozen=True, eq=False)
+class TokenMoments:
+    """Position and extent of image tokens on a photo.
+
+    Args:
+        columns: Index of the key of each token.
+        visible: Share of its pixels that are on the photo.
+        mean: Mean x and y of these pixels, in pixels of the photo.
+        extent: Width and height of the token's box.
+    """
+
+    columns: Int[Tensor, " i"]
+    visible: Float[Tensor, " i"]
+    mean: Float[Tensor, "i 2"]
+    extent: Float[Tensor, "i 2"]
+
+
+def owned_pixel_moments(
+    owners: Int[Tensor, " e"], points: Float[Tensor, "e 2"], seen: Tensor
+) -> TokenMoments:
+    """Return position and extent of tokens that do not share pixels.
 
     Args:
         owners: Token of each pixel element.
-        positions: Place of each element, as shares of width and height.
+        points: Position of each element on the photo, in pixels.
         seen: Whether the element shows the photo.
+    """
+    owned = owners >= 0
+    columns, members = owners[owned].unique(return_inverse=True)
+    points, on_photo = points[owned], seen[owned].double()
+    count = _sum(torch.ones_like(on_photo), members, len(columns))
+    number = _sum(on_photo, members, len(columns))
+    safe = number.clamp(min=1)[:, None]
+    mean = _sum(points * on_photo[:, None], members, len(columns)) / safe
+    spread = (points - mean[members]) ** 2 * on_photo[:, None]
+    variance = _sum(spread, members, len(columns)) / safe
+    side = (count / 3).sqrt().clamp(min=2)[:, None]  # pixels along a side of the token
+    extent = (12 * variance).sqrt() * side / (side**2 - 1).sqrt()
+    kept = number > 0
+    return TokenMoments(columns[kept], (number / count)[kept], mean[kept], extent[kept])
+
+
+def shared_pixel_moments(
+    states: Float[Tensor, "m d"], pixels: Tensor, points: Float[Tensor, "e 2"], seen: Tensor
+) -> TokenMoments:
+    """Return position and extent of tokens that share pixels: moments of their gradients.
+
+    It takes one backward pass per token.
+
+    Args:
+        states: Tokens that were computed without attention.
+        pixels: The pixels that they were computed from.
+        points: Position of each pixel element on the photo, in pixels.
+        seen: Whether the element shows the photo.
+    """
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(states.shape[1], generator=generator).to(states)
+    found: list[tuple[int, float, Tensor, Tensor]] = []
+    for index in range(len(states)):
+        upstream = torch.zeros_like(states)
+        upstream[index] = direction
+        [gradient] = torch.autograd.grad(
+            states, [pixels], upstream, retain_graph=True, allow_unused=True
+        )
+        if gradient is None or not bool(gradient.any()):
+            continue
+        weight = gradient.flatten().double().abs().cpu()
+        on_photo = weight * seen
+        if float(on_photo.sum()) <= 1e-6 * float(weight.sum()):
+            continue
+        mean = on_photo @ points / on_photo.sum()
+        variance = on_photo @ (points - mean) ** 2 / on_photo.sum()
+        found.append((index, float(on_photo.sum() / weight.sum()), mean, (12 * variance).sqrt()))
+    columns, visible, means, extents = zip(*found, strict=True) if found else ((), (), (), ())
+    empty = torch.empty(0, 2, dtype=torch.float64)
+    return TokenMoments(
+        torch.tensor(columns, dtype=torch.long),
+        torch.tensor(visible, dtype=torch.float64),
+        torch.stack(means) if means else empty,
+        torch.stack(extents) if extents else empty,
+    )
+
+
+def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = False) -> Placement:
+    """Return the places of image tokens, and the grid on which their values are drawn.
+
+    Args:
+        moments: Positions and extents of the tokens.
         geometry: Identity geometry of the photo.
+        shared: Whether tokens share pixels, so that their boxes overlap.
 
     Raises:
         ValueError: If no token has a place on the photo.
     """
-    columns, members = owners[owners >= 0].unique(return_inverse=True)
-    if not len(columns) or not bool(seen[owners >= 0].any()):
-        raise ValueError("no token has a place on the photo")
-    height, width = geometry.image_size
-    points = positions[owners >= 0] * torch.tensor([width, height], dtype=torch.float64)
-    on_photo = seen[owners >= 0].double()
-    count = _sum(torch.ones_like(on_photo), members, len(columns))
-    number = _sum(on_photo, members, len(columns))
-    kept = number > 0
-    columns, number, count = columns[kept], number[kept], count[kept]
-    mean = torch.stack([_sum(points[:, a] * on_photo, members, len(kept)) for a in (0, 1)], -1)[
-        kept
-    ] / number[:, None]
-    renumbered = (kept.cumsum(0) - 1)[members].clamp(min=0)
-    spread = (points - mean[renumbered]) ** 2 * on_photo[:, None]
-    variance = torch.stack([_sum(spread[:, a], members, len(kept)) for a in (0, 1)], -1)[kept]
-    variance = variance / number[:, None]
-    side = (count / 3).sqrt().clamp(min=2)[:, None]  # pixels along a side of the token
-    extent = (12 * variance).sqrt() * side / (side**2 - 1).sqrt()
-    boxes = torch.cat([mean - extent / 2, mean + extent / 2], -1)
-    visible = number / count
-    grid_geometry, cells, grid_size = _raster(boxes, visible, geometry)
-    return Placement(columns, boxes.float(), visible.float(), grid_geometry, cells, grid_size)
+    if not len(moments.columns):
+        raise ValueError("no image token of the model has a place on the photo")
+    half = moments.extent.clamp(min=1e-3) / 2
+    boxes = torch.cat([moments.mean - half, moments.mean + half], -1)
+    visible = moments.visible
+    grid_geometry, cells, grid_size = _raster(boxes, visible, geometry, shared=shared)
+    return Placement(
+        moments.columns, boxes.float(), visible.float(), grid_geometry, cells, grid_size
+    )
 
 
 def _sum(values: Tensor, members: Tensor, count: int) -> Tensor:
-    return torch.zeros(count, dtype=values.dtype).index_add_(0, members, values)
+    return values.new_zeros(count, *values.shape[1:]).index_add_(0, members, values)
 
 
 def _raster(
-    boxes: Tensor, visible: Tensor, geometry: Geometry
+    boxes: Tensor, visible: Tensor, geometry: Geometry, *, shared: bool
 ) -> tuple[Geometry, Tensor, tuple[int, int]]:
     """Return a grid over the tokens, and the share of each token in each cell."""
     height, width = geometry.image_size
-    left, right, nx = _axis(boxes[:, 0], boxes[:, 2], visible, width)
-    top, bottom, ny = _axis(boxes[:, 1], boxes[:, 3], visible, height)
+    if shared:  # overlapping boxes: about as many cells as tokens, on the whole photo
+        pitch = math.sqrt(height * width / len(boxes))
+        left, right, nx = 0.0, float(width), max(1, round(width / pitch))
+        top, bottom, ny = 0.0, float(height), max(1, round(height / pitch))
+    else:
+        left, right, nx = _axis(boxes[:, 0], boxes[:, 2], visible, width)
+        top, bottom, ny = _axis(boxes[:, 1], boxes[:, 3], visible, height)
     across = _overlap(boxes[:, 0], boxes[:, 2], left, right, nx)
     down = _overlap(boxes[:, 1], boxes[:, 3], top, bottom, ny)
     cells = torch.einsum("iy,ix->yxi", down, across).flatten(0, 1) * visible

@@ -1,10 +1,9 @@
 """Replay of generated captions: one recorded forward pass over prompt and words."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -12,35 +11,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage
-from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import Caption, read_images
 from visattn.pipelines.words.generation import GeneratedText, generate, replay_inputs
-from visattn.pipelines.words.placement import (
-    Placement,
-    element_positions,
-    place_tokens,
-    token_owners,
-)
+from visattn.pipelines.words.image_tokens import find_image_tokens
+from visattn.pipelines.words.placement import Placement
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.pipelines.words.spans import split_words
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import frozen
 from visattn.recording.word_rows import KeySources, WordRows
-
-
-@dataclass(frozen=True, eq=False)
-class ImageSites:
-    """Attention layers in which words read image tokens.
-
-    Args:
-        sites: Layers of the text decoder whose keys contain image tokens.
-        text_sites: All attention layers of the text decoder.
-        owners: Image token that owns each pixel element.
-    """
-
-    sites: tuple[str, ...]
-    text_sites: tuple[str, ...]
-    owners: Int[Tensor, " e"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +57,7 @@ class WordReplay:
         text_sites: All attention layers of the text decoder.
         placement: Places of the image tokens on the photo.
         rows: Attention of each token over the image tokens, mean over heads, on the CPU.
+        notes: How the image tokens were placed, if not by their own pixels.
     """
 
     model: nn.Module
@@ -90,7 +70,8 @@ class WordReplay:
     sites: tuple[str, ...]
     text_sites: tuple[str, ...]
     placement: Placement
-    rows: Float[Tensor, "site t i"] = field(default_factory=lambda: torch.empty(0, 0, 0))
+    rows: Float[Tensor, "site t i"]
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def pixel_name(self) -> str:
@@ -113,11 +94,11 @@ class WordReplay:
             sites: Layers to record; by default those in which words read image tokens.
         """
         used = (self.inputs[self.pixel_name] if pixels is None else pixels).detach()
-        wanted = frozenset(self.sites if sites is None else sites)
+        wanted = dict.fromkeys(self.sites if sites is None else sites)
         with frozen(self.model):
             used = used.clone().requires_grad_(differentiable)
             sources = KeySources(self.model, zero_attention=False)
-            recorder = WordRows(self.model, wanted, num_rows=None, keep=lambda _, weights: weights[0],
+            recorder = WordRows(self.model, wanted, keep=lambda _, weights: weights[0],
                                 differentiable=differentiable)  # fmt: skip
             with torch.set_grad_enabled(differentiable), sources.collecting(), recorder.recording():
                 logits = forward_logits(self.model, {**self.inputs, self.pixel_name: used},
@@ -212,23 +193,16 @@ def replay_text(
             does not reproduce the log-probabilities of the generation.
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    found = image_sites(model, inputs, text)
-    pixels = inputs[pixel_name(inputs)]
-    positions, seen = element_positions(
-        lambda image: process([image], do_normalize=False)[pixel_name(inputs)],
-        photo.size,
-        pixels.shape,
-    )
-    identity = Geometry.identity(photo.size, photo.orientation)
-    placement = place_tokens(found.owners, positions, seen, identity)
-    columns = placement.columns
+    found = find_image_tokens(model, process, photo, inputs, text)
+    columns = found.columns
 
-    def keep(_: str, weights: Tensor) -> Tensor:
-        return weights[0].float().mean(0)[:, columns.to(weights.device)].cpu()
+    def keep(site: str, weights: Tensor) -> Tensor:
+        mean = weights[0].float().mean(0)
+        kept = found.placement.columns if site in found.resampler_sites else columns
+        return mean[:, kept.to(mean.device)].cpu()
 
-    recorder = WordRows(
-        model, frozenset(found.sites), num_rows=text.num_generated, keep=keep
-    )
+    recorded = dict.fromkeys(found.sites, text.num_generated) | dict.fromkeys(found.resampler_sites)
+    recorder = WordRows(model, recorded, keep=keep)
     with frozen(model), torch.no_grad(), recorder.recording():
         logits = forward_logits(model, replayed, text.num_generated)[0]
     if recorder.unsupported:
@@ -239,8 +213,12 @@ def replay_text(
     check_log_probs(log_probs, text.log_probs, logits, next(model.parameters()).dtype)
     words, spans = split_words(process.tokenizer, tokens.tolist())
     rows = torch.stack([recorder.rows[site] for site in found.sites])
+    placement = found.placement
+    if found.resampler_sites:
+        mixing = torch.stack([recorder.rows[site] for site in found.resampler_sites]).mean(0)
+        placement = placement.through(columns, mixing)
     return WordReplay(model, replayed, photo, tokens, words, spans, text.log_probs, found.sites,
-                      found.text_sites, placement, rows)  # fmt: skip
+                      found.text_sites, placement, rows, found.notes)  # fmt: skip
 
 
 def check_log_probs(
@@ -255,51 +233,3 @@ def check_log_probs(
             f"generation, but they differ by {deviation:.2g} (tolerance {tolerance:.2g}): the "
             "maps would not be those of this caption; please report this model"
         )
-
-
-def image_sites(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> ImageSites:
-    """Return the layers in which words read image tokens, and the pixels that each token owns.
-
-    Attention layers of the text decoder are those whose number of queries grows with the text.
-    """
-    counts: list[dict[str, int]] = []
-    probed: dict[str, Any] = {}
-    pixels = torch.empty(0)
-    for extra in (1, 2):
-        ids = text.sequence[: len(text.sequence) - text.num_generated]
-        ids = torch.cat([ids, text.sequence[-1:].repeat(extra + 1)])
-        replayed = replay_inputs(model, inputs, ids, extra + 1)
-        name = pixel_name(replayed)
-        with frozen(model):
-            noise = torch.rand(replayed[name].shape, generator=torch.Generator().manual_seed(0))
-            pixels = (2 * noise - 1).to(replayed[name])
-            if name == "flattened_patches":
-                pixels[..., :2] = replayed[name][..., :2]
-            pixels.requires_grad_(extra == 2)
-            probe = KeySources(model)
-            with torch.set_grad_enabled(extra == 2), probe.collecting():
-                model(**{**replayed, name: pixels})
-        counts.append({site: source.num_queries for site, source in probe.sources.items()})
-        probed = probe.sources
-    text_sites = [site for site in counts[1] if counts[1][site] == counts[0].get(site, 0) + 1]
-    sites: list[str] = []
-    owners: Tensor | None = None
-    cache: dict[int, Tensor] = {}
-    with frozen(model):
-        for site in text_sites:
-            states = probed[site].states
-            if states is None or states.grad_fn is None:
-                continue
-            key = states.untyped_storage().data_ptr()
-            if key not in cache:
-                cache[key], shared = token_owners(states, pixels)
-                if shared > 0.001:
-                    raise ValueError(f"image tokens of {site} share pixels ({shared:.0%})")
-            if bool((cache[key] >= 0).any()):
-                sites.append(site)
-                owners = cache[key]
-    if owners is None:
-        raise ValueError(
-            f"words of {type(model).__name__} read no token that depends on pixels directly"
-        )
-    return ImageSites(tuple(sites), tuple(text_sites), owners)
