@@ -31,6 +31,7 @@ class ReplayRun:
         log_probs: Log-probability of each generated token.
         weights: Complete attention weights of the recorded layers; with graph if requested.
         sources: What the keys of these layers are made from.
+        origins: The same as the model holds them, nodes of the graph of `log_probs`.
         pixels: The pixels of this pass; a leaf that requires grad if the pass is differentiable.
     """
 
@@ -38,6 +39,7 @@ class ReplayRun:
     log_probs: Float[Tensor, " t"]
     weights: Mapping[str, Float[Tensor, "h n m"]]
     sources: Mapping[str, Float[Tensor, "m d"]]
+    origins: Mapping[str, Tensor]
     pixels: Tensor
 
 
@@ -105,9 +107,10 @@ class WordReplay:
                                         len(self.token_ids))[0]  # fmt: skip
             chosen = self.token_ids.to(logits.device)[:, None]
             log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
-        states = {site: sources.sources[site].states for site in recorder.rows}
+        states = {site: sources.sources[site].origin for site in recorder.rows}
         found = {site: tokens for site, tokens in states.items() if tokens is not None}
-        return ReplayRun(logits, log_probs, recorder.rows, found, used)
+        flat = {site: tokens.flatten(0, -2) for site, tokens in found.items()}
+        return ReplayRun(logits, log_probs, recorder.rows, flat, found, used)
 
     def caption(
         self, rows: Float[Tensor, "t i"] | None = None, *, method: str = "attention", **metadata: Any
