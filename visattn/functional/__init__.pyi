@@ -101,6 +101,7 @@ from .attribution.rollout import (
     fuse_heads as fuse_heads,
     gradient_rollout_weights as gradient_rollout_weights,
     positive_grad_times_attention as positive_grad_times_attention,
+    propagate_decoder_relevance as propagate_decoder_relevance,
     propagate_relevance as propagate_relevance,
 )
 from .captioning.beam_search import (

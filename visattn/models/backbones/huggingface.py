@@ -57,7 +57,7 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
             "Hugging Face models need transformers: pip install 'visattn[hf]'"
         ) from error
     config = _read_json(directory / "config.json")
-    model = _load(_model_class(library, config, directory), directory)
+    model = load_weights(load_model_class(library, config, directory), directory)
     notes = ["the code in the model directory is not executed"] if config.get("auto_map") else []
     if tower := vision_tower(model):
         notes.append(
@@ -72,7 +72,7 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
     return LoadedModel(model.eval(), transform, _class_names(model), str(directory), tuple(notes))
 
 
-def _model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
+def load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
     """Return the transformers class that a config names."""
     architectures = config.get("architectures") or ()
     if not architectures:
@@ -88,7 +88,7 @@ def _model_class(library: Any, config: Mapping[str, Any], directory: Path) -> An
     )
 
 
-def _load(model_class: Any, directory: Path) -> nn.Module:
+def load_weights(model_class: Any, directory: Path) -> nn.Module:
     """Load a model with all of its weights."""
     has_safetensors = any(directory.glob("*.safetensors"))
     if not has_safetensors:
