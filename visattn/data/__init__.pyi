@@ -98,6 +98,8 @@ from .images.integrity import (
     png_rows_missing as png_rows_missing,
 )
 from .images.joint_transforms import (
+    IGNORE_CLASS as IGNORE_CLASS,
+    JointTransforms as JointTransforms,
     RegionSample as RegionSample,
 )
 from .images.reader import (
@@ -162,6 +164,7 @@ from .regions.imagenet_to_coco import (
 )
 from .regions.masks import (
     boxes_mask as boxes_mask,
+    mask_boxes as mask_boxes,
     polygon_mask as polygon_mask,
     rle_mask as rle_mask,
     segmentation_mask as segmentation_mask,
@@ -184,6 +187,7 @@ from .scenes.grammar import (
 )
 from .scenes.render import (
     draw_world as draw_world,
+    object_boxes as object_boxes,
     object_masks as object_masks,
 )
 from .scenes.single_object import (

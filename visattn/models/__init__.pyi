@@ -89,6 +89,11 @@ from .captioning.transformer_decoder import (
 from .classifier import (
     ImageClassifier as ImageClassifier,
     parse_block_name as parse_block_name,
+    unregularized_parameters as unregularized_parameters,
+)
+from .dense import (
+    BACKGROUND as BACKGROUND,
+    DenseModel as DenseModel,
 )
 from .encoder import (
     ImageEncoder as ImageEncoder,

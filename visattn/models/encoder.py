@@ -109,6 +109,17 @@ class ImageEncoder(nn.Module, ABC):
         """Apply the trainable layers that follow the frozen ones; by default there are none."""
         return grids
 
+    def feature_pyramid(
+        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the feature grid of each stage after all layers, for decoders of dense models.
+
+        By default these are the grids that `merge_stages` merges; raises what `stage_features`
+        raises.
+        """
+        grids = [grid.to(self.shift.dtype) for grid in self.stage_features(images)]
+        return tuple(self.run_trainable_stages(grids))
+
     def stage_feature_weights(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that `stage_features` depends on."""
         return dict(self.state_dict())
@@ -187,11 +198,22 @@ class SmallEncoder(ImageEncoder):
         self, images: Float[Tensor, "b 3 y x"]
     ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
         """Return the single feature grid of normalized images."""
-        stem = self.stem(images)
+        return self._stages(images)[-1:]
+
+    def feature_pyramid(
+        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the grids at strides 2, 4 and 8, of which the last is the feature grid."""
+        return self._stages(self.normalize(images))
+
+    def _stages(self, images: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        half = self.stem[0](images)
+        quarter = self.stem[1](half)
+        stem = self.stem[2](quarter)
         grid = stem + self.refine(stem)
         if self.coord_scale:
             grid = grid + self.coord_proj(self.coord_scale * _coordinates(grid))
-        return (grid,)
+        return half, quarter, grid
 
 
 def _downsampling_conv(channels: int, out: int) -> nn.Sequential:

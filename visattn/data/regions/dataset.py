@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from visattn.data.images.joint_transforms import RegionSample
 from visattn.data.images.reader import ImageError, find_images, read_image, read_size
 from visattn.data.regions.coco_instances import CocoImage, read_instance_file
-from visattn.data.regions.masks import boxes_mask, segmentation_mask
+from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
 from visattn.geometry.affine import Box
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
@@ -278,7 +278,5 @@ def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y 
 
 def _bounding_box(mask: Bool[np.ndarray, "y x"]) -> Box | None:
     """Return the bounding box of a mask, or None if it is empty."""
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    if not len(rows):
-        return None
-    return float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
+    left, top, right, bottom = mask_boxes(mask[None])[0].tolist()
+    return (left, top, right, bottom) if right > left else None
