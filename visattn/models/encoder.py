@@ -145,9 +145,10 @@ class ImageEncoder(nn.Module, ABC):
 class SmallEncoder(ImageEncoder):
     """Small CNN to train from scratch: three strided convolutions and a residual block.
 
-    With stride 8 the receptive field is 54×54 pixels, with stride 4 (where the third convolution has
-    no stride) 34×34, so that attention maps stay local. The strided kernels are even: with 3×3 kernels the receptive field of each feature would be half a
-    cell above and to the left of the place where the map draws it.
+    The stride is 8 and the receptive field 54×54 pixels, so that attention maps stay local; with
+    `stride=4` the third convolution has no stride, and the field is 34×34. The strided kernels are
+    even: with 3×3 kernels the receptive field of each feature would be half a cell above and to the
+    left of the place where the map draws it.
 
     Args:
         img_size: Height and width of the input images, in pixels; multiples of the stride.
@@ -203,7 +204,7 @@ class SmallEncoder(ImageEncoder):
     def feature_pyramid(
         self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
     ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
-        """Return the grids at strides 2, 4 and 8, of which the last is the feature grid."""
+        """Return the grids at strides 2, 4 and 8, or 2 and 4; the last is the feature grid."""
         return self._stages(self.normalize(images))
 
     def _stages(self, images: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
@@ -213,7 +214,7 @@ class SmallEncoder(ImageEncoder):
         grid = stem + self.refine(stem)
         if self.coord_scale:
             grid = grid + self.coord_proj(self.coord_scale * _coordinates(grid))
-        return half, quarter, grid
+        return (half, quarter, grid) if self.stride == 8 else (half, grid)
 
 
 def _downsampling_conv(channels: int, out: int) -> nn.Sequential:

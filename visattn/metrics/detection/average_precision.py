@@ -1,6 +1,5 @@
 """Average precision and recall of object detection, as COCO defines them."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -46,17 +45,13 @@ class TrueBoxes(NamedTuple):
     """Whether the box is of a group of objects, which any number of detections may match."""
 
 
-@dataclass(frozen=True)
-class APResult:
-    """Average precision and recall.
-
-    Args:
-        scores: Each of `AP_METRICS`; NaN where no class has objects.
-        per_class: AP of each class, averaged over the IoU thresholds; NaN for one without objects.
-    """
+class APResult(NamedTuple):
+    """Average precision and recall."""
 
     scores: dict[str, float]
+    """Each of `AP_METRICS`; NaN where no class has objects."""
     per_class: dict[int, float]
+    """AP of each class, averaged over the IoU thresholds; NaN for one without objects."""
 
 
 def average_precision(detected: DetectedBoxes, true: TrueBoxes) -> APResult:

@@ -27,6 +27,7 @@ from visattn.models.detection.queries import (
     cell_anchors,
     spread_anchors,
 )
+from visattn.models.dense import DenseModel
 from visattn.models.encoder import ImageEncoder
 
 QueryType = Literal["anchors", "learned"]
@@ -67,7 +68,7 @@ class Detections(NamedTuple):
     """The query of each detection."""
 
 
-class DETR(nn.Module):
+class DETR(DenseModel):
     """Detection transformer with anchor queries and deformable attention.
 
     Each query has a content and an anchor box. A decoder layer lets the queries attend to each
@@ -136,7 +137,7 @@ class DETR(nn.Module):
         two_stage: bool = False,
         num_denoising_groups: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(class_names, encoder)
         check_choice("queries", queries, get_args(QueryType))
         check_choice("class_probability", class_probability, get_args(ClassProbability))
         needs_anchors = cross_attention == "deformable" or two_stage or num_denoising_groups > 0
@@ -145,13 +146,11 @@ class DETR(nn.Module):
                 "deformable cross-attention, two_stage and denoising need queries='anchors', got "
                 "'learned'; plain DETR has cross_attention='dense'"
             )
-        if min(num_queries, num_decoder_layers) < 1 or dim % 8 or not class_names:
+        if min(num_queries, num_decoder_layers) < 1 or dim % 8:
             raise ValueError(
-                "num_queries and num_decoder_layers must be at least 1, dim a multiple of 8, and "
-                f"there must be a class; got {num_queries}, {num_decoder_layers}, {dim} and "
-                f"{len(class_names)} classes"
+                "num_queries and num_decoder_layers must be at least 1, and dim a multiple of 8, "
+                f"got {num_queries}, {num_decoder_layers} and {dim}"
             )
-        self.class_names, self.encoder = tuple(class_names), encoder
         self.dim, self.num_queries, self.num_heads = dim, num_queries, num_heads
         self.num_encoder_layers, self.num_decoder_layers = num_encoder_layers, num_decoder_layers
         self.mlp_ratio, self.cross_attention, self.num_points = (
@@ -216,7 +215,7 @@ class DETR(nn.Module):
         else:
             best = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
         count, num_classes = min(max_detections, scores[0].numel()), scores.shape[-1]
-        top, index = scores.flatten(1).sort(1, descending=True, stable=True)
+        top, index = scores.flatten(1).sort(dim=1, descending=True, stable=True)
         top, index = top[:, :count], index[:, :count]
         query = index // num_classes
         boxes = center_to_corners(prediction.boxes).clamp(0, 1)
