@@ -134,7 +134,7 @@ class AttentionMap:
         peaks = values.flatten(1).nan_to_num(0.0).amax(1)
         top = float(peaks.median()) if len(peaks) else 0.0
         if self.kind in ("tokens", "words", "queries"):
-            top = max(top, 4 / values[0].numel())
+            top = max(top, 4 / values.shape[1:].numel())
         return 0.0, top if top > 0 else 1.0
 
     def resize_to_image(

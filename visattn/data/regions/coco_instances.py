@@ -155,7 +155,9 @@ def _parse_crowd(entry: dict[str, Any], location: str) -> bool:
 def _parse_area(entry: dict[str, Any], location: str) -> float | None:
     value = entry.get("area")
     if value is not None and not (_is_number(value) and value >= 0):
-        raise ValueError(f"{location}: area must be a number of at least 0, got {short_repr(value)}")
+        raise ValueError(
+            f"{location}: area must be a number of at least 0, got {short_repr(value)}"
+        )
     return value if value is None else float(value)
 
 

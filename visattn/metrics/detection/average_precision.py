@@ -86,8 +86,10 @@ def average_precision(detected: DetectedBoxes, true: TrueBoxes) -> APResult:
         matched = [[_match(pair, area_range) for pair in pairs[label]] for label in classes]
         for limit in MAX_DETECTIONS if name == "all" else MAX_DETECTIONS[-1:]:
             curves = [_precision_recall(images, limit) for images in matched]
-            recall[name, limit] = np.array([found for _, found in curves])
-            precision[name] = np.array([curve for curve, _ in curves])  # of the last limit
+            shape = (len(classes), len(IOU_THRESHOLDS))
+            recall[name, limit] = np.reshape([found for _, found in curves], shape)
+            levels = (*shape, len(RECALL_LEVELS))  # kept of the last limit
+            precision[name] = np.reshape([curve for curve, _ in curves], levels)
     scores = _summarize(precision, recall)
     per_class = [float(_mean(curve)) for curve in precision["all"]]
     return APResult(scores, dict(zip(classes, per_class, strict=True)))

@@ -1,5 +1,6 @@
 """DETR: object detection as set prediction by queries that attend to the image."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -14,6 +15,7 @@ from visattn.blocks.transformer.layer import EncoderLayer, run_layers
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.token_layout import TokenLayout
 from visattn.functional.boxes import center_to_corners, inverse_sigmoid
+from visattn.models.dense import DenseModel
 from visattn.models.detection.decoder import (
     CrossAttention,
     DetrDecoderLayer,
@@ -27,7 +29,6 @@ from visattn.models.detection.queries import (
     cell_anchors,
     spread_anchors,
 )
-from visattn.models.dense import DenseModel
 from visattn.models.encoder import ImageEncoder
 
 QueryType = Literal["anchors", "learned"]
@@ -164,9 +165,13 @@ class DETR(DenseModel):
         self.input_proj = nn.Sequential(
             nn.Conv2d(encoder.channels, dim, 1), nn.GroupNorm(num_heads, dim)
         )
-        self.encoder_layers = nn.ModuleList(self._encoder_layer() for _ in range(num_encoder_layers))
+        self.encoder_layers = nn.ModuleList(
+            self._encoder_layer() for _ in range(num_encoder_layers)
+        )
         self.encoder_norm = nn.LayerNorm(dim) if num_encoder_layers else nn.Identity()
-        self.decoder_layers = nn.ModuleList(self._decoder_layer() for _ in range(num_decoder_layers))
+        self.decoder_layers = nn.ModuleList(
+            self._decoder_layer() for _ in range(num_decoder_layers)
+        )
         self.heads = PredictionHeads(len(self.class_names), dim, class_probability)
         self.first_stage = (
             PredictionHeads(len(self.class_names), dim, class_probability) if two_stage else None
@@ -179,13 +184,13 @@ class DETR(DenseModel):
         self.query_content = nn.Parameter(torch.randn(num_queries, dim) * 0.02)
         if queries == "anchors":
             self.anchors = None if two_stage else nn.Parameter(spread_anchors(num_queries))
-            self.anchor_proj = nn.Sequential(nn.Linear(2 * dim, dim), nn.ReLU(), nn.Linear(dim, dim))
+            self.anchor_proj = nn.Sequential(
+                nn.Linear(2 * dim, dim), nn.ReLU(), nn.Linear(dim, dim)
+            )
         else:
             self.query_position = nn.Parameter(torch.randn(num_queries, dim))
 
-    def forward(
-        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
-    ) -> BoxPrediction:
+    def forward(self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]) -> BoxPrediction:
         """Return the predictions of the last layer; raises what the encoder raises."""
         logits, boxes = self.decode(self.encode(images)).layers
         return BoxPrediction(logits[-1], boxes[-1])
@@ -342,7 +347,7 @@ class PredictionHeads(nn.Module):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         if not softmax:
-            nn.init.constant_(self.classes.bias, -torch.tensor(1 / _PRIOR - 1).log().item())
+            nn.init.constant_(self.classes.bias, -math.log(1 / _PRIOR - 1))
 
     def forward(
         self, x: Float[Tensor, "*b c"], reference: Float[Tensor, "*#b 4"] | None = None
