@@ -3,6 +3,10 @@ from .attention.cnn import (
     criss_cross_attention as criss_cross_attention,
     double_attention as double_attention,
 )
+from .attention.deformable import (
+    deformable_attention as deformable_attention,
+    deformable_splat as deformable_splat,
+)
 from .attention.hard import (
     HardAttentionOutput as HardAttentionOutput,
     hard_attention as hard_attention,
@@ -104,6 +108,14 @@ from .attribution.rollout import (
     propagate_decoder_relevance as propagate_decoder_relevance,
     propagate_relevance as propagate_relevance,
 )
+from .boxes import (
+    box_area as box_area,
+    box_iou as box_iou,
+    center_to_corners as center_to_corners,
+    corners_to_center as corners_to_center,
+    generalized_box_iou as generalized_box_iou,
+    inverse_sigmoid as inverse_sigmoid,
+)
 from .captioning.beam_search import (
     BeamHistory as BeamHistory,
     BeamSearchOutput as BeamSearchOutput,
@@ -198,6 +210,9 @@ from .glimpses.rewards import (
     log_prob_before_glimpses as log_prob_before_glimpses,
     rewarded_actions as rewarded_actions,
     true_class_log_prob as true_class_log_prob,
+)
+from .matching import (
+    linear_sum_assignment as linear_sum_assignment,
 )
 from .numerics import (
     at_least_float32 as at_least_float32,

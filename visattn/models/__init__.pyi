@@ -95,6 +95,29 @@ from .dense import (
     BACKGROUND as BACKGROUND,
     DenseModel as DenseModel,
 )
+from .detection.decoder import (
+    CrossAttention as CrossAttention,
+    DetrDecoderLayer as DetrDecoderLayer,
+    Memory as Memory,
+    cell_centers as cell_centers,
+    sine_embed as sine_embed,
+)
+from .detection.detr import (
+    DETR as DETR,
+    BoxPrediction as BoxPrediction,
+    ClassProbability as ClassProbability,
+    Detections as Detections,
+    DetrOutput as DetrOutput,
+    PredictionHeads as PredictionHeads,
+    QueryType as QueryType,
+)
+from .detection.queries import (
+    NO_OBJECT as NO_OBJECT,
+    DenoisingQueries as DenoisingQueries,
+    ObjectQueries as ObjectQueries,
+    cell_anchors as cell_anchors,
+    spread_anchors as spread_anchors,
+)
 from .encoder import (
     ImageEncoder as ImageEncoder,
     SmallEncoder as SmallEncoder,

@@ -7,10 +7,19 @@ from .captioning import (
     caption as caption,
     read_images as read_images,
 )
+from .detection import (
+    DetectedObject as DetectedObject,
+    DetectionResult as DetectionResult,
+    detect as detect,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
     overlay as overlay,
+)
+from .draw_detections import (
+    detection_figure as detection_figure,
+    detection_overlay as detection_overlay,
 )
 from .draw_explorer import (
     all_heads_figure as all_heads_figure,
@@ -64,6 +73,10 @@ from .model_io import (
     load as load,
     load_model as load_model,
     save as save,
+)
+from .query_maps import (
+    QueryMaps as QueryMaps,
+    query_maps as query_maps,
 )
 from .scale import (
     MapScale as MapScale,
