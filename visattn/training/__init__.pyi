@@ -110,6 +110,12 @@ from .data.scenes import (
     ScenesDataModule as ScenesDataModule,
     SingleObjectDataModule as SingleObjectDataModule,
 )
+from .data.segmentation import (
+    CocoSegmentationDataModule as CocoSegmentationDataModule,
+    MaskFolderDataModule as MaskFolderDataModule,
+    SceneSegmentationDataModule as SceneSegmentationDataModule,
+    SegmentationDataModule as SegmentationDataModule,
+)
 from .data.shards import (
     ShardCaptionDataModule as ShardCaptionDataModule,
     ShardClassificationDataModule as ShardClassificationDataModule,
@@ -167,6 +173,13 @@ from .metrics.classification import (
 )
 from .metrics.grounding import (
     PhraseScores as PhraseScores,
+)
+from .metrics.segmentation import (
+    FOREGROUND_METRIC as FOREGROUND_METRIC,
+    SEGMENTATION_METRICS as SEGMENTATION_METRICS,
+    GateScores as GateScores,
+    SegmentationScores as SegmentationScores,
+    boundary_band as boundary_band,
 )
 from .metrics.sequences import (
     SequenceScores as SequenceScores,
@@ -245,6 +258,10 @@ from .tasks.glimpse_supervision import (
     digit_scanpaths as digit_scanpaths,
     supervised_policy_loss as supervised_policy_loss,
     supervised_rollout as supervised_rollout,
+)
+from .tasks.segmentation import (
+    SegmentationTask as SegmentationTask,
+    SplitScores as SplitScores,
 )
 from .tasks.sequence_recognition import (
     SequenceRecognitionTask as SequenceRecognitionTask,

@@ -28,11 +28,13 @@ class AnnotatedObject:
         segmentation: COCO polygons or RLE, or the path of a mask image, whose foreground is
             brighter than half of its maximum.
         box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
+        crowd: Whether it is a group of objects that are not separated.
     """
 
     category: str
     segmentation: Any
     box: Box | None = None
+    crowd: bool = False
 
 
 @dataclass(frozen=True)
