@@ -10,8 +10,8 @@ the plain network with wider residual units and as many parameters as the one wi
 config itself, `with:num_registers=4` and `with:attn_type=[window,shifted],window_size=4` override
 arguments. So are captioners, with other metrics: `--rows with:score=dot with:score=general
 --metrics sequence_error digit_error`. A segmenter has blocks as a classifier has. Arguments of the
-task begin with `task.`: `gate:task.gate_loss_weight=0.2`. Options after `--` are passed to every training, such as
-`-- --trainer.max_epochs 30`.
+task begin with `task.`: `gate:task.gate_loss_weight=0.2`. Options after `--` are passed to every
+training, such as `-- --trainer.max_epochs 30`.
 
 Every finished run is a line of the file and is not trained again. Runs are tested at their last
 checkpoint, so that test images select nothing. With --table nothing is trained.

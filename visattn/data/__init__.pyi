@@ -152,6 +152,7 @@ from .phrases.phrases import (
 from .regions.coco_instances import (
     CocoImage as CocoImage,
     CocoObject as CocoObject,
+    read_category_names as read_category_names,
     read_instance_file as read_instance_file,
 )
 from .regions.dataset import (

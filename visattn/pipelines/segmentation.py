@@ -10,11 +10,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from visattn.data.images.joint_transforms import IGNORE_CLASS
-from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.data.images.reader import ImageLike, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
 from visattn.models.dense import BACKGROUND
-from visattn.models.segmentation.unet import UNet
+from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.maps.segmentation import (
     SegmentationTile,
@@ -87,19 +88,37 @@ def segment(
         (50, 30)
     """
     spec = ResizeSpec(model.img_size, mode=resize_mode)
-    photos = [read_image(image) for image in list_images(images)]
-    if not photos:
+    sources = list_images(images)
+    if not sources:
         raise ValueError("there must be at least one image, got none")
     device = next(model.parameters()).device
-    for start in range(0, len(photos), batch_size):
-        batch = photos[start : start + batch_size]
-        inputs, geometries = zip(*(resize_to_input(photo, spec) for photo in batch), strict=True)
+    for start in range(0, len(sources), batch_size):
+        photos = [read_image(image) for image in sources[start : start + batch_size]]
+        inputs, geometries = zip(*(resize_to_input(photo, spec) for photo in photos), strict=True)
         output = model.segment(torch.stack(inputs).to(device))
-        probabilities = output.logits.float().softmax(1).cpu()
-        for row, geometry in enumerate(geometries):
-            gates = _gate_maps([gate[row].float().cpu() for gate in output.gates], geometry)
-            labels = photo_labels(probabilities[row], geometry)
-            yield Segmentation(labels, model.class_names, gates, geometry)
+        yield from place_segmentations(output, model.class_names, geometries)
+
+
+def place_segmentations(
+    output: UNetOutput, class_names: tuple[str, ...], geometries: Sequence[Geometry]
+) -> Iterator[Segmentation]:
+    """Yield the segmentation of each image of a batch, placed on its photo.
+
+    Args:
+        output: What `UNet.segment` returned.
+        class_names: Names of the classes.
+        geometries: Geometry of each input on its photo.
+
+    Example:
+        >>> output = UNetOutput(torch.zeros(1, 2, 3, 5), ())
+        >>> [result] = place_segmentations(output, ("a", "b"), [Geometry.identity((3, 5))])
+        >>> result.labels.shape
+        (3, 5)
+    """
+    probabilities = output.logits.detach().float().softmax(1).cpu()
+    for row, geometry in enumerate(geometries):
+        gates = _gate_maps([gate[row].detach().float().cpu() for gate in output.gates], geometry)
+        yield Segmentation(photo_labels(probabilities[row], geometry), class_names, gates, geometry)
 
 
 def photo_labels(
@@ -180,6 +199,28 @@ def segmentation_figure(
     )
 
 
+def batch_panels(
+    model: UNet, batch: SegmentationBatch, output: UNetOutput, count: int
+) -> list[UInt8[np.ndarray, "height width 3"]]:
+    """Return a figure of each of the first images of a batch, with truth, errors and gates.
+
+    Args:
+        model: The model.
+        batch: Images at the input size with their label maps.
+        output: Its output for them.
+        count: Number of figures.
+    """
+    geometry = Geometry.identity(model.img_size)
+    count = min(count, len(batch.images))
+    results = place_segmentations(output, model.class_names, [geometry] * count)
+    pixels = batch.images.permute(0, 2, 3, 1).cpu().numpy()
+    truths = batch.labels.cpu().numpy()
+    return [
+        segmentation_figure(np.ascontiguousarray(image), result, truth)
+        for image, truth, result in zip(pixels, truths, results, strict=False)
+    ]
+
+
 def _gate_tile(pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap) -> SegmentationTile:
     rows, columns = gate.values.shape
     title = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
@@ -213,7 +254,3 @@ def _summary(segmentation: Segmentation) -> str:
         shares.pop(BACKGROUND, None)
     parts = [f"{name} {100 * share:.1f} %" for name, share in list(shares.items())[:4]]
     return ", ".join(parts) or "nothing but background"
-
-
-def _as_photo(pixels: UInt8[Tensor, "3 y x"]) -> LoadedImage:
-    return LoadedImage(np.ascontiguousarray(pixels.permute(1, 2, 0).cpu().numpy()))

@@ -15,6 +15,7 @@ from .callbacks.image_logging import (
     CaptionPanels as CaptionPanels,
     CropPanels as CropPanels,
     ImageLogger as ImageLogger,
+    SegmentationPanels as SegmentationPanels,
     draw_crops as draw_crops,
 )
 from .callbacks.last_checkpoint import (

@@ -125,7 +125,7 @@ class SceneSegmentation(SegmentationImages):
     Example:
         >>> batch = SceneSegmentation(Scenes(3, size=48))[[0, 2]]
         >>> batch.images.shape, batch.labels.unique().tolist()
-        (torch.Size([2, 3, 48, 48]), [0, 2, 3, 4, 5, 6])
+        (torch.Size([2, 3, 48, 48]), [0, 2, 3, 6])
     """
 
     def __init__(

@@ -17,7 +17,8 @@ from visattn.functional.segmentation import (
     pixel_cross_entropy,
 )
 from visattn.models.dense import BACKGROUND, DensePart
-from visattn.models.segmentation.unet import UNet
+from visattn.models.segmentation.unet import UNet, UNetOutput
+from visattn.pipelines.segmentation import batch_panels
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.segmentation import (
@@ -58,6 +59,8 @@ class SegmentationTask(Task):
             linear decay (`trapezoid`).
         warmup_steps: Steps of linear warmup.
         decay_start: Fraction of the run after which the learning rate of `trapezoid` decays.
+        num_panels: Number of test images per test set that are written as figures to `panels/` of
+            the run: image, truth, prediction, errors and gates.
         monitor: The validation metric that selects the best checkpoint; by default `val/miou`.
 
     Raises:
@@ -83,6 +86,7 @@ class SegmentationTask(Task):
         schedule: Literal["cosine", "trapezoid"] = "cosine",
         warmup_steps: int = 0,
         decay_start: float = 0.4,
+        num_panels: int = 8,
         monitor: str = "val/miou",
     ) -> None:
         weights = (ce_weight, dice_weight, focal_weight, gate_loss_weight)
@@ -108,6 +112,7 @@ class SegmentationTask(Task):
         self.optimizer, self.encoder_lr_mult = optimizer or _ADAMW, encoder_lr_mult
         self.schedule: Literal["cosine", "trapezoid"] = schedule
         self.warmup_steps, self.decay_start = warmup_steps, decay_start
+        self.num_panels = num_panels
         self.monitor = monitor_with_mode(monitor)
         num_scored = num_gates if self.has_background else 0
         self.evaluations = nn.ModuleDict(
@@ -160,8 +165,14 @@ class SegmentationTask(Task):
         self._update_metrics(batch, "val")
 
     def test_step(self, batch: SegmentationBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metrics."""
-        self._update_metrics(batch, "novel" if dataloader_idx else "test")
+        """Update the metrics; draw panels of the first images."""
+        split = "novel" if dataloader_idx else "test"
+        output = self._update_metrics(batch, split)
+        count = self.num_panels - batch_idx * len(batch.images)
+        if count > 0 and self.trainer.is_global_zero:
+            panels = batch_panels(self.model, batch, output, count)
+            first = batch_idx * len(batch.images)
+            self.notes |= {f"panels/{split}_{first + i}": p for i, p in enumerate(panels)}
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the validation images."""
@@ -191,13 +202,14 @@ class SegmentationTask(Task):
     def _split_scores(self, split: str) -> "SplitScores":
         return cast("SplitScores", self.evaluations["novel" if split == "novel" else "main"])
 
-    def _update_metrics(self, batch: SegmentationBatch, split: str) -> None:
+    def _update_metrics(self, batch: SegmentationBatch, split: str) -> UNetOutput:
         output, evaluation = self.model.segment(batch.images), self._split_scores(split)
         loss, count = self._pixel_loss(output.logits, batch), len(batch.images)
         evaluation.loss.update(loss * count, count)
         evaluation.scores.update(output.logits.argmax(1), batch.labels)
         for scores, gate in zip(evaluation.gate_scores, output.gates, strict=False):
             scores.update(gate, batch.labels)
+        return output
 
     def _log_metrics(self, split: str) -> None:
         evaluation = self._split_scores(split)
