@@ -162,7 +162,7 @@ def test_model_is_returned_as_it_was() -> None:
     explain_words(model, [np.zeros((24, 40, 3), np.uint8)], "relevance", max_length=3)
     assert model.training
     assert all(weight.requires_grad for weight in model.parameters())
-    assert not any(module._forward_hooks for module in model.modules())  # noqa: SLF001
+    assert not any(module._forward_hooks for module in model.modules())
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, before[name])
 

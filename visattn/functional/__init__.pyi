@@ -280,6 +280,12 @@ from .sampling import (
     pixel_centers as pixel_centers,
     tent_pool as tent_pool,
 )
+from .segmentation import (
+    dice_loss as dice_loss,
+    focal_loss as focal_loss,
+    gate_supervision_loss as gate_supervision_loss,
+    pixel_cross_entropy as pixel_cross_entropy,
+)
 from .tokens import (
     diagonal_shifts as diagonal_shifts,
     random_token_indices as random_token_indices,

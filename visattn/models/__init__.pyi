@@ -161,6 +161,11 @@ from .resnet.units import (
     ZeroPadShortcut as ZeroPadShortcut,
     create_conv as create_conv,
 )
+from .segmentation.unet import (
+    UNet as UNet,
+    UNetLevel as UNetLevel,
+    UNetOutput as UNetOutput,
+)
 from .serialization.checkpoint import (
     Progress as Progress,
     read_checkpoint as read_checkpoint,

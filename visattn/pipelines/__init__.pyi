@@ -88,3 +88,11 @@ from .scanpath import (
     ScanPath as ScanPath,
     glimpses as glimpses,
 )
+from .segmentation import (
+    Segmentation as Segmentation,
+    batch_panels as batch_panels,
+    photo_labels as photo_labels,
+    place_segmentations as place_segmentations,
+    segment as segment,
+    segmentation_figure as segmentation_figure,
+)

@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import LoadedImage
