@@ -90,7 +90,7 @@ _ALL = (
     Method("legrad", "LeGrad", "arXiv:2404.03214", "tokens", legrad, "gradient", single_grid=True),
     Method(
         "similarity",
-        "Patch–text similarity",
+        "Similarity",
         "arXiv:2304.05653",
         "texts",
         similarity,

@@ -27,7 +27,7 @@ name a model or a file of maps, with --model SPEC or --maps FILE:
 
 _EPILOG = """\
 Prints a line per image and method: the names of both, the explained class, its probability, and
-the displayed range of values. Files of a map begin with NAME.METHOD:
+the displayed range of values; for a text, its cosine similarity with the image.  Files of a map begin with NAME.METHOD:
   .png          overlay on the image, at the size of the image
   .rgba.png     the map alone; transparent where it is zero
   .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
@@ -75,12 +75,20 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="METHOD",
         help="one or several of attention, rollout, relevance, gradcam, layercam, rise, ...; or "
-        "all: every method that the model supports (default: rollout if supported, else gradcam)",
+        "all: every method that the model supports (default: rollout if supported, else gradcam; "
+        "with --text: legrad)",
     )
     parser.add_argument(
         "--target",
         metavar="CLASS",
         help="class to explain, by name or index (default: the predicted class)",
+    )
+    parser.add_argument(
+        "--text",
+        nargs="+",
+        metavar="TEXT",
+        help="texts to compare the images with, for a model of images and texts: hf:DIRECTORY of "
+        "CLIP or SigLIP, or open_clip:NAME; one map for each text, on one scale",
     )
     _add_layers(parser)
     parser.add_argument(
@@ -203,6 +211,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if (args.model is None) == (args.maps is None):
         parser.error(_NO_SOURCE)
+    if args.text and (args.maps or args.target or args.classes):
+        parser.error("--text names what to explain: --target, --classes and --maps have no use")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
     args.normalize = args.normalize or ("image" if args.maps is None else "global")
