@@ -1,5 +1,7 @@
 """Figure of the queries of a detector on their image."""
 
+from pathlib import Path
+
 import numpy as np
 from jaxtyping import UInt8
 
@@ -51,7 +53,7 @@ def query_figure(
         )
     ]  # fmt: skip
     kind = "sampled points and what they read" if sampled else "cross-attention"
-    parts = [original.name, str(maps.metadata["model"]), f"{kind}, {maps.site}"]
+    parts = [Path(original.name).name, str(maps.metadata["model"]), f"{kind}, {maps.site}"]
     return query_panel(
         original.pixels,
         drawn,

@@ -129,7 +129,7 @@ def _draw_points(
         return
     pen, heaviest = ImageDraw.Draw(tile), max(float(points[:, 2].max()), 1e-12)
     for x, y, weight in sorted(points.tolist(), key=lambda point: -point[2]):
-        radius = 0.8 + 3.2 * (max(weight, 0.0) / heaviest) ** 0.5
+        radius = 0.8 + 2.2 * (max(weight, 0.0) / heaviest) ** 0.5
         left, top = x * scale[0], y * scale[1]
         edges = (left - radius, top - radius, left + radius, top + radius)
         pen.ellipse(edges, fill=(255, 255, 255), outline=_SHADOW)
