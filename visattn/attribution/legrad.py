@@ -72,10 +72,10 @@ def legrad(
         with torch.no_grad():
             target(explained.forward(images))  # the predicted class is that of the whole model
         with (
-            replaced_last_block(explained, names, stack, cut=True),
+            replaced_last_block(explained, names, stack, cut=True, num_images=len(images)),
             record(explained.model, layers=sites, differentiable=True) as recording,
         ):
-            output = explained.forward(images)
+            output = explained.forward(images.repeat(len(names), 1, 1, 1))
         scores = sum(target(part).sum() for part in split_output(output, len(names)))
         gradients = grad(scores, recording.weights, allow_unused=True)
     rows = _relevance(gradients, [each.site for each in recording.maps], len(images))

@@ -71,7 +71,12 @@ class BlockOutputs:
 
 @contextmanager
 def replaced_last_block(
-    explained: ExplainedModel, names: list[str], replace: Replace, *, cut: bool = False
+    explained: ExplainedModel,
+    names: list[str],
+    replace: Replace,
+    *,
+    cut: bool = False,
+    num_images: int | None = None,
 ) -> Iterator[BlockOutputs]:
     """Let the layers after the last block run on other tokens, inside the `with` block.
 
@@ -80,6 +85,8 @@ def replaced_last_block(
         names: Blocks to listen to, in order; the last one is the last of the model.
         replace: From the outputs of these blocks to what the layers after the last block get.
         cut: Detach the input of each block, so that a gradient reaches its own layers only.
+        num_images: Images that enter the first block of the model, of more that the model gets so
+            that its batch keeps its size; None for all.
 
     Raises:
         ValueError: If the model runs its blocks otherwise than one after the other on tokens.
@@ -111,7 +118,18 @@ def replaced_last_block(
         replaced = replaced if outputs.tokens[-1] is tensor else replaced.transpose(0, 1)
         return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
 
+    def keep_first(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def shorten(value: Any) -> Any:
+            if not isinstance(value, Tensor) or value.ndim != 3:
+                return value
+            return value[:num_images] if value.shape[1] == count else value[:, :num_images]
+
+        return tuple(map(shorten, args)), {key: shorten(each) for key, each in kwargs.items()}
+
     with ExitStack() as hooks:
+        if num_images is not None:
+            first = modules[block_names(explained.info)[0]]
+            hooks.callback(first.register_forward_pre_hook(keep_first, with_kwargs=True).remove)
         for name in names:
             module = modules[name]
             hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)

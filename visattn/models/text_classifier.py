@@ -95,11 +95,11 @@ class TextPromptClassifier(nn.Module):
         """Normalize uint8 images; floats are normalized already."""
         return normalize_images(images, self.shift, self.range)
 
-    def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t"]:
+    def classify(self, images: Float[Tensor, "_ c y x"]) -> Float[Tensor, "_ t"]:
         """Return the logits of normalized images."""
         return self.cosine(images) * self.logit_scale + self.logit_bias
 
-    def cosine(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t"]:
+    def cosine(self, images: Float[Tensor, "_ c y x"]) -> Float[Tensor, "_ t"]:
         """Return the cosine similarity of normalized images with each text."""
         features = normalize(self.embed(self.network, images), dim=-1)
         return features @ self.text_features.to(features).T

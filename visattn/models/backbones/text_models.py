@@ -167,7 +167,7 @@ def _huggingface_classifier(
     return LoadedModel(classifier.eval(), transform, tuple(texts), "in memory")
 
 
-def _huggingface_embedding(model: nn.Module, images: Tensor) -> Float[Tensor, "b d"]:
+def _huggingface_embedding(model: nn.Module, images: Tensor) -> Float[Tensor, "_ d"]:
     return _pooled(cast("Any", model).get_image_features(pixel_values=images), "get_image_features")
 
 
