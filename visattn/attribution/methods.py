@@ -17,13 +17,14 @@ from visattn.attribution.attention_based import (
 from visattn.attribution.cam import gradcam, gradcam_plus_plus, layercam
 from visattn.attribution.gradient_based import input_gradient, integrated_gradients, smoothgrad
 from visattn.attribution.layer_weights import NO_ATTENTION, single_grid_error
+from visattn.attribution.legrad import NO_TEXTS, legrad, similarity
 from visattn.attribution.model_free import itti_koch, spectral_residual_map
 from visattn.attribution.perturbation import occlusion, rise
 from visattn.blocks.tap import MapKind
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ModelInfo
 
-Needs = Literal["tokens", "features", "gradient", "scores", "pixels"]
+Needs = Literal["tokens", "texts", "features", "gradient", "scores", "pixels"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Method:
         name: Identifier in Python and on the command line.
         title: Name in the literature.
         paper: Reference.
-        needs: Requirement of the model: attention among `tokens`, `features` on a grid, a
-            `gradient` down to the image, only `scores`, or only the `pixels` of the image.
+        needs: Requirement of the model: attention among `tokens`, these and `texts` to compare
+            the image with, `features` on a grid, a `gradient` down to the image, only `scores`, or
+            only the `pixels` of the image.
         function: From an `ExplainedModel`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
@@ -85,6 +87,16 @@ _ALL = (
         single_grid=True,
     ),
     Method("relevance", "Relevance", _GAE, "tokens", relevance, "gradient", single_grid=True),
+    Method("legrad", "LeGrad", "arXiv:2404.03214", "tokens", legrad, "gradient", single_grid=True),
+    Method(
+        "similarity",
+        "Similarity",
+        "arXiv:2304.05653",
+        "texts",
+        similarity,
+        "gradient",
+        single_grid=True,
+    ),
     Method("gradcam", "Grad-CAM", "arXiv:1610.02391", "features", gradcam, "gradient"),
     Method(
         "gradcam++", "Grad-CAM++", "arXiv:1710.11063", "features", gradcam_plus_plus, "gradient"
@@ -166,7 +178,9 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
     if method.needs == "features":
         reason = info.features_error or "it has no layer whose features lie on a grid"
         return "" if info.feature_layers else reason
-    if method.needs != "tokens":
+    if method.needs == "texts" and not info.has_texts:
+        return f"it {NO_TEXTS}"
+    if method.needs not in ("tokens", "texts"):
         return ""
     if method.single_grid:
         return single_grid_error(info)

@@ -101,6 +101,10 @@ from .maps.heatmap import (
 from .maps.legend import (
     draw_legend as draw_legend,
 )
+from .maps.queries import (
+    DrawnQuery as DrawnQuery,
+    query_panel as query_panel,
+)
 from .maps.resize import (
     resize_image as resize_image,
     resize_map as resize_map,
