@@ -45,6 +45,11 @@ from .layer_weights import (
     single_grid_error as single_grid_error,
     weights_and_gradients as weights_and_gradients,
 )
+from .legrad import (
+    NO_TEXTS as NO_TEXTS,
+    legrad as legrad,
+    similarity as similarity,
+)
 from .methods import (
     METHODS as METHODS,
     NEEDS_FEATURES as NEEDS_FEATURES,
@@ -69,6 +74,13 @@ from .perturbation import (
     denormalize as denormalize,
     occlusion as occlusion,
     rise as rise,
+)
+from .residual_blocks import (
+    BlockOutputs as BlockOutputs,
+    block_names as block_names,
+    copies_for_head as copies_for_head,
+    replaced_last_block as replaced_last_block,
+    split_output as split_output,
 )
 from .targets import (
     CallableTarget as CallableTarget,

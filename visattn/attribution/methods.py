@@ -31,6 +31,7 @@ from visattn.attribution.gradient_based import (
     smoothgrad,
 )
 from visattn.attribution.layer_weights import NO_ATTENTION, single_grid_error
+from visattn.attribution.legrad import NO_TEXTS, legrad, similarity
 from visattn.attribution.model_free import itti_koch, spectral_residual_map
 from visattn.attribution.modified_backward import fullgrad, guided_backprop
 from visattn.attribution.perturbation import occlusion, rise
@@ -41,6 +42,7 @@ from visattn.recording.operations import RECTIFIERS, SMOOTH_ACTIVATIONS
 
 Needs = Literal[
     "tokens",
+    "texts",
     "features",
     "positive_features",
     "biases",
@@ -60,10 +62,10 @@ class Method:
         name: Identifier in Python and on the command line.
         title: Name in the literature.
         paper: Reference.
-        needs: Requirement of the model: attention among `tokens`, `features` on a grid, those
-            that are hardly negative (`positive_features`), layers whose `biases` explain its score,
-            `rectifiers` (ReLUs), a `gradient` down to the image, only `scores`, or only the
-            `pixels` of the image.
+        needs: Requirement of the model: attention among `tokens`, these and `texts` to compare
+            the image with, `features` on a grid, those that are hardly negative
+            (`positive_features`), layers whose `biases` explain its score, `rectifiers` (ReLUs), a
+            `gradient` down to the image, only `scores`, or only the `pixels` of the image.
         function: From an `ExplainedModel`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
@@ -115,6 +117,16 @@ _ALL = (
         single_grid=True,
     ),
     Method("relevance", "Relevance", _GAE, "tokens", relevance, "gradient", single_grid=True),
+    Method("legrad", "LeGrad", "arXiv:2404.03214", "tokens", legrad, "gradient", single_grid=True),
+    Method(
+        "similarity",
+        "Similarity",
+        "arXiv:2304.05653",
+        "texts",
+        similarity,
+        "gradient",
+        single_grid=True,
+    ),
     Method(
         "attention_flow",
         "Attention flow",
@@ -245,7 +257,9 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
         return _biases_error(info)
     if method.needs == "rectifiers":
         return _rectifiers_error(info)
-    if method.needs != "tokens":
+    if method.needs == "texts" and not info.has_texts:
+        return f"it {NO_TEXTS}"
+    if method.needs not in ("tokens", "texts"):
         return ""
     if method.single_grid:
         return single_grid_error(info)
