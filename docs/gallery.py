@@ -302,7 +302,6 @@ def cost(method: Method) -> str:
         "scorecam": "one forward pass per channel of the layer",
         "ablationcam": "one forward pass per channel, of the part behind the layer",
         "eigencam": "one forward pass",
-        "attention_flow": "one forward pass and a maximum-flow problem per token",
     }
     simple = {"pixels": "no pass", "tokens": "one forward pass"}
     if method.needs_target:

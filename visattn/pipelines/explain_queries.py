@@ -208,9 +208,7 @@ def _grid_geometry(attention: QueryAttention, geometry: Geometry) -> Geometry:
     return geometry.padded(0, 0, (max(size[0], input_height), max(size[1], input_width)))
 
 
-def _select_heads(
-    attention: QueryAttention, heads: Sequence[int] | None
-) -> Float[Tensor, "n y x"]:
+def _select_heads(attention: QueryAttention, heads: Sequence[int] | None) -> Float[Tensor, "n y x"]:
     count = len(attention.weights)
     if heads is not None and (not heads or any(not 0 <= head < count for head in heads)):
         raise ValueError(f"heads must be indices below {count}, got {list(heads)}")

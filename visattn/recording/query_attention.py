@@ -120,7 +120,9 @@ class _Listener:
             if isinstance(module, nn.Conv2d):
                 handles.append(module.register_forward_hook(self._on_convolution))
             if type(module).__name__.endswith(_SAMPLERS) and _takes_points(module):
-                handles.append(module.register_forward_pre_hook(self._on_sampling(site), with_kwargs=True))
+                handles.append(
+                    module.register_forward_pre_hook(self._on_sampling(site), with_kwargs=True)
+                )
         try:
             yield
         finally:
