@@ -184,7 +184,17 @@ def method_figure(name: str) -> np.ndarray:
     """Return three scenes above the maps of a method on them."""
     torch.manual_seed(0)
     method = METHODS[name]
-    model = trained("vit" if method.needs == "tokens" else "cnn")
+    model = trained("vit" if method.needs in ("tokens", "texts") else "cnn")
+    if method.needs == "texts":
+        model = va.models.TextPromptClassifier(
+            model,
+            lambda network, images: network(images),  # logits, compared with one class each
+            SHAPES,
+            torch.eye(len(SHAPES)),
+            img_size=(SIZE, SIZE),
+            mean=model.mean,
+            std=model.std,
+        )
     images, _ = photos()
     target = SHAPES[:3] if method.needs_target else None
     maps = va.explain(model, images, name, target=target)
@@ -243,6 +253,7 @@ def block_page(name: str) -> str:
 
 NEEDS = {
     "tokens": "attention among tokens",
+    "texts": "attention among tokens, and texts to compare the image with",
     "features": "a layer whose features lie on the image",
     "positive_features": "a layer whose features lie on the image and are hardly negative",
     "biases": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
@@ -256,7 +267,8 @@ NEEDS = {
 def method_page(name: str) -> str:
     """Return the page of an attribution method in Markdown."""
     method = METHODS[name]
-    architecture = "vit_tiny_patch16_224" if method.needs == "tokens" else "resnet18"
+    attends = method.needs in ("tokens", "texts")
+    architecture = "vit_tiny_patch16_224" if attends else "resnet18"
     options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
     snippet = f"""
         import numpy as np
@@ -268,6 +280,9 @@ def method_page(name: str) -> str:
         [heatmap] = va.explain(model, photo, "{name}"{options})
         va.overlay(photo, heatmap).save("{name}.png")
         """
+    if method.needs == "texts":
+        load = next(line for line in snippet.splitlines() if "timm.create_model" in line)
+        snippet = snippet.replace("import timm\n        ", "").replace(load, textwrap.indent(_CLIP, " " * 8))
     facts = [
         ("paper", method.paper),
         ("needs", NEEDS[method.needs]),
@@ -277,7 +292,7 @@ def method_page(name: str) -> str:
         ("cost", cost(method)),
         ("code", f"`{source_file(method.function)}`"),
     ]
-    network = "ViT" if method.needs == "tokens" else "CNN"
+    network = "ViT" if attends else "CNN"
     shown = f"Top: test scenes. Below: {method.title} of a small {network} of drawn shapes."
     parts = [
         f"# {method.title}",

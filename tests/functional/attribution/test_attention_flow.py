@@ -39,7 +39,7 @@ def test_flow_equals_the_maximum_flow(
     mixed = random_layers(count, 1, scale=1)[0][2]
     for row in (first, mixed):
         expected = [plain_flow(layers, row, sink, residual) for sink in range(count)]
-        result = attention_flow(layers, row, residual=residual)
+        result = attention_flow(layers, row, residual=residual, tolerance=0)
         assert result.tolist() == pytest.approx(expected, abs=1e-9)
 
 
@@ -73,7 +73,7 @@ def test_deep_networks_of_many_tokens_are_solved_at_once() -> None:
     row[0] = 1
     result = attention_flow(layers, row, first=1)
     entering = 0.5 + 0.5 * layers[0].sum(0)[1:]
-    torch.testing.assert_close(result, entering.clamp(max=1), atol=1e-8, rtol=0)
+    torch.testing.assert_close(result, entering.clamp(max=1), atol=0, rtol=1e-3)
 
 
 def test_invalid_arguments_raise_an_error() -> None:

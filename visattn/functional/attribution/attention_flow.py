@@ -8,8 +8,9 @@ from torch import Tensor
 
 _SMALLEST = 1e-12  # capacities and excess below it are rounding errors
 _CELLS = 2**23  # capacities that are held at once
-_SINKHORN_STEPS = 50
-_TOLERANCE = 1e-9  # of a flow
+_SINKHORN_STEPS = 50  # of the shared capacities, and in total per round of reduced ones: 10
+_ROUNDS = 40
+_ROUNDING = 1e-9  # of a flow
 
 
 def attention_flow(
@@ -18,25 +19,30 @@ def attention_flow(
     *,
     first: int = 0,
     residual: float = 0.5,
+    tolerance: float = 1e-3,
 ) -> Float[Tensor, " m"]:
     """Return the maximum flow from a combination of output tokens to each input token.
 
     Tokens of consecutive layers are the nodes of a network. The edges have the attention, mixed
     with the identity for the skip connection, as capacities. Each input token is a problem of its
-    own. No flow exceeds what leaves the source and what enters the input token; where a flow of
-    this size is found at once it is the maximum, else push-relabel solves the problem.
+    own. Two cuts bound its flow: what leaves the source, and what enters the input token. A
+    construction finds a feasible flow below the bound; where the relative gap exceeds the
+    tolerance, push-relabel finds the maximum, which takes long in large networks.
 
     Args:
         layers: Attention weights of each layer, first layer first; rows sum to 1.
         row: Capacity from the source to each output token; (1, 0, 0, ...) is the first token.
         first: First input token whose flow is returned; those before have none.
         residual: Weight of the identity in each layer, in [0, 1].
+        tolerance: Relative gap between the feasible flow and the cut at which the feasible flow
+            is returned; the maximum lies between them. It is at least 1e-9, for rounding.
 
     Returns:
         Flows of the input tokens from `first` on, in float64.
 
     Raises:
-        ValueError: If there is no layer, or the residual weight is not in [0, 1].
+        ValueError: If there is no layer, the residual weight is not in [0, 1], or the tolerance is
+            not in [0, 1).
 
     Example:
         >>> attention = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
@@ -52,50 +58,148 @@ def attention_flow(
             "there must be a layer and a residual weight in [0, 1], got "
             f"{len(layers)} and {residual}"
         )
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be in [0, 1), got {tolerance}")
     stacked = torch.stack([layer.double() for layer in layers])
-    count = stacked.shape[1]
+    count, row = stacked.shape[1], row.double()
     eye = torch.eye(count, dtype=torch.float64, device=stacked.device)
     sums = stacked.sum(2, keepdim=True)  # 1 up to rounding
     capacities = residual * eye + (1 - residual) * stacked / torch.where(sums > 0, sums, 1.0)
-    sinks = torch.arange(first, count, device=stacked.device)
-    row = row.double()
-    flows = capacities[0].sum(0)[sinks].clamp(max=float(row.sum()))  # what enters, what leaves
-    hard = torch.arange(len(sinks), device=row.device)
-    for middle in sorted(range(1, len(layers) - 1), key=lambda layer: abs(2 * layer - len(layers))):
-        if len(hard):
-            hard = hard[~_attained(capacities, row, sinks[hard], flows[hard], middle)]
+    incoming = capacities[1].sum(0) if len(layers) > 1 else row
+    demands = capacities[0].T[first:].minimum(incoming)  # what can enter each sink, and from where
+    bounds = demands.sum(1).clamp(max=float(row.sum()))
+    demands = demands * _ratio(bounds, demands.sum(1))[:, None]
+    flows = _feasible_flows(capacities, row, demands, bounds, max(tolerance, _ROUNDING))
+    hard = (flows < (1 - max(tolerance, _ROUNDING)) * bounds).nonzero()[:, 0]
     for part in hard.split(max(1, _CELLS // capacities.numel())):
-        flows[part] = _max_flows(capacities, row, sinks[part])
+        flows[part] = _max_flows(capacities, row, part + first)
     return flows
 
 
-def _attained(
+def _feasible_flows(
     capacities: Float[Tensor, "l n n"],
     row: Float[Tensor, " n"],
-    sinks: Tensor,
-    flows: Float[Tensor, " s"],
-    middle: int,
-) -> Bool[Tensor, " s"]:
-    """Return which flows are possible, by a construction.
+    demands: Float[Tensor, "s n"],
+    bounds: Float[Tensor, " s"],
+    tolerance: float,
+) -> Float[Tensor, " s"]:
+    """Return the size of a flow that the capacities allow, for each sink.
 
-    The flow divides at each token of the upper layers as the capacities do, and gathers likewise in
-    the lower layers; in the layer between, Sinkhorn iterations connect both.
+    The flow divides at the tokens of the upper layers as the capacities do and gathers likewise in
+    the lower ones. The layers between connect both: their flow is the capacity times a factor of
+    the upper and one of the lower token, found by Sinkhorn iterations.
     """
-    shares = _ratio(flows, capacities[0].sum(0)[sinks])
-    demand, feasible = capacities[0][:, sinks].T * shares[:, None], flows > 0
-    for layer in capacities[1:middle]:
-        feasible &= (demand <= layer.sum(0)).all(1)
-        demand = _ratio(demand, layer.sum(0)) @ layer.T
-    supply = flows[:, None] * row / row.sum()
-    for layer in capacities[middle + 1 :].flip(0):
+    depth = len(capacities)
+    if depth == 1:
+        return bounds.clone()
+    flows = torch.zeros_like(bounds)
+    if depth == 2:
+        return flows
+    for low, high in {(depth // 3, depth - depth // 6 - 1), (depth // 4, depth - depth // 4 - 1)}:
+        hard = (flows < (1 - tolerance) * bounds).nonzero()[:, 0]
+        if len(hard):
+            window = (max(low, 1), max(high, low, 1) + 1)
+            sizes = _connected(capacities, row, demands[hard], bounds[hard], *window)
+            flows[hard] = flows[hard].maximum(sizes)
+    hard = (flows < (1 - tolerance) * bounds).nonzero()[:, 0]
+    for part in hard.split(max(1, _CELLS // capacities.numel())):
+        sizes = _connected_below_capacity(capacities, row, demands[part], bounds[part], tolerance)
+        flows[part] = flows[part].maximum(sizes)
+    return flows
+
+
+def _connected(
+    capacities: Float[Tensor, "l n n"],
+    row: Float[Tensor, " n"],
+    demands: Float[Tensor, "s n"],
+    bounds: Float[Tensor, " s"],
+    low: int,
+    high: int,
+) -> Float[Tensor, " s"]:
+    """Return the size of flows that the layers from `low` to before `high` connect.
+
+    The whole flow is scaled down if an edge may carry more than its capacity.
+    """
+    excess = torch.ones_like(bounds)
+    for layer in capacities[1:low]:
+        shares = _ratio(demands, layer.sum(0))
+        excess, demands = excess.maximum(shares.amax(1)), shares @ layer.T
+    supply = bounds[:, None] * row / row.sum()
+    for layer in capacities[high:].flip(0):
         supply = supply @ layer
-    left, right, between = torch.ones_like(demand), torch.ones_like(demand), capacities[middle]
-    for _ in range(_SINKHORN_STEPS):
-        left = _ratio(supply, right @ between.T)
-        right = _ratio(demand, left @ between)
-    sent = left * (right @ between.T)
-    feasible &= left.amax(1) * right.amax(1) <= 1  # no edge carries more than its capacity
-    return feasible & ((sent - supply).clamp(min=0).sum(1) <= _TOLERANCE * flows)
+    bridge = _Bridge(list(capacities[low:high, None]), supply[None], demands[None])
+    bridge.iterate(_SINKHORN_STEPS)
+    above, below = bridge.factors()
+    for upper, lower in zip(above, below, strict=True):
+        excess = excess.maximum((upper.amax(2) * lower.amax(2))[0])
+    return (bridge.size()[0] / excess).nan_to_num(0.0).clamp(min=0)
+
+
+def _connected_below_capacity(
+    capacities: Float[Tensor, "l n n"],
+    row: Float[Tensor, " n"],
+    demands: Float[Tensor, "s n"],
+    bounds: Float[Tensor, " s"],
+    tolerance: float,
+) -> Float[Tensor, " s"]:
+    """Return the size of flows, with fewer assumptions and more time.
+
+    All layers but the first and last connect supply and demand. Between Sinkhorn iterations edges
+    that carry more than their capacity are weighted down: alternating projections, in relative
+    entropy, onto flows and onto what the capacities allow. What is still above is subtracted.
+    """
+    supply = (bounds[:, None] * row / row.sum()) @ capacities[-1]
+    full = capacities[1:-1, None]
+    bridge = _Bridge(list(full.expand(-1, len(bounds), -1, -1)), supply[:, None], demands[:, None])
+    best = torch.zeros_like(bounds)
+    for _ in range(_ROUNDS):
+        bridge.iterate(_SINKHORN_STEPS // 5)
+        size, reduced = bridge.size()[:, 0], []
+        for upper, lower, capacity, layer in zip(
+            *bridge.factors(), full, bridge.layers, strict=True
+        ):
+            product = upper.mT * lower
+            size = size - (product * layer - capacity).clamp(min=0).sum((1, 2))
+            reduced.append(capacity / product.clamp(min=1))
+        best = best.maximum(size.nan_to_num(0.0))
+        if bool((best >= (1 - tolerance) * bounds).all()):
+            break
+        bridge.layers = reduced
+    return best
+
+
+class _Bridge:
+    """Flows through layers with given supply and demand, as products of factors of tokens.
+
+    Vectors are `[g, r, n]`, matrices `[g, n, n]`: each group of r sinks shares its matrices.
+    """
+
+    def __init__(self, layers: list[Tensor], supply: Tensor, demand: Tensor) -> None:
+        self.layers, self.supply, self.demand = layers, supply, demand
+        self.left, self.right = torch.zeros_like(supply), torch.ones_like(demand)
+
+    def iterate(self, steps: int) -> None:
+        """Run Sinkhorn iterations; the demand is then met where a way leads there."""
+        product = self.layers[0]
+        for layer in self.layers[1:]:
+            product = layer @ product
+        for _ in range(steps):
+            self.left = _ratio(self.supply, self.right @ product.mT)
+            self.right = _ratio(self.demand, self.left @ product)
+        self._sent = self.left * (self.right @ product.mT)
+
+    def size(self) -> Float[Tensor, "g r"]:
+        """Return the size of the flow that the supply allows."""
+        return self._sent.minimum(self.supply).sum(2)
+
+    def factors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the factors of the upper and of the lower tokens of each layer."""
+        above, below = [self.left], [self.right]
+        for layer in self.layers[:0:-1]:
+            above.append(above[-1] @ layer)
+        for layer in self.layers[:-1]:
+            below.append(below[-1] @ layer.mT)
+        return above[::-1], below
 
 
 def _ratio(goal: Tensor, value: Tensor) -> Tensor:
