@@ -264,6 +264,20 @@ NEEDS = {
 }
 
 
+_CLIP = """\
+network = timm.create_model("vit_tiny_patch16_224", num_classes=64).eval()
+embeddings = torch.randn(2, 64)  # of the texts, by the text tower
+model = va.models.TextPromptClassifier(
+    network,
+    lambda network, images: network(images),
+    ["a dog", "a cat"],
+    embeddings,
+    img_size=(224, 224),
+    mean=(0.5,) * 3,
+    std=(0.5,) * 3,
+)"""
+
+
 def method_page(name: str) -> str:
     """Return the page of an attribution method in Markdown."""
     method = METHODS[name]
@@ -282,7 +296,8 @@ def method_page(name: str) -> str:
         """
     if method.needs == "texts":
         load = next(line for line in snippet.splitlines() if "timm.create_model" in line)
-        snippet = snippet.replace("import timm\n        ", "").replace(load, textwrap.indent(_CLIP, " " * 8))
+        snippet = snippet.replace(load, textwrap.indent(_CLIP, " " * 8))
+        snippet = snippet.replace("import timm\n", "import timm\n        import torch\n")
     facts = [
         ("paper", method.paper),
         ("needs", NEEDS[method.needs]),
@@ -317,6 +332,8 @@ def cost(method: Method) -> str:
         "scorecam": "one forward pass per channel of the layer",
         "ablationcam": "one forward pass per channel, of the part behind the layer",
         "eigencam": "one forward pass",
+        "attention_flow": "one forward pass and a maximum-flow problem per token",
+        "similarity": "two forward passes, and the head once per patch",
     }
     simple = {"pixels": "no pass", "tokens": "one forward pass"}
     if method.needs_target:

@@ -12,7 +12,7 @@ ANY = [*GRADIENTS, "occlusion", "rise", *BOTTOM_UP]
 CAMS = ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "scorecam"]
 CAMS += ["ablationcam", "fullgrad"]
 ONE_LAYER = ["attention", "gradient_attention"]
-ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "legrad"]
+ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "attention_flow", "legrad"]
 
 
 def test_supported_methods_follow_from_model_info() -> None:

@@ -160,7 +160,7 @@ def test_layer_maps_are_placed_on_the_mark() -> None:
         if "CNN" not in name:
             assert {"attention", "gradient_attention"} <= set(layered)
         if "CNN" not in name and name != "windows":
-            assert {"rollout", "gradient_rollout", "relevance"} <= set(layered)
+            assert {"rollout", "gradient_rollout", "relevance", "attention_flow"} <= set(layered)
         for method in layered:
             assert max(offsets(model, method)) < 1.5, (name, method)
 

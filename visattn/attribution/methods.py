@@ -14,6 +14,7 @@ from visattn.attribution.attention_based import (
     relevance,
     rollout,
 )
+from visattn.attribution.attention_flow import attention_flow
 from visattn.attribution.cam import (
     eigencam,
     gradcam,
@@ -124,6 +125,15 @@ _ALL = (
         "texts",
         similarity,
         "gradient",
+        single_grid=True,
+    ),
+    Method(
+        "attention_flow",
+        "Attention flow",
+        _ROLLOUT,
+        "tokens",
+        attention_flow,
+        "tokens",
         single_grid=True,
     ),
     Method("gradcam", "Grad-CAM", "arXiv:1610.02391", "features", gradcam, "gradient"),
