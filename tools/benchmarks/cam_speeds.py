@@ -17,7 +17,7 @@ from visattn.attribution.channel_perturbation import ablationcam, scorecam
 from visattn.attribution.explained_model import analyze_model
 
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
-CNN, SIDE = "resnet18", 224
+CNN, SIDE = "resnet18", 64
 METHODS = {"Score-CAM": scorecam, "Ablation-CAM": ablationcam}
 _PEER = """
 import sys, time, torch
@@ -76,7 +76,7 @@ def cam_speed(rounds: int) -> Iterator[Figure]:
                 pairs = zip(seconds["grad-cam"], seconds["ours"], strict=True)
                 ratios = [theirs / ours for theirs, ours in pairs]
                 yield Figure(
-                    f"{name}, {CNN}, 1 image, s; grad-cam / ours",
+                    f"{name}, {CNN}, 1 image of {SIDE} px, s; grad-cam / ours",
                     {way: median(values) for way, values in seconds.items()},
                     *(median(ratios), min(ratios), max(ratios)),
                     "target: at least 2",

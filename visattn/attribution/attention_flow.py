@@ -18,15 +18,12 @@ def attention_flow(
     *,
     start_layer: int = 0,
     residual: float = 0.5,
-    tolerance: float = 1e-3,
     max_tokens: int = 400,
 ) -> Float[Tensor, "b gy gx"]:
     """Attention flow: the maximum flow through the attention of all layers, from the pooled tokens.
 
-    Heads are averaged. Each token is a maximum-flow problem: the value lies between a feasible flow,
-    which is the map, and a cut, at most a factor of 1 - `tolerance` apart; where no such flow is
-    constructed, the maximum is computed, which can take minutes. In deep models the flow is often
-    all that enters a token in the first layer, or 1: maps then show little of the later layers.
+    Heads are averaged. Each token is a maximum-flow problem. In deep models the flow is often all
+    that enters a token in the first layer, or 1: maps then show little of the later layers.
 
     Args:
         explained: The model.
@@ -34,7 +31,6 @@ def attention_flow(
         target: Only noted in the metadata; attention does not depend on a class.
         start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
-        tolerance: Largest relative gap between the flow and its upper bound, in [0, 1).
         max_tokens: Most tokens that are accepted; the time grows with their third power.
 
     Raises:
@@ -58,7 +54,7 @@ def attention_flow(
         if not matrices:
             return rows
         pairs = zip(zip(*matrices, strict=True), rows[:, 0], strict=True)
-        results = [max_flow(list(each), row, residual=residual, tolerance=tolerance) for each, row in pairs]
+        results = [max_flow(list(each), row, residual=residual) for each, row in pairs]
         return torch.stack(results).unsqueeze(1)
 
     return combine_layers(explained, layers, [layer.weights.mean(1) for layer in layers], flows)
