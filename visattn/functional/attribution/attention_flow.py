@@ -46,7 +46,7 @@ def attention_flow(
         Abnar and Zuidema 2020, arXiv:2005.00928, section 3. Dinic 1970, "Algorithm for solution of
         a problem of maximum flow in a network with power estimation".
     """
-    from scipy.sparse.csgraph import maximum_flow
+    from scipy.sparse.csgraph import maximum_flow  # pyright: ignore[reportMissingTypeStubs]
 
     if not layers or not 0 <= residual <= 1:
         raise ValueError(
@@ -66,7 +66,7 @@ def attention_flow(
 
 def _network(capacities: Float[Tensor, "l n n"], row: Float[Tensor, " n"]) -> Any:
     """Return capacities among tokens, those of the input first, and the source, as a matrix."""
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
     everything = torch.cat((capacities.flatten(), row))
     if not bool((everything.isfinite() & (everything >= 0)).all()) or float(row.sum()) > 1.001:
