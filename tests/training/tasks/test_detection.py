@@ -104,10 +104,11 @@ def test_maps_are_scored_on_the_pixels_of_their_object(
     looked = QueryMaps(prediction, maps * (1 + torch.rand(32, 32) / 100), None, "site")
     monkeypatch.setattr(detection, "query_maps", lambda *_: looked)
     task._update_map_scores(batch)
-    hits, others = (task.map_scores[name].compute() for name in ("pointing_game", "other_query"))
-    assert float(hits) == (0 if shifted else 1)
-    two = sum(len(sample.labels) == 2 for sample in batch.samples) > 0
-    assert float(others) == 0 if not shifted else float(others) > 0 or not two
+    scores = {name: float(score.compute()) for name, score in task.map_scores.items()}
+    if shifted:
+        assert (scores["pointing_exact"], scores["other_query"]) == (0, 1)
+    else:
+        assert scores == {"pointing_game": 1, "pointing_exact": 1, "other_query": 0}
 
 
 def test_recorded_maps_belong_to_the_predictions() -> None:
