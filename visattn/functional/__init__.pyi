@@ -88,11 +88,19 @@ from .attention.window import (
     window_slots as window_slots,
     window_weights_to_dense as window_weights_to_dense,
 )
+from .attribution.attention_flow import attention_flow as attention_flow
 from .attribution.cam import (
+    ablation_cam as ablation_cam,
+    channel_masks as channel_masks,
+    eigen_cam as eigen_cam,
     grad_cam as grad_cam,
     grad_cam_plus_plus as grad_cam_plus_plus,
+    hires_cam as hires_cam,
     layer_cam as layer_cam,
+    score_cam as score_cam,
+    x_grad_cam as x_grad_cam,
 )
+from .attribution.full_grad import contribution_map as contribution_map
 from .attribution.masks import (
     occlusion_windows as occlusion_windows,
     rise_grids as rise_grids,
@@ -105,6 +113,7 @@ from .attribution.rollout import (
     fuse_heads as fuse_heads,
     gradient_rollout_weights as gradient_rollout_weights,
     positive_grad_times_attention as positive_grad_times_attention,
+    propagate_decoder_relevance as propagate_decoder_relevance,
     propagate_relevance as propagate_relevance,
 )
 from .boxes import (
@@ -278,6 +287,12 @@ from .sampling import (
     affine_sample as affine_sample,
     pixel_centers as pixel_centers,
     tent_pool as tent_pool,
+)
+from .segmentation import (
+    dice_loss as dice_loss,
+    focal_loss as focal_loss,
+    gate_supervision_loss as gate_supervision_loss,
+    pixel_cross_entropy as pixel_cross_entropy,
 )
 from .tokens import (
     diagonal_shifts as diagonal_shifts,

@@ -1,6 +1,8 @@
 from .backbones.huggingface import (
+    huggingface_preprocessing as huggingface_preprocessing,
     huggingface_transform as huggingface_transform,
     load_huggingface_model as load_huggingface_model,
+    read_huggingface_model as read_huggingface_model,
 )
 from .backbones.loaded_model import (
     LoadedModel as LoadedModel,
@@ -9,6 +11,10 @@ from .backbones.pretrained import (
     load_timm_model as load_timm_model,
     load_torchvision_model as load_torchvision_model,
     unique_names as unique_names,
+)
+from .backbones.text_models import (
+    load_text_model as load_text_model,
+    text_classifier as text_classifier,
 )
 from .backbones.timm_classifier import (
     TimmClassifier as TimmClassifier,
@@ -161,6 +167,11 @@ from .resnet.units import (
     ZeroPadShortcut as ZeroPadShortcut,
     create_conv as create_conv,
 )
+from .segmentation.unet import (
+    UNet as UNet,
+    UNetLevel as UNetLevel,
+    UNetOutput as UNetOutput,
+)
 from .serialization.checkpoint import (
     Progress as Progress,
     read_checkpoint as read_checkpoint,
@@ -222,6 +233,10 @@ from .swin.conversion import (
 from .swin.swin_transformer import (
     SwinTransformer as SwinTransformer,
     create_swin as create_swin,
+)
+from .text_classifier import (
+    TextPromptClassifier as TextPromptClassifier,
+    check_texts as check_texts,
 )
 from .vit.from_dinov2 import (
     vit_from_dinov2 as vit_from_dinov2,

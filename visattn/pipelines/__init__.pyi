@@ -37,6 +37,9 @@ from .draw_pages import (
     caption_html as caption_html,
     ground_phrases as ground_phrases,
 )
+from .draw_queries import (
+    query_figure as query_figure,
+)
 from .draw_scanpaths import (
     Coverage as Coverage,
     glimpse_animation as glimpse_animation,
@@ -49,6 +52,14 @@ from .evaluate_maps import (
     QueryObject as QueryObject,
     build_queries as build_queries,
     count_classes as count_classes,
+)
+from .explain_queries import (
+    QueryMaps as QueryMaps,
+    explain_queries as explain_queries,
+    load_detector as load_detector,
+)
+from .explain_texts import (
+    stack_texts as stack_texts,
 )
 from .explain_words import (
     word_gradcam as word_gradcam,
@@ -87,4 +98,12 @@ from .scale import (
 from .scanpath import (
     ScanPath as ScanPath,
     glimpses as glimpses,
+)
+from .segmentation import (
+    Segmentation as Segmentation,
+    batch_panels as batch_panels,
+    photo_labels as photo_labels,
+    place_segmentations as place_segmentations,
+    segment as segment,
+    segmentation_figure as segmentation_figure,
 )

@@ -5,7 +5,7 @@ from jaxtyping import UInt8
 
 from visattn.data.images.reader import ImageLike, LoadedImage, read_image
 from visattn.pipelines.detection import DetectionResult
-from visattn.viz.detection.boxes import class_color
+from visattn.viz.detection.boxes import box_color
 from visattn.viz.detection.panel import ShownDetection, detection_overview, detection_panel
 from visattn.viz.layout.grid import compute_tile_size
 
@@ -94,7 +94,7 @@ def _shown(result: DetectionResult, index: int, tile: tuple[int, int] | None) ->
         each.label,
         each.score,
         np.array(each.box),
-        class_color(names.index(each.label)),
+        box_color(names.index(each.label)),
         None if tile is None else result.maps[index].resize_to_image(tile).numpy(),
         None if result.points is None else result.points[index].numpy(),
         _note(each.query, result.maps.metadata["outside"][index]),

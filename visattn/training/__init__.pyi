@@ -15,6 +15,7 @@ from .callbacks.image_logging import (
     CaptionPanels as CaptionPanels,
     CropPanels as CropPanels,
     ImageLogger as ImageLogger,
+    SegmentationPanels as SegmentationPanels,
     draw_crops as draw_crops,
 )
 from .callbacks.last_checkpoint import (
@@ -115,6 +116,12 @@ from .data.scenes import (
     ScenesDataModule as ScenesDataModule,
     SingleObjectDataModule as SingleObjectDataModule,
 )
+from .data.segmentation import (
+    CocoSegmentationDataModule as CocoSegmentationDataModule,
+    MaskFolderDataModule as MaskFolderDataModule,
+    SceneSegmentationDataModule as SceneSegmentationDataModule,
+    SegmentationDataModule as SegmentationDataModule,
+)
 from .data.shards import (
     ShardCaptionDataModule as ShardCaptionDataModule,
     ShardClassificationDataModule as ShardClassificationDataModule,
@@ -175,6 +182,13 @@ from .metrics.detection import (
 )
 from .metrics.grounding import (
     PhraseScores as PhraseScores,
+)
+from .metrics.segmentation import (
+    FOREGROUND_METRIC as FOREGROUND_METRIC,
+    SEGMENTATION_METRICS as SEGMENTATION_METRICS,
+    GateScores as GateScores,
+    SegmentationScores as SegmentationScores,
+    boundary_band as boundary_band,
 )
 from .metrics.sequences import (
     SequenceScores as SequenceScores,
@@ -262,6 +276,10 @@ from .tasks.glimpse_supervision import (
     digit_scanpaths as digit_scanpaths,
     supervised_policy_loss as supervised_policy_loss,
     supervised_rollout as supervised_rollout,
+)
+from .tasks.segmentation import (
+    SegmentationTask as SegmentationTask,
+    SplitScores as SplitScores,
 )
 from .tasks.sequence_recognition import (
     SequenceRecognitionTask as SequenceRecognitionTask,

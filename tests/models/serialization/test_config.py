@@ -21,6 +21,7 @@ from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.dram import DRAM
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.segmentation.unet import UNet
 from visattn.models.serialization import config as descriptions, meta_shapes as meta
 from visattn.models.serialization.config import (
     MODEL_CLASSES,
@@ -34,6 +35,13 @@ from visattn.models.vit.vision_transformer import VisionTransformer
 
 # One of each class, with every argument different from its default.
 EXAMPLES: dict[str, nn.Module] = {
+    "UNet": UNet(
+        ("background", "cat"),
+        SmallEncoder((16, 40), channels=12),
+        decoder_channels=(7, 5),
+        block="gate",
+        block_kwargs={"reduction": 3},
+    ),
     "SmallEncoder": SmallEncoder(
         (16, 40),
         channels=12,
@@ -82,6 +90,7 @@ EXAMPLES: dict[str, nn.Module] = {
         attention_dim=7,
         dropout=0.3,
         feature_dropout=0.2,
+        sentinel_dropout=0.25,
         feed_context=True,
     ),
     "SequenceRecognizer": SequenceRecognizer(

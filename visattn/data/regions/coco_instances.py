@@ -63,6 +63,33 @@ def read_instance_file(path: Path) -> list[CocoImage]:
     Source:
         Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
+    document = _read_document(path)
+    try:
+        return _attach_objects(_parse_images(document), _parse_categories(document), document)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
+
+
+def read_category_names(path: Path) -> list[str]:
+    """Return the names of the categories of a COCO instances file, in its order.
+
+    Args:
+        path: JSON with `categories`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If its content is invalid, or two categories have the same name.
+    """
+    try:
+        names = list(_parse_categories(_read_document(path)).values())
+    except ValueError as error:
+        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(f"{path} must have categories with distinct names, got {names[:5]} ...")
+    return names
+
+
+def _read_document(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"no instances file at {path}")
     content = read_bytes_bounded(path)
@@ -72,10 +99,7 @@ def read_instance_file(path: Path) -> list[CocoImage]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{path} must hold an object, got a {type(document).__name__}")  # noqa: TRY004 (a file's fault)
-    try:
-        return _attach_objects(_parse_images(document), _parse_categories(document), document)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
+    return document
 
 
 def _parse_images(document: dict[str, Any]) -> dict[int | str, CocoImage]:

@@ -28,6 +28,7 @@ from visattn.models.ram.dram import DRAM
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.segmentation.unet import UNet
 from visattn.models.serialization.meta_shapes import check_forward_memory, weight_shapes
 from visattn.models.serialization.weight_files import Shapes
 from visattn.models.swin.swin_transformer import SwinTransformer
@@ -53,6 +54,7 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         VisionTransformer,
         SwinTransformer,
         DETR,
+        UNet,
     )
 }
 

@@ -26,6 +26,7 @@ import visattn.training.data.detection
 import visattn.training.data.digit_sequences
 import visattn.training.data.folder
 import visattn.training.data.scenes
+import visattn.training.data.segmentation
 import visattn.training.data.shards
 import visattn.training.data.torchvision
 import visattn.training.data.webdataset
@@ -35,6 +36,7 @@ import visattn.training.tasks.captioning
 import visattn.training.tasks.classification
 import visattn.training.tasks.detection
 import visattn.training.tasks.glimpse
+import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401
 from visattn.io.run_directory import checkpoint_run
 from visattn.models.serialization.checkpoint import read_checkpoint, read_progress

@@ -36,11 +36,11 @@ class LabeledBox:
     color: Color
 
 
-def class_color(index: int) -> Color:
+def box_color(index: int) -> Color:
     """Return the color of a class.
 
     Example:
-        >>> class_color(0), class_color(7) == class_color(0)
+        >>> box_color(0), box_color(7) == box_color(0)
         ((230, 159, 0), True)
     """
     return _PALETTE[index % len(_PALETTE)]
