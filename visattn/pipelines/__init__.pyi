@@ -12,6 +12,10 @@ from .detection import (
     DetectionResult as DetectionResult,
     detect as detect,
 )
+from .detector_attention import (
+    DetectorAttention as DetectorAttention,
+    detector_attention as detector_attention,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
@@ -84,10 +88,6 @@ from .model_io import (
     load as load,
     load_model as load_model,
     save as save,
-)
-from .query_maps import (
-    QueryMaps as QueryMaps,
-    query_maps as query_maps,
 )
 from .scale import (
     MapScale as MapScale,

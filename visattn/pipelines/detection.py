@@ -12,7 +12,7 @@ from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Box, Geometry
 from visattn.models.detection.detr import DETR, Detections
-from visattn.pipelines.query_maps import QueryMaps, query_maps
+from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode
 
@@ -114,7 +114,7 @@ def _detect_image(
     layer: int,
 ) -> DetectionResult:
     pixels, geometry = resize_to_input(image, resize)
-    looked = query_maps(model, pixels[None].to(model.query_content.device), layer=layer)
+    looked = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
     found = model.select(looked.prediction, max_detections=max_detections)
     found = Detections(*(part[0].cpu() for part in found))
     if not (found.scores.isfinite().all() and found.boxes.isfinite().all()):
@@ -138,7 +138,7 @@ def _detect_image(
 
 def _placed_maps(
     model: DETR,
-    looked: QueryMaps,
+    looked: DetectorAttention,
     objects: tuple[DetectedObject, ...],
     queries: Tensor,
     geometry: Geometry,

@@ -12,7 +12,7 @@ from visattn.data.scenes.world import SHAPES
 from visattn.functional.boxes import corners_to_center, inverse_sigmoid
 from visattn.models.detection.detr import DETR, BoxPrediction, DetrOutput
 from visattn.models.encoder import SmallEncoder
-from visattn.pipelines.query_maps import QueryMaps
+from visattn.pipelines.detector_attention import DetectorAttention
 from visattn.training.tasks import detection
 from visattn.training.tasks.detection import DetectionTask
 
@@ -101,8 +101,8 @@ def test_maps_are_scored_on_the_pixels_of_their_object(
         maps[image, : len(masks)] = masks.roll(-1, 0) if shifted else masks
     layers = perfect_output(batch).layers
     prediction = BoxPrediction(layers.logits[0], layers.boxes[0])
-    looked = QueryMaps(prediction, maps * (1 + torch.rand(32, 32) / 100), None, "site")
-    monkeypatch.setattr(detection, "query_maps", lambda *_: looked)
+    looked = DetectorAttention(prediction, maps * (1 + torch.rand(32, 32) / 100), None, "site")
+    monkeypatch.setattr(detection, "detector_attention", lambda *_: looked)
     task._update_map_scores(batch)
     scores = {name: float(score.compute()) for name, score in task.map_scores.items()}
     if shifted:

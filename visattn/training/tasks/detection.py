@@ -14,7 +14,7 @@ from visattn.data.regions.detection import DetectionBatch
 from visattn.functional.evaluation.localization import peak_locations, pointing_game_hits
 from visattn.metrics.detection.average_precision import AP_METRICS
 from visattn.models.detection.detr import DETR, BoxPrediction, DetrOutput
-from visattn.pipelines.query_maps import query_maps
+from visattn.pipelines.detector_attention import detector_attention
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.detection import DETECTION_METRICS, DetectionScores
@@ -31,9 +31,9 @@ class DetectionTask(Task):
 
     Validation logs COCO's average precision. The test adds that of small, medium and large objects,
     and scores the attention of the queries: `pointing_exact` is how often the maximum of a query's
-    map lies on the pixels of its object, `pointing_game` how often within half a cell of them, since
-    a thin object need not contain the center of a cell, and `other_query`, the control, how often
-    the maximum of another object's query does.
+    map lies on the pixels of its object, `pointing_game` how often within half a cell of them,
+    since a thin object need not contain the center of a cell, and `other_query`, the control, how
+    often the maximum of another object's query does.
 
     Args:
         detector: The detector; it gets the names of its classes from the data.
@@ -163,7 +163,7 @@ class DetectionTask(Task):
 
     def _update_map_scores(self, batch: DetectionBatch) -> None:
         """Score the map of each object's query on the object, and on the next object."""
-        looked = query_maps(self.model, batch.images)
+        looked = detector_attention(self.model, batch.images)
         layers = BoxPrediction(*(part[None] for part in looked.prediction))
         matches = self.criterion.match(layers, batch.labels, batch.boxes)
         for index, sample in enumerate(batch.samples):
