@@ -73,8 +73,8 @@ def test_threshold_and_number_of_detections() -> None:
     model, image = small_detector(), photo((24, 40))
     [everything] = detect(model, image, threshold=0.0)
     scores = [each.score for each in everything.objects]
-    [some] = detect(model, image, threshold=scores[2])
-    assert [each.score for each in some.objects] == pytest.approx(scores[:3])
+    [selected] = detect(model, image, threshold=scores[2])
+    assert [each.score for each in selected.objects] == pytest.approx(scores[:3])
     [two] = detect(model, image, threshold=0.0, max_detections=2)
     assert len(two.objects) == 2
     [none] = detect(model, image, threshold=1.0)

@@ -115,23 +115,23 @@ def _detect_image(
 ) -> DetectionResult:
     pixels, geometry = resize_to_input(image, resize)
     looked = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
-    found = model.select(looked.prediction, max_detections=max_detections)
-    found = Detections(*(part[0].cpu() for part in found))
-    if not (found.scores.isfinite().all() and found.boxes.isfinite().all()):
+    predicted = model.select(looked.prediction, max_detections=max_detections)
+    predicted = Detections(*(part[0].cpu() for part in predicted))
+    if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    boxes = geometry.boxes_to_image(found.boxes.double())
+    boxes = geometry.boxes_to_image(predicted.boxes.double())
     visible = (boxes[:, 2:] > boxes[:, :2]).all(1)  # not on the padding
-    (kept,) = ((found.scores >= threshold) & visible).nonzero(as_tuple=True)
+    (kept,) = ((predicted.scores >= threshold) & visible).nonzero(as_tuple=True)
     objects = tuple(
         DetectedObject(
-            model.class_names[int(found.labels[index])],
-            float(found.scores[index]),
+            model.class_names[int(predicted.labels[index])],
+            float(predicted.scores[index]),
             tuple(boxes[index].tolist()),
-            int(found.queries[index]),
+            int(predicted.queries[index]),
         )
         for index in kept.tolist()
     )
-    queries = found.queries[kept]
+    queries = predicted.queries[kept]
     maps = _placed_maps(model, looked, objects, queries, geometry, layer)
     return DetectionResult(objects, maps, _placed_points(looked.points, queries, geometry))
 

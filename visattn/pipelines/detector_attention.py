@@ -1,4 +1,4 @@
-"""Where the queries of a detector looked."""
+"""Cross-attention of the queries of a detector."""
 
 from typing import NamedTuple
 

@@ -138,20 +138,20 @@ def test_sigmoid_selects_among_queries_and_classes() -> None:
     model = detector()
     logits = torch.tensor([[[3.0, 2.0, -9], [-9, -9, -9], [1, -9, -9], *[[-9, -9, -9]] * 2]])
     boxes = torch.rand(1, 5, 4, generator=torch.Generator().manual_seed(0))
-    found = model.select(BoxPrediction(logits, boxes), max_detections=3)
-    assert (found.labels.tolist(), found.queries.tolist()) == ([[0, 1, 0]], [[0, 0, 2]])
-    torch.testing.assert_close(found.scores[0], torch.tensor([3.0, 2.0, 1.0]).sigmoid())
+    predicted = model.select(BoxPrediction(logits, boxes), max_detections=3)
+    assert (predicted.labels.tolist(), predicted.queries.tolist()) == ([[0, 1, 0]], [[0, 0, 2]])
+    torch.testing.assert_close(predicted.scores[0], torch.tensor([3.0, 2.0, 1.0]).sigmoid())
     expected = center_to_corners(boxes[0, [0, 0, 2]]).clamp(0, 1)
-    torch.testing.assert_close(found.boxes[0], expected)
+    torch.testing.assert_close(predicted.boxes[0], expected)
 
 
 def test_softmax_selects_one_class_per_query_and_never_no_object() -> None:
     model = detector(**PLAIN)
     logits = torch.tensor([[[3.0, 2, 0, 9], [0, 1, 0, 0], *[[0.0, 0, 0, 0]] * 3]])
-    found = model.select(BoxPrediction(logits, torch.full((1, 5, 4), 0.5)), max_detections=99)
-    assert found.queries.shape == (1, 5)
-    assert (int(found.queries[0, 0]), int(found.labels[0, 0])) == (1, 1)
-    assert (int(found.queries[0, -1]), int(found.labels[0, -1])) == (0, 0)
+    predicted = model.select(BoxPrediction(logits, torch.full((1, 5, 4), 0.5)), max_detections=99)
+    assert predicted.queries.shape == (1, 5)
+    assert (int(predicted.queries[0, 0]), int(predicted.labels[0, 0])) == (1, 1)
+    assert (int(predicted.queries[0, -1]), int(predicted.labels[0, -1])) == (0, 0)
 
 
 @pytest.mark.parametrize(("variant", "grid"), [("deformable", (3, 5)), ("plain", (3, 5))])
