@@ -155,11 +155,8 @@ class DETR(DenseModel):
             )
         self.dim, self.num_queries, self.num_heads = dim, num_queries, num_heads
         self.num_encoder_layers, self.num_decoder_layers = num_encoder_layers, num_decoder_layers
-        self.mlp_ratio, self.cross_attention, self.num_points = (
-            mlp_ratio,
-            cross_attention,
-            num_points,
-        )
+        self.mlp_ratio, self.num_points = mlp_ratio, num_points
+        self.cross_attention: CrossAttention = cross_attention
         self.queries: QueryType = queries
         self.class_probability: ClassProbability = class_probability
         self.two_stage, self.num_denoising_groups = two_stage, num_denoising_groups
@@ -349,7 +346,7 @@ class PredictionHeads(nn.Module):
         self.boxes = nn.Sequential(
             nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4)
         )
-        last = self.boxes[-1]
+        last = cast("nn.Linear", self.boxes[-1])
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         if not softmax:
