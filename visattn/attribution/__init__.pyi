@@ -11,9 +11,23 @@ from .cam import (
     gradcam_plus_plus as gradcam_plus_plus,
     layercam as layercam,
 )
+from .dense_targets import (
+    BoundBox as BoundBox,
+    BoundTarget as BoundTarget,
+    BoxTarget as BoxTarget,
+    DenseTarget as DenseTarget,
+    PixelTarget as PixelTarget,
+    QueryTarget as QueryTarget,
+    RegionTarget as RegionTarget,
+    TokenTarget as TokenTarget,
+)
+from .drise import (
+    drise as drise,
+)
 from .explained_model import (
     analyze_model as analyze_model,
     default_mean_std as default_mean_std,
+    describe_model as describe_model,
 )
 from .gradient_based import (
     input_gradient as input_gradient,
@@ -49,13 +63,31 @@ from .perturbation import (
     occlusion as occlusion,
     rise as rise,
 )
+from .pyramid import (
+    pyramid_activations_and_gradients as pyramid_activations_and_gradients,
+    pyramid_map as pyramid_map,
+    resample_level as resample_level,
+)
+from .regions import (
+    box_text as box_text,
+    boxes_to_image as boxes_to_image,
+    cell_visibility as cell_visibility,
+    check_box as check_box,
+    mask_from_runs as mask_from_runs,
+    mask_on_grid as mask_on_grid,
+    mask_to_runs as mask_to_runs,
+    sample_at as sample_at,
+    visible_point as visible_point,
+)
 from .targets import (
+    BatchedTarget as BatchedTarget,
     CallableTarget as CallableTarget,
     ClassTarget as ClassTarget,
     DescribedTarget as DescribedTarget,
     NoTarget as NoTarget,
     evaluate_target as evaluate_target,
     probabilities as probabilities,
+    resolve_class_index as resolve_class_index,
     resolve_target as resolve_target,
     target_values as target_values,
     variants_per_batch as variants_per_batch,

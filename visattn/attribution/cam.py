@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from visattn.attribution.pyramid import pyramid_map
 from visattn.attribution.targets import Target, target_values
 from visattn.functional.attribution.cam import grad_cam, grad_cam_plus_plus, layer_cam
 from visattn.recording.feature_layers import (
@@ -195,4 +196,6 @@ def _class_activation_map(
     layer: Layer,
 ) -> Float[Tensor, "b gy gx"]:
     feature_layer = resolve_feature_layer(explained, layer)
+    if feature_layer.levels:
+        return pyramid_map(cam_function, explained, images, target, feature_layer)
     return cam_function(*activations_and_gradients(explained, images, target, feature_layer))

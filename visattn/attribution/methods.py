@@ -15,6 +15,7 @@ from visattn.attribution.attention_based import (
     rollout,
 )
 from visattn.attribution.cam import gradcam, gradcam_plus_plus, layercam
+from visattn.attribution.drise import drise
 from visattn.attribution.gradient_based import input_gradient, integrated_gradients, smoothgrad
 from visattn.attribution.layer_weights import NO_ATTENTION, single_grid_error
 from visattn.attribution.model_free import itti_koch, spectral_residual_map
@@ -23,7 +24,7 @@ from visattn.blocks.tap import MapKind
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ModelInfo
 
-Needs = Literal["tokens", "features", "gradient", "scores", "pixels"]
+Needs = Literal["tokens", "features", "gradient", "scores", "boxes", "pixels"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Method:
         title: Name in the literature.
         paper: Reference.
         needs: Requirement of the model: attention among `tokens`, `features` on a grid, a
-            `gradient` down to the image, only `scores`, or only the `pixels` of the image.
+            `gradient` down to the image, only `scores`, `boxes` of a detector, or only the
+            `pixels` of the image.
         function: From an `ExplainedModel`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
@@ -112,6 +114,7 @@ _ALL = (
         "occlusion", "Occlusion", "arXiv:1311.2901", "scores", occlusion, "gradient", signed=True
     ),
     Method("rise", "RISE", "arXiv:1806.07421", "scores", rise, "gradient"),
+    Method("drise", "D-RISE", "arXiv:2006.03204", "boxes", drise, "gradient"),
     Method("itti_koch", "Itti–Koch", "Itti et al. 1998", "pixels", itti_koch, "saliency"),
     Method(
         "spectral_residual",
@@ -147,7 +150,9 @@ gradcam or gradcam++?
     )
 
 
-def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool = False) -> str:
+def unsupported_reason(
+    method: Method, info: ModelInfo, *, callable_target: bool = False, box_target: bool = False
+) -> str:
     """Return why a model does not support a method; "" if it does.
 
     Args:
@@ -155,12 +160,15 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
         info: Metadata of the model.
         callable_target: Whether the target is a function of the model's output, so that the model
             needs no class scores.
+        box_target: Whether the target is a `BoxTarget`.
 
     Example:
         >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
         >>> unsupported_reason(METHODS["gradcam"], info)
         'it has no layer whose features lie on a grid'
     """
+    if method.needs == "boxes" and not box_target:
+        return "it explains a box of a detector, target=BoxTarget((left, top, right, bottom))"
     if method.needs_target and not callable_target and info.output.error:
         return info.output.error
     if method.needs == "features":
@@ -173,12 +181,15 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
     return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)
 
 
-def supported_methods(info: ModelInfo, *, callable_target: bool = False) -> list[str]:
+def supported_methods(
+    info: ModelInfo, *, callable_target: bool = False, box_target: bool = False
+) -> list[str]:
     """Return the names of the methods that a model supports.
 
     Args:
         info: Metadata of the model.
         callable_target: Whether the target is a function of the model's output.
+        box_target: Whether the target is a `BoxTarget`.
 
     Example:
         >>> supported_methods(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
@@ -187,5 +198,7 @@ def supported_methods(info: ModelInfo, *, callable_target: bool = False) -> list
     return [
         name
         for name, method in METHODS.items()
-        if not unsupported_reason(method, info, callable_target=callable_target)
+        if not unsupported_reason(
+            method, info, callable_target=callable_target, box_target=box_target
+        )
     ]

@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.layer_weights import resolve_attention_layer
 from visattn.attribution.methods import Method
-from visattn.attribution.targets import TargetLike, resolve_target
+from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.feature_layers import resolve_feature_layer
+from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
+from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel
 
 
@@ -17,7 +19,7 @@ def compute_maps(
     explained: ExplainedModel,
     batch: PreparedImages,
     method: Method,
-    target: TargetLike,
+    target: TargetLike | DenseTarget,
     method_args: Mapping[str, Any],
 ) -> list[AttentionMap]:
     """Return one map for each prepared image, with geometry and metadata.
@@ -43,12 +45,16 @@ def compute_maps(
         >>> heatmap.metadata["class"], heatmap.geometry.image_size
         ('dog', (60, 80))
     """
-    resolved = resolve_target(target, explained)
+    if isinstance(target, DenseTarget):
+        resolved: DescribedTarget = target.bind(explained, batch.geometries)
+    else:
+        resolved = resolve_target(target, explained)
     values = method.function(explained, batch.inputs, resolved, **method_args)
     values = values.detach().float().cpu()
     options = {**method.default_kwargs, **method_args}
     signed = bool(options.get("signed", method.signed))
-    if callable(target):
+    is_class = not (callable(target) or isinstance(target, DenseTarget))
+    if not is_class:
         options.pop("score_type", None)
     common = {
         "method": method.name,
@@ -57,9 +63,14 @@ def compute_maps(
         "signed": signed,
         **_layer_metadata(explained, method, options.get("layer")),
     }
-    if explained.info.output.key and method.needs_target and not callable(target):
+    if explained.info.output.key and method.needs_target and is_class:
         common["scores"] = explained.info.output.key
-    rows = zip(values, batch.geometries, batch.originals, strict=True)
+    geometries = batch.geometries
+    if method.needs == "features" and resizes_images(explained.model):
+        size = (batch.inputs.shape[2], batch.inputs.shape[3])
+        canvas = internal_geometry(explained.model, size)
+        geometries = tuple(geometry.then(canvas) for geometry in geometries)
+    rows = zip(values, geometries, batch.originals, strict=True)
     return [
         AttentionMap(
             value.clone(),

@@ -4,9 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
+from torchvision.transforms import v2
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.dense_targets import BoxTarget, DenseTarget
+from visattn.attribution.explained_model import analyze_model, describe_model
 from visattn.attribution.methods import (
     METHODS,
     Method,
@@ -31,7 +34,8 @@ from visattn.pipelines.inputs import (
 from visattn.pipelines.scale import empty_map_reason
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.feature_layers import find_module_name
+from visattn.recording.bottleneck import bottleneck_layer
+from visattn.recording.feature_layers import find_module_name, resizes_images
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel
 
@@ -48,6 +52,9 @@ class Explainer:
         class_names: Names of the classes, in their order or by index, of a model without names.
         transform: Preprocessing by steps of torchvision or timm; by default that of the model.
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
+        dense: Whether a pixel, region, box, query or token is explained. The model is then not
+            probed, and the whole of each image is shown to it: padded, or as it is to a detector
+            that resizes images itself.
 
     Raises:
         ValueError: If an analyzed model and class names are passed.
@@ -71,6 +78,7 @@ class Explainer:
         class_names: ClassNames | None = None,
         transform: Any = None,
         resize_mode: ResizeMode | None = None,
+        dense: bool = False,
     ) -> None:
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
@@ -84,6 +92,12 @@ class Explainer:
         self.class_names = class_names
         self.img_size, self.transform = img_size, transform
         self.resize_mode: ResizeMode | None = resize_mode
+        self.dense = dense
+        if dense and transform is None and resize_mode is None:
+            if img_size is None and resizes_images(self.model):
+                self.transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+            else:
+                self.resize_mode = "pad"
 
     def analyze(self, batch: PreparedImages | None = None) -> ExplainedModel:
         """Return the model with its metadata, at the size of prepared images if there are any.
@@ -96,12 +110,23 @@ class Explainer:
         size = self.img_size
         if self.transform is not None and batch is not None:
             size = _image_size(batch)
+        if self.dense:
+            return self._describe(size)
         if self._explained is None:
             return analyze_model(self.model, size, self.class_names)
         if size is None or parse_image_size(size) == self._explained.info.input_size:
             return self._explained
         explained = analyze_model(self.model, size)
         return replace(explained, class_names=self._explained.class_names)
+
+    def _describe(self, size: int | tuple[int, int] | None) -> ExplainedModel:
+        """Return the model with its metadata, without a run of it."""
+        if self._explained is None:
+            return describe_model(self.model, size, self.class_names)
+        if size is None:
+            return self._explained
+        info = replace(self._explained.info, input_size=parse_image_size(size))
+        return replace(self._explained, info=info)
 
     def prepare(self, images: Iterable[ImageLike] | ImageLike) -> PreparedImages:
         """Return images as the model takes them, with the geometry back to the originals.
@@ -121,7 +146,9 @@ class Explainer:
             )
         return batch
 
-    def check(self, method: str, target: TargetLike = None, **method_args: Any) -> None:
+    def check(
+        self, method: str, target: TargetLike | DenseTarget = None, **method_args: Any
+    ) -> None:
         """Refuse a method that does not fit the model, or arguments that it does not take.
 
         Raises:
@@ -133,7 +160,7 @@ class Explainer:
         self,
         batch: PreparedImages,
         method: str,
-        target: TargetLike = None,
+        target: TargetLike | DenseTarget = None,
         *,
         keep_empty: bool = False,
         **method_args: Any,
@@ -148,6 +175,10 @@ class Explainer:
         if isinstance(method_args.get("layer"), nn.Module):
             method_args["layer"] = find_module_name(self.model, method_args["layer"])
         self._check(explained, chosen, target, method_args)
+        if isinstance(target, DenseTarget) and chosen.needs == "features":
+            if "layer" not in method_args and not explained.info.feature_layers:
+                layers = (bottleneck_layer(explained),)
+                explained = replace(explained, info=replace(explained.info, feature_layers=layers))
         maps = compute_maps(explained, batch, chosen, target, method_args)
         return maps if keep_empty else require_values(maps, method)
 
@@ -155,18 +186,25 @@ class Explainer:
         self,
         explained: ExplainedModel,
         method: Method,
-        target: TargetLike,
+        target: TargetLike | DenseTarget,
         method_args: Mapping[str, Any],
     ) -> None:
-        is_function = callable(target)
+        is_dense, is_box = isinstance(target, DenseTarget), isinstance(target, BoxTarget)
+        is_function = callable(target) or is_dense
         _check_method_args(method, method_args, is_function=is_function)
-        reason = unsupported_reason(method, explained.info, callable_target=is_function)
+        if is_dense and method.needs == "features":
+            return  # the layer is found when the maps are computed
+        reason = unsupported_reason(
+            method, explained.info, callable_target=is_function, box_target=is_box
+        )
         no_layers = method.needs == "features" and not explained.info.feature_layers
         has_target = is_function or not explained.info.output.error
         if no_layers and has_target and "layer" in method_args:
             return  # the named layer is checked when it is resolved
         if reason:
-            fits = supported_methods(explained.info, callable_target=is_function)
+            fits = supported_methods(
+                explained.info, callable_target=is_function, box_target=is_box
+            )
             hint = ""
             if no_layers and has_target and "layer" in method.default_kwargs:
                 hint = "; name one of its modules with layer="
@@ -180,7 +218,7 @@ def explain(
     model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
     method: str = "rollout",
-    target: TargetLike = None,
+    target: TargetLike | DenseTarget | Sequence[DenseTarget] = None,
     *,
     img_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
@@ -203,8 +241,10 @@ def explain(
         model: Model to explain, or a result of `load_model`.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
         method: Name of a method in `visattn.attribution.METHODS`.
-        target: Class index or name, or one per image; or a function from the output of the model,
-            whatever it is, to one number per image; None for the predicted class.
+        target: Class index or name, or one per image; a `PixelTarget`, `RegionTarget`,
+            `BoxTarget`, `QueryTarget` or `TokenTarget` of a segmentation or detection model, or one
+            per image; or a function from the output of the model, whatever it is, to one number per
+            image; None for the predicted class.
         img_size: Height and width of the input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
@@ -247,19 +287,26 @@ def explain(
         return _sequence_maps(network, listed, method, resize, method_args)
     _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
+    tokens = METHODS[method].needs == "tokens"
+    dense = any(isinstance(each, DenseTarget) for each in targets or [target])
     explainer = Explainer(
         model,
         img_size=img_size,
         class_names=class_names,
         transform=transform,
-        resize_mode=resize_mode,
+        resize_mode=resize_mode or ("pad" if dense and transform is None and tokens else None),
+        dense=dense and not tokens,
     )
     if explainer.transform is None:
-        explainer.check(method, target, **method_args)
+        explainer.check(method, targets[0] if dense and targets else target, **method_args)
+    if dense:
+        batch_size = 1  # coordinates belong to one photo
     maps: list[AttentionMap] = []
     for start in range(0, len(listed), batch_size):
         part = slice(start, start + batch_size)
         batch_target = target if targets is None else targets[part]
+        if dense and targets is not None:
+            [batch_target] = targets[part]
         batch = explainer.prepare(listed[part])
         maps += explainer.map(batch, method, batch_target, keep_empty=True, **method_args)
     return maps if keep_empty else require_values(maps, method)
@@ -356,7 +403,9 @@ def _refuse_arguments(method: str, *arguments: Any) -> None:
         )
 
 
-def _targets_per_image(target: TargetLike, count: int) -> list[int | str] | None:
+def _targets_per_image(
+    target: TargetLike | DenseTarget | Sequence[DenseTarget], count: int
+) -> list[Any] | None:
     """Return the targets if there is one for each image."""
     if not isinstance(target, Sequence) or isinstance(target, str):
         return None

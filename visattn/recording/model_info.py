@@ -52,6 +52,8 @@ class FeatureLayer:
         num_prefix_tokens: Tokens before the grid, for `b n c` and `b c n`.
         num_suffix_tokens: Tokens after the grid.
         call: Which forward call of the module in one run of the model, from 1; None for the last.
+        levels: Keys of the levels of a feature pyramid in the output of the module, the one of the
+            grid first; () for a single tensor.
     """
 
     site: str
@@ -60,6 +62,7 @@ class FeatureLayer:
     num_prefix_tokens: int = 0
     num_suffix_tokens: int = 0
     call: int | None = None
+    levels: tuple[str | int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class ModelInfo:
         unsupported_layers: Attention layers that cannot be recorded, and why.
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
+        mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
     """
 
     name: str
@@ -95,6 +99,7 @@ class ModelInfo:
     unsupported_layers: tuple[tuple[str, str], ...] = ()
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
+    mean_color: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         """Return the table."""
