@@ -5,6 +5,13 @@ from .attention_based import (
     relevance as relevance,
     rollout as rollout,
 )
+from .bound_targets import (
+    BoundBox as BoundBox,
+    BoundPixel as BoundPixel,
+    BoundQuery as BoundQuery,
+    BoundRegion as BoundRegion,
+    BoundTarget as BoundTarget,
+)
 from .cam import (
     activations_and_gradients as activations_and_gradients,
     gradcam as gradcam,
@@ -12,8 +19,6 @@ from .cam import (
     layercam as layercam,
 )
 from .dense_targets import (
-    BoundBox as BoundBox,
-    BoundTarget as BoundTarget,
     BoxTarget as BoxTarget,
     DenseTarget as DenseTarget,
     PixelTarget as PixelTarget,

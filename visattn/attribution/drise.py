@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.attribution.dense_targets import BoundBox
+from visattn.attribution.bound_targets import BoundBox
 from visattn.attribution.perturbation import Baseline, rise
 from visattn.attribution.targets import Target, evaluate_target
 from visattn.recording.frozen_model import frozen

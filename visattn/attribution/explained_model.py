@@ -133,7 +133,10 @@ def describe_model(
         defaults.mean,
         defaults.std,
         "none",
-        output=OutputLayout(error="its output is dense: a pixel, region, box or query is explained"),
+        attention_error="a dense model is not probed for attention",
+        output=OutputLayout(
+            error="its output is dense: a pixel, region, box or query is explained"
+        ),
         mean_color=defaults.mean_color,
     )
     return ExplainedModel(model, info, forward_function(model), names)

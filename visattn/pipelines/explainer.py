@@ -4,12 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
-from torchvision.transforms import v2
 
-from visattn.attribution.dense_targets import BoxTarget, DenseTarget
-from visattn.attribution.explained_model import analyze_model, describe_model
+from visattn.attribution.dense_targets import DenseTarget
+from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import (
     METHODS,
     Method,
@@ -25,6 +23,12 @@ from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import Captioner
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.pipelines.attribution_maps import compute_maps, require_values
+from visattn.pipelines.dense import (
+    describe_at_size,
+    unsupported_dense,
+    whole_image_preprocessing,
+    with_bottleneck,
+)
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.inputs import (
     PreparedImages,
@@ -34,8 +38,7 @@ from visattn.pipelines.inputs import (
 from visattn.pipelines.scale import empty_map_reason
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.bottleneck import bottleneck_layer
-from visattn.recording.feature_layers import find_module_name, resizes_images
+from visattn.recording.feature_layers import find_module_name
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel
 
@@ -94,10 +97,7 @@ class Explainer:
         self.resize_mode: ResizeMode | None = resize_mode
         self.dense = dense
         if dense and transform is None and resize_mode is None:
-            if img_size is None and resizes_images(self.model):
-                self.transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
-            else:
-                self.resize_mode = "pad"
+            self.transform, self.resize_mode = whole_image_preprocessing(self.model, img_size)
 
     def analyze(self, batch: PreparedImages | None = None) -> ExplainedModel:
         """Return the model with its metadata, at the size of prepared images if there are any.
@@ -111,22 +111,13 @@ class Explainer:
         if self.transform is not None and batch is not None:
             size = _image_size(batch)
         if self.dense:
-            return self._describe(size)
+            return describe_at_size(self._explained or self.model, size, self.class_names)
         if self._explained is None:
             return analyze_model(self.model, size, self.class_names)
         if size is None or parse_image_size(size) == self._explained.info.input_size:
             return self._explained
         explained = analyze_model(self.model, size)
         return replace(explained, class_names=self._explained.class_names)
-
-    def _describe(self, size: int | tuple[int, int] | None) -> ExplainedModel:
-        """Return the model with its metadata, without a run of it."""
-        if self._explained is None:
-            return describe_model(self.model, size, self.class_names)
-        if size is None:
-            return self._explained
-        info = replace(self._explained.info, input_size=parse_image_size(size))
-        return replace(self._explained, info=info)
 
     def prepare(self, images: Iterable[ImageLike] | ImageLike) -> PreparedImages:
         """Return images as the model takes them, with the geometry back to the originals.
@@ -175,10 +166,8 @@ class Explainer:
         if isinstance(method_args.get("layer"), nn.Module):
             method_args["layer"] = find_module_name(self.model, method_args["layer"])
         self._check(explained, chosen, target, method_args)
-        if isinstance(target, DenseTarget) and chosen.needs == "features":
-            if "layer" not in method_args and not explained.info.feature_layers:
-                layers = (bottleneck_layer(explained),)
-                explained = replace(explained, info=replace(explained.info, feature_layers=layers))
+        if self.dense and chosen.needs == "features" and "layer" not in method_args:
+            explained = with_bottleneck(explained)
         maps = compute_maps(explained, batch, chosen, target, method_args)
         return maps if keep_empty else require_values(maps, method)
 
@@ -189,22 +178,19 @@ class Explainer:
         target: TargetLike | DenseTarget,
         method_args: Mapping[str, Any],
     ) -> None:
-        is_dense, is_box = isinstance(target, DenseTarget), isinstance(target, BoxTarget)
-        is_function = callable(target) or is_dense
+        is_function = callable(target) or isinstance(target, DenseTarget)
         _check_method_args(method, method_args, is_function=is_function)
-        if is_dense and method.needs == "features":
-            return  # the layer is found when the maps are computed
-        reason = unsupported_reason(
-            method, explained.info, callable_target=is_function, box_target=is_box
-        )
+        if isinstance(target, DenseTarget):
+            if error := unsupported_dense(method, explained.info, target):
+                raise ValueError(error)
+            return
+        reason = unsupported_reason(method, explained.info, callable_target=is_function)
         no_layers = method.needs == "features" and not explained.info.feature_layers
         has_target = is_function or not explained.info.output.error
         if no_layers and has_target and "layer" in method_args:
             return  # the named layer is checked when it is resolved
         if reason:
-            fits = supported_methods(
-                explained.info, callable_target=is_function, box_target=is_box
-            )
+            fits = supported_methods(explained.info, callable_target=is_function)
             hint = ""
             if no_layers and has_target and "layer" in method.default_kwargs:
                 hint = "; name one of its modules with layer="

@@ -75,7 +75,9 @@ def _find(explained: ExplainedModel) -> FeatureLayer:
             continue
         if gradient is not None and bool(to_grid(gradient, layer).any()):
             return layer
-    raise ValueError(f"the bottleneck of {name} could not be found: name a layer by layer=. {reason}")
+    raise ValueError(
+        f"the bottleneck of {name} could not be found: name a layer by layer=. {reason}"
+    )
 
 
 def _run(explained: ExplainedModel) -> tuple[list[tuple[str, Tensor]], Tensor]:

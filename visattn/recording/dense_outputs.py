@@ -54,8 +54,8 @@ class Detections:
     def best_class(self, index: int) -> tuple[int, float]:
         """Return the class of a box and its score."""
         if self.labels is not None:
-            return int(self.labels[index]), float(self.scores[index])
-        score, label = self.scores[index].max(0)
+            return int(self.labels[index]), float(self.scores[index].detach())
+        score, label = self.scores[index].detach().max(0)
         return int(label), float(score)
 
 
@@ -186,7 +186,7 @@ def read_detections(
         known = "is unknown" if num_classes is None else f"is {num_classes}"
         raise ValueError(
             f"the logits of a detector must have a column for each class, and one more if they "
-            f"have \"no object\"; they have {logits.shape[2]}, and the number of classes {known}: "
+            f'have "no object"; they have {logits.shape[2]}, and the number of classes {known}: '
             "pass the names of the classes, class_names="
         )
     if extra:

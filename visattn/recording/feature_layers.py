@@ -273,9 +273,7 @@ def _block_box(center: tuple[float, float], size: tuple[int, int]) -> tuple[int,
     return top, left, top + sides[0], left + sides[1]
 
 
-def _candidate_layouts(
-    output: Tensor, info: ModelInfo, size: tuple[int, int]
-) -> Iterator[_Layout]:
+def _candidate_layouts(output: Tensor, info: ModelInfo, size: tuple[int, int]) -> Iterator[_Layout]:
     """Yield the ways to read an output as features on a grid."""
     shape = output.shape
     if output.ndim == 4:

@@ -16,7 +16,9 @@ def internal_transform(model: nn.Module) -> Any:
         model: Any module.
     """
     modules = model.modules()
-    return next((each for each in modules if type(each).__name__ == "GeneralizedRCNNTransform"), None)
+    return next(
+        (each for each in modules if type(each).__name__ == "GeneralizedRCNNTransform"), None
+    )
 
 
 def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
