@@ -33,7 +33,7 @@ class Detections:
     """
 
     boxes: Float[Tensor, "n 4"]
-    scores: Float[Tensor, "n"] | Float[Tensor, "n k"]
+    scores: Float[Tensor, " n"] | Float[Tensor, "n k"]
     labels: Int[Tensor, " n"] | None = None
     objectness: Float[Tensor, " n"] | None = None
 

@@ -15,10 +15,8 @@ def internal_transform(model: nn.Module) -> Any:
     Args:
         model: Any module.
     """
-    modules = model.modules()
-    return next(
-        (each for each in modules if type(each).__name__ == "GeneralizedRCNNTransform"), None
-    )
+    name = "GeneralizedRCNNTransform"
+    return next((each for each in model.modules() if type(each).__name__ == name), None)
 
 
 def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:

@@ -90,6 +90,11 @@ from .maps.heatmap import (
 from .maps.legend import (
     draw_legend as draw_legend,
 )
+from .maps.marks import (
+    draw_cross as draw_cross,
+    draw_frame as draw_frame,
+    draw_region as draw_region,
+)
 from .maps.resize import (
     resize_image as resize_image,
     resize_map as resize_map,

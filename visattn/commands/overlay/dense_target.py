@@ -100,8 +100,8 @@ def check_one_photo(args: argparse.Namespace, count: int) -> None:
     mask = args.region is not None and args.region != PREDICTED
     if count > 1 and (args.pixel is not None or own or mask or args.query is not None):
         raise ValueError(
-            f"a pixel, box, mask or query belongs to one photo, got {count} photos; run the command "
-            f"for each of them, or use --region {PREDICTED} or --box {BEST}"
+            f"a pixel, box, mask or query belongs to one photo, got {count} photos; run the "
+            f"command for each of them, or use --region {PREDICTED} or --box {BEST}"
         )
 
 
@@ -111,10 +111,10 @@ def dense_record(args: argparse.Namespace) -> dict[str, object]:
     Args:
         args: Options of `visattn overlay`.
     """
-    values = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
-    plain = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
-    }
+    plain: dict[str, object] = {}
+    for name in _OPTIONS:
+        if (value := getattr(args, name)) is not None:
+            plain[name] = list(value) if isinstance(value, tuple) else value
     if args.region not in (None, PREDICTED):
         plain["region_sha256"] = file_digest(Path(args.region))
     return {**plain, "part": args.part} if plain else {}
