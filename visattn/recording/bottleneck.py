@@ -1,12 +1,12 @@
 """The bottleneck of a dense model: the last features of its encoder on the coarsest grid."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from visattn.recording.dense_outputs import query_logits, segmentation_logits
 from visattn.recording.feature_layers import (
     first_tensor,
     resizes_images,
@@ -101,14 +101,20 @@ def _run(explained: ExplainedModel) -> tuple[list[tuple[str, Tensor]], Tensor]:
     try:
         with frozen(explained.model):
             output = explained.forward(with_grad(image.to(next(weights, image))))
-            try:
-                scores = segmentation_logits(output)
-            except ValueError:
-                scores = query_logits(output)
-            return outputs, scores.square().sum()
+            return outputs, torch.stack([part.square().sum() for part in _tensors(output)]).sum()
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """Return the tensors of an output that have a gradient."""
+    if isinstance(output, Tensor):
+        return [output] if output.requires_grad else []
+    parts = output.values() if isinstance(output, Mapping) else output
+    if not isinstance(output, (Mapping, list, tuple)):
+        return []
+    return [tensor for part in cast("Iterable[Any]", parts) for tensor in _tensors(part)]
 
 
 def _is_candidate(module: nn.Module, tensor: Tensor, size: tuple[int, int]) -> bool:

@@ -126,7 +126,8 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
     """Return the box of each query in pixels of the network's input.
 
     Args:
-        output: An output with a part `pred_boxes`: center, width and height between 0 and 1.
+        output: An output with a part `pred_boxes`, or `boxes` beside `logits`: center, width and
+            height between 0 and 1.
         size: Height and width of the network's input.
 
     Raises:
@@ -136,11 +137,13 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
         >>> query_boxes({"pred_boxes": torch.tensor([[[0.5, 0.5, 0.25, 0.5]]])}, (64, 128))
         tensor([[[48., 16., 80., 48.]]])
     """
-    boxes = _parts(output).get("pred_boxes")
-    if not isinstance(boxes, Tensor) or boxes.ndim != 3 or boxes.shape[2] != 4:
+    parts = _parts(output)
+    boxes = parts.get("pred_boxes", parts.get("boxes"))
+    valid = _has_ndim(boxes, 3) and boxes.shape[2] == 4
+    if not valid or not bool(((boxes >= 0) & (boxes <= 1)).all()):
         raise ValueError(
-            f"a box of a query needs pred_boxes [b, q, 4], got {describe_output(output)}; "
-            f"{_CALLABLE}"
+            "a box of a query needs pred_boxes [b, q, 4] of center, width and height between 0 and "
+            f"1, got {describe_output(output)}; {_CALLABLE}"
         )
     center, half = boxes[..., :2], boxes[..., 2:] / 2
     corners = torch.cat((center - half, center + half), -1)
@@ -174,7 +177,7 @@ def read_detections(
         images = [_parts(image) for image in cast("Sequence[Any]", output)]
         if images and all({"boxes", "scores", "labels"} <= set(image) for image in images):
             return [Detections(*map(image.get, ("boxes", "scores", "labels"))) for image in images]
-    if "pred_boxes" not in _parts(output):
+    if not {"pred_boxes", "boxes"} & set(_parts(output)):
         raise ValueError(
             "a box needs the output of a detector: a list with boxes, scores and labels of each "
             f"image, or logits and pred_boxes of queries; got {describe_output(output)}; "
