@@ -237,7 +237,12 @@ def _model_defaults(model: nn.Module) -> _ModelDefaults:
     if package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean"):
         dense = cast("Any", model)  # a dense model of visattn
         return _ModelDefaults(
-            type(model).__name__, "visattn", dense.img_size, dense.mean, dense.std, dense.class_names
+            type(model).__name__,
+            "visattn",
+            dense.img_size,
+            dense.mean,
+            dense.std,
+            dense.class_names,
         )
     library: Library = cast("Library", package) if package in get_args(Library) else "other"
     if library == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
