@@ -1,10 +1,13 @@
 from .attention_based import (
     attention as attention,
+    combine_layers as combine_layers,
     gradient_attention as gradient_attention,
     gradient_rollout as gradient_rollout,
+    included_layers as included_layers,
     relevance as relevance,
     rollout as rollout,
 )
+from .attention_flow import attention_flow as attention_flow
 from .bound_targets import (
     BoundBox as BoundBox,
     BoundPixel as BoundPixel,
@@ -14,9 +17,16 @@ from .bound_targets import (
 )
 from .cam import (
     activations_and_gradients as activations_and_gradients,
+    eigencam as eigencam,
     gradcam as gradcam,
     gradcam_plus_plus as gradcam_plus_plus,
+    hirescam as hirescam,
     layercam as layercam,
+    xgradcam as xgradcam,
+)
+from .channel_perturbation import (
+    ablationcam as ablationcam,
+    scorecam as scorecam,
 )
 from .dense_targets import (
     BoxTarget as BoxTarget,
@@ -36,8 +46,14 @@ from .explained_model import (
 )
 from .gradient_based import (
     input_gradient as input_gradient,
+    input_x_gradient as input_x_gradient,
     integrated_gradients as integrated_gradients,
     smoothgrad as smoothgrad,
+)
+from .layer_outputs import (
+    LayerCalls as LayerCalls,
+    intercept_layer as intercept_layer,
+    layer_activations as layer_activations,
 )
 from .layer_weights import (
     LayerWeights as LayerWeights,
@@ -48,8 +64,14 @@ from .layer_weights import (
     single_grid_error as single_grid_error,
     weights_and_gradients as weights_and_gradients,
 )
+from .legrad import (
+    NO_TEXTS as NO_TEXTS,
+    legrad as legrad,
+    similarity as similarity,
+)
 from .methods import (
     METHODS as METHODS,
+    NEEDS_FEATURES as NEEDS_FEATURES,
     Method as Method,
     get_method as get_method,
     supported_methods as supported_methods,
@@ -61,6 +83,10 @@ from .model_free import (
     itti_koch as itti_koch,
     random_maps as random_maps,
     spectral_residual_map as spectral_residual_map,
+)
+from .modified_backward import (
+    fullgrad as fullgrad,
+    guided_backprop as guided_backprop,
 )
 from .perturbation import (
     baseline_image as baseline_image,
@@ -83,6 +109,13 @@ from .regions import (
     mask_to_runs as mask_to_runs,
     sample_at as sample_at,
     visible_point as visible_point,
+)
+from .residual_blocks import (
+    BlockOutputs as BlockOutputs,
+    block_names as block_names,
+    copies_for_head as copies_for_head,
+    replaced_last_block as replaced_last_block,
+    split_output as split_output,
 )
 from .targets import (
     BatchedTarget as BatchedTarget,

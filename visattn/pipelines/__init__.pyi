@@ -13,10 +13,19 @@ from .dense import (
     whole_image_preprocessing as whole_image_preprocessing,
     with_bottleneck as with_bottleneck,
 )
+from .detection import (
+    DetectedObject as DetectedObject,
+    DetectionResult as DetectionResult,
+    detect as detect,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
     overlay as overlay,
+)
+from .draw_detections import (
+    detection_figure as detection_figure,
+    detection_overlay as detection_overlay,
 )
 from .draw_explorer import (
     all_heads_figure as all_heads_figure,
@@ -35,6 +44,9 @@ from .draw_pages import (
     caption_html as caption_html,
     ground_phrases as ground_phrases,
 )
+from .draw_queries import (
+    query_figure as query_figure,
+)
 from .draw_scanpaths import (
     Coverage as Coverage,
     glimpse_animation as glimpse_animation,
@@ -47,6 +59,14 @@ from .evaluate_maps import (
     QueryObject as QueryObject,
     build_queries as build_queries,
     count_classes as count_classes,
+)
+from .explain_queries import (
+    QueryMaps as QueryMaps,
+    explain_queries as explain_queries,
+    load_detector as load_detector,
+)
+from .explain_texts import (
+    stack_texts as stack_texts,
 )
 from .explain_words import (
     word_gradcam as word_gradcam,
@@ -72,6 +92,10 @@ from .model_io import (
     load_model as load_model,
     save as save,
 )
+from .query_maps import (
+    QueryMaps as QueryMaps,
+    query_maps as query_maps,
+)
 from .scale import (
     MapScale as MapScale,
     empty_map_reason as empty_map_reason,
@@ -81,4 +105,12 @@ from .scale import (
 from .scanpath import (
     ScanPath as ScanPath,
     glimpses as glimpses,
+)
+from .segmentation import (
+    Segmentation as Segmentation,
+    batch_panels as batch_panels,
+    photo_labels as photo_labels,
+    place_segmentations as place_segmentations,
+    segment as segment,
+    segmentation_figure as segmentation_figure,
 )

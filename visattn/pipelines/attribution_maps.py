@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.layer_weights import resolve_attention_layer
-from visattn.attribution.methods import Method
+from visattn.attribution.methods import NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
 from visattn.recording.internal_resize import internal_geometry
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import ExplainedModel, TextScorer
 
 
 def compute_maps(
@@ -62,11 +64,12 @@ def compute_maps(
         "model": explained.info.name,
         "signed": signed,
         **_layer_metadata(explained, method, options.get("layer")),
+        **({"warning": method.warning} if method.warning else {}),
     }
     if explained.info.output.key and method.needs_target and is_class:
         common["scores"] = explained.info.output.key
     geometries = batch.geometries
-    if method.needs == "features" and resizes_images(explained.model):
+    if method.needs in NEEDS_FEATURES and resizes_images(explained.model):
         size = (batch.inputs.shape[2], batch.inputs.shape[3])
         canvas = internal_geometry(explained.model, size)
         geometries = tuple(geometry.then(canvas) for geometry in geometries)
@@ -79,13 +82,22 @@ def compute_maps(
             geometry,
             {
                 **common,
-                **resolved.describe(index, explained.class_names),
+                **_describe(explained, resolved, index),
                 "image": image.name,
                 "empty": empty_map_reason(value),
             },
         )
         for index, (value, geometry, image) in enumerate(rows)
     ]
+
+
+def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> dict[str, Any]:
+    """Return the metadata of a target, with the cosine similarity if it is a text."""
+    described = target.describe(index, explained.class_names)
+    score = described.get("score")
+    if isinstance(explained.model, TextScorer) and score is not None:
+        described["cosine"] = float(explained.model.cosine_of(torch.tensor(score)))
+    return described
 
 
 def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> dict[str, Any]:

@@ -9,7 +9,12 @@ from torchvision.transforms import v2
 
 from visattn.attribution.dense_targets import BoxTarget, DenseTarget
 from visattn.attribution.explained_model import describe_model
-from visattn.attribution.methods import Method, supported_methods, unsupported_reason
+from visattn.attribution.methods import (
+    NEEDS_FEATURES,
+    Method,
+    supported_methods,
+    unsupported_reason,
+)
 from visattn.data.images.resize import ResizeMode
 from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import resizes_images
@@ -85,7 +90,7 @@ def unsupported_dense(method: Method, info: ModelInfo, target: DenseTarget) -> s
     """
     is_box = isinstance(target, BoxTarget)
     reason = unsupported_reason(method, info, callable_target=True, box_target=is_box)
-    if not reason or method.needs == "features":
+    if not reason or method.needs in NEEDS_FEATURES:
         return ""
     fits = supported_methods(info, callable_target=True, box_target=is_box)
     return (

@@ -17,6 +17,12 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.recording.model_info import ModelInfo
 
 
+SIMILARITY_NOTE = (
+    "patch-text similarity: in CLIP the background is often more similar to a text than the thing "
+    "that it names; compare it with legrad"
+)
+
+
 @dataclass(frozen=True)
 class MapSpec:
     """An attribution method with its arguments.
@@ -26,12 +32,19 @@ class MapSpec:
         title: Heading on pages.
         method: Name of the method.
         method_args: Arguments of the method.
+        text: Index of the explained text, for a model of images and texts.
     """
 
     key: str
     title: str
     method: str
     method_args: Mapping[str, Any] = field(default_factory=dict)
+    text: int | None = None
+
+    @property
+    def scale_key(self) -> str:
+        """Maps with the same key are drawn on one scale: those of all texts of a method."""
+        return self.key.partition(".text")[0]
 
 
 class MapRunner:
@@ -56,7 +69,7 @@ class MapRunner:
         is_dense = self.dense is not None
         self.loaded, self.explained = load_explained_model(args, dense=is_dense)
         info = self.explained.info
-        self.specs = _map_specs(args, info, self.dense)
+        self.specs = _specs_per_text(_map_specs(args, info, self.dense), args.text or ())
         self.explainer = Explainer(
             self.explained,
             img_size=args.input_size if is_dense else None,
@@ -68,6 +81,7 @@ class MapRunner:
         name = args.target
         target = int(name) if name is not None and name.isdecimal() else name
         self.target = None if is_dense else resolve_target(target, self.explained)
+        self.loaded_texts = bool(args.text)
         self.has_heads = bool(info.attention_layers) and not info.attention_error
         if args.all_heads and not self.has_heads:
             reason = info.attention_error or "it has no token attention"
@@ -88,10 +102,11 @@ class MapRunner:
         failures: list[Exception] = []
         for spec in self.specs:
             try:
+                target = class_indices if spec.text is None else spec.text
                 maps = self.explainer.map(
                     batch,
                     spec.method,
-                    self.dense or class_indices,
+                    self.dense or target,
                     keep_empty=True,
                     **spec.method_args,
                 )
@@ -102,16 +117,15 @@ class MapRunner:
                 maps = [_failed_map(image, spec, error) for image in batch.originals]
             for position, (result, attention_map) in enumerate(zip(results, maps, strict=True)):
                 index = class_indices[position] if class_indices else None
-                metadata = {
+                described: dict[str, Any] = {
                     "target": index,
                     "class": names[index] if index is not None and index < len(names) else "",
                 }
-                metadata = {
-                    **attention_map.metadata,
-                    **({} if self.dense else metadata),
-                    "title": spec.title,
-                    "probability": probabilities[position] if probabilities else None,
-                }
+                described = {} if self.dense else described
+                described["probability"] = probabilities[position] if probabilities else None
+                if self.loaded_texts:
+                    described = _text_metadata(spec, names)
+                metadata = {**attention_map.metadata, "title": spec.title, **described}
                 result.append(replace(attention_map, metadata=metadata))
         return results
 
@@ -249,8 +263,38 @@ def _specs_per_layer(
     ]
 
 
+def _specs_per_text(specs: Sequence[MapSpec], texts: Sequence[str]) -> list[MapSpec]:
+    """Return a spec for each text, for methods that explain a text; the others need one."""
+    from visattn.attribution.methods import METHODS
+
+    if not texts:
+        return list(specs)
+    return [
+        replace(
+            spec,
+            key=f"{spec.key}.text{index + 1}",
+            title=f"{text} \N{MIDDLE DOT} {spec.title}",
+            text=index,
+        )
+        if METHODS[spec.method].needs_target
+        else spec
+        for spec in specs
+        for index, text in enumerate(texts if METHODS[spec.method].needs_target else texts[:1])
+    ]
+
+
+def _text_metadata(spec: MapSpec, texts: Sequence[str]) -> dict[str, Any]:
+    """Return what the metadata say of the text of a map."""
+    if spec.text is None:  # the same for all texts
+        return {"target": None, "class": "", "probability": None, "cosine": None}
+    described = {"target": spec.text, "class": texts[spec.text], "probability": None}
+    return {**described, "note": SIMILARITY_NOTE} if spec.method == "similarity" else described
+
+
 def _default_method(supported: Sequence[str], *, layered: bool) -> str:
     """Return the method that is used if none is named."""
     preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
+    if "similarity" in supported:  # a model of images and texts; rollout would ignore the text
+        preferred = ["legrad", "gradcam", *preferred]
     matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
     return matches[0] if matches else "gradcam"

@@ -136,11 +136,23 @@ class RegionSample:
         """Return the sample after a step, which `step` maps back to this sample."""
         height, width = step.input_size
         boxes = step.boxes_to_input(self.boxes) * self.boxes.new_tensor([width, height] * 2)
-        return type(self)(image, _sample_masks(self.masks, step), boxes, self.geometry.then(step))
+        masks = sample_nearest(self.masks, step, fill=0)
+        return type(self)(image, masks, boxes, self.geometry.then(step))
 
 
-def _sample_masks(masks: Bool[Tensor, "n y x"], step: Geometry) -> Bool[Tensor, "n y2 x2"]:
-    """Return, at each pixel center after a step, the pixel of the masks that contains it."""
+def sample_nearest(values: Tensor, step: Geometry, *, fill: int) -> Tensor:
+    """Return, at each pixel center after a step, the pixel of the values that contains it.
+
+    Args:
+        values: Masks or label maps, [..., y, x].
+        step: Maps the pixels after the step to those of the values.
+        fill: Value of pixels that lie outside of the values.
+
+    Example:
+        >>> step = Geometry.identity((1, 2)).padded(0, 1, (1, 4))
+        >>> sample_nearest(torch.tensor([[3, 7]]), step, fill=255)
+        tensor([[255,   3,   7, 255]])
+    """
     length = max(step.input_size)
     centers = torch.arange(length, dtype=torch.float64)[:, None].expand(length, 2) + 0.5
     cells = step.to_image(centers).floor().long()  # x and y are independent of each other
@@ -148,10 +160,9 @@ def _sample_masks(masks: Bool[Tensor, "n y x"], step: Geometry) -> Bool[Tensor, 
     left, top, right, bottom = step.region
     inside_x = (columns >= left) & (columns < right)
     inside_y = (rows >= top) & (rows < bottom)
-    sampled = masks[:, rows.clamp(0, masks.shape[1] - 1)][
-        :, :, columns.clamp(0, masks.shape[2] - 1)
-    ]
-    return sampled & inside_y[:, None] & inside_x
+    height, width = values.shape[-2:]
+    sampled = values[..., rows.clamp(0, height - 1), :][..., columns.clamp(0, width - 1)]
+    return sampled.masked_fill(~(inside_y[:, None] & inside_x), fill)
 
 
 class JointTransforms:
