@@ -241,6 +241,9 @@ def block_page(name: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+CLASS_METHODS = [name for name, method in METHODS.items() if method.needs != "boxes"]
+"""Methods that explain a class; the others are in the guide to dense models."""
+
 NEEDS = {
     "tokens": "attention among tokens",
     "features": "a layer whose features lie on the image",
@@ -524,7 +527,7 @@ def write(folder: Path, *, steps: int) -> None:
         str, tuple[Sequence[str], Callable[[str], str], Callable[[str], np.ndarray | None]]
     ] = {
         "blocks": (list_blocks(), block_page, lambda name: block_figure(name, steps=steps)),
-        "methods": (list(METHODS), method_page, method_figure),
+        "methods": (CLASS_METHODS, method_page, method_figure),
         "models": (list(MODELS), model_page, model_figure),
     }
     for room, (names, page, figure) in rooms.items():

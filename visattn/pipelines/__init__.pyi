@@ -7,6 +7,12 @@ from .captioning import (
     caption as caption,
     read_images as read_images,
 )
+from .dense import (
+    describe_at_size as describe_at_size,
+    unsupported_dense as unsupported_dense,
+    whole_image_preprocessing as whole_image_preprocessing,
+    with_bottleneck as with_bottleneck,
+)
 from .detection import (
     DetectedObject as DetectedObject,
     DetectionResult as DetectionResult,
@@ -28,6 +34,7 @@ from .draw_explorer import (
 from .draw_maps import (
     RenderedMap as RenderedMap,
     comparison_figure as comparison_figure,
+    draw_target as draw_target,
     method_title as method_title,
     render_map as render_map,
     target_line as target_line,
