@@ -119,7 +119,9 @@ def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() ->
         block.attn.fused_attn = False
         given = tokens.detach().requires_grad_()
         kept: list[Tensor] = []
-        handle = block.attn.attn_drop.register_forward_hook(lambda _m, _i, o, kept=kept: kept.append(o))
+        handle = block.attn.attn_drop.register_forward_hook(
+            lambda _m, _i, o, kept=kept: kept.append(o)
+        )
         tokens = block(given)
         handle.remove()
         score = model.head(model.norm(tokens.mean(1)))[:, 3].sum()
@@ -174,11 +176,13 @@ def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:
         "vit_small_patch16_36x1_224", img_size=48, embed_dim=24, depth=2, num_heads=2, num_classes=3
     )
     assert "legrad" in visattn.methods_for(parallel)
-    swin = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=24, num_heads=(2, 2))
+    swin = timm.create_model(
+        "swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=24, num_heads=(2, 2)
+    )
     with pytest.raises(ValueError, match="legrad does not fit .* several token grids"):
         visattn.explain(swin, torch.zeros(30, 40, 3).byte().numpy(), "legrad")
     vit = MODELS["ours"]()
-    with pytest.raises(ValueError, match="similarity does not fit .* compares images with no texts"):
+    with pytest.raises(ValueError, match="similarity does not fit .* with no texts"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "similarity")
     with pytest.raises(ValueError, match="start_layer must be .* below .* 3; got 3"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "legrad", start_layer=3)

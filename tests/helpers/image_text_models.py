@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
 CONTEXT, SIZE, PATCH = 11, 40, 8
-_WORDS = "[PAD] [BOS] [EOS] [UNK] a the red blue ball sky".split()
+_WORDS = ["[PAD]", "[BOS]", "[EOS]", "[UNK]", "a", "the", "red", "blue", "ball", "sky"]
 _VISION: dict[str, Any] = {
     "hidden_size": 24, "intermediate_size": 37, "num_hidden_layers": 3, "num_attention_heads": 3,
     "image_size": SIZE, "patch_size": PATCH,

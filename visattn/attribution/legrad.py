@@ -121,7 +121,7 @@ def similarity(
     """
     model = explained.model
     if not isinstance(model, TextScorer):
-        raise ValueError(f"{explained.info.name} {NO_TEXTS}")
+        raise ValueError(f"{explained.info.name} {NO_TEXTS}")  # noqa: TRY004 (of the model)
     layer = next(each for each in explained.info.attention_layers if not each.single_query)
     prefix, (rows, columns) = len(layer.prefix_tokens), layer.grid
 

@@ -160,9 +160,7 @@ def _same_tokens(given: Any, tokens: Tensor, count: int) -> bool:
     return given.shape == tokens.shape and torch.equal(given.detach(), tokens.detach())
 
 
-def copies_for_head(
-    tokens: Float[Tensor, "s d"], num_prefix_tokens: int
-) -> Float[Tensor, "s m d"]:
+def copies_for_head(tokens: Float[Tensor, "s d"], num_prefix_tokens: int) -> Float[Tensor, "s m d"]:
     """Return each token as a sequence of equal tokens, of which any pooling gives this token.
 
     Args:

@@ -1,12 +1,10 @@
 """Where the queries of a detector looked: a map for each box, on the photo."""
 
-import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
@@ -210,9 +208,7 @@ def _grid_geometry(attention: QueryAttention, geometry: Geometry) -> Geometry:
     return geometry.padded(0, 0, (max(size[0], input_height), max(size[1], input_width)))
 
 
-def _select_heads(
-    attention: QueryAttention, heads: Sequence[int] | None
-) -> Float[Tensor, "n y x"]:
+def _select_heads(attention: QueryAttention, heads: Sequence[int] | None) -> Float[Tensor, "n y x"]:
     count = len(attention.weights)
     if heads is not None and (not heads or any(not 0 <= head < count for head in heads)):
         raise ValueError(f"heads must be indices below {count}, got {list(heads)}")
@@ -238,7 +234,9 @@ def _select_queries(scores: Float[Tensor, " n"], queries: Queries) -> list[int]:
         sure = [index for index in order if float(scores[index]) >= _SURE]
         return sure[:_MOST] or order[:1]
     if isinstance(queries, str):
-        raise ValueError(f"queries must be 'best', a number or indices, got {queries!r}")
+        raise ValueError(  # noqa: TRY004 (another string would do)
+            f"queries must be 'best', a number or indices, got {queries!r}"
+        )
     if isinstance(queries, int):
         if not 1 <= queries <= count:
             raise ValueError(f"the number of queries must be 1 to {count}, got {queries}")

@@ -9,9 +9,7 @@ from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
 
 
-def stack_texts(
-    maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]
-) -> list[AttentionMap]:
+def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) -> list[AttentionMap]:
     """Return one `AttentionMap` `[t, y, x]` for each image, with a label for each text.
 
     Args:

@@ -82,7 +82,7 @@ def record_queries(
     name = type(model).__name__
     logits, boxes = (getattr(output, key, None) for key in ("logits", "pred_boxes"))
     if not isinstance(logits, Tensor) or not isinstance(boxes, Tensor):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 (the model is wrong)
             f"{name} must return logits and pred_boxes of queries, as DETR does, to draw a map for "
             "each query; use other methods, such as gradcam, without --queries"
         )
@@ -120,7 +120,9 @@ class _Listener:
             if isinstance(module, nn.Conv2d):
                 handles.append(module.register_forward_hook(self._on_convolution))
             if type(module).__name__.endswith(_SAMPLERS) and _takes_points(module):
-                handles.append(module.register_forward_pre_hook(self._on_sampling(site), with_kwargs=True))
+                handles.append(
+                    module.register_forward_pre_hook(self._on_sampling(site), with_kwargs=True)
+                )
         try:
             yield
         finally:
@@ -153,9 +155,8 @@ class _Listener:
             tokens = tensor.flatten(0, 1)
             for grid, features in self._features.items():
                 cells = features[0].flatten(1).T
-                if grid not in self.grids and tokens.shape == cells.shape:
-                    if torch.equal(tokens, cells):
-                        self.grids.add(grid)
+                if tokens.shape == cells.shape and torch.equal(tokens, cells):
+                    self.grids.add(grid)
 
     def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
         """Store the weights of attention from queries to other tokens."""
