@@ -50,6 +50,7 @@ from .explain_queries import (
     load_detector as load_detector,
 )
 from .explain_texts import (
+    maps_of_texts as maps_of_texts,
     stack_texts as stack_texts,
 )
 from .explain_words import (

@@ -135,10 +135,11 @@ def _write_arrays(folder: Path, name: str, result: "QueryMaps", entries: dict[st
     import numpy as np
 
     maps, buffer = result.maps, io.BytesIO()
-    arrays = {"maps": maps.values.numpy(), "boxes": result.boxes.numpy()}
-    if result.points is not None:
-        arrays["points"] = result.points.numpy()
-    np.savez(buffer, **arrays)
+    values, boxes = maps.values.numpy(), result.boxes.numpy()
+    if result.points is None:
+        np.savez(buffer, maps=values, boxes=boxes)
+    else:
+        np.savez(buffer, maps=values, boxes=boxes, points=result.points.numpy())
     atomic_write(folder / f"{name}.queries.npz", buffer.getvalue())
     geometry = None if maps.geometry is None else maps.geometry.to_dict()
     record = {**entries, "site": maps.site, "geometry": geometry, "metadata": maps.metadata}
