@@ -75,7 +75,7 @@ def test_cells_lie_where_the_processor_put_their_pixels() -> None:
     centers = torch.arange(len(shares)) + 0.5
     points = torch.stack([centers, torch.full_like(centers, 5.5)], 1)
     x = geometry.to_image(points.to(torch.float64))[:, 0]
-    torch.testing.assert_close(x[5:-5].float(), shares[5:-5] * (width - 1) + 0.5, rtol=0, atol=0.7)
+    torch.testing.assert_close(x[5:-5].float(), shares[5:-5] * (width - 1) + 0.5, rtol=0, atol=1.5)
 
 
 def test_sampled_points_are_drawn_at_their_place() -> None:
@@ -162,7 +162,8 @@ def test_overlay_draws_queries_of_each_photo(photos: Path, tmp_path: Path, capsy
     arrays = np.load(out / "a.queries.npz")
     assert arrays["maps"].shape[0] == len(record["metadata"]["boxes"]) == 2
     assert arrays["points"].shape[2] == 3
-    assert Image.open(out / "b.queries.png").width == 1200
+    with Image.open(out / "b.queries.png") as figure:
+        assert figure.width == 1200
     for extra, match in (
         (["--method", "gradcam"], "--method has no use"),
         (["--layers", "0", "1"], "one decoder layer"),

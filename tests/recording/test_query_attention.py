@@ -40,7 +40,7 @@ def test_every_family_gives_weights_on_its_grid_and_is_left_alone(kind: str) -> 
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     sampled = kind == "DeformableDetr"
     for layer in layers:
-        assert layer.weights.shape == (3, 7, 16, 25) if sampled else (3, 7, 4, 7)
+        assert layer.weights.shape == ((4, 7, 16, 25) if sampled else (3, 7, 4, 7))
         assert layer.cell_size == ((8, 8) if sampled else (32, 32))
         mass = layer.weights.sum((2, 3))
         assert float(mass.max()) <= 1 + 1e-4
@@ -81,12 +81,12 @@ def test_sampled_weights_are_what_each_cell_contributes() -> None:
     _, layers = record_queries(model, images())
     points = layers[-1].points
     assert points is not None
-    total = torch.zeros(3, 7)
+    total = torch.zeros(4, 7)
     for level, shape in enumerate(points.level_shapes):
         places, weights = points.places[:, :, level], points.weights[:, :, level]
         total += splat(places.transpose(0, 1), weights.transpose(0, 1), shape).sum((2, 3))
     torch.testing.assert_close(layers[-1].weights.sum((2, 3)), total, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(points.weights.sum((2, 3)), torch.ones(7, 3), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(points.weights.sum((2, 3)), torch.ones(7, 4), rtol=1e-4, atol=1e-5)
 
 
 def test_rt_detr_samples_and_its_successor_is_refused_by_name() -> None:
