@@ -55,7 +55,7 @@ from .perturbation import (
     rise as rise,
 )
 from .residual_blocks import (
-    BlockOutputs as BlockOutputs,
+    BlockChain as BlockChain,
     block_names as block_names,
     copies_for_head as copies_for_head,
     replaced_last_block as replaced_last_block,

@@ -1,4 +1,4 @@
-"""Where the queries of a detector looked: a map for each box, on the photo."""
+"""Maps of the queries of a detector, with boxes and classes, on the photo."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -135,11 +135,11 @@ class _Listener:
 
     def _on_sampling(self, site: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-            shapes = torch.as_tensor(given["value_spatial_shapes"]).tolist()
+            bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+            shapes = torch.as_tensor(bound["value_spatial_shapes"]).tolist()
             points = SampledPoints(
-                given["sampling_locations"][0].detach().float().cpu(),
-                given["attention_weights"][0].detach().float().cpu(),
+                bound["sampling_locations"][0].detach().float().cpu(),
+                bound["attention_weights"][0].detach().float().cpu(),
                 tuple((int(rows), int(columns)) for rows, columns in shapes),
             )
             self.sampled.append((site, points))

@@ -121,9 +121,9 @@ def _model_directory(args: argparse.Namespace) -> Path:
         "--all-heads": args.all_heads,
         "--explorer": args.explorer,
     }
-    if given := [name for name, value in unused.items() if value]:
+    if refused := [name for name, value in unused.items() if value]:
         raise ValueError(
-            f"--queries draws the cross-attention of a detector: {', '.join(given)} has no use"
+            f"--queries draws the cross-attention of a detector: {', '.join(refused)} has no use"
         )
     if args.layers and len(args.layers) > 1:
         raise ValueError(f"--queries draws one decoder layer, got --layers {args.layers}")
