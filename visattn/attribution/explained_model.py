@@ -20,6 +20,7 @@ from visattn.recording.model_config import (
 )
 from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling, TextScorer
 from visattn.recording.model_outputs import OutputLayout
+from visattn.recording.operations import model_operations
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
     NormalizingClassifier,
@@ -136,6 +137,7 @@ def _model_info(
         _output_layout(model, defaults, result.output),
         pooled.error,
         isinstance(model, TextScorer),
+        model_operations(model, forward_function(model), size, len(defaults.mean)),
     )
 
 

@@ -2,6 +2,8 @@ from .backbones.huggingface import (
     huggingface_preprocessing as huggingface_preprocessing,
     huggingface_transform as huggingface_transform,
     load_huggingface_model as load_huggingface_model,
+    load_model_class as load_model_class,
+    load_weights as load_weights,
     read_huggingface_model as read_huggingface_model,
 )
 from .backbones.loaded_model import (
@@ -95,6 +97,34 @@ from .captioning.transformer_decoder import (
 from .classifier import (
     ImageClassifier as ImageClassifier,
     parse_block_name as parse_block_name,
+    unregularized_parameters as unregularized_parameters,
+)
+from .dense import (
+    BACKGROUND as BACKGROUND,
+    DenseModel as DenseModel,
+)
+from .detection.decoder import (
+    CrossAttention as CrossAttention,
+    DetrDecoderLayer as DetrDecoderLayer,
+    Memory as Memory,
+    cell_centers as cell_centers,
+    sine_embed as sine_embed,
+)
+from .detection.detr import (
+    DETR as DETR,
+    BoxPrediction as BoxPrediction,
+    ClassProbability as ClassProbability,
+    Detections as Detections,
+    DetrOutput as DetrOutput,
+    PredictionHeads as PredictionHeads,
+    QueryType as QueryType,
+)
+from .detection.queries import (
+    NO_OBJECT as NO_OBJECT,
+    DenoisingQueries as DenoisingQueries,
+    ObjectQueries as ObjectQueries,
+    cell_anchors as cell_anchors,
+    spread_anchors as spread_anchors,
 )
 from .encoder import (
     ImageEncoder as ImageEncoder,
@@ -138,6 +168,11 @@ from .resnet.units import (
     BottleneckUnit as BottleneckUnit,
     ZeroPadShortcut as ZeroPadShortcut,
     create_conv as create_conv,
+)
+from .segmentation.unet import (
+    UNet as UNet,
+    UNetLevel as UNetLevel,
+    UNetOutput as UNetOutput,
 )
 from .serialization.checkpoint import (
     Progress as Progress,

@@ -7,10 +7,19 @@ from .captioning import (
     caption as caption,
     read_images as read_images,
 )
+from .detection import (
+    DetectedObject as DetectedObject,
+    DetectionResult as DetectionResult,
+    detect as detect,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
     overlay as overlay,
+)
+from .draw_detections import (
+    detection_figure as detection_figure,
+    detection_overlay as detection_overlay,
 )
 from .draw_explorer import (
     all_heads_figure as all_heads_figure,
@@ -77,6 +86,10 @@ from .model_io import (
     load_model as load_model,
     save as save,
 )
+from .query_maps import (
+    QueryMaps as QueryMaps,
+    query_maps as query_maps,
+)
 from .scale import (
     MapScale as MapScale,
     empty_map_reason as empty_map_reason,
@@ -86,4 +99,12 @@ from .scale import (
 from .scanpath import (
     ScanPath as ScanPath,
     glimpses as glimpses,
+)
+from .segmentation import (
+    Segmentation as Segmentation,
+    batch_panels as batch_panels,
+    photo_labels as photo_labels,
+    place_segmentations as place_segmentations,
+    segment as segment,
+    segmentation_figure as segmentation_figure,
 )

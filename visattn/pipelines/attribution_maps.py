@@ -58,6 +58,7 @@ def compute_maps(
         "model": explained.info.name,
         "signed": signed,
         **_layer_metadata(explained, method, options.get("layer")),
+        **({"warning": method.warning} if method.warning else {}),
     }
     if explained.info.output.key and method.needs_target and not callable(target):
         common["scores"] = explained.info.output.key

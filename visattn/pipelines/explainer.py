@@ -10,6 +10,7 @@ from torch import nn
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import (
     METHODS,
+    NEEDS_FEATURES,
     Method,
     get_method,
     supported_methods,
@@ -164,7 +165,7 @@ class Explainer:
         is_function = callable(target)
         _check_method_args(method, method_args, is_function=is_function)
         reason = unsupported_reason(method, explained.info, callable_target=is_function)
-        no_layers = method.needs == "features" and not explained.info.feature_layers
+        no_layers = method.needs in NEEDS_FEATURES and not explained.info.feature_layers
         has_target = is_function or not explained.info.output.error
         if no_layers and has_target and "layer" in method_args:
             return  # the named layer is checked when it is resolved

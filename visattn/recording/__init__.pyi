@@ -71,6 +71,11 @@ from .module_calls import (
     may_compute_attention as may_compute_attention,
     probing as probing,
 )
+from .operations import (
+    RECTIFIERS as RECTIFIERS,
+    SMOOTH_ACTIVATIONS as SMOOTH_ACTIVATIONS,
+    model_operations as model_operations,
+)
 from .probe import (
     ModelProbe as ModelProbe,
     ObservedTokens as ObservedTokens,

@@ -91,6 +91,7 @@ class ModelInfo:
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
         has_texts: Whether its classes are texts that it compares images with.
+        operations: Names of activation functions, norms and products (see `model_operations`).
     """
 
     name: str
@@ -106,6 +107,7 @@ class ModelInfo:
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
     has_texts: bool = False
+    operations: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the table."""
