@@ -2,8 +2,6 @@ from .backbones.huggingface import (
     huggingface_preprocessing as huggingface_preprocessing,
     huggingface_transform as huggingface_transform,
     load_huggingface_model as load_huggingface_model,
-    load_model_class as load_model_class,
-    load_weights as load_weights,
     read_huggingface_model as read_huggingface_model,
 )
 from .backbones.loaded_model import (

@@ -54,7 +54,7 @@ from .evaluate_maps import (
     count_classes as count_classes,
 )
 from .explain_queries import (
-    QueryMaps as QueryMaps,
+    DetectorQueries as DetectorQueries,
     explain_queries as explain_queries,
     load_detector as load_detector,
 )

@@ -23,7 +23,7 @@ _SURE = 0.5  # score from which a box counts as found
 
 
 @dataclass(frozen=True, eq=False)
-class QueryMaps:
+class DetectorQueries:
     """Predictions of some queries of a detector on one image, with what each attended to.
 
     Args:
@@ -86,7 +86,7 @@ def explain_queries(
     processor: Any = None,
     layer: int = -1,
     heads: Sequence[int] | None = None,
-) -> list[QueryMaps]:
+) -> list[DetectorQueries]:
     """Return a map for queries of a DETR-like detector, with its box and class, for each image.
 
     Dense cross-attention (DETR, Conditional DETR, DAB-DETR, Table Transformer) is the weight of
@@ -129,7 +129,7 @@ def _explain_image(
     processor: Any,
     layer: int,
     heads: Sequence[int] | None,
-) -> QueryMaps:
+) -> DetectorQueries:
     inputs, geometry = _prepare(image, processor, model)
     output, layers = record_queries(model, inputs)
     if not -len(layers) <= layer < len(layers):
@@ -160,7 +160,7 @@ def _explain_image(
         labels=tuple(f"{name} {value:.2f}" for name, value in zip(labels, values, strict=True)),
     )
     points = None if attention.points is None else _to_image_points(attention, heads, geometry)
-    return QueryMaps(
+    return DetectorQueries(
         maps,
         boxes,
         tuple(labels),

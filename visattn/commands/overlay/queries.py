@@ -24,7 +24,7 @@ from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.pipelines.explain_queries import QueryMaps
+    from visattn.pipelines.explain_queries import DetectorQueries
 
 _SUFFIXES = (".queries.png", ".queries.json", ".queries.npz")
 
@@ -130,7 +130,7 @@ def _model_directory(args: argparse.Namespace) -> Path:
     return Path(rest).expanduser()
 
 
-def _write_arrays(folder: Path, name: str, result: "QueryMaps", entries: dict[str, Any]) -> None:
+def _write_arrays(folder: Path, name: str, result: "DetectorQueries", entries: dict[str, Any]) -> None:
     """Write maps, points and metadata of one image, and print a row for each query."""
     import numpy as np
 
