@@ -130,7 +130,9 @@ def _model_directory(args: argparse.Namespace) -> Path:
     return Path(rest).expanduser()
 
 
-def _write_arrays(folder: Path, name: str, result: "DetectorQueries", entries: dict[str, Any]) -> None:
+def _write_arrays(
+    folder: Path, name: str, result: "DetectorQueries", entries: dict[str, Any]
+) -> None:
     """Write maps, points and metadata of one image, and print a row for each query."""
     import numpy as np
 
