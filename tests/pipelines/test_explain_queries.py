@@ -57,8 +57,7 @@ def test_maps_cover_the_photo_and_boxes_are_in_its_pixels(name: str) -> None:
     assert not bool(torch.isnan(on_photo).any())
     geometry = result.maps.geometry
     assert geometry is not None
-    rows, columns = result.maps.values.shape[-2:]
-    assert geometry.input_size == (rows * 32, columns * 32)  # whole cells of stride 32
+    assert geometry.region == (0, 0, width, height)
     assert query_figure(image, result, width=600).shape[1] == 600
 
 

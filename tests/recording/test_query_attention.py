@@ -8,7 +8,7 @@ import transformers
 from torch.nn.functional import grid_sample
 
 from tests.helpers.image_text_models import tiny_detector, tiny_rt_detr
-from visattn.recording.query_attention import cell_size, record_queries, splat
+from visattn.recording.query_attention import overlaps, record_queries, splat
 
 DENSE = ("Detr", "ConditionalDetr", "TableTransformer", "DabDetr")
 
@@ -41,7 +41,6 @@ def test_every_family_gives_weights_on_its_grid_and_is_left_alone(kind: str) -> 
     sampled = kind == "DeformableDetr"
     for layer in layers:
         assert layer.weights.shape == ((4, 7, 16, 25) if sampled else (3, 7, 4, 7))
-        assert layer.cell_size == ((8, 8) if sampled else (32, 32))
         mass = layer.weights.sum((2, 3))
         assert float(mass.max()) <= 1 + 1e-4
         assert sampled or float(mass.min()) >= 1 - 1e-4
@@ -113,8 +112,9 @@ def test_models_without_boxes_or_cross_attention_are_refused() -> None:
         record_queries(vit, images(64, 64))
 
 
-def test_cells_have_the_stride_of_the_network_and_not_a_stretched_one() -> None:
-    assert cell_size((25, 34), (800, 1066)) == (32, 32)  # the last column reaches to 1088
-    assert cell_size((3, 1), (96, 7)) == (32, 32)
-    with pytest.raises(ValueError, match="5 x 7 cells must divide the input of 64 x 64"):
-        cell_size((5, 7), (64, 64))
+def test_coarse_cells_keep_their_mass_and_place_on_a_finer_grid() -> None:
+    shares = overlaps(5, 13)
+    torch.testing.assert_close(shares.sum(0), torch.ones(5))
+    centers = (torch.arange(13) + 0.5) / 13
+    torch.testing.assert_close(centers @ shares, (torch.arange(5) + 0.5) / 5, rtol=0, atol=0.02)
+    torch.testing.assert_close(overlaps(7, 7), torch.eye(7), rtol=0, atol=1e-5)

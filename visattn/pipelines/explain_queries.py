@@ -15,7 +15,7 @@ from visattn.geometry.affine import Geometry
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.query_attention import QueryAttention, cell_size, record_queries
+from visattn.recording.query_attention import QueryAttention, record_queries
 
 Queries = Literal["best"] | int | Sequence[int]
 _MOST = 8  # maps of `best`
@@ -144,7 +144,7 @@ def _explain_image(
         _select_heads(attention, heads)[indices],
         attention.site,
         "tokens",
-        _grid_geometry(attention, geometry),
+        geometry,
         {
             "method": "cross-attention of queries",
             "model": str(getattr(getattr(model, "config", None), "model_type", "")),
@@ -198,14 +198,6 @@ def _prepare(
     }
     geometry = Geometry.identity(image.size, image.orientation).resized(valid)
     return inputs, geometry.padded(0, 0, size)
-
-
-def _grid_geometry(attention: QueryAttention, geometry: Geometry) -> Geometry:
-    """Return the geometry of a grid of cells, of which the last ones may exceed the input."""
-    (rows, columns), (height, width) = attention.weights.shape[-2:], attention.cell_size
-    size = rows * height, columns * width
-    (input_height, input_width) = geometry.input_size
-    return geometry.padded(0, 0, (max(size[0], input_height), max(size[1], input_width)))
 
 
 def _select_heads(attention: QueryAttention, heads: Sequence[int] | None) -> Float[Tensor, "n y x"]:
@@ -263,12 +255,8 @@ def _to_image_points(
         raise ValueError("dense attention has no points")
     chosen = slice(None) if heads is None else list(heads)
     places, weights = points.places[:, chosen], points.weights[:, chosen]
-    extents = [
-        (columns * size[1], rows * size[0])
-        for rows, columns in points.level_shapes
-        for size in [cell_size((rows, columns), geometry.input_size)]
-    ]
-    pixels = places * torch.tensor(extents, dtype=places.dtype)[:, None]
+    height, width = geometry.input_size
+    pixels = places * torch.tensor([width, height], dtype=places.dtype)
     count = len(pixels)
     on_image = geometry.to_image(pixels.reshape(-1, 2)).view(count, -1, 2)
     shares = weights.reshape(count, -1, 1) / weights.shape[1]
