@@ -12,7 +12,7 @@ ANY = [*GRADIENTS, "occlusion", "rise", *BOTTOM_UP]
 CAMS = ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "scorecam"]
 CAMS += ["ablationcam", "fullgrad"]
 ONE_LAYER = ["attention", "gradient_attention"]
-ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "attention_flow"]
+ALL_LAYERS = ["legrad", "rollout", "gradient_rollout", "relevance", "attention_flow"]
 
 
 def test_supported_methods_follow_from_model_info() -> None:

@@ -256,12 +256,7 @@ def explain(
         explainer = Explainer(
             loaded.model, img_size=img_size, transform=steps, resize_mode=resize_mode
         )
-        by_text = maps_of_texts(
-            explainer.prepare,
-            partial(explainer.map, method=method, keep_empty=True, **method_args),
-            [listed[start : start + batch_size] for start in range(0, len(listed), batch_size)],
-            len(loaded.class_names),
-        )
+        by_text = _maps_of_texts(explainer, listed, method, batch_size, method_args)
         for each in () if keep_empty else by_text:
             require_values(each, method)
         return by_text[0] if isinstance(text, str) else stack_texts(by_text, loaded.class_names)
@@ -287,6 +282,22 @@ def explain(
         batch = explainer.prepare(listed[part])
         maps += explainer.map(batch, method, batch_target, keep_empty=True, **method_args)
     return maps if keep_empty else require_values(maps, method)
+
+
+def _maps_of_texts(
+    explainer: Explainer,
+    images: list[ImageLike],
+    method: str,
+    batch_size: int,
+    method_args: Mapping[str, Any],
+) -> list[list[AttentionMap]]:
+    """Return for each text a map of each image."""
+    return maps_of_texts(
+        explainer.prepare,
+        partial(explainer.map, method=method, keep_empty=True, **method_args),
+        [images[start : start + batch_size] for start in range(0, len(images), batch_size)],
+        len(explainer.analyze().class_names),
+    )
 
 
 def methods_for(
