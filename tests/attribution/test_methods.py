@@ -19,7 +19,7 @@ def test_supported_methods_follow_from_model_info() -> None:
     assert supported_methods(small_cnn().info) == [*CAMS, *ANY]
     assert set(supported_methods(token_info((3, 5), (3, 5)))) == {*ONE_LAYER, *ALL_LAYERS, *ANY}
     assert set(supported_methods(token_info((4, 6), (2, 3)))) == {*ONE_LAYER, *ANY}
-    assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, "guided_backprop", *ANY}
+    assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, "guided_backprop", "similarity", *ANY}
 
 
 def test_unsupported_methods_have_a_reason() -> None:

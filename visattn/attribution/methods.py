@@ -244,6 +244,8 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
         >>> unsupported_reason(METHODS["gradcam"], info)
         'it has no layer whose features lie on a grid'
     """
+    if method.needs == "texts" and not info.has_texts:
+        return f"it {NO_TEXTS}"
     if method.needs_target and not callable_target and info.output.error:
         return info.output.error
     if method.needs in NEEDS_FEATURES and not info.feature_layers:
@@ -257,8 +259,6 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
         return _biases_error(info)
     if method.needs == "rectifiers":
         return _rectifiers_error(info)
-    if method.needs == "texts" and not info.has_texts:
-        return f"it {NO_TEXTS}"
     if method.needs not in ("tokens", "texts"):
         return ""
     if method.single_grid:
