@@ -111,7 +111,7 @@ from .regions import (
     visible_point as visible_point,
 )
 from .residual_blocks import (
-    BlockOutputs as BlockOutputs,
+    BlockChain as BlockChain,
     block_names as block_names,
     copies_for_head as copies_for_head,
     replaced_last_block as replaced_last_block,

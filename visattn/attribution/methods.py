@@ -241,6 +241,8 @@ def unsupported_reason(
         >>> unsupported_reason(METHODS["gradcam"], info)
         'it has no layer whose features lie on a grid'
     """
+    if method.needs == "texts" and not info.has_texts:
+        return f"it {NO_TEXTS}"
     if method.needs == "boxes" and not box_target:
         return "it explains a box of a detector, target=BoxTarget((left, top, right, bottom))"
     if method.needs_target and not callable_target and info.output.error:
@@ -256,8 +258,6 @@ def unsupported_reason(
         return _biases_error(info)
     if method.needs == "rectifiers":
         return _rectifiers_error(info)
-    if method.needs == "texts" and not info.has_texts:
-        return f"it {NO_TEXTS}"
     if method.needs not in ("tokens", "texts"):
         return ""
     if method.single_grid:

@@ -61,11 +61,12 @@ from .evaluate_maps import (
     count_classes as count_classes,
 )
 from .explain_queries import (
-    QueryMaps as QueryMaps,
+    DetectorQueries as DetectorQueries,
     explain_queries as explain_queries,
     load_detector as load_detector,
 )
 from .explain_texts import (
+    maps_of_texts as maps_of_texts,
     stack_texts as stack_texts,
 )
 from .explain_words import (

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -31,7 +32,7 @@ from visattn.pipelines.dense import (
     whole_image_preprocessing,
     with_bottleneck,
 )
-from visattn.pipelines.explain_texts import stack_texts
+from visattn.pipelines.explain_texts import maps_of_texts, stack_texts
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.inputs import (
     PreparedImages,
@@ -273,20 +274,18 @@ def explain(
     listed = list_images(images)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    network = model.model if isinstance(model, LoadedModel) else model
     if text is not None:
         _refuse_arguments("text=", target, class_names)
-        texts = [text] if isinstance(text, str) else list(text)
-        network = model.model if isinstance(model, LoadedModel) else model
-        loaded = text_classifier(network, texts, processor)
+        loaded = text_classifier(network, [text] if isinstance(text, str) else text, processor)
         steps = transform or (loaded.transform if img_size is resize_mode is None else None)
         explainer = Explainer(
             loaded.model, img_size=img_size, transform=steps, resize_mode=resize_mode
         )
-        maps = _maps_of_texts(explainer, listed, method, texts, batch_size, method_args)
-        for each in () if keep_empty else maps:
+        by_text = _maps_of_texts(explainer, listed, method, batch_size, method_args)
+        for each in () if keep_empty else by_text:
             require_values(each, method)
-        return maps[0] if isinstance(text, str) else stack_texts(maps, texts)
-    network = model.model if isinstance(model, LoadedModel) else model
+        return by_text[0] if isinstance(text, str) else stack_texts(by_text, loaded.class_names)
     if method in _sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {} if resize_mode is None else {"resize_mode": resize_mode}
@@ -322,17 +321,16 @@ def _maps_of_texts(
     explainer: Explainer,
     images: list[ImageLike],
     method: str,
-    texts: Sequence[str],
     batch_size: int,
     method_args: Mapping[str, Any],
 ) -> list[list[AttentionMap]]:
     """Return for each text a map of each image."""
-    maps: list[list[AttentionMap]] = [[] for _ in texts]
-    for start in range(0, len(images), batch_size):
-        batch = explainer.prepare(images[start : start + batch_size])
-        for index, of_text in enumerate(maps):
-            of_text += explainer.map(batch, method, index, keep_empty=True, **method_args)
-    return maps
+    return maps_of_texts(
+        explainer.prepare,
+        partial(explainer.map, method=method, keep_empty=True, **method_args),
+        [images[start : start + batch_size] for start in range(0, len(images), batch_size)],
+        len(explainer.analyze().class_names),
+    )
 
 
 def methods_for(

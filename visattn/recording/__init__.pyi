@@ -117,7 +117,7 @@ from .quadrant_probe import (
 from .query_attention import (
     QueryAttention as QueryAttention,
     SampledPoints as SampledPoints,
-    cell_size as cell_size,
+    overlaps as overlaps,
     record_queries as record_queries,
     splat as splat,
 )

@@ -48,9 +48,9 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         "--model",
         required=required,
         metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER of visattn fit, a file of "
-        "visattn export, or your own code: FILE.py:NAME or package.module:NAME, a class or "
-        "function that builds the model (this code is executed)",
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER "
+        "of visattn fit, a file of visattn export, or your own code: FILE.py:NAME or "
+        "package.module:NAME, a class or function that builds the model (this code is executed)",
     )
     parser.add_argument(
         "--weights",

@@ -30,7 +30,8 @@ name a model or a file of maps, with --model SPEC or --maps FILE:
 
 _EPILOG = """\
 Prints a line per image and method: the names of both, the explained class, its probability, and
-the displayed range of values; for a text, its cosine similarity with the image.  Files of a map begin with NAME.METHOD:
+the displayed range of values; for a text, its cosine similarity with the image.
+Files of a map begin with NAME.METHOD:
   .png          overlay on the image, at the size of the image
   .rgba.png     the map alone; transparent where it is zero
   .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
