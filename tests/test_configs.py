@@ -15,6 +15,7 @@ from classification_data import (
     write_digits,
     write_photo_folders,
 )
+from detection_data import write_coco_instances
 from safetensors.torch import save_file
 from segmentation_data import write_instances
 from shard_data import write_caption_shards, write_class_shards
@@ -36,6 +37,8 @@ SMALL = {
     "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
     "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
     "DigitSequenceDataModule": "--data.batch_size=2 --data.val=3",
+    "ScenesDetectionDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
+    "CocoDetectionDataModule": "--data.batch_size=2 --data.num_workers=0",
     "SceneSegmentationDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
     "CocoSegmentationDataModule": "--data.batch_size=2 --data.num_workers=0",
     "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
@@ -52,6 +55,10 @@ SLOW_CPU = {
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
     "coco_adaptive": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
+    "coco_detr": "--trainer.accelerator=cpu --trainer.precision=32-true"
+    " --model.detector.encoder.pretrained=false --model.detector.encoder.name=resnet18"
+    " --model.detector.encoder.img_size=[96,96] --model.detector.num_queries=11"
+    " --model.detector.dim=32 --model.detector.num_decoder_layers=2",
     "coco_unet": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
     "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[96,96]",
@@ -59,9 +66,9 @@ SLOW_CPU = {
 # These have each task, model, data module and callback; the others are only built, but trained with
 # -m slow.
 TRAINED = {
-    "cifar10_resnet20_none", "dram_sequences", "flickr8k_soft", "flowers_mobilenetv2_cbam",
-    "ram_scenes", "ram_translated60", "read_digits", "scenes_transformer",
-    "scenes_unet_supervised", "stn_mnist", "vit_cifar10",
+    "cifar10_resnet20_none", "coco_detr", "dram_sequences", "flickr8k_soft",
+    "flowers_mobilenetv2_cbam", "ram_scenes", "ram_translated60", "read_digits", "scenes_detr",
+    "scenes_transformer", "scenes_unet_supervised", "stn_mnist", "vit_cifar10",
 }  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
@@ -75,6 +82,10 @@ TEST_METRICS = {
     "ClassificationTask": {
         f"test/{name}"
         for name in ("accuracy", "balanced_accuracy", "worst_class_accuracy", "calibration_error")
+    },
+    "DetectionTask": {
+        f"test/{name}"
+        for name in ("AP", "AP50", "AP_small", "pointing_game", "other_query", "loss")
     },
     "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
     "SequenceRecognitionTask": {
@@ -115,6 +126,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     coco.captions.rename(folder / "coco" / "dataset_coco.json")
     for photo in coco.photos.iterdir():
         photo.rename(folder / "coco" / photo.name)
+    write_coco_instances(folder / "coco")
     for split in ("train", "val"):
         write_instances(folder / "coco", f"{split}2017", count=3)
     (folder / "weights").mkdir()

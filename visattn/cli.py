@@ -30,6 +30,10 @@ COMMANDS = {
         "classify images with a glimpse model, with its scan paths",
         "visattn.commands.glimpse",
     ),
+    "detect": (
+        "find objects in images, with the attention of each query",
+        "visattn.commands.detect",
+    ),
     "segment": (
         "segment images, with the attention gates of the model",
         "visattn.commands.segment",

@@ -162,6 +162,14 @@ from .regions.dataset import (
     read_coco_images as read_coco_images,
     read_images_with_masks as read_images_with_masks,
 )
+from .regions.detection import (
+    AnnotatedObjects as AnnotatedObjects,
+    DetectionBatch as DetectionBatch,
+    DetectionDataset as DetectionDataset,
+    DetectionSample as DetectionSample,
+    SceneObjects as SceneObjects,
+    collate_detections as collate_detections,
+)
 from .regions.imagenet_to_coco import (
     matching_classes as matching_classes,
 )

@@ -7,10 +7,19 @@ from .captioning import (
     caption as caption,
     read_images as read_images,
 )
+from .detection import (
+    DetectedObject as DetectedObject,
+    DetectionResult as DetectionResult,
+    detect as detect,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
     overlay as overlay,
+)
+from .draw_detections import (
+    detection_figure as detection_figure,
+    detection_overlay as detection_overlay,
 )
 from .draw_explorer import (
     all_heads_figure as all_heads_figure,
@@ -28,6 +37,9 @@ from .draw_pages import (
     caption_html as caption_html,
     ground_phrases as ground_phrases,
 )
+from .draw_queries import (
+    query_figure as query_figure,
+)
 from .draw_scanpaths import (
     Coverage as Coverage,
     glimpse_animation as glimpse_animation,
@@ -40,6 +52,14 @@ from .evaluate_maps import (
     QueryObject as QueryObject,
     build_queries as build_queries,
     count_classes as count_classes,
+)
+from .explain_queries import (
+    QueryMaps as QueryMaps,
+    explain_queries as explain_queries,
+    load_detector as load_detector,
+)
+from .explain_texts import (
+    stack_texts as stack_texts,
 )
 from .explain_words import (
     word_gradcam as word_gradcam,
@@ -64,6 +84,10 @@ from .model_io import (
     load as load,
     load_model as load_model,
     save as save,
+)
+from .query_maps import (
+    QueryMaps as QueryMaps,
+    query_maps as query_maps,
 )
 from .scale import (
     MapScale as MapScale,

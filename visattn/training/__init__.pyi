@@ -98,6 +98,11 @@ from .data.classification import (
 from .data.cluttered_mnist import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
 )
+from .data.detection import (
+    CocoDetectionDataModule as CocoDetectionDataModule,
+    DetectionDataModule as DetectionDataModule,
+    ScenesDetectionDataModule as ScenesDetectionDataModule,
+)
 from .data.digit_sequences import (
     DigitSequenceDataModule as DigitSequenceDataModule,
 )
@@ -172,6 +177,9 @@ from .metrics.chance_level import (
 from .metrics.classification import (
     ClassificationScores as ClassificationScores,
 )
+from .metrics.detection import (
+    DetectionScores as DetectionScores,
+)
 from .metrics.grounding import (
     PhraseScores as PhraseScores,
 )
@@ -230,6 +238,15 @@ from .tasks.captioning import (
 )
 from .tasks.classification import (
     ClassificationTask as ClassificationTask,
+)
+from .tasks.detection import (
+    DetectionTask as DetectionTask,
+)
+from .tasks.detection_losses import (
+    Matches as Matches,
+    SetCriterion as SetCriterion,
+    denoising_pairs as denoising_pairs,
+    identity_matches as identity_matches,
 )
 from .tasks.glimpse import (
     GlimpseTask as GlimpseTask,

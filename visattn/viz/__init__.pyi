@@ -10,6 +10,17 @@ from .captions.panel import (
     caption_panel as caption_panel,
     format_probability as format_probability,
 )
+from .detection.boxes import (
+    LabeledBox as LabeledBox,
+    box_color as box_color,
+    draw_boxes as draw_boxes,
+    draw_points as draw_points,
+)
+from .detection.panel import (
+    ShownDetection as ShownDetection,
+    detection_overview as detection_overview,
+    detection_panel as detection_panel,
+)
 from .html.caption_page import (
     PageCaption as PageCaption,
     PagePhrase as PagePhrase,
@@ -89,6 +100,10 @@ from .maps.heatmap import (
 )
 from .maps.legend import (
     draw_legend as draw_legend,
+)
+from .maps.queries import (
+    DrawnQuery as DrawnQuery,
+    query_panel as query_panel,
 )
 from .maps.resize import (
     resize_image as resize_image,

@@ -28,7 +28,9 @@ class CocoObject(NamedTuple):
     box: Box
     """Left, top, right, bottom in pixels."""
     crowd: bool = False
-    """Whether it is a group of objects that are not separated (`iscrowd`)."""
+    """Whether it is a group of objects (`iscrowd`)."""
+    area: float | None = None
+    """Area in pixels as in the file; None if it has none."""
 
 
 class CocoImage(NamedTuple):
@@ -144,10 +146,8 @@ def _attach_objects(
                 f"got {short_repr(segmentation)}"
             )
         box = _parse_box(entry.get("bbox"), location, images[image_id].size)
-        crowd = entry.get("iscrowd", 0)
-        if crowd not in (0, 1):
-            raise ValueError(f"{location}: iscrowd must be 0 or 1, got {short_repr(crowd)}")
-        objects[image_id].append(CocoObject(category, segmentation, box, bool(crowd)))
+        crowd, area = _parse_crowd(entry, location), _parse_area(entry, location)
+        objects[image_id].append(CocoObject(category, segmentation, box, crowd, area))
     return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
 
 
@@ -167,6 +167,22 @@ def _parse_box(value: Any, location: str, size: tuple[int, int]) -> Box:
             f"{size[0]} pixels, got {short_repr(value)}"
         )
     return x, y, x + width, y + height
+
+
+def _parse_crowd(entry: dict[str, Any], location: str) -> bool:
+    value = entry.get("iscrowd", 0)
+    if value not in (0, 1):
+        raise ValueError(f"{location}: iscrowd must be 0 or 1, got {short_repr(value)}")
+    return bool(value)
+
+
+def _parse_area(entry: dict[str, Any], location: str) -> float | None:
+    value = entry.get("area")
+    if value is not None and not (_is_number(value) and value >= 0):
+        raise ValueError(
+            f"{location}: area must be a number of at least 0, got {short_repr(value)}"
+        )
+    return value if value is None else float(value)
 
 
 def _parse_size(entry: dict[str, Any], location: str) -> tuple[int, int]:

@@ -22,6 +22,7 @@ import visattn.training.callbacks.image_logging
 import visattn.training.data.captions
 import visattn.training.data.classification
 import visattn.training.data.cluttered_mnist
+import visattn.training.data.detection
 import visattn.training.data.digit_sequences
 import visattn.training.data.folder
 import visattn.training.data.scenes
@@ -33,6 +34,7 @@ import visattn.training.tasks.caption_hard
 import visattn.training.tasks.caption_scst
 import visattn.training.tasks.captioning
 import visattn.training.tasks.classification
+import visattn.training.tasks.detection
 import visattn.training.tasks.glimpse
 import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401

@@ -1,0 +1,1 @@
+"""Word maps of vision-language models: generate, replay once recorded, place on the photo."""

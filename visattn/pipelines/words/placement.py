@@ -1,0 +1,304 @@
+"""Places of image tokens on the photo, found by probing the model and its processor."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+
+from visattn.geometry.affine import Geometry
+
+NO_TOKEN, SHARED = -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Image tokens of a model, with their places on a photo.
+
+    Args:
+        columns: Index of the key of each image token.
+        boxes: Left, top, right, bottom of its visible part, in pixels of the upright photo.
+        visible: Share of its pixels that are on the photo; the others are padding.
+        geometry: Geometry of the grid on the photo.
+        cells: Weights from image tokens to cells of the grid, which keep the visible mass.
+        grid_size: Rows and columns of the grid.
+    """
+
+    columns: Int[Tensor, " i"]
+    boxes: Float[Tensor, "i 4"]
+    visible: Float[Tensor, " i"]
+    geometry: Geometry
+    cells: Float[Tensor, "cells i"]
+    grid_size: tuple[int, int]
+
+    def rasterize(self, rows: Float[Tensor, "*axes i"]) -> Float[Tensor, "*axes y x"]:
+        """Return values of image tokens as maps; their visible mass is kept.
+
+        Args:
+            rows: One value per image token.
+        """
+        return (rows @ self.cells.to(rows).T).unflatten(-1, self.grid_size)
+
+    def through(self, columns: Int[Tensor, " l"], mixing: Float[Tensor, "l i"]) -> "Placement":
+        """Return the placement of tokens that are mixtures of these image tokens.
+
+        Args:
+            columns: Index of the key of each mixed token.
+            mixing: Share of each image token in each mixed token.
+        """
+        mixing = mixing.to(self.cells)
+        return replace(
+            self,
+            columns=columns,
+            boxes=mixing @ self.boxes / mixing.sum(1, keepdim=True).clamp(min=1e-12),
+            visible=mixing @ self.visible,
+            cells=self.cells @ mixing.T,
+        )
+
+
+def token_owners(
+    states: Float[Tensor, "m d"], pixels: Tensor
+) -> tuple[Int[Tensor, " e"], Float[Tensor, ""]]:
+    """Return for each pixel element the token that depends on it.
+
+    Gradients of the tokens are scaled by powers of two that encode their number. This is exact in
+    every floating-point format, so that a ratio that is no power of two shows a shared pixel.
+
+    Args:
+        states: Tokens that were computed without attention.
+        pixels: The pixels that they were computed from.
+
+    Returns:
+        The token of each element, `NO_TOKEN`, or `SHARED` if several tokens depend on it; and the
+        share of shared elements among those that a token depends on.
+    """
+    count = len(states)
+    base = 8 if states.dtype == torch.float16 else 64
+    digits = max(1, math.ceil(math.log(max(count, 2), base)))
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(states.shape[1], generator=generator).to(states)
+    index = torch.arange(count, device=states.device)
+
+    def gradient(scale: Tensor) -> Tensor:
+        upstream = scale.to(states.dtype)[:, None] * direction
+        [result] = torch.autograd.grad(states, [pixels], upstream, retain_graph=True,
+                                       allow_unused=True)  # fmt: skip
+        return torch.zeros_like(pixels).flatten() if result is None else result.flatten()
+
+    plain = gradient(torch.ones(count, device=states.device)).double()
+    touched = plain != 0
+    owners = torch.full_like(plain, NO_TOKEN, dtype=torch.long)
+    owners[touched] = 0
+    shared = torch.zeros_like(touched)
+    for digit in range(digits):
+        exponent = index // base**digit % base - base // 2
+        ratio = gradient(2.0**exponent).double()[touched] / plain[touched]
+        value = torch.log2(ratio.abs().clamp(min=1e-300)) + base // 2
+        rounded = value.round()
+        wrong = ((value - rounded).abs() > 1e-3) | (ratio <= 0) | (rounded < 0) | (rounded >= base)
+        shared[touched] |= wrong
+        owners[touched] += rounded.clamp(0, base - 1).long() * base**digit
+    owners[shared] = SHARED
+    return owners.cpu(), (shared.sum() / touched.sum().clamp(min=1)).float().cpu()
+
+
+def element_positions(
+    process: Callable[[Image.Image], Tensor], size: tuple[int, int], shape: torch.Size
+) -> tuple[Float[Tensor, "e 2"], Tensor]:
+    """Return the place of each pixel element on the photo, by processing four test photos.
+
+    Args:
+        process: Returns the pixels of a photo.
+        size: Height and width of the photo.
+        shape: Shape of its pixels.
+
+    Returns:
+        Share of the width and of the height, and whether the element shows the photo at all.
+
+    Raises:
+        ValueError: If the shape of the pixels depends on the content of the photo.
+    """
+    height, width = size
+    x = np.rint(255 * (np.arange(width) + 0.5) / width).astype(np.uint8)
+    y = np.rint(255 * (np.arange(height) + 0.5) / height).astype(np.uint8)
+    photos = (
+        np.zeros(size, np.uint8),
+        np.full(size, 255, np.uint8),
+        np.broadcast_to(x, size),
+        np.broadcast_to(y[:, None], size),
+    )
+    outputs: list[Tensor] = []
+    for photo in photos:
+        rgb = Image.fromarray(np.ascontiguousarray(np.repeat(photo[:, :, None], 3, 2)))
+        output = process(rgb)
+        if output.shape != shape:
+            raise ValueError(
+                f"the processor must return pixels of one shape for photos of {height} x {width} "
+                f"pixels, got {tuple(shape)} and {tuple(output.shape)}"
+            )
+        outputs.append(output.detach().double().cpu().flatten())
+    black, white, across, down = outputs
+    span = white - black
+    seen = span.abs() > 1e-3 * max(float(span.abs().max()), 1e-9)
+    safe = torch.where(seen, span, torch.ones_like(span))
+    positions = torch.stack([(across - black) / safe, (down - black) / safe], -1)
+    return positions.clamp(0, 1), seen
+
+
+@dataclass(frozen=True, eq=False)
+class TokenMoments:
+    """Position and extent of image tokens on a photo.
+
+    Args:
+        columns: Index of the key of each token.
+        visible: Share of its pixels that are on the photo.
+        mean: Mean x and y of these pixels, in pixels of the photo.
+        extent: Width and height of the token's box.
+    """
+
+    columns: Int[Tensor, " i"]
+    visible: Float[Tensor, " i"]
+    mean: Float[Tensor, "i 2"]
+    extent: Float[Tensor, "i 2"]
+
+
+def owned_pixel_moments(
+    owners: Int[Tensor, " e"], points: Float[Tensor, "e 2"], seen: Tensor
+) -> TokenMoments:
+    """Return position and extent of tokens that do not share pixels.
+
+    Args:
+        owners: Token of each pixel element.
+        points: Position of each element on the photo, in pixels.
+        seen: Whether the element shows the photo.
+    """
+    owned = owners >= 0
+    columns, members = owners[owned].unique(return_inverse=True)
+    points, on_photo = points[owned], seen[owned].double()
+    count = _sum(torch.ones_like(on_photo), members, len(columns))
+    number = _sum(on_photo, members, len(columns))
+    safe = number.clamp(min=1)[:, None]
+    mean = _sum(points * on_photo[:, None], members, len(columns)) / safe
+    spread = (points - mean[members]) ** 2 * on_photo[:, None]
+    variance = _sum(spread, members, len(columns)) / safe
+    side = (count / 3).sqrt().clamp(min=2)[:, None]  # pixels along a side of the token
+    extent = (12 * variance).sqrt() * side / (side**2 - 1).sqrt()
+    kept = number > 0
+    return TokenMoments(columns[kept], (number / count)[kept], mean[kept], extent[kept])
+
+
+def shared_pixel_moments(
+    states: Float[Tensor, "m d"], pixels: Tensor, points: Float[Tensor, "e 2"], seen: Tensor
+) -> TokenMoments:
+    """Return position and extent of tokens that share pixels: moments of their gradients.
+
+    It takes one backward pass per token.
+
+    Args:
+        states: Tokens that were computed without attention.
+        pixels: The pixels that they were computed from.
+        points: Position of each pixel element on the photo, in pixels.
+        seen: Whether the element shows the photo.
+    """
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(states.shape[1], generator=generator).to(states)
+    found: list[tuple[int, float, Tensor, Tensor]] = []
+    for index in range(len(states)):
+        upstream = torch.zeros_like(states)
+        upstream[index] = direction
+        [gradient] = torch.autograd.grad(
+            states, [pixels], upstream, retain_graph=True, allow_unused=True
+        )
+        if gradient is None or not bool(gradient.any()):
+            continue
+        weight = gradient.flatten().double().abs().cpu()
+        on_photo = weight * seen
+        if float(on_photo.sum()) <= 1e-6 * float(weight.sum()):
+            continue
+        mean = on_photo @ points / on_photo.sum()
+        variance = on_photo @ (points - mean) ** 2 / on_photo.sum()
+        found.append((index, float(on_photo.sum() / weight.sum()), mean, (12 * variance).sqrt()))
+    columns, visible, means, extents = zip(*found, strict=True) if found else ((), (), (), ())
+    empty = torch.empty(0, 2, dtype=torch.float64)
+    return TokenMoments(
+        torch.tensor(columns, dtype=torch.long),
+        torch.tensor(visible, dtype=torch.float64),
+        torch.stack(means) if means else empty,
+        torch.stack(extents) if extents else empty,
+    )
+
+
+def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = False) -> Placement:
+    """Return the places of image tokens, and the grid on which their values are drawn.
+
+    Args:
+        moments: Positions and extents of the tokens.
+        geometry: Identity geometry of the photo.
+        shared: Whether tokens share pixels, so that their boxes overlap.
+
+    Raises:
+        ValueError: If no token has a place on the photo.
+    """
+    if not len(moments.columns):
+        raise ValueError("no image token of the model has a place on the photo")
+    half = moments.extent.clamp(min=1e-3) / 2
+    boxes = torch.cat([moments.mean - half, moments.mean + half], -1)
+    visible = moments.visible
+    grid_geometry, cells, grid_size = _raster(boxes, visible, geometry, shared=shared)
+    return Placement(
+        moments.columns, boxes.float(), visible.float(), grid_geometry, cells, grid_size
+    )
+
+
+def _sum(values: Tensor, members: Tensor, count: int) -> Tensor:
+    return values.new_zeros(count, *values.shape[1:]).index_add_(0, members, values)
+
+
+def _raster(
+    boxes: Tensor, visible: Tensor, geometry: Geometry, *, shared: bool
+) -> tuple[Geometry, Tensor, tuple[int, int]]:
+    """Return a grid over the tokens, and the share of each token in each cell."""
+    height, width = geometry.image_size
+    if shared:  # overlapping boxes: about as many cells as tokens, on the whole photo
+        pitch = math.sqrt(height * width / len(boxes))
+        left, right, nx = 0.0, float(width), max(1, round(width / pitch))
+        top, bottom, ny = 0.0, float(height), max(1, round(height / pitch))
+    else:
+        left, right, nx = _axis(boxes[:, 0], boxes[:, 2], visible, width)
+        top, bottom, ny = _axis(boxes[:, 1], boxes[:, 3], visible, height)
+    across = _overlap(boxes[:, 0], boxes[:, 2], left, right, nx)
+    down = _overlap(boxes[:, 1], boxes[:, 3], top, bottom, ny)
+    cells = torch.einsum("iy,ix->yxi", down, across).flatten(0, 1) * visible
+    matrix = (
+        ((right - left) / nx, 0.0, left),
+        (0.0, (bottom - top) / ny, top),
+        (0.0, 0.0, 1.0),
+    )
+    region = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
+    placed = Geometry(matrix, (ny, nx), geometry.image_size, region, geometry.orientation)
+    return placed, cells.float(), (ny, nx)
+
+
+def _axis(low: Tensor, high: Tensor, visible: Tensor, side: int) -> tuple[float, float, int]:
+    """Return begin, end and number of cells of an axis, so that the finest tokens are cells."""
+    whole = visible > 0.999 if bool((visible > 0.999).any()) else visible > 0
+    pitch = float((high - low)[whole].quantile(0.1))
+    full = (high - low).clamp(min=pitch)  # tokens at the edge of the photo may be partly padding
+    begin, end = float((high - full).min()), float((low + full).max())
+    count = max(1, round((end - begin) / max(pitch, 1e-6)))
+    begin = 0.0 if abs(begin) < pitch / 20 else begin  # ramps flatten at the edge of the photo
+    end = float(side) if abs(end - side) < pitch / 20 else end
+    return begin, end, min(count, 256)
+
+
+def _overlap(low: Tensor, high: Tensor, begin: float, end: float, count: int) -> Tensor:
+    """Return the share of each interval in each of `count` cells, which sums to 1."""
+    edges = torch.linspace(begin, end, count + 1, dtype=torch.float64)
+    shared = torch.minimum(high[:, None], edges[1:]) - torch.maximum(low[:, None], edges[:-1])
+    shared = shared.clamp(min=0)
+    shared = shared / shared.sum(1, keepdim=True).clamp(min=1e-12)
+    return torch.where(shared.amax(1, keepdim=True) > 0.9, (shared > 0.9).double(), shared)

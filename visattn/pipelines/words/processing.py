@@ -1,0 +1,131 @@
+"""Preprocessing of photos and prompts with the processors of transformers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+PIXEL_NAMES = ("pixel_values", "flattened_patches")
+DEFAULT_PROMPTS = {
+    "florence2": "<CAPTION>",
+    "paligemma": "caption en",
+    "kosmos-2": "<grounding>An image of",
+}
+"""Prompts of models that were trained with a fixed one for captions."""
+_CHAT_PROMPT = "Describe this image."
+
+
+class PhotoProcessor:
+    """Turns photos and a prompt into the inputs of a model.
+
+    Args:
+        model: A model that generates text from images.
+        processor: A processor of transformers, or an image processor and a tokenizer.
+        prompt: Text before the generated words: an instruction of a chat model, the beginning of
+            the caption for others. By default that of the model's training, "Describe this image."
+            for chat models, none for others.
+
+    Raises:
+        TypeError: If the processor has no image processor or no tokenizer.
+    """
+
+    def __init__(self, model: nn.Module, processor: Any, prompt: str | None = None) -> None:
+        self.model = model
+        if isinstance(processor, (tuple, list)):
+            self.joint, (self.image_processor, self.tokenizer) = None, processor
+        else:
+            self.joint = processor
+            self.image_processor = getattr(processor, "image_processor", None)
+            self.tokenizer = getattr(processor, "tokenizer", None)
+        if self.image_processor is None or not hasattr(self.tokenizer, "decode"):
+            raise TypeError(
+                "processor must be a processor of transformers, or a pair of image processor and "
+                f"tokenizer, got {type(processor).__name__}; AutoProcessor.from_pretrained(DIR) "
+                "returns one, or pass (AutoImageProcessor..., AutoTokenizer...)"
+            )
+        self.prompt = prompt
+        self.text = self._text(prompt)
+
+    def __call__(self, images: Sequence[Image.Image], **images_kwargs: Any) -> dict[str, Any]:
+        """Return the inputs of `generate` for a batch of photos, on the device of the model."""
+        if self.joint is None or self.text is None:
+            inputs = dict(self._pixels(images, images_kwargs))
+            if self.text is not None:
+                ids = self.tokenizer(self.text, add_special_tokens=False).input_ids
+                inputs["decoder_input_ids"] = torch.tensor([ids] * len(images))
+        else:
+            inputs = dict(self._joint(images, images_kwargs))
+        inputs.pop("labels", None)
+        return {name: self._to_model(value) for name, value in inputs.items()}
+
+    def _pixels(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
+        return self.image_processor(images=list(images), return_tensors="pt", **images_kwargs)
+
+    def _joint(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
+        kwargs: dict[str, Any] = {"text": [self.text] * len(images), "return_tensors": "pt"}
+        if len(images) > 1:
+            kwargs["padding"] = True
+        if images_kwargs:
+            kwargs["images_kwargs"] = images_kwargs
+        with _left_padding(self.tokenizer):
+            try:
+                return self.joint(images=list(images), **kwargs)
+            except (ValueError, TypeError, IndexError):
+                if len(images) == 1:
+                    raise
+            return self.joint(images=[[image] for image in images], **kwargs)
+
+    def _to_model(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        weight = next(self.model.parameters())
+        return value.to(weight.device, weight.dtype if value.is_floating_point() else None)
+
+    def _text(self, prompt: str | None) -> str | None:
+        """Return the complete prompt; None for models that take none."""
+        model_type = str(getattr(getattr(self.model, "config", None), "model_type", ""))
+        image_token = getattr(self.joint, "image_token", None)
+        image_token = str(getattr(image_token, "content", image_token or ""))
+        has_template = getattr(self.joint, "chat_template", None) is not None
+        if prompt is None:
+            prompt = DEFAULT_PROMPTS.get(model_type, _CHAT_PROMPT if has_template else None)
+        if image_token and prompt is not None and image_token in prompt:
+            return prompt
+        if has_template:
+            content = [{"type": "image"}, {"type": "text", "text": prompt}]
+            messages = [{"role": "user", "content": content}]
+            return self.joint.apply_chat_template(messages, add_generation_prompt=True)
+        inserts_itself = model_type in ("paligemma", "florence2", "kosmos-2", "blip-2", "instructblip")
+        if image_token and not inserts_itself:
+            return f"{image_token}{prompt or ''}"
+        return prompt
+
+
+@contextmanager
+def _left_padding(tokenizer: Any) -> Iterator[None]:
+    """Pad at the left, so that the last position is that of the last token of each prompt."""
+    side = tokenizer.padding_side
+    tokenizer.padding_side = "left"
+    try:
+        yield
+    finally:
+        tokenizer.padding_side = side
+
+
+def pixel_name(inputs: dict[str, Any]) -> str:
+    """Return the name of the input that holds the pixels.
+
+    Raises:
+        ValueError: If there is none, or there are videos.
+    """
+    if any("video" in name for name in inputs):
+        raise ValueError("videos are not supported: pass one photo at a time")
+    for name in PIXEL_NAMES:
+        if isinstance(inputs.get(name), Tensor):
+            return name
+    raise ValueError(
+        f"the processor must return {' or '.join(PIXEL_NAMES)}, got {', '.join(inputs)}"
+    )
