@@ -308,7 +308,9 @@ def _train(args: argparse.Namespace) -> None:
             took = time.monotonic() - began
             print(
                 f"step {step + 1}  loss {total / 100:.4f}  parts {other / 100:.3f}  {took:.0f} s  "
-                f"cpu {time.process_time():.0f} s", flush=True)
+                f"cpu {time.process_time():.0f} s",
+                flush=True,
+            )
             total = other = 0.0
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == args.steps:
             took = time.monotonic() - began

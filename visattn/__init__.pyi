@@ -1,3 +1,10 @@
+from .attribution.dense_targets import (
+    BoxTarget as BoxTarget,
+    PixelTarget as PixelTarget,
+    QueryTarget as QueryTarget,
+    RegionTarget as RegionTarget,
+    TokenTarget as TokenTarget,
+)
 from .blocks.registry import (
     block_info as block_info,
     create_block as create_block,

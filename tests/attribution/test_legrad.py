@@ -64,8 +64,8 @@ def test_legrad_of_clip_is_the_formula(start: int) -> None:
         score = (clip_embedding(model, hidden.mean(1)) @ text).sum() * explained.model.logit_scale
         [gradient] = torch.autograd.grad(score, attention)
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
-    found = legrad(explained, IMAGES, ClassTarget([1]), start_layer=start)
-    torch.testing.assert_close(found, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
+    computed = legrad(explained, IMAGES, ClassTarget([1]), start_layer=start)
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
 def test_similarity_of_clip_is_the_cosine_of_each_projected_patch() -> None:
@@ -73,9 +73,9 @@ def test_similarity_of_clip_is_the_cosine_of_each_projected_patch() -> None:
     explained = explained_texts(model)
     tokens, _ = clip_blocks(model, IMAGES)
     expected = clip_embedding(model, tokens[-1][:, 1:]) @ explained.model.text_features[0]
-    found = similarity(explained, IMAGES, ClassTarget([0]))
-    torch.testing.assert_close(found, expected.unflatten(1, (5, 5)), rtol=1e-9, atol=1e-12)
-    assert -1 <= float(found.min()) < 0 < float(found.max()) <= 1
+    computed = similarity(explained, IMAGES, ClassTarget([0]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-9, atol=1e-12)
+    assert -1 <= float(computed.min()) < 0 < float(computed.max()) <= 1
 
 
 def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
@@ -102,8 +102,8 @@ def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
         score = (normalize(pooled, dim=-1) @ explained.model.text_features[1]).sum()
         [gradient] = torch.autograd.grad(score * explained.model.logit_scale, attention)
         expected += gradient.clamp(min=0).mean((1, 2))
-    found = legrad(explained, IMAGES, ClassTarget([1]))
-    torch.testing.assert_close(found, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
+    computed = legrad(explained, IMAGES, ClassTarget([1]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
 def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() -> None:
@@ -117,17 +117,19 @@ def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() ->
     expected = torch.zeros(2, 9, dtype=torch.float64)
     for block in model.blocks:
         block.attn.fused_attn = False
-        given = tokens.detach().requires_grad_()
+        inputs = tokens.detach().requires_grad_()
         kept: list[Tensor] = []
-        handle = block.attn.attn_drop.register_forward_hook(lambda _m, _i, o, kept=kept: kept.append(o))
-        tokens = block(given)
+        handle = block.attn.attn_drop.register_forward_hook(
+            lambda _m, _i, o, kept=kept: kept.append(o)
+        )
+        tokens = block(inputs)
         handle.remove()
         score = model.head(model.norm(tokens.mean(1)))[:, 3].sum()
         [gradient] = torch.autograd.grad(score, kept[0])
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
         block.attn.fused_attn = True
-    found = legrad(analyze_model(model, 48), images, ClassTarget([3]))
-    torch.testing.assert_close(found, expected.unflatten(1, (3, 3)), rtol=1e-8, atol=1e-12)
+    computed = legrad(analyze_model(model, 48), images, ClassTarget([3]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (3, 3)), rtol=1e-8, atol=1e-12)
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -174,11 +176,13 @@ def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:
         "vit_small_patch16_36x1_224", img_size=48, embed_dim=24, depth=2, num_heads=2, num_classes=3
     )
     assert "legrad" in visattn.methods_for(parallel)
-    swin = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=24, num_heads=(2, 2))
+    swin = timm.create_model(
+        "swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=24, num_heads=(2, 2)
+    )
     with pytest.raises(ValueError, match="legrad does not fit .* several token grids"):
         visattn.explain(swin, torch.zeros(30, 40, 3).byte().numpy(), "legrad")
     vit = MODELS["ours"]()
-    with pytest.raises(ValueError, match="similarity does not fit .* compares images with no texts"):
+    with pytest.raises(ValueError, match="similarity does not fit .* with no texts"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "similarity")
     with pytest.raises(ValueError, match="start_layer must be .* below .* 3; got 3"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "legrad", start_layer=3)

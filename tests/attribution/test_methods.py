@@ -12,14 +12,15 @@ ANY = [*GRADIENTS, "occlusion", "rise", *BOTTOM_UP]
 CAMS = ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "scorecam"]
 CAMS += ["ablationcam", "fullgrad"]
 ONE_LAYER = ["attention", "gradient_attention"]
-ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "attention_flow"]
+ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "legrad"]
 
 
 def test_supported_methods_follow_from_model_info() -> None:
     assert supported_methods(small_cnn().info) == [*CAMS, *ANY]
     assert set(supported_methods(token_info((3, 5), (3, 5)))) == {*ONE_LAYER, *ALL_LAYERS, *ANY}
     assert set(supported_methods(token_info((4, 6), (2, 3)))) == {*ONE_LAYER, *ANY}
-    assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, "guided_backprop", *ANY}
+    others = {"similarity", "guided_backprop", "drise"}
+    assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY, *others}
 
 
 def test_unsupported_methods_have_a_reason() -> None:

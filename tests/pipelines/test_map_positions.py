@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 import visattn as va
-from visattn.attribution.methods import METHODS, NEEDS_FEATURES
+from visattn.attribution.methods import METHODS
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 
@@ -150,13 +150,17 @@ class Window(nn.Module):
 def test_layer_maps_are_placed_on_the_mark() -> None:
     for name, model in make_models().items():
         supported = va.methods_for(model, img_size=input_size(model))
-        layered = [each for each in supported if METHODS[each].needs in ("tokens", *NEEDS_FEATURES)]
+        layered = [
+            each
+            for each in supported
+            if METHODS[each].needs in ("tokens", "features", "positive_features")
+        ]
         assert set(layered) >= {"gradcam", "gradcam++", "layercam", "hirescam", "eigencam"}
         assert set(layered) >= {"scorecam", "ablationcam"}
         if "CNN" not in name:
             assert {"attention", "gradient_attention"} <= set(layered)
         if "CNN" not in name and name != "windows":
-            assert {"rollout", "gradient_rollout", "relevance", "attention_flow"} <= set(layered)
+            assert {"rollout", "gradient_rollout", "relevance"} <= set(layered)
         for method in layered:
             assert max(offsets(model, method)) < 1.5, (name, method)
 

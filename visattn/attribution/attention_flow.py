@@ -22,6 +22,7 @@ def attention_flow(
 ) -> Float[Tensor, "b gy gx"]:
     """Attention flow: the maximum flow through the attention of all layers, from the pooled tokens.
 
+    It is no method of `explain`: on concentrated attention of deep models it takes many minutes.
     Heads are averaged. Each token is a maximum-flow problem. In deep models the flow is often all
     that enters a token in the first layer, or 1: maps then show little of the later layers.
 

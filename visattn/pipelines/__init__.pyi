@@ -7,6 +7,12 @@ from .captioning import (
     caption as caption,
     read_images as read_images,
 )
+from .dense import (
+    describe_at_size as describe_at_size,
+    unsupported_dense as unsupported_dense,
+    whole_image_preprocessing as whole_image_preprocessing,
+    with_bottleneck as with_bottleneck,
+)
 from .detection import (
     DetectedObject as DetectedObject,
     DetectionResult as DetectionResult,
@@ -32,6 +38,7 @@ from .draw_explorer import (
 from .draw_maps import (
     RenderedMap as RenderedMap,
     comparison_figure as comparison_figure,
+    draw_target as draw_target,
     method_title as method_title,
     render_map as render_map,
     target_line as target_line,
@@ -58,11 +65,12 @@ from .evaluate_maps import (
     count_classes as count_classes,
 )
 from .explain_queries import (
-    QueryMaps as QueryMaps,
+    DetectorQueries as DetectorQueries,
     explain_queries as explain_queries,
     load_detector as load_detector,
 )
 from .explain_texts import (
+    maps_of_texts as maps_of_texts,
     stack_texts as stack_texts,
 )
 from .explain_words import (

@@ -5,13 +5,15 @@ from typing import Any
 
 import torch
 
+from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.layer_weights import resolve_attention_layer
-from visattn.attribution.methods import Method
+from visattn.attribution.methods import NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.feature_layers import resolve_feature_layer
+from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
+from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
 
 
@@ -19,7 +21,7 @@ def compute_maps(
     explained: ExplainedModel,
     batch: PreparedImages,
     method: Method,
-    target: TargetLike,
+    target: TargetLike | DenseTarget,
     method_args: Mapping[str, Any],
 ) -> list[AttentionMap]:
     """Return one map for each prepared image, with geometry and metadata.
@@ -45,12 +47,16 @@ def compute_maps(
         >>> heatmap.metadata["class"], heatmap.geometry.image_size
         ('dog', (60, 80))
     """
-    resolved = resolve_target(target, explained)
+    if isinstance(target, DenseTarget):
+        resolved: DescribedTarget = target.bind(explained, batch.geometries)
+    else:
+        resolved = resolve_target(target, explained)
     values = method.function(explained, batch.inputs, resolved, **method_args)
     values = values.detach().float().cpu()
     options = {**method.default_kwargs, **method_args}
     signed = bool(options.get("signed", method.signed))
-    if callable(target):
+    is_class = not (callable(target) or isinstance(target, DenseTarget))
+    if not is_class:
         options.pop("score_type", None)
     common = {
         "method": method.name,
@@ -60,9 +66,14 @@ def compute_maps(
         **_layer_metadata(explained, method, options.get("layer")),
         **({"warning": method.warning} if method.warning else {}),
     }
-    if explained.info.output.key and method.needs_target and not callable(target):
+    if explained.info.output.key and method.needs_target and is_class:
         common["scores"] = explained.info.output.key
-    rows = zip(values, batch.geometries, batch.originals, strict=True)
+    geometries = batch.geometries
+    if method.needs in NEEDS_FEATURES and resizes_images(explained.model):
+        size = (batch.inputs.shape[2], batch.inputs.shape[3])
+        canvas = internal_geometry(explained.model, size)
+        geometries = tuple(geometry.then(canvas) for geometry in geometries)
+    rows = zip(values, geometries, batch.originals, strict=True)
     return [
         AttentionMap(
             value.clone(),

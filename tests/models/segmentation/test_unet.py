@@ -34,11 +34,11 @@ def test_logits_have_the_size_of_the_input(name: str, stages: list[int]) -> None
 
 def test_stages_may_come_in_any_order() -> None:
     torch.manual_seed(1)
-    one = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[0, 2, 3]))
+    first = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[0, 2, 3]))
     other = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[3, 0, 2]))
-    other.load_state_dict(one.state_dict())
+    other.load_state_dict(first.state_dict())
     images = noise(1, 3, 64, 64)
-    torch.testing.assert_close(one.eval()(images), other.eval()(images))
+    torch.testing.assert_close(first.eval()(images), other.eval()(images))
 
 
 def test_frozen_encoder_with_a_trainable_tail() -> None:

@@ -145,7 +145,9 @@ def _explainer(args: argparse.Namespace) -> "WordExplainer":
         move_to_device(model, args.device)
         return ReplayExplainer(model, processor, args.prompt)
     if args.prompt is not None:
-        raise ValueError("--prompt belongs to --model hf:DIRECTORY; captioners of visattn take none")
+        raise ValueError(
+            "--prompt belongs to --model hf:DIRECTORY; captioners of visattn take none"
+        )
     check_weights(args)
     loaded = load_trained_model(args)
     if not isinstance(loaded.model, Captioner):

@@ -107,23 +107,29 @@ def _max_flows(
 ) -> Float[Tensor, " s"]:
     """Return the maximum flow to each of some sinks among the input tokens."""
     depth, count = len(capacities), len(row)
-    problems = torch.arange(len(sinks), device=row.device)
     down = [layer.expand(len(sinks), count, count).clone() for layer in capacities]
     up = [torch.zeros_like(layer) for layer in down]  # flow that can be returned
     excess = [torch.zeros_like(down[0][:, 0]) for _ in range(depth)]
     excess.append(row.expand(len(sinks), count).clone())
-    while True:
-        distances = _distances(down, up, sinks)
-        active = [
-            (part > _SMALLEST) & distance.isfinite()
-            for part, distance in zip(excess[1:], distances[1:], strict=True)
-        ]
-        if not any(bool(nodes.any()) for nodes in active):
-            return excess[0][problems, sinks]
+    bounds = capacities[0].sum(0)[sinks].clamp(max=float(row.sum()))
+    flows, remaining = torch.zeros_like(bounds), torch.arange(len(sinks), device=row.device)
+    while len(remaining):
+        distances = _distances(down, up, sinks[remaining])
+        active = torch.zeros_like(remaining, dtype=torch.bool)
+        for part, distance in zip(excess[1:], distances[1:], strict=True):
+            active |= ((part > _SMALLEST) & distance.isfinite()).any(1)
+        flows[remaining] = excess[0].gather(1, sinks[remaining, None])[:, 0]
+        active &= flows[remaining] < bounds[remaining] - _SMALLEST
+        if not bool(active.all()):
+            remaining = remaining[active]
+            down, up, excess, distances = (
+                [part[active] for part in parts] for parts in (down, up, excess, distances)
+            )
         for level in range(1, depth):  # return flow upwards, where the way to the sink leads there
             _push(excess, distances, level, level + 1, up[level].mT, down[level].mT)
         for level in range(depth, 0, -1):
             _push(excess, distances, level, level - 1, down[level - 1], up[level - 1])
+    return flows
 
 
 def _push(

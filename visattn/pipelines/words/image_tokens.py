@@ -241,5 +241,3 @@ def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"
             return None
         mask = inputs["input_ids"] == token
     return mask[0].nonzero()[:, 0].cpu()
-
-
