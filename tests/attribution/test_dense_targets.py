@@ -45,9 +45,9 @@ def test_coordinates_are_those_of_the_photo_after_any_preprocessing() -> None:
     photo = torch.zeros(1, 3, 30, 50)
     photo[0, 1, 20, 40] = 60.0  # the logits are the photo itself
     flipped = Geometry.identity((30, 50)).cropped(10, 8, (20, 42)).flipped()
-    seen = photo[:, :, 10:, 8:].flip(3)
+    shown = photo[:, :, 10:, 8:].flip(3)
     target = bound(PixelTarget("cat", x=40, y=20), nn.Identity(), flipped)
-    assert target(seen).item() == pytest.approx(60.0, abs=1e-4)
+    assert target(shown).item() == pytest.approx(60.0, abs=1e-4)
     large = Geometry.identity((30, 50)).resized((60, 100))
     target = bound(PixelTarget(1, x=40, y=20), nn.Identity(), large)
     assert target(interpolate(photo, scale_factor=2)).item() == pytest.approx(60.0, abs=1e-4)

@@ -76,14 +76,16 @@ class BlobDetector(nn.Module):
         batch, _ = self.transform(list(images))
         features = self.backbone(batch.tensors)[self.level][:, 0]
         stride = batch.tensors.shape[2] // features.shape[1]
-        found: list[dict[str, Tensor]] = []
+        detections: list[dict[str, Tensor]] = []
         for cells in features:
             best = int(cells.argmax())
             row, column = divmod(best, cells.shape[1])
             corner = torch.tensor([column, row, column + 1, row + 1]) * stride
             labels, score = torch.tensor([2]), cells.flatten()[best]
-            found.append({"boxes": corner[None].float(), "scores": score[None], "labels": labels})
-        return self.transform.postprocess(found, batch.image_sizes, sizes)
+            detections.append(
+                {"boxes": corner[None].float(), "scores": score[None], "labels": labels}
+            )
+        return self.transform.postprocess(detections, batch.image_sizes, sizes)
 
 
 class QueryDetector(nn.Module):

@@ -38,7 +38,7 @@ def test_pyramid_maps_of_a_detector_that_resizes_and_pads_lie_right(level: str) 
     detector = BlobDetector(level).eval()
     [heatmap] = va.explain(detector, photo(), "layercam", va.BoxTarget(None, 2))
     assert heatmap.geometry is not None
-    assert heatmap.geometry.input_size == (160, 288)  # 267 columns of it are picture
+    assert heatmap.geometry.input_size == (160, 288)  # 267 columns of it are the image
     assert tuple(heatmap.values.shape) == (20, 36)
     box = heatmap.metadata["thing"]["box"]
     assert BOX[0] - 13 <= box[0] <= box[2] <= BOX[2] + 13

@@ -24,7 +24,7 @@ from visattn.attribution.targets import resolve_class_index
 from visattn.geometry.affine import Box, Geometry
 from visattn.io.messages import format_names
 from visattn.recording.dense_outputs import (
-    Detections,
+    ImageDetections,
     query_boxes,
     query_logits,
     read_detections,
@@ -219,16 +219,16 @@ class BoundBox(BoundTarget):
             target 1 for its class and 0 for others.
         """
         values: list[Tensor] = []
-        for index, (found, boxes) in self._read(output):
+        for index, (detections, boxes) in self._read(output):
             overlap = self._iou(index, boxes)
-            likeness = found.of_class(self.class_indices[index])
-            if found.objectness is not None:
-                norms = found.scores.norm(dim=1).clamp(min=torch.finfo(likeness.dtype).tiny)
-                likeness = likeness / norms * found.objectness
+            likeness = detections.of_class(self.class_indices[index])
+            if detections.objectness is not None:
+                norms = detections.scores.norm(dim=1).clamp(min=torch.finfo(likeness.dtype).tiny)
+                likeness = likeness / norms * detections.objectness
             values.append(torch.cat((overlap * likeness, likeness.new_zeros(1))).amax())
         return torch.stack(values)
 
-    def _read(self, output: Any) -> list[tuple[int, tuple[Detections, Tensor]]]:
+    def _read(self, output: Any) -> list[tuple[int, tuple[ImageDetections, Tensor]]]:
         """Return index, detections and their boxes on the photo for each image."""
         size = self.geometries[0].input_size
         images = read_detections(output, size, self.num_classes)
@@ -236,18 +236,18 @@ class BoundBox(BoundTarget):
             self._choose(images[: self.num_images])
         indices = [number % self.num_images for number in range(len(images))]
         return [
-            (index, (found, boxes_to_image(found.boxes, self.geometries[index])))
-            for index, found in zip(indices, images, strict=True)
+            (index, (detections, boxes_to_image(detections.boxes, self.geometries[index])))
+            for index, detections in zip(indices, images, strict=True)
         ]
 
-    def _choose(self, images: Sequence[Detections]) -> None:
+    def _choose(self, images: Sequence[ImageDetections]) -> None:
         """Choose box and class in the first call; refuse a box that nothing is detected at."""
         boxes, labels = list(self.boxes), list(self.class_indices)
-        for index, found in enumerate(images):
-            placed = boxes_to_image(found.boxes.detach(), self.geometries[index])
-            scores = found.scores.detach()
+        for index, detections in enumerate(images):
+            placed = boxes_to_image(detections.boxes.detach(), self.geometries[index])
+            scores = detections.scores.detach()
             if self.class_indices:
-                scores = found.of_class(labels[index]).detach()
+                scores = detections.of_class(labels[index]).detach()
             elif scores.ndim == 2:
                 scores = scores.amax(1)
             fits = scores
@@ -256,18 +256,18 @@ class BoundBox(BoundTarget):
                 fits = scores * box_iou(placed, wanted)[:, 0].square()
             best = int(fits.argmax()) if len(fits) else -1
             if best < 0 or not bool(fits[best] > 0):
-                raise ValueError(self._nothing_found(found, placed, index))
+                raise ValueError(self._nothing_found(detections, placed, index))
             if not self.class_indices:
-                labels.append(found.best_class(best)[0])
+                labels.append(detections.best_class(best)[0])
             if not self.boxes:
                 left, top, right, bottom = placed[best].tolist()
                 boxes.append((left, top, right, bottom))
         self.boxes, self.class_indices = tuple(boxes), tuple(labels)
 
-    def _nothing_found(self, found: Detections, placed: Tensor, index: int) -> str:
+    def _nothing_found(self, detections: ImageDetections, placed: Tensor, index: int) -> str:
         what = self.name(self.class_indices[index]) if self.class_indices else "object"
         where = f" that overlaps {box_text(self.boxes[index])}" if self.boxes else ""
-        best = [(*found.best_class(number), placed[number]) for number in range(len(placed))]
+        best = [(*detections.best_class(number), placed[number]) for number in range(len(placed))]
         best.sort(key=lambda each: -each[1])
         listed = [
             f"{self.name(label)} at {box_text(box.tolist())} with {score:.2f}"
@@ -279,8 +279,10 @@ class BoundBox(BoundTarget):
     def _iou(self, index: int, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
         return box_iou(boxes, boxes.new_tensor([self.boxes[index]]))[:, 0]
 
-    def _value(self, index: int, found: Detections, boxes: Float[Tensor, "n 4"]) -> Tensor:
-        scores = found.of_class(self.class_indices[index])
+    def _value(
+        self, index: int, detections: ImageDetections, boxes: Float[Tensor, "n 4"]
+    ) -> Tensor:
+        scores = detections.of_class(self.class_indices[index])
         weights = self._iou(index, boxes.detach()).square()
         if self.part == "score":
             return (weights * scores).sum()

@@ -58,8 +58,8 @@ def intercept_layer(
     if layer.levels:
         raise ValueError(
             f"{layer.site} of {explained.info.name} returns {len(layer.levels)} levels of a "
-            "feature pyramid, and this method explains one tensor: use gradcam, gradcam++, layercam "
-            "or hirescam, which sum over levels, or name a layer by layer="
+            "feature pyramid; use gradcam, gradcam++, layercam or hirescam, which sum over levels, "
+            "or name a layer by layer="
         )
     calls, other_layouts = LayerCalls(), list[Tensor]()
 

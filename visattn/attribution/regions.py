@@ -180,18 +180,18 @@ def check_box(box: Sequence[float], geometry: Geometry | None = None) -> Box:
     if geometry is None:
         return left, top, right, bottom
     region = geometry.region
-    seen = (
+    visible = (
         max(left, region[0]),
         max(top, region[1]),
         min(right, region[2]),
         min(bottom, region[3]),
     )
-    if seen[0] >= seen[2] or seen[1] >= seen[3]:
+    if visible[0] >= visible[2] or visible[1] >= visible[3]:
         raise ValueError(
             f"the network sees nothing of the box {box_text(box)}: it sees {box_text(region)} of "
             "the photo"
         )
-    return seen
+    return visible
 
 
 def box_text(box: Sequence[float]) -> str:

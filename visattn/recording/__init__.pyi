@@ -15,7 +15,7 @@ from .bottleneck import (
     bottleneck_layer as bottleneck_layer,
 )
 from .dense_outputs import (
-    Detections as Detections,
+    ImageDetections as ImageDetections,
     query_boxes as query_boxes,
     query_logits as query_logits,
     read_detections as read_detections,

@@ -87,10 +87,10 @@ def _run(explained: ExplainedModel) -> tuple[list[tuple[str, Tensor]], Tensor]:
 
     def hook(site: str, module: nn.Module) -> Any:
         def store(_: nn.Module, __: Any, output: Any) -> None:
-            found = first_tensor(output)
-            alone = found is not None and found[0] is None  # not also part of another output
-            if found is not None and alone and _is_candidate(module, found[1], info.input_size):
-                outputs.append((site, found[1]))
+            first = first_tensor(output)
+            alone = first is not None and first[0] is None  # not also part of another output
+            if first is not None and alone and _is_candidate(module, first[1], info.input_size):
+                outputs.append((site, first[1]))
 
         return module.register_forward_hook(store)
 

@@ -17,7 +17,7 @@ _CALLABLE = "pass a function of the output instead, from the output to one numbe
 
 
 @dataclass(frozen=True, eq=False)
-class Detections:
+class ImageDetections:
     """Detections on one image.
 
     Args:
@@ -27,8 +27,8 @@ class Detections:
         objectness: Probability of each box that it holds any object; None if the model has none.
 
     Example:
-        >>> found = Detections(torch.zeros(2, 4), torch.tensor([0.9, 0.2]), torch.tensor([3, 5]))
-        >>> found.of_class(5)
+        >>> detections = ImageDetections(torch.zeros(2, 4), torch.tensor([0.9, 0.2]), torch.tensor([3, 5]))
+        >>> detections.of_class(5)
         tensor([0.0000, 0.2000])
     """
 
@@ -152,7 +152,7 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
 
 def read_detections(
     output: Any, size: tuple[int, int], num_classes: int | None = None
-) -> list[Detections]:
+) -> list[ImageDetections]:
     """Return the detections on each image, from the output of a detector.
 
     Args:
@@ -176,7 +176,9 @@ def read_detections(
     if isinstance(output, Sequence) and not isinstance(output, str):
         images = [_parts(image) for image in cast("Sequence[Any]", output)]
         if images and all({"boxes", "scores", "labels"} <= set(image) for image in images):
-            return [Detections(*map(image.get, ("boxes", "scores", "labels"))) for image in images]
+            return [
+                ImageDetections(*map(image.get, ("boxes", "scores", "labels"))) for image in images
+            ]
     if not {"pred_boxes", "boxes"} & set(_parts(output)):
         raise ValueError(
             "a box needs the output of a detector: a list with boxes, scores and labels of each "
@@ -199,7 +201,7 @@ def read_detections(
         scores = logits.sigmoid()
         objectness = scores.amax(2)
     triples = zip(boxes, scores, objectness, strict=True)
-    return [Detections(box, score, None, some) for box, score, some in triples]
+    return [ImageDetections(box, score, None, classes) for box, score, classes in triples]
 
 
 def _parts(output: Any) -> dict[str, Any]:

@@ -43,6 +43,6 @@ def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
     blank = next(weights, torch.zeros(())).new_zeros(len(transform.image_mean), *size)
     with torch.no_grad(), eval_mode(transform):
         images, _ = transform([blank])
-    [picture] = images.image_sizes
+    [resized] = images.image_sizes
     canvas = cast("Tensor", images.tensors).shape[-2:]
-    return identity.resized(picture).padded(0, 0, (canvas[0], canvas[1]))
+    return identity.resized(resized).padded(0, 0, (canvas[0], canvas[1]))
