@@ -72,11 +72,8 @@ class CaptionerExplainer(WordExplainer):
         spec = ResizeSpec(size=self.model.encoder.img_size, mode=self.resize_mode)
         pixels, geometry = resize_to_input(image, spec)
         batch = pixels[None].to(self.model.encoder.shift.device)
-        found = {
-            method: caption_maps(self.model, batch, tokens, method=cast("WordMethod", method)).cpu()
-            for method in methods
-        }
-        return found, geometry
+        found = caption_maps(self.model, batch, tokens, cast("Sequence[WordMethod]", methods))
+        return {name: values.cpu() for name, values in found.items()}, geometry
 
     def untrained(self) -> "CaptionerExplainer":
         """Return the same architecture with random weights."""
