@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -101,7 +100,6 @@ def _arrays(count: int, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
 def _parts(dataset: Any, index: int) -> Tensor:
     from visattn.data.scenes.world import RADII
 
-    side = SIZE // PATCH
     share = nn.functional.avg_pool2d(dataset.masks(index).float(), PATCH)
     kinds = [tuple(RADII), dataset.config.colors, dataset.config.shapes]
     names = [(o.size, o.color, o.shape) for o in dataset.world(index).objects]
@@ -109,7 +107,7 @@ def _parts(dataset: Any, index: int) -> Tensor:
         [[kind.index(name) + 1 for kind, name in zip(kinds, each, strict=True)] for each in names]
     )
     most = labels[share.argmax(0)]
-    return most * (share.amax(0) > 0.2)[..., None] if side else most
+    return most * (share.amax(0) > 0.2)[..., None]
 
 
 def _batches(
@@ -176,7 +174,12 @@ def _ved() -> nn.Module:
 
 
 def _llava() -> nn.Module:
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+    from transformers import (
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+    )
 
     vision = CLIPVisionConfig(
         image_size=SIZE, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2,
@@ -264,63 +267,77 @@ def _llava_logits(model: Any, images: Tensor, captions: Tensor) -> Tensor:
 # ------------------------------------------------------------------ training
 
 
-def _train(args: argparse.Namespace) -> None:
-    args.out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(args.seed)
-    model = build(args.kind).train()
-    head = nn.Linear(WIDTH, 4 + 7 + 5 + 2)
-    optimizers = _optimizers(model, head, args.lr)
-    average = {name: value.clone() for name, value in model.state_dict().items()}
-    arrays = _arrays(args.num_scenes, args.out)
-    batches, start, seconds = _batches(*arrays, args.batch_size, args.seed), 0, 0.0
-    checkpoint = args.out / "checkpoint.pt"
-    if checkpoint.is_file():
-        saved = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(saved["model"])
-        head.load_state_dict(saved["head"])
-        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+class Training:
+    """A model in training, with the moving average of its weights, which is what is saved."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        self.args, self.checkpoint = args, args.out / "checkpoint.pt"
+        self.model = build(args.kind).train()
+        self.head = nn.Linear(WIDTH, 4 + 7 + 5 + 2)
+        self.optimizers = _optimizers(self.model, self.head, args.lr)
+        self.average = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.step, self.seconds = 0, 0.0
+        if self.checkpoint.is_file():
+            self._resume(torch.load(self.checkpoint, weights_only=True))
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        self.model.load_state_dict(saved["model"])
+        self.head.load_state_dict(saved["head"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
-        average, start, seconds = saved["average"], saved["step"], saved["seconds"]
-        for _ in range(start):
-            next(batches)
-    began, total, other = time.monotonic() - seconds, 0.0, 0.0
-    for step in range(start, args.steps):
-        rate = min(1.0, (step + 1) / 300) * _cosine(step / args.steps)
-        loss, extra = loss_of(model, head, *next(batches))
-        (loss + args.parts * extra).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
+        self.average, self.step, self.seconds = saved["average"], saved["step"], saved["seconds"]
+
+    def update(self, images: Tensor, captions: Tensor, parts: Tensor) -> float:
+        """Take one optimizer step, and return the loss of the captions."""
+        started = time.monotonic()
+        cosine = 0.99 * 0.5 * (1 + math.cos(math.pi * self.step / self.args.steps)) + 0.01
+        loss, extra = loss_of(self.model, self.head, images, captions, parts)
+        (loss + self.args.parts * extra).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = args.lr * rate
+                group["lr"] = self.args.lr * min(1.0, (self.step + 1) / 300) * cosine
             optimizer.step()
             optimizer.zero_grad()
-        other += float(extra.detach())
-        total += float(loss.detach())
-        decay = min(0.995, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for name, value in model.state_dict().items():
-                average[name].lerp_(value, 1 - decay) if value.is_floating_point() else None
-        if (step + 1) % 100 == 0:
-            took = time.monotonic() - began
-            print(
-                f"step {step + 1}  loss {total / 100:.4f}  parts {other / 100:.3f}  {took:.0f} s  "
-                f"cpu {time.process_time():.0f} s", flush=True)
-            total = other = 0.0
-        if (step + 1) % args.checkpoint_every == 0 or step + 1 == args.steps:
-            took = time.monotonic() - began
-            torch.save(
-                {"model": model.state_dict(), "head": head.state_dict(),
-                 "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                 "average": average, "step": step + 1, "seconds": took},
-                checkpoint.with_suffix(".new"),
-            )  # fmt: skip
-            checkpoint.with_suffix(".new").replace(checkpoint)
-            averaged = build(args.kind)
-            averaged.load_state_dict(average)
-            save(averaged.eval(), args.out)
-            score = _evaluate(averaged, args.kind, 100)
-            print(f"step {step + 1}  truth {score['truth']:.2f}  {took:.0f} s", flush=True)
-            began += time.monotonic() - began - took  # the time of training only
+        self.step += 1
+        decay = min(0.995, self.step / (self.step + 9))
+        for name, value in self.model.state_dict().items():
+            if value.is_floating_point():
+                self.average[name].lerp_(value, 1 - decay)
+        self.seconds += time.monotonic() - started
+        return float(loss.detach())
+
+    def save(self) -> None:
+        """Write the checkpoint and the averaged model, and print its share of true captions."""
+        names = ("average", "step", "seconds")
+        state: dict[str, Any] = {name: getattr(self, name) for name in names}
+        state |= {"model": self.model.state_dict(), "head": self.head.state_dict()}
+        state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
+        torch.save(state, self.checkpoint.with_suffix(".new"))
+        self.checkpoint.with_suffix(".new").replace(self.checkpoint)
+        averaged = build(self.args.kind)
+        averaged.load_state_dict(self.average)
+        save(averaged.eval(), self.args.out)
+        score = _evaluate(averaged, self.args.kind, 100)
+        print(f"step {self.step}  truth {score['truth']:.2f}  {self.seconds:.0f} s", flush=True)
+
+
+def _train(args: argparse.Namespace) -> None:
+    args.out.mkdir(parents=True, exist_ok=True)
+    training = Training(args)
+    batches = _batches(*_arrays(args.num_scenes, args.out), args.batch_size, args.seed)
+    for _ in range(training.step):
+        next(batches)
+    losses: list[float] = []
+    while training.step < args.steps:
+        losses.append(training.update(*next(batches)))
+        if training.step % 100 == 0:
+            mean = sum(losses) / len(losses)
+            print(f"step {training.step}  loss {mean:.4f}  {training.seconds:.0f} s", flush=True)
+            losses.clear()
+        if training.step % args.checkpoint_every == 0 or training.step == args.steps:
+            training.save()
 
 
 def _optimizers(model: nn.Module, head: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
@@ -338,10 +355,6 @@ def _optimizers(model: nn.Module, head: nn.Module, lr: float) -> list[torch.opti
             [*others, *head.parameters()], lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True
         ),
     ]
-
-
-def _cosine(part: float) -> float:
-    return 0.5 * (1 + math.cos(math.pi * part)) * 0.99 + 0.01
 
 
 # ------------------------------------------------------------------ files

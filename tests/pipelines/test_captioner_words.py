@@ -105,8 +105,8 @@ def test_gradients_equal_finite_differences(family: str) -> None:
             handle.remove()
         numeric = (values[1] - values[0]) / 2e-5
         head = 1 if family == "transformer" else 0
-        found = gradients.weights[-1][head, step, place]
-        torch.testing.assert_close(found, numeric, atol=1e-7, rtol=1e-4)
+        gradient = gradients.weights[-1][head, step, place]
+        torch.testing.assert_close(gradient, numeric, atol=1e-7, rtol=1e-4)
 
 
 def bias_free(model: Captioner[Any]) -> Captioner[Any]:
@@ -170,7 +170,7 @@ def test_model_is_returned_as_it_was() -> None:
     explain_words(model, [np.zeros((24, 40, 3), np.uint8)], "relevance", max_length=3)
     assert model.training
     assert all(weight.requires_grad for weight in model.parameters())
-    assert not any(module._forward_hooks for module in model.modules())  # noqa: SLF001
+    assert not any(module._forward_hooks for module in model.modules())
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, before[name])
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 

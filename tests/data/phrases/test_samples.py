@@ -23,16 +23,14 @@ def test_every_visual_word_of_a_scene_has_the_box_of_its_object() -> None:
     scenes = Scenes(3, split="test")
     for index, photo in enumerate(scene_photos(scenes)):
         world = scenes.world(index)
-        for (words, phrases), caption in zip(
-            photo.captions, scenes.captions(index), strict=True
-        ):
+        for (words, phrases), caption in zip(photo.captions, scenes.captions(index), strict=True):
             assert words == caption.words
             named = {phrase.start: phrase.boxes for phrase in phrases}
             for word, thing in enumerate(caption.objects):
                 assert (thing is None) == (word not in named)
                 if thing is not None:
                     assert world.objects[thing].box in named[word]
-        assert photo.match("a red car".split()) == ()
+        assert photo.match(["a", "red", "car"]) == ()
         assert photo.load().name == f"test-{index}"
 
 
@@ -72,6 +70,6 @@ def test_generated_captions_match_the_annotated_phrases(images: Path, tmp_path: 
     path = tmp_path / "phrases.json"
     path.write_text(json.dumps({"7.jpg": [{"sentence": "A dog runs", "phrases": [phrase]}]}))
     [photo] = annotated_photos(path, images)
-    assert [match.start for match in photo.match("there is a dog".split())] == [2]
+    assert [match.start for match in photo.match(["there", "is", "a", "dog"])] == [2]
     with pytest.raises(FileNotFoundError, match="none of the 1 photos"):
         list(annotated_photos(path, tmp_path))

@@ -26,7 +26,7 @@ def photo(seed: int = 0, size: tuple[int, int] = (37, 53)) -> LoadedImage:
     return LoadedImage(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
 
 
-def given(family: str, image: LoadedImage, count: int = 4) -> tuple[WordReplay, Any]:
+def replayed(family: str, image: LoadedImage, count: int = 4) -> tuple[WordReplay, Any]:
     model, processor = build(family)
     return replay_given(model, image, WORDS[3 : 3 + count], PhotoProcessor(model, processor)), (
         model, processor)  # fmt: skip
@@ -34,7 +34,7 @@ def given(family: str, image: LoadedImage, count: int = 4) -> tuple[WordReplay, 
 
 @pytest.mark.parametrize("family", ["ved", "llava", "git"])
 def test_gradients_equal_those_of_eager_attention(family: str) -> None:
-    replay, (model, _) = given(family, photo())
+    replay, (model, _) = replayed(family, photo())
     run, word = replay_run(replay), 2
     gradients = word_gradients(run, word)
     model.set_attn_implementation("eager")
@@ -50,11 +50,11 @@ def test_gradients_equal_those_of_eager_attention(family: str) -> None:
         eager = list(output.attentions)
     expected = torch.autograd.grad(log_prob, eager)
     assert len(run.layers) == len(eager)
-    for layer, found, weights, gradient in zip(
+    for layer, own_gradient, weights, gradient in zip(
         run.layers, gradients.weights, eager, expected, strict=True
     ):
         torch.testing.assert_close(layer.weights(), weights[0].detach(), atol=2e-6, rtol=0)
-        torch.testing.assert_close(found, gradient[0], atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(own_gradient, gradient[0], atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("family", ["ved", "llava", "blip", "mllama", "qwen2_vl"])
@@ -83,7 +83,7 @@ def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
     pixels = np.full((24, 40, 3), 128, np.uint8)
     block = np.indices((8, 8)).sum(0) % 2  # the mean color stays that of the ground
     pixels[8:16, 24:32] = np.where(block, 228, 28)[..., None]
-    replay, (_, processor) = given("ved", LoadedImage(pixels))
+    replay, (_, processor) = replayed("ved", LoadedImage(pixels))
     [maps] = replay_maps(replay, ["occlusion"], processor=processor, window_cells=1).values()
     assert maps.shape[1:] == (3, 5)
     inside = maps[:, 1, 3].clone()
@@ -93,7 +93,7 @@ def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
 
 
 def test_layers_and_heads_select_attention_weights() -> None:
-    replay, _ = given("ved", photo(size=(24, 40)))
+    replay, _ = replayed("ved", photo(size=(24, 40)))
     run = replay.run(differentiable=True)
     chosen = replay_maps(replay, ["attention"], layers=[1], heads=[0])["attention"]
     rows = run.weights[replay.sites[1]][0, :4][:, replay.placement.columns].detach()

@@ -134,8 +134,8 @@ def coco_photos(
     if not present:
         raise FileNotFoundError(f"{images} holds none of the {len(photos)} photos of {instances}")
     for photo in present:
-        found = _relative(boxes.get(photo["id"], {}), photo["width"], photo["height"])
-        match = partial(_category_phrases, found)
+        relative = _relative(boxes.get(photo["id"], {}), photo["width"], photo["height"])
+        match = partial(_category_phrases, relative)
         lines = [tuple(split_words(text)) for text in sentences.get(photo["id"], ())]
         path = Path(images) / photo["file_name"]
         yield PhrasedPhoto(photo["file_name"], partial(read_image, path),
