@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SIZE, PATCH, WIDTH, LENGTH = 48, 8, 96, 14
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<image>")
 PAD, START, END, _, IMAGE = range(5)
+IDS = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,9 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--checkpoint-every", type=int, default=500, metavar="N", help="steps (500)")
     add("--eval", type=int, metavar="N", help="share of true captions on N test scenes")
     return parser
-
-
-# ------------------------------------------------------------------ data
 
 
 def scenes(count: int, split: Any, seed: int = 0) -> Any:
@@ -130,73 +128,55 @@ def _batches(
             yield images, captions, labels
 
 
-# ------------------------------------------------------------------ models
-
-
 def build(kind: str) -> nn.Module:
     """Return a model with random weights."""
     return _ved() if kind == "ved" else _llava()
 
 
 def _ved() -> nn.Module:
-    from transformers import (
-        GPT2Config,
-        GPT2LMHeadModel,
-        VisionEncoderDecoderModel,
-        ViTConfig,
-        ViTModel,
-    )
+    import transformers as hf
 
-    encoder = ViTModel(
-        ViTConfig(
+    encoder = hf.ViTModel(
+        hf.ViTConfig(
             image_size=SIZE, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2,
             num_attention_heads=4, intermediate_size=2 * WIDTH, hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         ),
         add_pooling_layer=False,
     )  # fmt: skip
-    decoder = GPT2LMHeadModel(
-        GPT2Config(
+    decoder = hf.GPT2LMHeadModel(
+        hf.GPT2Config(
             vocab_size=len(vocabulary()), n_positions=32, n_embd=WIDTH, n_layer=2, n_head=4,
             n_inner=2 * WIDTH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            add_cross_attention=True, is_decoder=True, bos_token_id=START, eos_token_id=END,
-            pad_token_id=PAD,
+            add_cross_attention=True, is_decoder=True, **IDS,
         )
     )  # fmt: skip
-    model = VisionEncoderDecoderModel(encoder=encoder, decoder=decoder)
+    model = hf.VisionEncoderDecoderModel(encoder=encoder, decoder=decoder)
     model.config.decoder_start_token_id, model.config.pad_token_id = START, PAD
     model.config.eos_token_id = END
-    model.generation_config.decoder_start_token_id = START
-    model.generation_config.bos_token_id = START
-    model.generation_config.eos_token_id, model.generation_config.pad_token_id = END, PAD
+    model.generation_config.update(decoder_start_token_id=START, **IDS)
     _place(encoder.embeddings.position_embeddings, 1)
     return model
 
 
 def _llava() -> nn.Module:
-    from transformers import (
-        CLIPVisionConfig,
-        LlamaConfig,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-    )
+    import transformers as hf
 
-    vision = CLIPVisionConfig(
+    vision = hf.CLIPVisionConfig(
         image_size=SIZE, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2,
         num_attention_heads=4, intermediate_size=2 * WIDTH,
     )  # fmt: skip
-    text = LlamaConfig(
+    text = hf.LlamaConfig(
         vocab_size=len(vocabulary()), hidden_size=WIDTH, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, intermediate_size=2 * WIDTH,
-        max_position_embeddings=128, bos_token_id=START, eos_token_id=END, pad_token_id=PAD,
+        max_position_embeddings=128, **IDS,
     )  # fmt: skip
-    config = LlavaConfig(
+    config = hf.LlavaConfig(
         vision_config=vision, text_config=text, image_token_index=IMAGE, vision_feature_layer=-1,
         image_seq_length=(SIZE // PATCH) ** 2,
     )  # fmt: skip
-    model = LlavaForConditionalGeneration(config)
-    model.generation_config.bos_token_id = START
-    model.generation_config.eos_token_id, model.generation_config.pad_token_id = END, PAD
+    model = hf.LlavaForConditionalGeneration(config)
+    model.generation_config.update(**IDS)
     _place(model.model.vision_tower.embeddings.position_embedding.weight[None], 1)
     return model
 
@@ -262,9 +242,6 @@ def _llava_logits(model: Any, images: Tensor, captions: Tensor) -> Tensor:
     first = logits[:, keys - 1 : keys, None].transpose(1, 2).expand(-1, each, -1, -1)
     rest = logits[:, keys:].unflatten(1, (each, words))
     return torch.cat([first, rest], 2).flatten(0, 1)
-
-
-# ------------------------------------------------------------------ training
 
 
 class Training:
@@ -357,19 +334,10 @@ def _optimizers(model: nn.Module, head: nn.Module, lr: float) -> list[torch.opti
     ]
 
 
-# ------------------------------------------------------------------ files
-
-
 def save(model: Any, folder: Path) -> None:
     """Write model, tokenizer and processor, so that `AutoProcessor.from_pretrained` finds them."""
+    import transformers as hf
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import (
-        CLIPImageProcessor,
-        LlavaProcessor,
-        PreTrainedTokenizerFast,
-        TrOCRProcessor,
-        ViTImageProcessor,
-    )
 
     model.save_pretrained(folder)
     words = {word: index for index, word in enumerate(vocabulary())}
@@ -378,19 +346,19 @@ def save(model: Any, folder: Path) -> None:
     inner.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", START)]
     )
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = hf.PreTrainedTokenizerFast(
         tokenizer_object=inner, bos_token="<s>", eos_token="</s>", unk_token="<unk>",
         pad_token="<pad>", padding_side="left", clean_up_tokenization_spaces=False,
         extra_special_tokens={"image_token": "<image>"},
     )  # fmt: skip
     half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     if hasattr(model, "decoder"):
-        vit = ViTImageProcessor(size={"height": SIZE, "width": SIZE}, **half)
-        processor: Any = TrOCRProcessor(vit, tokenizer)
+        vit = hf.ViTImageProcessor(size={"height": SIZE, "width": SIZE}, **half)
+        processor: Any = hf.TrOCRProcessor(vit, tokenizer)
     else:
         crop = {"height": SIZE, "width": SIZE}
-        clip = CLIPImageProcessor(size={"shortest_edge": SIZE}, crop_size=crop, **half)
-        processor = LlavaProcessor(
+        clip = hf.CLIPImageProcessor(size={"shortest_edge": SIZE}, crop_size=crop, **half)
+        processor = hf.LlavaProcessor(
             clip, tokenizer, patch_size=PATCH, vision_feature_select_strategy="default",
             image_token="<image>", num_additional_image_tokens=1,
         )  # fmt: skip
@@ -398,11 +366,11 @@ def save(model: Any, folder: Path) -> None:
 
 
 def _load(folder: Path) -> tuple[Any, str]:
-    from transformers import LlavaForConditionalGeneration, VisionEncoderDecoderModel
+    import transformers as hf
 
-    kind = json.loads((folder / "config.json").read_text())["model_type"]
-    family: Any = LlavaForConditionalGeneration if kind == "llava" else VisionEncoderDecoderModel
-    return family.from_pretrained(folder).eval(), "llava" if kind == "llava" else "ved"
+    config = json.loads((folder / "config.json").read_text())
+    model = getattr(hf, config["architectures"][0]).from_pretrained(folder).eval()
+    return model, "llava" if config["model_type"] == "llava" else "ved"
 
 
 @torch.no_grad()
