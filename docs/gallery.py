@@ -244,6 +244,9 @@ def block_page(name: str) -> str:
 NEEDS = {
     "tokens": "attention among tokens",
     "features": "a layer whose features lie on the image",
+    "positive_features": "a layer whose features lie on the image and are hardly negative",
+    "biases": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
+    "rectifiers": "ReLU or ReLU6 as the only activations",
     "gradient": "gradients down to the pixels",
     "scores": "scores only; the model runs on changed images",
     "pixels": "nothing: the model is not used",
@@ -254,7 +257,7 @@ def method_page(name: str) -> str:
     """Return the page of an attribution method in Markdown."""
     method = METHODS[name]
     architecture = "vit_tiny_patch16_224" if method.needs == "tokens" else "resnet18"
-    options = ", num_masks=20" if name == "rise" else ""
+    options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
     snippet = f"""
         import numpy as np
         import timm
@@ -270,6 +273,7 @@ def method_page(name: str) -> str:
         ("needs", NEEDS[method.needs]),
         ("class-specific", "yes" if method.needs_target else "no"),
         ("signed", "yes" if method.signed else "no"),
+        ("warning", method.warning),
         ("cost", cost(method)),
         ("code", f"`{source_file(method.function)}`"),
     ]
@@ -295,6 +299,9 @@ def cost(method: Method) -> str:
         "integrated_gradients": "one forward and backward pass per integration step",
         "occlusion": "one forward pass per position of the window",
         "rise": "one forward pass per mask",
+        "scorecam": "one forward pass per channel of the layer",
+        "ablationcam": "one forward pass per channel, of the part behind the layer",
+        "eigencam": "one forward pass",
     }
     simple = {"pixels": "no pass", "tokens": "one forward pass"}
     if method.needs_target:

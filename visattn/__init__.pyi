@@ -26,6 +26,9 @@ from .insertion.insertion import (
 from .pipelines.captioning import (
     caption as caption,
 )
+from .pipelines.detection import (
+    detect as detect,
+)
 from .pipelines.draw_captions import (
     overlay as overlay,
 )

@@ -1,15 +1,25 @@
 from .attention_based import (
     attention as attention,
+    combine_layers as combine_layers,
     gradient_attention as gradient_attention,
     gradient_rollout as gradient_rollout,
+    included_layers as included_layers,
     relevance as relevance,
     rollout as rollout,
 )
+from .attention_flow import attention_flow as attention_flow
 from .cam import (
     activations_and_gradients as activations_and_gradients,
+    eigencam as eigencam,
     gradcam as gradcam,
     gradcam_plus_plus as gradcam_plus_plus,
+    hirescam as hirescam,
     layercam as layercam,
+    xgradcam as xgradcam,
+)
+from .channel_perturbation import (
+    ablationcam as ablationcam,
+    scorecam as scorecam,
 )
 from .explained_model import (
     analyze_model as analyze_model,
@@ -17,8 +27,14 @@ from .explained_model import (
 )
 from .gradient_based import (
     input_gradient as input_gradient,
+    input_x_gradient as input_x_gradient,
     integrated_gradients as integrated_gradients,
     smoothgrad as smoothgrad,
+)
+from .layer_outputs import (
+    LayerCalls as LayerCalls,
+    intercept_layer as intercept_layer,
+    layer_activations as layer_activations,
 )
 from .layer_weights import (
     LayerWeights as LayerWeights,
@@ -29,8 +45,14 @@ from .layer_weights import (
     single_grid_error as single_grid_error,
     weights_and_gradients as weights_and_gradients,
 )
+from .legrad import (
+    NO_TEXTS as NO_TEXTS,
+    legrad as legrad,
+    similarity as similarity,
+)
 from .methods import (
     METHODS as METHODS,
+    NEEDS_FEATURES as NEEDS_FEATURES,
     Method as Method,
     get_method as get_method,
     supported_methods as supported_methods,
@@ -43,11 +65,22 @@ from .model_free import (
     random_maps as random_maps,
     spectral_residual_map as spectral_residual_map,
 )
+from .modified_backward import (
+    fullgrad as fullgrad,
+    guided_backprop as guided_backprop,
+)
 from .perturbation import (
     baseline_image as baseline_image,
     denormalize as denormalize,
     occlusion as occlusion,
     rise as rise,
+)
+from .residual_blocks import (
+    BlockOutputs as BlockOutputs,
+    block_names as block_names,
+    copies_for_head as copies_for_head,
+    replaced_last_block as replaced_last_block,
+    split_output as split_output,
 )
 from .targets import (
     CallableTarget as CallableTarget,

@@ -18,8 +18,9 @@ from visattn.recording.model_config import (
     vision_config,
     vision_tower,
 )
-from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling
+from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling, TextScorer
 from visattn.recording.model_outputs import OutputLayout
+from visattn.recording.operations import model_operations
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
     NormalizingClassifier,
@@ -135,6 +136,8 @@ def _model_info(
         unsupported,
         _output_layout(model, defaults, result.output),
         pooled.error,
+        isinstance(model, TextScorer),
+        model_operations(model, forward_function(model), size, len(defaults.mean)),
     )
 
 
@@ -233,7 +236,7 @@ def _transformers_defaults(model: nn.Module) -> _ModelDefaults:
     if tower := vision_tower(model):
         raise ValueError(
             f"the model must take only images, but {type(model).__name__} takes more; use its "
-            f"vision tower, model.{tower[0]}"
+            f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
         )
     config = cast("Any", model.config)
     vision = vision_config(config)

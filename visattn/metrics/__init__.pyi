@@ -27,6 +27,13 @@ from .captioning.scores import (
     caption_scores as caption_scores,
     score_signature as score_signature,
 )
+from .detection.average_precision import (
+    AP_METRICS as AP_METRICS,
+    APResult as APResult,
+    DetectedBoxes as DetectedBoxes,
+    TrueBoxes as TrueBoxes,
+    average_precision as average_precision,
+)
 from .maps.attention_stats import (
     LayerDiagnostics as LayerDiagnostics,
     diagnose_layers as diagnose_layers,

@@ -12,10 +12,19 @@ from .captioning import (
     caption as caption,
     read_images as read_images,
 )
+from .detection import (
+    DetectedObject as DetectedObject,
+    DetectionResult as DetectionResult,
+    detect as detect,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
     overlay as overlay,
+)
+from .draw_detections import (
+    detection_figure as detection_figure,
+    detection_overlay as detection_overlay,
 )
 from .draw_explorer import (
     all_heads_figure as all_heads_figure,
@@ -32,6 +41,9 @@ from .draw_pages import (
     caption_gif as caption_gif,
     caption_html as caption_html,
     ground_phrases as ground_phrases,
+)
+from .draw_queries import (
+    query_figure as query_figure,
 )
 from .draw_scanpaths import (
     Coverage as Coverage,
@@ -52,6 +64,14 @@ from .evaluate_words import (
     WordExplainer as WordExplainer,
     evaluate_words as evaluate_words,
     mean_word_scores as mean_word_scores,
+)
+from .explain_queries import (
+    QueryMaps as QueryMaps,
+    explain_queries as explain_queries,
+    load_detector as load_detector,
+)
+from .explain_texts import (
+    stack_texts as stack_texts,
 )
 from .explain_words import (
     caption_maps as caption_maps,
@@ -81,6 +101,10 @@ from .model_io import (
     load_model as load_model,
     save as save,
 )
+from .query_maps import (
+    QueryMaps as QueryMaps,
+    query_maps as query_maps,
+)
 from .scale import (
     MapScale as MapScale,
     empty_map_reason as empty_map_reason,
@@ -90,4 +114,22 @@ from .scale import (
 from .scanpath import (
     ScanPath as ScanPath,
     glimpses as glimpses,
+)
+from .segmentation import (
+    Segmentation as Segmentation,
+    batch_panels as batch_panels,
+    photo_labels as photo_labels,
+    place_segmentations as place_segmentations,
+    segment as segment,
+    segmentation_figure as segmentation_figure,
+)
+from .words.loading import (
+    load_word_model as load_word_model,
+)
+from .words.methods import (
+    explain_replay as explain_replay,
+    replay_given as replay_given,
+    replay_maps as replay_maps,
+    replay_occlusion as replay_occlusion,
+    replay_run as replay_run,
 )

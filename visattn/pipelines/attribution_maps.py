@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from visattn.attribution.layer_weights import resolve_attention_layer
 from visattn.attribution.methods import Method
-from visattn.attribution.targets import TargetLike, resolve_target
+from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import resolve_feature_layer
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import ExplainedModel, TextScorer
 
 
 def compute_maps(
@@ -56,6 +58,7 @@ def compute_maps(
         "model": explained.info.name,
         "signed": signed,
         **_layer_metadata(explained, method, options.get("layer")),
+        **({"warning": method.warning} if method.warning else {}),
     }
     if explained.info.output.key and method.needs_target and not callable(target):
         common["scores"] = explained.info.output.key
@@ -68,13 +71,22 @@ def compute_maps(
             geometry,
             {
                 **common,
-                **resolved.describe(index, explained.class_names),
+                **_describe(explained, resolved, index),
                 "image": image.name,
                 "empty": empty_map_reason(value),
             },
         )
         for index, (value, geometry, image) in enumerate(rows)
     ]
+
+
+def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> dict[str, Any]:
+    """Return the metadata of a target, with the cosine similarity if it is a text."""
+    described = target.describe(index, explained.class_names)
+    score = described.get("score")
+    if isinstance(explained.model, TextScorer) and score is not None:
+        described["cosine"] = float(explained.model.cosine_of(torch.tensor(score)))
+    return described
 
 
 def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> dict[str, Any]:

@@ -127,6 +127,9 @@ def target_line(attention_map: AttentionMap) -> str:
     if metadata.get("target") is None and not metadata.get("class"):
         return ""
     name = metadata.get("class") or f"class {metadata['target']}"
+    cosine = metadata.get("cosine")
+    if isinstance(cosine, (int, float)):
+        return f"{name}, {_cosine_text(cosine)}"
     values = (metadata.get(key) for key in ("score", "probability"))
     # records in JSON hold NaN as a string
     score, probability = (value if isinstance(value, (int, float)) else None for value in values)
@@ -158,7 +161,14 @@ def _method_map(attention_map: AttentionMap, scale: MapScale, tile: tuple[int, i
         return MethodMap(name, None, note=reason)
     size = _supersampled_size(attention_map, tile)
     values = attention_map.resize_to_image(size).numpy()
-    return MethodMap(name, values, scale.vmin, scale.vmax, scale.signed)
+    cosine, note = attention_map.metadata.get("cosine"), ""
+    if isinstance(cosine, (int, float)):
+        note = f"{_cosine_text(cosine)}; {scale.text}".replace("-", "\N{MINUS SIGN}")
+    return MethodMap(name, values, scale.vmin, scale.vmax, scale.signed, note)
+
+
+def _cosine_text(cosine: float) -> str:
+    return f"cosine {cosine:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:

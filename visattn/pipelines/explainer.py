@@ -9,6 +9,7 @@ from torch import nn
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import (
     METHODS,
+    NEEDS_FEATURES,
     Method,
     get_method,
     supported_methods,
@@ -19,9 +20,11 @@ from visattn.data.images.reader import ImageLike, list_images
 from visattn.data.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
+from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioner import Captioner
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.pipelines.attribution_maps import compute_maps, require_values
+from visattn.pipelines.explain_texts import stack_texts
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.inputs import (
     PreparedImages,
@@ -161,7 +164,7 @@ class Explainer:
         is_function = callable(target)
         _check_method_args(method, method_args, is_function=is_function)
         reason = unsupported_reason(method, explained.info, callable_target=is_function)
-        no_layers = method.needs == "features" and not explained.info.feature_layers
+        no_layers = method.needs in NEEDS_FEATURES and not explained.info.feature_layers
         has_target = is_function or not explained.info.output.error
         if no_layers and has_target and "layer" in method_args:
             return  # the named layer is checked when it is resolved
@@ -188,6 +191,8 @@ def explain(
     resize_mode: ResizeMode | None = None,
     batch_size: int = 16,
     keep_empty: bool = False,
+    text: str | Sequence[str] | None = None,
+    processor: Any = None,
     **method_args: Any,
 ) -> list[AttentionMap]:
     """Return attribution or attention maps of a model on images, placed on the originals.
@@ -213,14 +218,16 @@ def explain(
         batch_size: Images per batch.
         keep_empty: Return maps that are zero everywhere or not finite, with the reason in
             `metadata["empty"]`, instead of raising an error.
+        text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
+        processor: Processor or tokenizer of such a model in memory.
         method_args: Arguments of the method. `layer` is the index of an attention layer, or any
             module of the model or its name; `layer4.2.relu#2` is the second call of
             `layer4.2.relu`.
 
     Returns:
-        A map `[y, x]` per image; `metadata` holds method, options, target (class index), class
-        (its name), score, `scores` (key of the class scores in the output), model, `layer` and its
-        `run` if there is one, `signed`, and `empty`.
+        A map `[y, x]` per image, or `[t, y, x]` for a list of texts; `metadata` holds method,
+        options, target (class index), class (its name), score, `scores` (key of the class scores
+        in the output), model, `layer` and its `run` if there is one, `signed`, and `empty`.
 
     Raises:
         ImageError: If an image cannot be read.
@@ -240,6 +247,19 @@ def explain(
     listed = list_images(images)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if text is not None:
+        _refuse_arguments("text=", target, class_names)
+        texts = [text] if isinstance(text, str) else list(text)
+        network = model.model if isinstance(model, LoadedModel) else model
+        loaded = text_classifier(network, texts, processor)
+        steps = transform or (loaded.transform if img_size is resize_mode is None else None)
+        explainer = Explainer(
+            loaded.model, img_size=img_size, transform=steps, resize_mode=resize_mode
+        )
+        maps = _maps_of_texts(explainer, listed, method, texts, batch_size, method_args)
+        for each in () if keep_empty else maps:
+            require_values(each, method)
+        return maps[0] if isinstance(text, str) else stack_texts(maps, texts)
     network = model.model if isinstance(model, LoadedModel) else model
     if method in _sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
@@ -263,6 +283,23 @@ def explain(
         batch = explainer.prepare(listed[part])
         maps += explainer.map(batch, method, batch_target, keep_empty=True, **method_args)
     return maps if keep_empty else require_values(maps, method)
+
+
+def _maps_of_texts(
+    explainer: Explainer,
+    images: list[ImageLike],
+    method: str,
+    texts: Sequence[str],
+    batch_size: int,
+    method_args: Mapping[str, Any],
+) -> list[list[AttentionMap]]:
+    """Return for each text a map of each image."""
+    maps: list[list[AttentionMap]] = [[] for _ in texts]
+    for start in range(0, len(images), batch_size):
+        batch = explainer.prepare(images[start : start + batch_size])
+        for index, of_text in enumerate(maps):
+            of_text += explainer.map(batch, method, index, keep_empty=True, **method_args)
+    return maps
 
 
 def methods_for(

@@ -52,6 +52,7 @@ from .model_info import (
     ExplainedModel as ExplainedModel,
     FeatureLayer as FeatureLayer,
     ModelInfo as ModelInfo,
+    TextScorer as TextScorer,
     format_model_info as format_model_info,
 )
 from .model_outputs import (
@@ -69,6 +70,11 @@ from .module_calls import (
     is_third_party as is_third_party,
     may_compute_attention as may_compute_attention,
     probing as probing,
+)
+from .operations import (
+    RECTIFIERS as RECTIFIERS,
+    SMOOTH_ACTIVATIONS as SMOOTH_ACTIVATIONS,
+    model_operations as model_operations,
 )
 from .probe import (
     ModelProbe as ModelProbe,
@@ -93,6 +99,13 @@ from .quadrant_probe import (
     squared_deviations as squared_deviations,
     tokens_aligned as tokens_aligned,
     unresponsive as unresponsive,
+)
+from .query_attention import (
+    QueryAttention as QueryAttention,
+    SampledPoints as SampledPoints,
+    cell_size as cell_size,
+    record_queries as record_queries,
+    splat as splat,
 )
 from .recorder import (
     Recording as Recording,

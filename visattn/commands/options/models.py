@@ -48,7 +48,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         "--model",
         required=required,
         metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER of visattn fit, a file of "
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER of visattn fit, a file of "
         "visattn export, or your own code: FILE.py:NAME or package.module:NAME, a class or "
         "function that builds the model (this code is executed)",
     )
@@ -156,6 +156,7 @@ def load_explained_model(args: argparse.Namespace) -> "tuple[LoadedModel, Explai
         weights=args.weights,
         pretrained=args.pretrained,
         model_kwargs=dict(args.model_args) or None,
+        text=getattr(args, "text", None),
     )
     if isinstance(loaded.model, Captioner):
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)

@@ -15,6 +15,12 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.recording.model_info import ModelInfo
 
 
+SIMILARITY_NOTE = (
+    "patch-text similarity: in CLIP the background is often more similar to a text than the thing "
+    "that it names; compare it with legrad"
+)
+
+
 @dataclass(frozen=True)
 class MapSpec:
     """An attribution method with its arguments.
@@ -24,12 +30,19 @@ class MapSpec:
         title: Heading on pages.
         method: Name of the method.
         method_args: Arguments of the method.
+        text: Index of the explained text, for a model of images and texts.
     """
 
     key: str
     title: str
     method: str
     method_args: Mapping[str, Any] = field(default_factory=dict)
+    text: int | None = None
+
+    @property
+    def scale_key(self) -> str:
+        """Maps with the same key are drawn on one scale: those of all texts of a method."""
+        return self.key.partition(".text")[0]
 
 
 class MapRunner:
@@ -52,7 +65,7 @@ class MapRunner:
         torch.manual_seed(0)  # random weights are the same in every run
         self.loaded, self.explained = load_explained_model(args)
         info = self.explained.info
-        self.specs = _map_specs(args, info)
+        self.specs = _specs_per_text(_map_specs(args, info), args.text or ())
         self.explainer = Explainer(
             self.explained,
             transform=None if args.resize_mode else self.loaded.transform,
@@ -62,6 +75,7 @@ class MapRunner:
         name = args.target
         target = int(name) if name is not None and name.isdecimal() else name
         self.target = resolve_target(target, self.explained)
+        self.loaded_texts = bool(args.text)
         self.has_heads = bool(info.attention_layers) and not info.attention_error
         if args.all_heads and not self.has_heads:
             reason = info.attention_error or "it has no token attention"
@@ -82,8 +96,9 @@ class MapRunner:
         failures: list[Exception] = []
         for spec in self.specs:
             try:
+                target = class_indices if spec.text is None else spec.text
                 maps = self.explainer.map(
-                    batch, spec.method, class_indices, keep_empty=True, **spec.method_args
+                    batch, spec.method, target, keep_empty=True, **spec.method_args
                 )
             except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method
                 failures.append(error)
@@ -92,13 +107,14 @@ class MapRunner:
                 maps = [_failed_map(image, spec, error) for image in batch.originals]
             for position, (result, attention_map) in enumerate(zip(results, maps, strict=True)):
                 index = class_indices[position] if class_indices else None
-                metadata = {
-                    **attention_map.metadata,
-                    "title": spec.title,
+                described: dict[str, Any] = {
                     "target": index,
                     "class": names[index] if index is not None and index < len(names) else "",
                     "probability": probabilities[position] if probabilities else None,
                 }
+                if self.loaded_texts:
+                    described = _text_metadata(spec, names)
+                metadata = {**attention_map.metadata, "title": spec.title, **described}
                 result.append(replace(attention_map, metadata=metadata))
         return results
 
@@ -225,8 +241,38 @@ def _specs_per_layer(
     ]
 
 
+def _specs_per_text(specs: Sequence[MapSpec], texts: Sequence[str]) -> list[MapSpec]:
+    """Return a spec for each text, for methods that explain a text; the others need one."""
+    from visattn.attribution.methods import METHODS
+
+    if not texts:
+        return list(specs)
+    return [
+        replace(
+            spec,
+            key=f"{spec.key}.text{index + 1}",
+            title=f"{text} \N{MIDDLE DOT} {spec.title}",
+            text=index,
+        )
+        if METHODS[spec.method].needs_target
+        else spec
+        for spec in specs
+        for index, text in enumerate(texts if METHODS[spec.method].needs_target else texts[:1])
+    ]
+
+
+def _text_metadata(spec: MapSpec, texts: Sequence[str]) -> dict[str, Any]:
+    """Return what the metadata say of the text of a map."""
+    if spec.text is None:  # the same for all texts
+        return {"target": None, "class": "", "probability": None, "cosine": None}
+    described = {"target": spec.text, "class": texts[spec.text], "probability": None}
+    return {**described, "note": SIMILARITY_NOTE} if spec.method == "similarity" else described
+
+
 def _default_method(supported: Sequence[str], *, layered: bool) -> str:
     """Return the method that is used if none is named."""
     preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
+    if "similarity" in supported:  # a model of images and texts; rollout would ignore the text
+        preferred = ["legrad", "gradcam", *preferred]
     matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
     return matches[0] if matches else "gradcam"

@@ -113,7 +113,11 @@ class WordReplay:
         return ReplayRun(logits, log_probs, recorder.rows, flat, found, used)
 
     def caption(
-        self, rows: Float[Tensor, "t i"] | None = None, *, method: str = "attention", **metadata: Any
+        self,
+        rows: Float[Tensor, "t i"] | None = None,
+        *,
+        method: str = "attention",
+        **metadata: Any,
     ) -> Caption:
         """Return the caption with one placed map per word.
 
@@ -142,9 +146,7 @@ class WordReplay:
         )  # fmt: skip
 
 
-def forward_logits(
-    model: nn.Module, inputs: dict[str, Any], count: int
-) -> Float[Tensor, "b t v"]:
+def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:
     """Return the logits of the last `count` positions."""
     output: Any = model(**inputs)
     return output.logits[:, -count:].float()
