@@ -22,7 +22,7 @@ def tool() -> ModuleType:
 def test_loss_of_five_captions_is_that_of_single_ones(tool: ModuleType, kind: str) -> None:
     torch.manual_seed(0)
     model = tool.build(kind).eval()
-    logits = tool._ved_logits if kind == "ved" else tool._llava_logits  # noqa: SLF001
+    logits = tool._ved_logits if kind == "ved" else tool._llava_logits
     images = torch.randn(2, 3, tool.SIZE, tool.SIZE)
     captions = torch.randint(5, 20, (2, 5, 7))
     captions[..., 0], captions[..., -1] = tool.START, tool.END
