@@ -256,6 +256,10 @@ def _placed(
     kind = "words" if method == "attention" else "gradient"
     site = maps.site if method == "attention" else "encoder"
     metadata = {**maps.metadata, "method": method}
+    if method != "attention":  # gradients of a sure word are small: all words share one scale
+        sums = values.sum((-2, -1), keepdim=True)
+        values = torch.where(sums > 0, values / sums, values)
+        metadata["scale"] = "each map sums to 1"
     return replace(maps, values=values.float().cpu(), kind=kind, site=site, metadata=metadata)
 
 
