@@ -258,7 +258,7 @@ def _placed(
     metadata = {**maps.metadata, "method": method}
     if method != "attention":  # gradients of a sure word are small: all words share one scale
         sums = values.sum((-2, -1), keepdim=True)
-        values = torch.where(sums > 0, values / sums, values)
+        values = values / sums.masked_fill(sums <= 0, 1.0)
         metadata["scale"] = "each map sums to 1"
     return replace(maps, values=values.float().cpu(), kind=kind, site=site, metadata=metadata)
 
