@@ -130,3 +130,13 @@ from .targets import (
     target_values as target_values,
     variants_per_batch as variants_per_batch,
 )
+from .words import (
+    WORD_GRADIENT_METHODS as WORD_GRADIENT_METHODS,
+    TokenVectors as TokenVectors,
+    WordGradients as WordGradients,
+    WordLayer as WordLayer,
+    WordRun as WordRun,
+    word_attention as word_attention,
+    word_attributions as word_attributions,
+    word_gradients as word_gradients,
+)

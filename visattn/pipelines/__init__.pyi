@@ -2,6 +2,11 @@ from .attribution_maps import (
     compute_maps as compute_maps,
     require_values as require_values,
 )
+from .captioner_words import (
+    captioner_run as captioner_run,
+    word_log_probs as word_log_probs,
+    word_occlusion as word_occlusion,
+)
 from .captioning import (
     Caption as Caption,
     caption as caption,
@@ -64,6 +69,13 @@ from .evaluate_maps import (
     build_queries as build_queries,
     count_classes as count_classes,
 )
+from .evaluate_words import (
+    CaptionerExplainer as CaptionerExplainer,
+    ReplayExplainer as ReplayExplainer,
+    WordExplainer as WordExplainer,
+    evaluate_words as evaluate_words,
+    mean_word_scores as mean_word_scores,
+)
 from .explain_queries import (
     DetectorQueries as DetectorQueries,
     explain_queries as explain_queries,
@@ -74,6 +86,10 @@ from .explain_texts import (
     stack_texts as stack_texts,
 )
 from .explain_words import (
+    caption_maps as caption_maps,
+    check_word_method as check_word_method,
+    explain_captions as explain_captions,
+    explain_words as explain_words,
     word_gradcam as word_gradcam,
     word_gradcam_maps as word_gradcam_maps,
     word_maps as word_maps,
@@ -114,4 +130,14 @@ from .segmentation import (
     place_segmentations as place_segmentations,
     segment as segment,
     segmentation_figure as segmentation_figure,
+)
+from .words.loading import (
+    load_word_model as load_word_model,
+)
+from .words.methods import (
+    explain_replay as explain_replay,
+    replay_given as replay_given,
+    replay_maps as replay_maps,
+    replay_occlusion as replay_occlusion,
+    replay_run as replay_run,
 )
