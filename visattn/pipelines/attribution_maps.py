@@ -17,6 +17,30 @@ from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
 
 
+def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_function: bool) -> None:
+    """Check the arguments of a method.
+
+    Args:
+        method: The method.
+        method_args: Its arguments.
+        is_function: Whether the target is a function of the output.
+
+    Raises:
+        ValueError: If the method has no such argument.
+    """
+    known = method.default_kwargs
+    if unknown := sorted(set(method_args) - set(known)):
+        listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        raise ValueError(
+            f"{method.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
+        )
+    if is_function and "score_type" in method_args:
+        raise ValueError(
+            "score_type= transforms class scores; a target function receives the output of the "
+            "model and computes any number from it: drop score_type="
+        )
+
+
 def compute_maps(
     explained: ExplainedModel,
     batch: PreparedImages,
@@ -53,21 +77,8 @@ def compute_maps(
         resolved = resolve_target(target, explained)
     values = method.function(explained, batch.inputs, resolved, **method_args)
     values = values.detach().float().cpu()
-    options = {**method.default_kwargs, **method_args}
-    signed = bool(options.get("signed", method.signed))
     is_class = not (callable(target) or isinstance(target, DenseTarget))
-    if not is_class:
-        options.pop("score_type", None)
-    common = {
-        "method": method.name,
-        "options": options,
-        "model": explained.info.name,
-        "signed": signed,
-        **_layer_metadata(explained, method, options.get("layer")),
-        **({"warning": method.warning} if method.warning else {}),
-    }
-    if explained.info.output.key and method.needs_target and is_class:
-        common["scores"] = explained.info.output.key
+    common = _common_metadata(explained, method, method_args, is_class=is_class)
     geometries = batch.geometries
     if method.needs in NEEDS_FEATURES and resizes_images(explained.model):
         size = (batch.inputs.shape[2], batch.inputs.shape[3])
@@ -109,6 +120,27 @@ def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> di
         return {"layer": explained.info.attention_layers[index].site}
     resolved = resolve_feature_layer(explained, layer)
     return {"layer": resolved.site, **({} if resolved.call is None else {"run": resolved.call})}
+
+
+def _common_metadata(
+    explained: ExplainedModel, method: Method, method_args: Mapping[str, Any], *, is_class: bool
+) -> dict[str, Any]:
+    """Return the metadata that the maps of all images share."""
+    options = {**method.default_kwargs, **method_args}
+    signed = bool(options.get("signed", method.signed))
+    if not is_class:
+        options.pop("score_type", None)
+    common = {
+        "method": method.name,
+        "options": options,
+        "model": explained.info.name,
+        "signed": signed,
+        **_layer_metadata(explained, method, options.get("layer")),
+        **({"warning": method.warning} if method.warning else {}),
+    }
+    if explained.info.output.key and method.needs_target and is_class:
+        common["scores"] = explained.info.output.key
+    return common
 
 
 def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:

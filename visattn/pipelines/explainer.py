@@ -24,8 +24,11 @@ from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioner import Captioner
-from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.pipelines.attribution_maps import compute_maps, require_values
+from visattn.pipelines.attribution_maps import (
+    check_method_args,
+    compute_maps,
+    require_values,
+)
 from visattn.pipelines.dense import (
     describe_at_size,
     unsupported_dense,
@@ -33,14 +36,8 @@ from visattn.pipelines.dense import (
     with_bottleneck,
 )
 from visattn.pipelines.explain_texts import maps_of_texts, stack_texts
-from visattn.pipelines.explain_words import WORD_METHODS
-from visattn.pipelines.inputs import (
-    PreparedImages,
-    prepare_images,
-    transform_images,
-)
-from visattn.pipelines.scale import empty_map_reason
-from visattn.pipelines.scanpath import glimpses
+from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
+from visattn.pipelines.sequence_maps import SEQUENCE_METHODS, sequence_maps, sequence_methods
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import find_module_name
 from visattn.recording.model_config import ClassNames, parse_image_size
@@ -183,7 +180,7 @@ class Explainer:
         method_args: Mapping[str, Any],
     ) -> None:
         is_function = callable(target) or isinstance(target, DenseTarget)
-        _check_method_args(method, method_args, is_function=is_function)
+        check_method_args(method, method_args, is_function=is_function)
         if isinstance(target, DenseTarget):
             if error := unsupported_dense(method, explained.info, target):
                 raise ValueError(error)
@@ -200,7 +197,7 @@ class Explainer:
                 hint = "; name one of its modules with layer="
             raise ValueError(
                 f"{method.name} does not fit {explained.info.name}: {reason}{hint}; supported "
-                f"methods: {', '.join([*_sequence_methods(self.model), *fits])}"
+                f"methods: {', '.join([*sequence_methods(self.model), *fits])}"
             )
 
 
@@ -277,19 +274,17 @@ def explain(
     network = model.model if isinstance(model, LoadedModel) else model
     if text is not None:
         _refuse_arguments("text=", target, class_names)
-        loaded = text_classifier(network, [text] if isinstance(text, str) else text, processor)
-        steps = transform or (loaded.transform if img_size is resize_mode is None else None)
-        explainer = Explainer(
-            loaded.model, img_size=img_size, transform=steps, resize_mode=resize_mode
+        prepare = {"img_size": img_size, "transform": transform, "resize_mode": resize_mode}
+        by_text, texts = _maps_of_texts(
+            network, processor, text, listed, method, batch_size, prepare, method_args
         )
-        by_text = _maps_of_texts(explainer, listed, method, batch_size, method_args)
         for each in () if keep_empty else by_text:
             require_values(each, method)
-        return by_text[0] if isinstance(text, str) else stack_texts(by_text, loaded.class_names)
-    if method in _sequence_methods(network):
+        return by_text[0] if isinstance(text, str) else stack_texts(by_text, texts)
+    if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {} if resize_mode is None else {"resize_mode": resize_mode}
-        return _sequence_maps(network, listed, method, resize, method_args)
+        return sequence_maps(network, listed, method, resize, method_args)
     _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
     tokens = METHODS[method].needs == "tokens"
@@ -318,19 +313,27 @@ def explain(
 
 
 def _maps_of_texts(
-    explainer: Explainer,
+    model: nn.Module,
+    processor: Any,
+    text: str | Sequence[str],
     images: list[ImageLike],
     method: str,
     batch_size: int,
+    preprocessing: Mapping[str, Any],
     method_args: Mapping[str, Any],
-) -> list[list[AttentionMap]]:
-    """Return for each text a map of each image."""
-    return maps_of_texts(
+) -> tuple[list[list[AttentionMap]], tuple[str, ...]]:
+    """Return for each text a map of each image, and the texts."""
+    loaded = text_classifier(model, [text] if isinstance(text, str) else text, processor)
+    own = all(value is None for value in preprocessing.values())
+    steps = {"transform": loaded.transform} if own else {}
+    explainer = Explainer(loaded.model, **{**preprocessing, **steps})
+    maps = maps_of_texts(
         explainer.prepare,
         partial(explainer.map, method=method, keep_empty=True, **method_args),
         [images[start : start + batch_size] for start in range(0, len(images), batch_size)],
         len(explainer.analyze().class_names),
     )
+    return maps, loaded.class_names
 
 
 def methods_for(
@@ -353,7 +356,7 @@ def methods_for(
     """
     if isinstance(model, LoadedModel):
         model = model.model
-    own = _sequence_methods(model)
+    own = sequence_methods(model)
     if isinstance(model, Captioner):
         return own
     info = analyze_model(model, img_size).info
@@ -364,55 +367,14 @@ def _image_size(batch: PreparedImages) -> tuple[int, int]:
     return batch.inputs.shape[2], batch.inputs.shape[3]
 
 
-def _sequence_methods(model: nn.Module) -> list[str]:
-    """Return the methods of captioners and glimpse models, which give several maps per image."""
-    if isinstance(model, Captioner):
-        return list(WORD_METHODS)
-    return ["glimpses"] if isinstance(model, GlimpseModel) else []
-
-
-def _sequence_maps(
-    model: nn.Module,
-    images: list[ImageLike],
-    method: str,
-    resize: Mapping[str, Any],
-    method_args: Mapping[str, Any],
-) -> list[AttentionMap]:
-    if isinstance(model, Captioner):
-        maps = WORD_METHODS[method](model, images, **resize, **method_args)
-    else:
-        maps = [scan.maps for scan in glimpses(model, images, **resize, **method_args)]
-    common = {"method": method, "options": dict(method_args), "signed": False}
-    return [
-        replace(m, metadata={**m.metadata, **common, "empty": empty_map_reason(m.values)})
-        for m in maps
-    ]
-
-
 def _check_method_name(name: str, model: nn.Module) -> None:
-    names = [*METHODS, *WORD_METHODS, "glimpses"]
+    names = [*METHODS, *SEQUENCE_METHODS]
     if name not in names:
         raise ValueError(f"there is no method {name!r}; {did_you_mean(name, names)}")
     if isinstance(model, Captioner) or name not in METHODS:
         raise ValueError(
             f"{name} does not fit a {type(model).__name__}; supported methods: "
             f"{', '.join(methods_for(model))}"
-        )
-
-
-def _check_method_args(
-    method: Method, method_args: Mapping[str, Any], *, is_function: bool
-) -> None:
-    known = method.default_kwargs
-    if unknown := sorted(set(method_args) - set(known)):
-        listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
-        raise ValueError(
-            f"{method.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
-        )
-    if is_function and "score_type" in method_args:
-        raise ValueError(
-            "score_type= transforms class scores; a target function receives the output of the "
-            "model and computes any number from it: drop score_type="
         )
 
 
