@@ -49,6 +49,9 @@ from .pipelines.model_io import (
     load_model as load_model,
     save as save,
 )
+from .pipelines.segmentation import (
+    segment as segment,
+)
 from .recording.attention_map import (
     AttentionMap as AttentionMap,
 )
