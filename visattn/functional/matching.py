@@ -25,7 +25,7 @@ def linear_sum_assignment(cost: Float[Tensor, "n m"]) -> tuple[list[int], list[i
 
     Example:
         >>> import torch
-        >>> linear_sum_assignment(torch.tensor([[4.0, 1.0, 3.0], [2.0, 0.0, 5.0]]))
+        >>> linear_sum_assignment(torch.tensor([[4.0, 1.0, 2.0], [2.0, 0.0, 5.0]]))
         ([0, 1], [2, 1])
 
     Source:

@@ -187,7 +187,7 @@ def test_open_clip_itself_gives_its_logits_and_preprocessing() -> None:
     library: Any = pytest.importorskip("open_clip")
     torch.manual_seed(0)
     loaded = visattn.load_model("open_clip:ViT-S-32", text=TEXTS)
-    network = loaded.model.network
+    network: Any = loaded.model.network
     batch = Explainer(loaded).prepare(PHOTO)
     _, _, theirs = library.create_model_and_transforms("ViT-S-32", pretrained_text=False)
     torch.testing.assert_close(batch.inputs[0], theirs(Image.fromarray(PHOTO)), rtol=0, atol=1e-5)

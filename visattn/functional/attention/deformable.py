@@ -74,5 +74,5 @@ def deformable_splat(
             inside = (x >= 0) & (x < columns) & (y >= 0) & (y < rows)
             cells = y.clamp(0, rows - 1) * columns + x.clamp(0, columns - 1)
             splat = splat.scatter_add(-1, cells.long(), weights * share_x * share_y * inside)
-    per_query: Tensor = splat.transpose(1, 2).unflatten(-1, grid)
-    return per_query
+    per_query = splat.transpose(1, 2)
+    return per_query.reshape(*per_query.shape[:-1], *grid)
