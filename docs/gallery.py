@@ -25,7 +25,7 @@ import visattn as va
 from visattn.attribution import METHODS, Method
 from visattn.blocks import block_class, block_info, list_blocks
 from visattn.data import Scenes, SingleObjectScenes, WorldConfig, single_object_scenes
-from visattn.models import AttentionResNet, VisionTransformer
+from visattn.models import AttentionResNet, TextPromptClassifier, VisionTransformer
 from visattn.viz import colormap_lut
 
 HERE = Path(__file__).resolve().parent
@@ -186,19 +186,28 @@ def method_figure(name: str) -> np.ndarray:
     method = METHODS[name]
     model = trained("vit" if method.needs in ("tokens", "texts") else "cnn")
     if method.needs == "texts":
-        model = va.models.TextPromptClassifier(
-            model,
-            lambda network, images: network(images),  # logits, compared with one class each
-            SHAPES,
-            torch.eye(len(SHAPES)),
-            img_size=(SIZE, SIZE),
-            mean=model.mean,
-            std=model.std,
-        )
+        model = with_texts(model)
     images, _ = photos()
     target = SHAPES[:3] if method.needs_target else None
     maps = va.explain(model, images, name, target=target)
     return tiled([[enlarged(image) for image in images], overlays(images, maps)])
+
+
+def with_texts(model: Any) -> TextPromptClassifier:
+    """Return a classifier of shapes as a model that compares images with embeddings of texts."""
+    tower: Any = model.to_timm().eval()
+    return TextPromptClassifier(
+        tower,
+        lambda network, images: network.forward_head(
+            network.forward_features(images), pre_logits=True
+        ),
+        SHAPES,
+        tower.head.weight.detach(),
+        img_size=model.img_size,
+        mean=model.mean,
+        std=model.std,
+        name="ViT",
+    )
 
 
 def overlays(images: Sequence[np.ndarray], maps: Sequence[va.AttentionMap]) -> list[np.ndarray]:
@@ -251,9 +260,21 @@ def block_page(name: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+CLASS_METHODS = [name for name, method in METHODS.items() if method.needs != "boxes"]
+"""Methods that explain a class; the others are in the guide to dense models."""
+TEXT_MODEL = """va.models.TextPromptClassifier(  # or va.load_model("hf:DIRECTORY", text=[...])
+            timm.create_model("vit_tiny_patch16_224", num_classes=0).eval(),
+            lambda tower, images: tower(images),
+            ["a dog", "the sky"],
+            torch.eye(2, 192),  # embeddings of the texts
+            img_size=(224, 224),
+            mean=(0.5,) * 3,
+            std=(0.5,) * 3,
+        )"""
+
 NEEDS = {
     "tokens": "attention among tokens",
-    "texts": "attention among tokens, and texts to compare the image with",
+    "texts": "attention among tokens, and texts to compare images with",
     "features": "a layer whose features lie on the image",
     "positive_features": "a layer whose features lie on the image and are hardly negative",
     "biases": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
@@ -264,40 +285,25 @@ NEEDS = {
 }
 
 
-_CLIP = """\
-network = timm.create_model("vit_tiny_patch16_224", num_classes=64).eval()
-embeddings = torch.randn(2, 64)  # of the texts, by the text tower
-model = va.models.TextPromptClassifier(
-    network,
-    lambda network, images: network(images),
-    ["a dog", "a cat"],
-    embeddings,
-    img_size=(224, 224),
-    mean=(0.5,) * 3,
-    std=(0.5,) * 3,
-)"""
-
-
 def method_page(name: str) -> str:
     """Return the page of an attribution method in Markdown."""
     method = METHODS[name]
-    attends = method.needs in ("tokens", "texts")
-    architecture = "vit_tiny_patch16_224" if attends else "resnet18"
+    architecture = "vit_tiny_patch16_224" if method.needs == "tokens" else "resnet18"
     options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
+    extra = "\n        import torch" if method.needs == "texts" else ""
+    build = f'timm.create_model("{architecture}").eval()  # pretrained=True for trained weights'
+    if method.needs == "texts":
+        build, options = TEXT_MODEL, ', "the sky"'
     snippet = f"""
         import numpy as np
-        import timm
+        import timm{extra}
         import visattn as va
 
-        model = timm.create_model("{architecture}").eval()  # pretrained=True for trained weights
+        model = {build}
         photo = np.random.default_rng(0).integers(0, 256, (240, 320, 3), dtype=np.uint8)
         [heatmap] = va.explain(model, photo, "{name}"{options})
         va.overlay(photo, heatmap).save("{name}.png")
         """
-    if method.needs == "texts":
-        load = next(line for line in snippet.splitlines() if "timm.create_model" in line)
-        snippet = snippet.replace(load, textwrap.indent(_CLIP, " " * 8))
-        snippet = snippet.replace("import timm\n", "import timm\n        import torch\n")
     facts = [
         ("paper", method.paper),
         ("needs", NEEDS[method.needs]),
@@ -307,7 +313,7 @@ def method_page(name: str) -> str:
         ("cost", cost(method)),
         ("code", f"`{source_file(method.function)}`"),
     ]
-    network = "ViT" if attends else "CNN"
+    network = "ViT" if method.needs in ("tokens", "texts") else "CNN"
     shown = f"Top: test scenes. Below: {method.title} of a small {network} of drawn shapes."
     parts = [
         f"# {method.title}",
@@ -333,7 +339,6 @@ def cost(method: Method) -> str:
         "ablationcam": "one forward pass per channel, of the part behind the layer",
         "eigencam": "one forward pass",
         "attention_flow": "one forward pass and a maximum-flow problem per token",
-        "similarity": "two forward passes, and the head once per patch",
     }
     simple = {"pixels": "no pass", "tokens": "one forward pass"}
     if method.needs_target:
@@ -556,7 +561,7 @@ def write(folder: Path, *, steps: int) -> None:
         str, tuple[Sequence[str], Callable[[str], str], Callable[[str], np.ndarray | None]]
     ] = {
         "blocks": (list_blocks(), block_page, lambda name: block_figure(name, steps=steps)),
-        "methods": (list(METHODS), method_page, method_figure),
+        "methods": (CLASS_METHODS, method_page, method_figure),
         "models": (list(MODELS), model_page, model_figure),
     }
     for room, (names, page, figure) in rooms.items():

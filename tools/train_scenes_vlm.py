@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SIZE, PATCH, WIDTH, LENGTH = 48, 8, 96, 14
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<image>")
 PAD, START, END, _, IMAGE = range(5)
+IDS = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,9 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--checkpoint-every", type=int, default=500, metavar="N", help="steps (500)")
     add("--eval", type=int, metavar="N", help="share of true captions on N test scenes")
     return parser
-
-
-# ------------------------------------------------------------------ data
 
 
 def scenes(count: int, split: Any, seed: int = 0) -> Any:
@@ -100,7 +98,6 @@ def _arrays(count: int, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
 def _parts(dataset: Any, index: int) -> Tensor:
     from visattn.data.scenes.world import RADII
 
-    side = SIZE // PATCH
     share = nn.functional.avg_pool2d(dataset.masks(index).float(), PATCH)
     kinds = [tuple(RADII), dataset.config.colors, dataset.config.shapes]
     names = [(o.size, o.color, o.shape) for o in dataset.world(index).objects]
@@ -108,7 +105,7 @@ def _parts(dataset: Any, index: int) -> Tensor:
         [[kind.index(name) + 1 for kind, name in zip(kinds, each, strict=True)] for each in names]
     )
     most = labels[share.argmax(0)]
-    return most * (share.amax(0) > 0.2)[..., None] if side else most
+    return most * (share.amax(0) > 0.2)[..., None]
 
 
 def _batches(
@@ -131,73 +128,55 @@ def _batches(
             yield images, captions, labels
 
 
-# ------------------------------------------------------------------ models
-
-
 def build(kind: str) -> nn.Module:
     """Return a model with random weights."""
     return _ved() if kind == "ved" else _llava()
 
 
 def _ved() -> nn.Module:
-    from transformers import (
-        GPT2Config,
-        GPT2LMHeadModel,
-        VisionEncoderDecoderModel,
-        ViTConfig,
-        ViTModel,
-    )
+    import transformers as hf
 
-    encoder = ViTModel(
-        ViTConfig(
+    encoder = hf.ViTModel(
+        hf.ViTConfig(
             image_size=SIZE, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2,
             num_attention_heads=4, intermediate_size=2 * WIDTH, hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         ),
         add_pooling_layer=False,
     )  # fmt: skip
-    decoder = GPT2LMHeadModel(
-        GPT2Config(
+    decoder = hf.GPT2LMHeadModel(
+        hf.GPT2Config(
             vocab_size=len(vocabulary()), n_positions=32, n_embd=WIDTH, n_layer=2, n_head=4,
             n_inner=2 * WIDTH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            add_cross_attention=True, is_decoder=True, bos_token_id=START, eos_token_id=END,
-            pad_token_id=PAD,
+            add_cross_attention=True, is_decoder=True, **IDS,
         )
     )  # fmt: skip
-    model = VisionEncoderDecoderModel(encoder=encoder, decoder=decoder)
+    model = hf.VisionEncoderDecoderModel(encoder=encoder, decoder=decoder)
     model.config.decoder_start_token_id, model.config.pad_token_id = START, PAD
     model.config.eos_token_id = END
-    model.generation_config.decoder_start_token_id = START
-    model.generation_config.bos_token_id = START
-    model.generation_config.eos_token_id, model.generation_config.pad_token_id = END, PAD
+    model.generation_config.update(decoder_start_token_id=START, **IDS)
     _place(encoder.embeddings.position_embeddings, 1)
     return model
 
 
 def _llava() -> nn.Module:
-    from transformers import (
-        CLIPVisionConfig,
-        LlamaConfig,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-    )
+    import transformers as hf
 
-    vision = CLIPVisionConfig(
+    vision = hf.CLIPVisionConfig(
         image_size=SIZE, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2,
         num_attention_heads=4, intermediate_size=2 * WIDTH,
     )  # fmt: skip
-    text = LlamaConfig(
+    text = hf.LlamaConfig(
         vocab_size=len(vocabulary()), hidden_size=WIDTH, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, intermediate_size=2 * WIDTH,
-        max_position_embeddings=128, bos_token_id=START, eos_token_id=END, pad_token_id=PAD,
+        max_position_embeddings=128, **IDS,
     )  # fmt: skip
-    config = LlavaConfig(
+    config = hf.LlavaConfig(
         vision_config=vision, text_config=text, image_token_index=IMAGE, vision_feature_layer=-1,
         image_seq_length=(SIZE // PATCH) ** 2,
     )  # fmt: skip
-    model = LlavaForConditionalGeneration(config)
-    model.generation_config.bos_token_id = START
-    model.generation_config.eos_token_id, model.generation_config.pad_token_id = END, PAD
+    model = hf.LlavaForConditionalGeneration(config)
+    model.generation_config.update(**IDS)
     _place(model.model.vision_tower.embeddings.position_embedding.weight[None], 1)
     return model
 
@@ -265,68 +244,77 @@ def _llava_logits(model: Any, images: Tensor, captions: Tensor) -> Tensor:
     return torch.cat([first, rest], 2).flatten(0, 1)
 
 
-# ------------------------------------------------------------------ training
+class Training:
+    """A model in training, with the moving average of its weights, which is what is saved."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        self.args, self.checkpoint = args, args.out / "checkpoint.pt"
+        self.model = build(args.kind).train()
+        self.head = nn.Linear(WIDTH, 4 + 7 + 5 + 2)
+        self.optimizers = _optimizers(self.model, self.head, args.lr)
+        self.average = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.step, self.seconds = 0, 0.0
+        if self.checkpoint.is_file():
+            self._resume(torch.load(self.checkpoint, weights_only=True))
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        self.model.load_state_dict(saved["model"])
+        self.head.load_state_dict(saved["head"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.average, self.step, self.seconds = saved["average"], saved["step"], saved["seconds"]
+
+    def update(self, images: Tensor, captions: Tensor, parts: Tensor) -> float:
+        """Take one optimizer step, and return the loss of the captions."""
+        started = time.monotonic()
+        cosine = 0.99 * 0.5 * (1 + math.cos(math.pi * self.step / self.args.steps)) + 0.01
+        loss, extra = loss_of(self.model, self.head, images, captions, parts)
+        (loss + self.args.parts * extra).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.args.lr * min(1.0, (self.step + 1) / 300) * cosine
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        decay = min(0.995, self.step / (self.step + 9))
+        for name, value in self.model.state_dict().items():
+            if value.is_floating_point():
+                self.average[name].lerp_(value, 1 - decay)
+        self.seconds += time.monotonic() - started
+        return float(loss.detach())
+
+    def save(self) -> None:
+        """Write the checkpoint and the averaged model, and print its share of true captions."""
+        names = ("average", "step", "seconds")
+        state: dict[str, Any] = {name: getattr(self, name) for name in names}
+        state |= {"model": self.model.state_dict(), "head": self.head.state_dict()}
+        state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
+        torch.save(state, self.checkpoint.with_suffix(".new"))
+        self.checkpoint.with_suffix(".new").replace(self.checkpoint)
+        averaged = build(self.args.kind)
+        averaged.load_state_dict(self.average)
+        save(averaged.eval(), self.args.out)
+        score = _evaluate(averaged, self.args.kind, 100)
+        print(f"step {self.step}  truth {score['truth']:.2f}  {self.seconds:.0f} s", flush=True)
 
 
 def _train(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(args.seed)
-    model = build(args.kind).train()
-    head = nn.Linear(WIDTH, 4 + 7 + 5 + 2)
-    optimizers = _optimizers(model, head, args.lr)
-    average = {name: value.clone() for name, value in model.state_dict().items()}
-    arrays = _arrays(args.num_scenes, args.out)
-    batches, start, seconds = _batches(*arrays, args.batch_size, args.seed), 0, 0.0
-    checkpoint = args.out / "checkpoint.pt"
-    if checkpoint.is_file():
-        saved = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(saved["model"])
-        head.load_state_dict(saved["head"])
-        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        average, start, seconds = saved["average"], saved["step"], saved["seconds"]
-        for _ in range(start):
-            next(batches)
-    began, total, other = time.monotonic() - seconds, 0.0, 0.0
-    for step in range(start, args.steps):
-        rate = min(1.0, (step + 1) / 300) * _cosine(step / args.steps)
-        loss, extra = loss_of(model, head, *next(batches))
-        (loss + args.parts * extra).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = args.lr * rate
-            optimizer.step()
-            optimizer.zero_grad()
-        other += float(extra.detach())
-        total += float(loss.detach())
-        decay = min(0.995, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for name, value in model.state_dict().items():
-                average[name].lerp_(value, 1 - decay) if value.is_floating_point() else None
-        if (step + 1) % 100 == 0:
-            took = time.monotonic() - began
-            print(
-                f"step {step + 1}  loss {total / 100:.4f}  parts {other / 100:.3f}  {took:.0f} s  "
-                f"cpu {time.process_time():.0f} s",
-                flush=True,
-            )
-            total = other = 0.0
-        if (step + 1) % args.checkpoint_every == 0 or step + 1 == args.steps:
-            took = time.monotonic() - began
-            torch.save(
-                {"model": model.state_dict(), "head": head.state_dict(),
-                 "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                 "average": average, "step": step + 1, "seconds": took},
-                checkpoint.with_suffix(".new"),
-            )  # fmt: skip
-            checkpoint.with_suffix(".new").replace(checkpoint)
-            averaged = build(args.kind)
-            averaged.load_state_dict(average)
-            save(averaged.eval(), args.out)
-            score = _evaluate(averaged, args.kind, 100)
-            print(f"step {step + 1}  truth {score['truth']:.2f}  {took:.0f} s", flush=True)
-            began += time.monotonic() - began - took  # the time of training only
+    training = Training(args)
+    batches = _batches(*_arrays(args.num_scenes, args.out), args.batch_size, args.seed)
+    for _ in range(training.step):
+        next(batches)
+    losses: list[float] = []
+    while training.step < args.steps:
+        losses.append(training.update(*next(batches)))
+        if training.step % 100 == 0:
+            mean = sum(losses) / len(losses)
+            print(f"step {training.step}  loss {mean:.4f}  {training.seconds:.0f} s", flush=True)
+            losses.clear()
+        if training.step % args.checkpoint_every == 0 or training.step == args.steps:
+            training.save()
 
 
 def _optimizers(model: nn.Module, head: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
@@ -346,23 +334,10 @@ def _optimizers(model: nn.Module, head: nn.Module, lr: float) -> list[torch.opti
     ]
 
 
-def _cosine(part: float) -> float:
-    return 0.5 * (1 + math.cos(math.pi * part)) * 0.99 + 0.01
-
-
-# ------------------------------------------------------------------ files
-
-
 def save(model: Any, folder: Path) -> None:
     """Write model, tokenizer and processor, so that `AutoProcessor.from_pretrained` finds them."""
+    import transformers as hf
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import (
-        CLIPImageProcessor,
-        LlavaProcessor,
-        PreTrainedTokenizerFast,
-        TrOCRProcessor,
-        ViTImageProcessor,
-    )
 
     model.save_pretrained(folder)
     words = {word: index for index, word in enumerate(vocabulary())}
@@ -371,19 +346,19 @@ def save(model: Any, folder: Path) -> None:
     inner.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", START)]
     )
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = hf.PreTrainedTokenizerFast(
         tokenizer_object=inner, bos_token="<s>", eos_token="</s>", unk_token="<unk>",
         pad_token="<pad>", padding_side="left", clean_up_tokenization_spaces=False,
         extra_special_tokens={"image_token": "<image>"},
     )  # fmt: skip
     half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     if hasattr(model, "decoder"):
-        vit = ViTImageProcessor(size={"height": SIZE, "width": SIZE}, **half)
-        processor: Any = TrOCRProcessor(vit, tokenizer)
+        vit = hf.ViTImageProcessor(size={"height": SIZE, "width": SIZE}, **half)
+        processor: Any = hf.TrOCRProcessor(vit, tokenizer)
     else:
         crop = {"height": SIZE, "width": SIZE}
-        clip = CLIPImageProcessor(size={"shortest_edge": SIZE}, crop_size=crop, **half)
-        processor = LlavaProcessor(
+        clip = hf.CLIPImageProcessor(size={"shortest_edge": SIZE}, crop_size=crop, **half)
+        processor = hf.LlavaProcessor(
             clip, tokenizer, patch_size=PATCH, vision_feature_select_strategy="default",
             image_token="<image>", num_additional_image_tokens=1,
         )  # fmt: skip
@@ -391,11 +366,11 @@ def save(model: Any, folder: Path) -> None:
 
 
 def _load(folder: Path) -> tuple[Any, str]:
-    from transformers import LlavaForConditionalGeneration, VisionEncoderDecoderModel
+    import transformers as hf
 
-    kind = json.loads((folder / "config.json").read_text())["model_type"]
-    family: Any = LlavaForConditionalGeneration if kind == "llava" else VisionEncoderDecoderModel
-    return family.from_pretrained(folder).eval(), "llava" if kind == "llava" else "ved"
+    config = json.loads((folder / "config.json").read_text())
+    model = getattr(hf, config["architectures"][0]).from_pretrained(folder).eval()
+    return model, "llava" if config["model_type"] == "llava" else "ved"
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ import visattn
 from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.legrad import legrad, similarity
+from visattn.attribution.residual_blocks import block_names
 from visattn.attribution.targets import CallableTarget, ClassTarget
 from visattn.models import TextPromptClassifier, VisionTransformer
 from visattn.models.backbones.text_models import text_classifier
@@ -56,7 +57,7 @@ def clip_embedding(model: Any, token: Tensor) -> Tensor:
 @pytest.mark.parametrize("start", [0, 1, -1])
 def test_legrad_of_clip_is_the_formula(start: int) -> None:
     model = tiny_clip()
-    explained = explained_texts(model)
+    explained: Any = explained_texts(model)
     text = explained.model.text_features[1]  # of "the sky"
     expected = torch.zeros(2, 25, dtype=torch.float64)
     tokens, weights = clip_blocks(model, IMAGES)
@@ -64,23 +65,23 @@ def test_legrad_of_clip_is_the_formula(start: int) -> None:
         score = (clip_embedding(model, hidden.mean(1)) @ text).sum() * explained.model.logit_scale
         [gradient] = torch.autograd.grad(score, attention)
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
-    found = legrad(explained, IMAGES, ClassTarget([1]), start_layer=start)
-    torch.testing.assert_close(found, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
+    computed = legrad(explained, IMAGES, ClassTarget([1]), start_layer=start)
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
 def test_similarity_of_clip_is_the_cosine_of_each_projected_patch() -> None:
     model = tiny_clip()
-    explained = explained_texts(model)
+    explained: Any = explained_texts(model)
     tokens, _ = clip_blocks(model, IMAGES)
     expected = clip_embedding(model, tokens[-1][:, 1:]) @ explained.model.text_features[0]
-    found = similarity(explained, IMAGES, ClassTarget([0]))
-    torch.testing.assert_close(found, expected.unflatten(1, (5, 5)), rtol=1e-9, atol=1e-12)
-    assert -1 <= float(found.min()) < 0 < float(found.max()) <= 1
+    computed = similarity(explained, IMAGES, ClassTarget([0]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-9, atol=1e-12)
+    assert -1 <= float(computed.min()) < 0 < float(computed.max()) <= 1
 
 
 def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
     model = tiny_siglip()
-    explained = explained_texts(model)
+    explained: Any = explained_texts(model)
     tower, head = model.vision_model, model.vision_model.head
     pool = head.attention
     hidden = tower.embeddings(IMAGES)
@@ -102,8 +103,8 @@ def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
         score = (normalize(pooled, dim=-1) @ explained.model.text_features[1]).sum()
         [gradient] = torch.autograd.grad(score * explained.model.logit_scale, attention)
         expected += gradient.clamp(min=0).mean((1, 2))
-    found = legrad(explained, IMAGES, ClassTarget([1]))
-    torch.testing.assert_close(found, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
+    computed = legrad(explained, IMAGES, ClassTarget([1]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
 def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() -> None:
@@ -117,19 +118,19 @@ def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() ->
     expected = torch.zeros(2, 9, dtype=torch.float64)
     for block in model.blocks:
         block.attn.fused_attn = False
-        given = tokens.detach().requires_grad_()
+        inputs = tokens.detach().requires_grad_()
         kept: list[Tensor] = []
         handle = block.attn.attn_drop.register_forward_hook(
             lambda _m, _i, o, kept=kept: kept.append(o)
         )
-        tokens = block(given)
+        tokens = block(inputs)
         handle.remove()
         score = model.head(model.norm(tokens.mean(1)))[:, 3].sum()
         [gradient] = torch.autograd.grad(score, kept[0])
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
         block.attn.fused_attn = True
-    found = legrad(analyze_model(model, 48), images, ClassTarget([3]))
-    torch.testing.assert_close(found, expected.unflatten(1, (3, 3)), rtol=1e-8, atol=1e-12)
+    computed = legrad(analyze_model(model, 48), images, ClassTarget([3]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (3, 3)), rtol=1e-8, atol=1e-12)
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -182,9 +183,7 @@ def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="legrad does not fit .* several token grids"):
         visattn.explain(swin, torch.zeros(30, 40, 3).byte().numpy(), "legrad")
     vit = MODELS["ours"]()
-    with pytest.raises(
-        ValueError, match="similarity does not fit .* compares images with no texts"
-    ):
+    with pytest.raises(ValueError, match="similarity does not fit .* with no texts"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "similarity")
     with pytest.raises(ValueError, match="start_layer must be .* below .* 3; got 3"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "legrad", start_layer=3)
@@ -196,9 +195,7 @@ def test_blocks_that_pass_on_other_tokens_are_refused() -> None:
 
     torch.manual_seed(3)
     model: Any = Wavy("abc", img_size=(48, 48), patch_size=16, embed_dim=24, depth=2, num_heads=2)
-    first = model.get_submodule(
-        visattn.attribution.residual_blocks.block_names(analyze_model(model.eval(), 48).info)[1]
-    )
+    first = model.get_submodule(block_names(analyze_model(model.eval(), 48).info)[1])
     first.register_forward_pre_hook(lambda _module, args: (args[0] + 1, *args[1:]))
     with pytest.raises(ValueError, match="must pass the tokens of each block on to the next one"):
         legrad(analyze_model(model, 48), torch.randn(1, 3, 48, 48), ClassTarget([0]))

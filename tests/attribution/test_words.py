@@ -6,7 +6,7 @@ from torch import Tensor
 
 from visattn.attribution.words import (
     WORD_GRADIENT_METHODS,
-    ImageTokens,
+    TokenVectors,
     WordLayer,
     WordRun,
     word_attention,
@@ -25,19 +25,19 @@ def one_layer_run(*, frozen_weights: bool = True) -> tuple[WordRun, Tensor, Tens
         weights = (scores + tokens.sum(-1)).softmax(-1)[None]
     log_probs = weights[0] @ tokens @ readout
     layer = WordLayer("attention", (weights,), torch.arange(5))
-    run = WordRun(log_probs, (layer,), ImageTokens(tokens, lambda tensor: tensor))
+    run = WordRun(log_probs, (layer,), TokenVectors(tokens, lambda tensor: tensor))
     return run, weights[0].detach(), tokens.detach(), readout
 
 
 def test_closed_forms_of_one_linear_layer() -> None:
     run, weights, tokens, readout = one_layer_run()
-    found = word_attributions(run, list(WORD_GRADIENT_METHODS))
+    maps = word_attributions(run, list(WORD_GRADIENT_METHODS))
     product = weights * (tokens @ readout)
     for method in ("gradient_attention", "relevance", "gradient_embedding"):
-        torch.testing.assert_close(found[method], product.relu())
+        torch.testing.assert_close(maps[method], product.relu())
     # The gradient for token i is A_i w, so that its channel mean over 5 tokens is w / 5.
     cam = (tokens @ readout / 5).relu().expand(3, -1)
-    torch.testing.assert_close(found["gradcam"], cam)
+    torch.testing.assert_close(maps["gradcam"], cam)
     torch.testing.assert_close(word_attention(run), weights)
 
 
@@ -47,8 +47,8 @@ def test_gradient_of_the_tokens_includes_the_path_through_the_scores() -> None:
     through_scores = weights * (values - (weights * values).sum(-1, keepdim=True))
     gradient = weights[..., None] * readout + through_scores[..., None]
     expected = (tokens * gradient).sum(-1).relu()
-    found = word_attributions(run, ["gradient_embedding"])["gradient_embedding"]
-    torch.testing.assert_close(found, expected)
+    maps = word_attributions(run, ["gradient_embedding"])["gradient_embedding"]
+    torch.testing.assert_close(maps, expected)
 
 
 def joint_run(*, heads: int = 2) -> tuple[WordRun, list[Tensor]]:
@@ -63,7 +63,7 @@ def joint_run(*, heads: int = 2) -> tuple[WordRun, list[Tensor]]:
     run = WordRun(
         states[4:].sum(-1),
         tuple(WordLayer(f"{i}", (weights,), columns) for i, weights in enumerate(layers)),
-        ImageTokens(embeddings, lambda tensor: tensor[columns]),
+        TokenVectors(embeddings, lambda tensor: tensor[columns]),
         joint=True,
     )
     return run, layers
@@ -71,7 +71,7 @@ def joint_run(*, heads: int = 2) -> tuple[WordRun, list[Tensor]]:
 
 def test_relevance_of_a_joint_sequence_is_the_product_of_all_layers() -> None:
     run, layers = joint_run()
-    found = word_attributions(run, ["relevance", "gradient_attention"], layers=[1], heads=[1])
+    maps = word_attributions(run, ["relevance", "gradient_attention"], layers=[1], heads=[1])
     for word in range(3):
         total, products = torch.eye(7, dtype=torch.float64), list[Tensor]()
         for weights in layers:
@@ -79,9 +79,9 @@ def test_relevance_of_a_joint_sequence_is_the_product_of_all_layers() -> None:
             product = (weights * gradient).detach().relu()
             products.append(product)
             total = total + product.mean(0) @ total
-        torch.testing.assert_close(found["relevance"][word], total[4 + word, [1, 2, 4]])
+        torch.testing.assert_close(maps["relevance"][word], total[4 + word, [1, 2, 4]])
         row = products[1][1, 4 + word, [1, 2, 4]]
-        torch.testing.assert_close(found["gradient_attention"][word], row)
+        torch.testing.assert_close(maps["gradient_attention"][word], row)
 
 
 def test_relevance_of_a_decoder_is_that_of_the_joint_sequence() -> None:
@@ -95,8 +95,8 @@ def test_relevance_of_a_decoder_is_that_of_the_joint_sequence() -> None:
         states = states + (cross_weights @ places).mean(0).sin()
     kinds = [(own, None), (cross, torch.arange(5)), (own2, None), (cross2, torch.arange(5))]
     layers = tuple(WordLayer(str(i), (w,), c) for i, (w, c) in enumerate(kinds))
-    run = WordRun(states.sum(-1), layers, ImageTokens(places, lambda tensor: tensor))
-    found = word_attributions(run, ["relevance"])["relevance"]
+    run = WordRun(states.sum(-1), layers, TokenVectors(places, lambda tensor: tensor))
+    maps = word_attributions(run, ["relevance"])["relevance"]
     for word in range(3):
         total = torch.eye(8, dtype=torch.float64)  # five places, three words
         for weights, columns in kinds:
@@ -105,7 +105,7 @@ def test_relevance_of_a_decoder_is_that_of_the_joint_sequence() -> None:
             keys = slice(5, None) if columns is None else slice(5)
             block[5:, keys] = (weights * gradient).detach().relu().mean(0)
             total = total + block @ total
-        torch.testing.assert_close(found[word], total[5 + word, :5])
+        torch.testing.assert_close(maps[word], total[5 + word, :5])
 
 
 def test_what_does_not_exist_is_refused() -> None:

@@ -18,9 +18,17 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.pipelines.captioner_words import captioner_run, word_log_probs
-from visattn.pipelines.explain_words import WORD_METHODS, caption_maps, explain_words
+from visattn.pipelines.explain_words import (
+    WORD_METHODS,
+    WordMethod,
+    caption_maps,
+    explain_words,
+)
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefg")
+METHODS: tuple[WordMethod, ...] = (
+    "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion",
+)  # fmt: skip
 
 
 class CellColors(ImageEncoder):
@@ -97,14 +105,15 @@ def test_gradients_equal_finite_differences(family: str) -> None:
             handle.remove()
         numeric = (values[1] - values[0]) / 2e-5
         head = 1 if family == "transformer" else 0
-        found = gradients.weights[-1][head, step, place]
-        torch.testing.assert_close(found, numeric, atol=1e-7, rtol=1e-4)
+        gradient = gradients.weights[-1][head, step, place]
+        torch.testing.assert_close(gradient, numeric, atol=1e-7, rtol=1e-4)
 
 
 def bias_free(model: Captioner[Any]) -> Captioner[Any]:
     """Let black cells have zero embeddings and values."""
     with torch.no_grad():
-        for module in model.decoder.feature_proj.modules():
+        decoder: Any = model.decoder
+        for module in decoder.feature_proj.modules():
             if isinstance(module, nn.Linear):
                 module.bias.zero_()
         for name, parameter in model.named_parameters():
@@ -119,13 +128,13 @@ def test_maps_vanish_outside_of_the_only_painted_block(family: str, cell: tuple[
     model, (row, column) = bias_free(captioner(family, CellColors())), cell
     image = torch.zeros(1, 3, 24, 40)
     image[..., 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 0.8
-    for method in ("gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion"):
-        maps = caption_maps(model, image, range(4, 11), method=method, window_cells=1)
+    for method in METHODS:
+        maps = caption_maps(model, image, range(4, 11), [method], window_cells=1)[method]
         inside = maps[:, row, column].clone()
         maps[:, row, column] = 0
         assert inside.max() > 0, method
         assert maps.abs().max() <= 1e-5 * inside.max() + 2e-6, method  # rounding
-    attention = caption_maps(model, image, range(4, 11), method="attention", layers=[-1])
+    [attention] = caption_maps(model, image, range(4, 11), ["attention"], layers=[-1]).values()
     others = attention.flatten(1)[:, [i for i in range(15) if i != 5 * row + column]]
     torch.testing.assert_close(others, others[:, :1].expand_as(others))
     assert (attention[:, row, column] - others[:, 0]).abs().min() > 1e-6

@@ -15,8 +15,8 @@ from visattn.functional.boxes import center_to_corners
 from visattn.models.detection.detr import DETR
 from visattn.models.encoder import ImageEncoder
 from visattn.pipelines.detection import detect
+from visattn.pipelines.detector_attention import detector_attention
 from visattn.pipelines.draw_detections import detection_figure, detection_overlay
-from visattn.pipelines.query_maps import query_maps
 from visattn.recording.attention_map import AttentionMap
 
 SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
@@ -73,8 +73,8 @@ def test_threshold_and_number_of_detections() -> None:
     model, image = small_detector(), photo((24, 40))
     [everything] = detect(model, image, threshold=0.0)
     scores = [each.score for each in everything.objects]
-    [some] = detect(model, image, threshold=scores[2])
-    assert [each.score for each in some.objects] == pytest.approx(scores[:3])
+    [selected] = detect(model, image, threshold=scores[2])
+    assert [each.score for each in selected.objects] == pytest.approx(scores[:3])
     [two] = detect(model, image, threshold=0.0, max_detections=2)
     assert len(two.objects) == 2
     [none] = detect(model, image, threshold=1.0)
@@ -84,7 +84,7 @@ def test_threshold_and_number_of_detections() -> None:
 
 def test_maps_are_the_recorded_attention_and_points_its_samples() -> None:
     model, image = small_detector(), photo((24, 40))
-    looked = query_maps(model, torch.from_numpy(image).permute(2, 0, 1)[None])
+    looked = detector_attention(model, torch.from_numpy(image).permute(2, 0, 1)[None])
     [result] = detect(model, image, threshold=0.0)
     queries = [each.query for each in result.objects]
     torch.testing.assert_close(result.maps.values, looked.maps[0, queries], rtol=1e-4, atol=1e-6)

@@ -47,8 +47,8 @@ def overlap(labels: np.ndarray, box: tuple[int, int, int, int], label: int = 1) 
     left, top, right, bottom = box
     expected = np.zeros(labels.shape, bool)
     expected[top:bottom, left:right] = True
-    found = labels == label
-    return float((found & expected).sum() / (found | expected).sum())
+    selected = labels == label
+    return float((selected & expected).sum() / (selected | expected).sum())
 
 
 @pytest.mark.parametrize("mode", ["pad", "squash", "crop"])
@@ -58,10 +58,10 @@ def test_the_marked_block_keeps_its_place(mode: ResizeMode, size: tuple[int, int
         pytest.skip("the block is outside of the crop")
     [result] = segment(RedDetector(), photo(size), resize_mode=mode)
     assert result.labels.shape == size
-    seen = result.labels != 255
+    visible = result.labels != 255
     left, top, right, bottom = map(round, result.geometry.region)
-    assert seen[top:bottom, left:right].all()
-    assert seen.sum() == (right - left) * (bottom - top)
+    assert visible[top:bottom, left:right].all()
+    assert visible.sum() == (right - left) * (bottom - top)
     box = (max(BLOCK[0], left), max(BLOCK[1], top), min(BLOCK[2], right), min(BLOCK[3], bottom))
     assert overlap(result.labels, box) > 0.8
     [gate] = result.gates

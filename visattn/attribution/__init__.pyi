@@ -8,6 +8,13 @@ from .attention_based import (
     rollout as rollout,
 )
 from .attention_flow import attention_flow as attention_flow
+from .bound_targets import (
+    BoundBox as BoundBox,
+    BoundPixel as BoundPixel,
+    BoundQuery as BoundQuery,
+    BoundRegion as BoundRegion,
+    BoundTarget as BoundTarget,
+)
 from .cam import (
     activations_and_gradients as activations_and_gradients,
     eigencam as eigencam,
@@ -21,9 +28,21 @@ from .channel_perturbation import (
     ablationcam as ablationcam,
     scorecam as scorecam,
 )
+from .dense_targets import (
+    BoxTarget as BoxTarget,
+    DenseTarget as DenseTarget,
+    PixelTarget as PixelTarget,
+    QueryTarget as QueryTarget,
+    RegionTarget as RegionTarget,
+    TokenTarget as TokenTarget,
+)
+from .drise import (
+    drise as drise,
+)
 from .explained_model import (
     analyze_model as analyze_model,
     default_mean_std as default_mean_std,
+    describe_model as describe_model,
 )
 from .gradient_based import (
     input_gradient as input_gradient,
@@ -75,21 +94,49 @@ from .perturbation import (
     occlusion as occlusion,
     rise as rise,
 )
+from .pyramid import (
+    pyramid_activations_and_gradients as pyramid_activations_and_gradients,
+    pyramid_map as pyramid_map,
+    resample_level as resample_level,
+)
+from .regions import (
+    box_text as box_text,
+    boxes_to_image as boxes_to_image,
+    cell_visibility as cell_visibility,
+    check_box as check_box,
+    mask_from_runs as mask_from_runs,
+    mask_on_grid as mask_on_grid,
+    mask_to_runs as mask_to_runs,
+    sample_at as sample_at,
+    visible_point as visible_point,
+)
 from .residual_blocks import (
-    BlockOutputs as BlockOutputs,
+    BlockChain as BlockChain,
     block_names as block_names,
     copies_for_head as copies_for_head,
     replaced_last_block as replaced_last_block,
     split_output as split_output,
 )
 from .targets import (
+    BatchedTarget as BatchedTarget,
     CallableTarget as CallableTarget,
     ClassTarget as ClassTarget,
     DescribedTarget as DescribedTarget,
     NoTarget as NoTarget,
     evaluate_target as evaluate_target,
     probabilities as probabilities,
+    resolve_class_index as resolve_class_index,
     resolve_target as resolve_target,
     target_values as target_values,
     variants_per_batch as variants_per_batch,
+)
+from .words import (
+    WORD_GRADIENT_METHODS as WORD_GRADIENT_METHODS,
+    TokenVectors as TokenVectors,
+    WordGradients as WordGradients,
+    WordLayer as WordLayer,
+    WordRun as WordRun,
+    word_attention as word_attention,
+    word_attributions as word_attributions,
+    word_gradients as word_gradients,
 )

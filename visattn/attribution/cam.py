@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.attribution.layer_outputs import intercept_layer, layer_activations
+from visattn.attribution.pyramid import pyramid_map
 from visattn.attribution.targets import Target, target_values
 from visattn.functional.attribution.cam import (
     eigen_cam,
@@ -251,4 +252,6 @@ def _class_activation_map(
     layer: Layer,
 ) -> Float[Tensor, "b gy gx"]:
     feature_layer = resolve_feature_layer(explained, layer)
+    if feature_layer.levels:
+        return pyramid_map(cam_function, explained, images, target, feature_layer)
     return cam_function(*activations_and_gradients(explained, images, target, feature_layer))

@@ -55,6 +55,12 @@ def intercept_layer(
         ...     model(torch.ones(1, 1, 2, 3))
         tensor([[-1., -1., -1., -1., -1., -1.]])
     """
+    if layer.levels:
+        raise ValueError(
+            f"{layer.site} of {explained.info.name} returns {len(layer.levels)} levels of a "
+            "feature pyramid; use gradcam, gradcam++, layercam or hirescam, which sum over levels, "
+            "or name a layer by layer="
+        )
     calls, other_layouts = LayerCalls(), list[Tensor]()
 
     def hook(_: nn.Module, __: Any, output: Any) -> Any:

@@ -76,8 +76,8 @@ def legrad(
             record(explained.model, layers=sites, differentiable=True) as recording,
         ):
             output = explained.forward(images.repeat(len(names), 1, 1, 1))
-        scores = sum(target(part).sum() for part in split_output(output, len(names)))
-        gradients = grad(scores, recording.weights, allow_unused=True)
+        scores = torch.stack([target(part) for part in split_output(output, len(names))])
+        gradients = grad(scores.sum(), recording.weights, allow_unused=True)
     rows = _relevance(gradients, [each.site for each in recording.maps], len(images))
     return rows[:, num_prefix:].unflatten(1, layers[0].grid)
 
@@ -121,7 +121,7 @@ def similarity(
     """
     model = explained.model
     if not isinstance(model, TextScorer):
-        raise ValueError(f"{explained.info.name} {NO_TEXTS}")
+        raise ValueError(f"{explained.info.name} {NO_TEXTS}")  # noqa: TRY004 (of the model)
     layer = next(each for each in explained.info.attention_layers if not each.single_query)
     prefix, (rows, columns) = len(layer.prefix_tokens), layer.grid
 

@@ -24,6 +24,7 @@ from visattn.attribution.cam import (
     xgradcam,
 )
 from visattn.attribution.channel_perturbation import ablationcam, scorecam
+from visattn.attribution.drise import drise
 from visattn.attribution.gradient_based import (
     input_gradient,
     input_x_gradient,
@@ -49,6 +50,7 @@ Needs = Literal[
     "rectifiers",
     "gradient",
     "scores",
+    "boxes",
     "pixels",
 ]
 NEEDS_FEATURES = ("features", "positive_features", "biases")
@@ -65,7 +67,8 @@ class Method:
         needs: Requirement of the model: attention among `tokens`, these and `texts` to compare
             the image with, `features` on a grid, those that are hardly negative
             (`positive_features`), layers whose `biases` explain its score, `rectifiers` (ReLUs), a
-            `gradient` down to the image, only `scores`, or only the `pixels` of the image.
+            `gradient` down to the image, only `scores`, `boxes` of a detector, or
+            only the `pixels` of the image.
         function: From an `ExplainedModel`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
@@ -195,6 +198,7 @@ _ALL = (
         "occlusion", "Occlusion", "arXiv:1311.2901", "scores", occlusion, "gradient", signed=True
     ),
     Method("rise", "RISE", "arXiv:1806.07421", "scores", rise, "gradient"),
+    Method("drise", "D-RISE", "arXiv:2006.03204", "boxes", drise, "gradient"),
     Method("itti_koch", "Itti–Koch", "Itti et al. 1998", "pixels", itti_koch, "saliency"),
     Method(
         "spectral_residual",
@@ -230,7 +234,9 @@ gradcam, xgradcam or gradcam++?
     )
 
 
-def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool = False) -> str:
+def unsupported_reason(
+    method: Method, info: ModelInfo, *, callable_target: bool = False, box_target: bool = False
+) -> str:
     """Return why a model does not support a method; "" if it does.
 
     Args:
@@ -238,12 +244,17 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
         info: Metadata of the model.
         callable_target: Whether the target is a function of the model's output, so that the model
             needs no class scores.
+        box_target: Whether the target is a `BoxTarget`.
 
     Example:
         >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
         >>> unsupported_reason(METHODS["gradcam"], info)
         'it has no layer whose features lie on a grid'
     """
+    if method.needs == "texts" and not info.has_texts:
+        return f"it {NO_TEXTS}"
+    if method.needs == "boxes" and not box_target:
+        return "it explains a box of a detector, target=BoxTarget((left, top, right, bottom))"
     if method.needs_target and not callable_target and info.output.error:
         return info.output.error
     if method.needs in NEEDS_FEATURES and not info.feature_layers:
@@ -257,8 +268,6 @@ def unsupported_reason(method: Method, info: ModelInfo, *, callable_target: bool
         return _biases_error(info)
     if method.needs == "rectifiers":
         return _rectifiers_error(info)
-    if method.needs == "texts" and not info.has_texts:
-        return f"it {NO_TEXTS}"
     if method.needs not in ("tokens", "texts"):
         return ""
     if method.single_grid:
@@ -285,12 +294,15 @@ def _rectifiers_error(info: ModelInfo) -> str:
     return "" if RECTIFIERS & set(info.operations) else "it computes no ReLU"
 
 
-def supported_methods(info: ModelInfo, *, callable_target: bool = False) -> list[str]:
+def supported_methods(
+    info: ModelInfo, *, callable_target: bool = False, box_target: bool = False
+) -> list[str]:
     """Return the names of the methods that a model supports.
 
     Args:
         info: Metadata of the model.
         callable_target: Whether the target is a function of the model's output.
+        box_target: Whether the target is a `BoxTarget`.
 
     Example:
         >>> supported_methods(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
@@ -299,5 +311,7 @@ def supported_methods(info: ModelInfo, *, callable_target: bool = False) -> list
     return [
         name
         for name, method in METHODS.items()
-        if not unsupported_reason(method, info, callable_target=callable_target)
+        if not unsupported_reason(
+            method, info, callable_target=callable_target, box_target=box_target
+        )
     ]

@@ -57,16 +57,63 @@ def _outermost(site: str, sites: list[str]) -> str:
 
 
 @dataclass
-class BlockOutputs:
-    """Output tokens of the blocks of one forward pass, batch first.
+class BlockChain:
+    """Hooks of the blocks of a model, and their output tokens in one forward pass, batch first.
 
     Args:
+        name: Name of the model.
+        num_tokens: Tokens of each block.
         names: Names of the blocks.
-        tokens: Their outputs.
+        replace: From the outputs of the blocks to what the layers after the last one get.
+        cut: Whether the input of each block is detached.
+        num_images: Images that enter the first block of the model; None for all.
+        tokens: Outputs of the blocks.
     """
 
+    name: str
+    num_tokens: int
     names: list[str]
+    replace: Replace
+    cut: bool
+    num_images: int | None
     tokens: list[Float[Tensor, "b m d"]] = field(default_factory=list)
+
+    def keep_first_images(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Shorten the batch of a block."""
+
+        def shorten(value: Any) -> Any:
+            if not isinstance(value, Tensor) or value.ndim != 3:
+                return value
+            first = slice(self.num_images)
+            return value[first] if value.shape[1] == self.num_tokens else value[:, first]
+
+        return tuple(map(shorten, args)), {key: shorten(each) for key, each in kwargs.items()}
+
+    def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Check that a block gets the output of the block before, and detach it."""
+        key = next((name for name, value in kwargs.items() if isinstance(value, Tensor)), "")
+        hidden = args[0] if args else kwargs[key]
+        if self.tokens and not _same_tokens(hidden, self.tokens[-1], self.num_tokens):
+            raise ValueError(
+                f"{self.name} must pass the tokens of each block on to the next one, unchanged; "
+                f"{self.names[len(self.tokens)]} got others"
+            )
+        if not self.cut:
+            return None
+        inner = hidden.detach().requires_grad_()
+        return ((inner, *args[1:]), kwargs) if args else (args, {**kwargs, key: inner})
+
+    def leave(self, _: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        """Store the output of a block; replace that of the last one."""
+        hidden = output[0] if isinstance(output, tuple) else output
+        self.tokens.append(_batch_first(hidden, self.num_tokens, self.name))
+        if len(self.tokens) < len(self.names):
+            return None
+        replaced = self.replace(self.tokens)
+        replaced = replaced if self.tokens[-1] is hidden else replaced.transpose(0, 1)
+        return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
 
 
 @contextmanager
@@ -77,7 +124,7 @@ def replaced_last_block(
     *,
     cut: bool = False,
     num_images: int | None = None,
-) -> Iterator[BlockOutputs]:
+) -> Iterator[BlockChain]:
     """Let the layers after the last block run on other tokens, inside the `with` block.
 
     Args:
@@ -91,53 +138,22 @@ def replaced_last_block(
     Raises:
         ValueError: If the model runs its blocks otherwise than one after the other on tokens.
     """
-    modules = dict(explained.model.named_modules())
-    outputs = BlockOutputs(names)
-    layer = next(each for each in explained.info.attention_layers if each.site.startswith(names[0]))
+    info, modules = explained.info, dict(explained.model.named_modules())
+    layer = next(each for each in info.attention_layers if each.site.startswith(names[0]))
     count = len(layer.prefix_tokens) + layer.grid[0] * layer.grid[1]
-
-    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = next((name for name, value in kwargs.items() if isinstance(value, Tensor)), "")
-        given = args[0] if args else kwargs[name]
-        if outputs.tokens and not _same_tokens(given, outputs.tokens[-1], count):
-            raise ValueError(
-                f"{explained.info.name} must pass the tokens of each block on to the next one, "
-                f"unchanged; {names[len(outputs.tokens)]} got others"
-            )
-        if not cut:
-            return None
-        inner = given.detach().requires_grad_()
-        return ((inner, *args[1:]), kwargs) if args else (args, {**kwargs, name: inner})
-
-    def leave(_: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
-        tensor = output[0] if isinstance(output, tuple) else output
-        outputs.tokens.append(_batch_first(tensor, count, explained.info.name))
-        if len(outputs.tokens) < len(names):
-            return None
-        replaced = replace(outputs.tokens)
-        replaced = replaced if outputs.tokens[-1] is tensor else replaced.transpose(0, 1)
-        return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
-
-    def keep_first(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def shorten(value: Any) -> Any:
-            if not isinstance(value, Tensor) or value.ndim != 3:
-                return value
-            return value[:num_images] if value.shape[1] == count else value[:, :num_images]
-
-        return tuple(map(shorten, args)), {key: shorten(each) for key, each in kwargs.items()}
-
+    chain = BlockChain(info.name, count, names, replace, cut, num_images)
     with ExitStack() as hooks:
         if num_images is not None:
-            first = modules[block_names(explained.info)[0]]
-            hooks.callback(first.register_forward_pre_hook(keep_first, with_kwargs=True).remove)
+            first, hook = modules[block_names(info)[0]], chain.keep_first_images
+            hooks.callback(first.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for name in names:
             module = modules[name]
-            hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-            hooks.callback(module.register_forward_hook(leave).remove)
-        yield outputs
-    if len(outputs.tokens) != len(names):
+            hooks.callback(module.register_forward_pre_hook(chain.enter, with_kwargs=True).remove)
+            hooks.callback(module.register_forward_hook(chain.leave).remove)
+        yield chain
+    if len(chain.tokens) != len(names):
         raise ValueError(
-            f"each block of {explained.info.name} must run once, got {len(outputs.tokens)} runs of "
+            f"each block of {info.name} must run once, got {len(chain.tokens)} runs of "
             f"{len(names)} blocks"
         )
 
@@ -153,11 +169,11 @@ def _batch_first(output: Any, count: int, name: str) -> Float[Tensor, "b m d"]:
     raise ValueError(f"the blocks of {name} must return {count} tokens, [b, m, d], got {got}")
 
 
-def _same_tokens(given: Any, tokens: Tensor, count: int) -> bool:
-    if not isinstance(given, Tensor) or given.ndim != 3:
+def _same_tokens(hidden: Any, tokens: Tensor, count: int) -> bool:
+    if not isinstance(hidden, Tensor) or hidden.ndim != 3:
         return False
-    given = given if given.shape[1] == count else given.transpose(0, 1)
-    return given.shape == tokens.shape and torch.equal(given.detach(), tokens.detach())
+    hidden = hidden if hidden.shape[1] == count else hidden.transpose(0, 1)
+    return hidden.shape == tokens.shape and torch.equal(hidden.detach(), tokens.detach())
 
 
 def copies_for_head(tokens: Float[Tensor, "s d"], num_prefix_tokens: int) -> Float[Tensor, "s m d"]:

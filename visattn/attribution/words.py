@@ -36,7 +36,7 @@ class WordLayer:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageTokens:
+class TokenVectors:
     """A tensor with one vector per image token, in the graph of a forward pass.
 
     Args:
@@ -71,8 +71,8 @@ class WordRun:
 
     log_probs: Float[Tensor, " t"]
     layers: tuple[WordLayer, ...]
-    embeddings: ImageTokens
-    features: ImageTokens | None = None
+    embeddings: TokenVectors
+    features: TokenVectors | None = None
     joint: bool = False
     recurrent: bool = False
 
@@ -151,7 +151,7 @@ def word_attributions(
         >>> weights = torch.tensor([[[0.25, 0.75]]], requires_grad=True)
         >>> layer = WordLayer("attention", (weights,), torch.tensor([0, 1]))
         >>> log_probs = -((weights[0] @ tokens)[:, 0] - 3) ** 2
-        >>> run = WordRun(log_probs, (layer,), ImageTokens(tokens, torch.Tensor.detach))
+        >>> run = WordRun(log_probs, (layer,), TokenVectors(tokens, torch.Tensor.detach))
         >>> word_attributions(run, ["gradient_attention"])["gradient_attention"]  # A · 2.5 · value
         tensor([[0.6250, 3.7500]])
 
@@ -187,10 +187,10 @@ def word_gradients(run: WordRun, word: int) -> WordGradients:
     features = run.features or run.embeddings
     nodes = [step for layer in run.layers for step in layer.steps]
     nodes += [run.embeddings.node, features.node]
-    found = torch.autograd.grad(run.log_probs[word], nodes, retain_graph=True, allow_unused=True)
+    results = torch.autograd.grad(run.log_probs[word], nodes, retain_graph=True, allow_unused=True)
     *steps, embedding, feature = [
         torch.zeros_like(node) if gradient is None else gradient
-        for node, gradient in zip(nodes, found, strict=True)
+        for node, gradient in zip(nodes, results, strict=True)
     ]
     weights: list[Tensor] = []
     for layer in run.layers:

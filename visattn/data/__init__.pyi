@@ -137,6 +137,10 @@ from .loading.samplers import (
 from .loading.stateful_loader import (
     StatefulDataLoader as StatefulDataLoader,
 )
+from .phrases.flickr30k_entities import (
+    parse_entity_sentence as parse_entity_sentence,
+    read_flickr30k_entities as read_flickr30k_entities,
+)
 from .phrases.grounding import (
     GroundingResult as GroundingResult,
     SupervisedWords as SupervisedWords,
@@ -148,6 +152,12 @@ from .phrases.phrases import (
     match_phrases as match_phrases,
     phrases_to_input as phrases_to_input,
     read_phrases as read_phrases,
+)
+from .phrases.samples import (
+    PhrasedPhoto as PhrasedPhoto,
+    annotated_photos as annotated_photos,
+    coco_photos as coco_photos,
+    scene_photos as scene_photos,
 )
 from .regions.coco_instances import (
     CocoImage as CocoImage,

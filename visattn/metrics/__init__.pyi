@@ -67,3 +67,6 @@ from .maps.sanity_checks import (
     map_similarity as map_similarity,
     shuffle_weights as shuffle_weights,
 )
+from .maps.things import (
+    thing_scores as thing_scores,
+)

@@ -83,9 +83,13 @@ class TextPromptClassifier(nn.Module):
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
         self.logit_scale, self.logit_bias, self.sigmoid = logit_scale, logit_bias, sigmoid
-        self.register_buffer("text_features", normalize(text_features.detach(), dim=-1), False)
-        self.register_buffer("shift", torch.tensor(self.mean).view(-1, 1, 1) * 255, False)
-        self.register_buffer("range", torch.tensor(self.std).view(-1, 1, 1) * 255, False)
+        buffers = {
+            "text_features": normalize(text_features.detach(), dim=-1),
+            "shift": torch.tensor(self.mean).view(-1, 1, 1) * 255,
+            "range": torch.tensor(self.std).view(-1, 1, 1) * 255,
+        }
+        for key, value in buffers.items():
+            self.register_buffer(key, value, persistent=False)
 
     def forward(self, images: Tensor) -> Float[Tensor, "b t"]:
         """Return the logits of uint8 images, or of float images that are normalized already."""

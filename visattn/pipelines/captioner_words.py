@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.words import ImageTokens, WordLayer, WordRun
+from visattn.attribution.words import TokenVectors, WordLayer, WordRun
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
 from visattn.models.captioner import START, Captioner
 from visattn.models.captioning.decoder_layer import CaptionDecoderLayer
@@ -56,8 +56,8 @@ def captioner_run(
     return WordRun(
         log_probs,
         layers,
-        ImageTokens(projected[0], lambda places: places[0]),
-        ImageTokens(features, lambda grid: grid[0].flatten(1).T),
+        TokenVectors(projected[0], lambda places: places[0]),
+        TokenVectors(features, lambda grid: grid[0].flatten(1).T),
         recurrent=recurrent,
     )
 

@@ -12,7 +12,7 @@ from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Box, Geometry
 from visattn.models.detection.detr import DETR, Detections
-from visattn.pipelines.query_maps import QueryMaps, query_maps
+from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode
 
@@ -114,31 +114,31 @@ def _detect_image(
     layer: int,
 ) -> DetectionResult:
     pixels, geometry = resize_to_input(image, resize)
-    looked = query_maps(model, pixels[None].to(model.query_content.device), layer=layer)
-    found = model.select(looked.prediction, max_detections=max_detections)
-    found = Detections(*(part[0].cpu() for part in found))
-    if not (found.scores.isfinite().all() and found.boxes.isfinite().all()):
+    looked = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
+    predicted = model.select(looked.prediction, max_detections=max_detections)
+    predicted = Detections(*(part[0].cpu() for part in predicted))
+    if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    boxes = geometry.boxes_to_image(found.boxes.double())
+    boxes = geometry.boxes_to_image(predicted.boxes.double())
     visible = (boxes[:, 2:] > boxes[:, :2]).all(1)  # not on the padding
-    (kept,) = ((found.scores >= threshold) & visible).nonzero(as_tuple=True)
+    (kept,) = ((predicted.scores >= threshold) & visible).nonzero(as_tuple=True)
     objects = tuple(
         DetectedObject(
-            model.class_names[int(found.labels[index])],
-            float(found.scores[index]),
+            model.class_names[int(predicted.labels[index])],
+            float(predicted.scores[index]),
             tuple(boxes[index].tolist()),
-            int(found.queries[index]),
+            int(predicted.queries[index]),
         )
         for index in kept.tolist()
     )
-    queries = found.queries[kept]
+    queries = predicted.queries[kept]
     maps = _placed_maps(model, looked, objects, queries, geometry, layer)
     return DetectionResult(objects, maps, _placed_points(looked.points, queries, geometry))
 
 
 def _placed_maps(
     model: DETR,
-    looked: QueryMaps,
+    looked: DetectorAttention,
     objects: tuple[DetectedObject, ...],
     queries: Tensor,
     geometry: Geometry,

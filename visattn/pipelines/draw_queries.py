@@ -6,14 +6,14 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.data.images.reader import ImageLike, read_image
-from visattn.pipelines.explain_queries import QueryMaps
+from visattn.pipelines.explain_queries import DetectorQueries
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.queries import DrawnQuery, query_panel
 
 
 def query_figure(
     image: ImageLike,
-    result: QueryMaps,
+    result: DetectorQueries,
     *,
     width: int = 1200,
     colormap: str = "magma",

@@ -72,11 +72,8 @@ class CaptionerExplainer(WordExplainer):
         spec = ResizeSpec(size=self.model.encoder.img_size, mode=self.resize_mode)
         pixels, geometry = resize_to_input(image, spec)
         batch = pixels[None].to(self.model.encoder.shift.device)
-        found = {
-            method: caption_maps(self.model, batch, tokens, method=cast("WordMethod", method)).cpu()
-            for method in methods
-        }
-        return found, geometry
+        maps = caption_maps(self.model, batch, tokens, cast("Sequence[WordMethod]", methods))
+        return {name: values.cpu() for name, values in maps.items()}, geometry
 
     def untrained(self) -> "CaptionerExplainer":
         """Return the same architecture with random weights."""
@@ -125,8 +122,8 @@ class ReplayExplainer(WordExplainer):
 
         process = PhotoProcessor(self.model, self.processor, self.prompt)
         replay = replay_given(self.model, image, words, process)
-        found = replay_maps(replay, methods, processor=self.processor, prompt=self.prompt)
-        return found, replay.placement.geometry
+        maps = replay_maps(replay, methods, processor=self.processor, prompt=self.prompt)
+        return maps, replay.placement.geometry
 
     def untrained(self) -> "ReplayExplainer":
         """Return the same architecture with random weights."""
@@ -201,7 +198,7 @@ def _caption_of(
     if generated:
         words = explainer.generate(image)
         return words, photo.match(words)
-    return next(((words, found) for words, found in photo.captions if found), ((), ()))
+    return next((pair for pair in photo.captions if pair[1]), ((), ()))
 
 
 def _with_baselines(maps: dict[str, Tensor], control: Control) -> dict[str, Tensor]:

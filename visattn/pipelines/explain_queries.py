@@ -1,4 +1,4 @@
-"""Where the queries of a detector looked: a map for each box, on the photo."""
+"""Maps of the queries of a detector, with boxes and classes, on the photo."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from visattn.geometry.affine import Geometry
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.query_attention import QueryAttention, cell_size, record_queries
+from visattn.recording.query_attention import QueryAttention, record_queries
 
 Queries = Literal["best"] | int | Sequence[int]
 _MOST = 8  # maps of `best`
@@ -23,7 +23,7 @@ _SURE = 0.5  # score from which a box counts as found
 
 
 @dataclass(frozen=True, eq=False)
-class QueryMaps:
+class DetectorQueries:
     """Predictions of some queries of a detector on one image, with what each attended to.
 
     Args:
@@ -86,7 +86,7 @@ def explain_queries(
     processor: Any = None,
     layer: int = -1,
     heads: Sequence[int] | None = None,
-) -> list[QueryMaps]:
+) -> list[DetectorQueries]:
     """Return a map for queries of a DETR-like detector, with its box and class, for each image.
 
     Dense cross-attention (DETR, Conditional DETR, DAB-DETR, Table Transformer) is the weight of
@@ -129,7 +129,7 @@ def _explain_image(
     processor: Any,
     layer: int,
     heads: Sequence[int] | None,
-) -> QueryMaps:
+) -> DetectorQueries:
     inputs, geometry = _prepare(image, processor, model)
     output, layers = record_queries(model, inputs)
     if not -len(layers) <= layer < len(layers):
@@ -144,7 +144,7 @@ def _explain_image(
         _select_heads(attention, heads)[indices],
         attention.site,
         "tokens",
-        _grid_geometry(attention, geometry),
+        geometry,
         {
             "method": "cross-attention of queries",
             "model": str(getattr(getattr(model, "config", None), "model_type", "")),
@@ -160,7 +160,7 @@ def _explain_image(
         labels=tuple(f"{name} {value:.2f}" for name, value in zip(labels, values, strict=True)),
     )
     points = None if attention.points is None else _to_image_points(attention, heads, geometry)
-    return QueryMaps(
+    return DetectorQueries(
         maps,
         boxes,
         tuple(labels),
@@ -200,14 +200,6 @@ def _prepare(
     return inputs, geometry.padded(0, 0, size)
 
 
-def _grid_geometry(attention: QueryAttention, geometry: Geometry) -> Geometry:
-    """Return the geometry of a grid of cells, of which the last ones may exceed the input."""
-    (rows, columns), (height, width) = attention.weights.shape[-2:], attention.cell_size
-    size = rows * height, columns * width
-    (input_height, input_width) = geometry.input_size
-    return geometry.padded(0, 0, (max(size[0], input_height), max(size[1], input_width)))
-
-
 def _select_heads(attention: QueryAttention, heads: Sequence[int] | None) -> Float[Tensor, "n y x"]:
     count = len(attention.weights)
     if heads is not None and (not heads or any(not 0 <= head < count for head in heads)):
@@ -234,7 +226,9 @@ def _select_queries(scores: Float[Tensor, " n"], queries: Queries) -> list[int]:
         sure = [index for index in order if float(scores[index]) >= _SURE]
         return sure[:_MOST] or order[:1]
     if isinstance(queries, str):
-        raise ValueError(f"queries must be 'best', a number or indices, got {queries!r}")
+        raise ValueError(  # noqa: TRY004 (another string would do)
+            f"queries must be 'best', a number or indices, got {queries!r}"
+        )
     if isinstance(queries, int):
         if not 1 <= queries <= count:
             raise ValueError(f"the number of queries must be 1 to {count}, got {queries}")
@@ -261,12 +255,8 @@ def _to_image_points(
         raise ValueError("dense attention has no points")
     chosen = slice(None) if heads is None else list(heads)
     places, weights = points.places[:, chosen], points.weights[:, chosen]
-    extents = [
-        (columns * size[1], rows * size[0])
-        for rows, columns in points.level_shapes
-        for size in [cell_size((rows, columns), geometry.input_size)]
-    ]
-    pixels = places * torch.tensor(extents, dtype=places.dtype)[:, None]
+    height, width = geometry.input_size
+    pixels = places * torch.tensor([width, height], dtype=places.dtype)
     count = len(pixels)
     on_image = geometry.to_image(pixels.reshape(-1, 2)).view(count, -1, 2)
     shares = weights.reshape(count, -1, 1) / weights.shape[1]

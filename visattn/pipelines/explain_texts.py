@@ -1,12 +1,36 @@
 """Maps of several texts on one image, which share one scale."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
+from visattn.data.images.reader import ImageLike
+from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
+
+
+def maps_of_texts(
+    prepare: Callable[[list[ImageLike]], PreparedImages],
+    explain: Callable[..., list[AttentionMap]],
+    batches: Sequence[list[ImageLike]],
+    num_texts: int,
+) -> list[list[AttentionMap]]:
+    """Return for each text a map of each image; images are prepared once.
+
+    Args:
+        prepare: From images to inputs.
+        explain: From inputs and the index of a text as `target` to maps.
+        batches: Images.
+        num_texts: Number of texts.
+    """
+    maps: list[list[AttentionMap]] = [[] for _ in range(num_texts)]
+    for images in batches:
+        batch = prepare(images)
+        for index, of_text in enumerate(maps):
+            of_text += explain(batch, target=index)
+    return maps
 
 
 def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) -> list[AttentionMap]:

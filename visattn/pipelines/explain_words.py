@@ -142,13 +142,13 @@ def explain_captions(
             caption_maps,
             model,
             pixels[None].to(model.encoder.shift.device),
-            method=method,
+            methods=[method],
             layers=layers,
             heads=heads,
             window_cells=window_cells,
         )
         variants = [
-            replace(each, maps=_placed(each.maps, compute(_tokens(model, each)), method))
+            replace(each, maps=_placed(each.maps, compute(_tokens(model, each))[method], method))
             for each in (result, *result.alternatives)
         ]
         results.append(replace(variants[0], alternatives=tuple(variants[1:])))
@@ -159,37 +159,44 @@ def caption_maps(
     model: Captioner,
     image: Tensor,
     words: Sequence[int],
+    methods: Sequence[WordMethod],
     *,
-    method: WordMethod,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     window_cells: int = 2,
-) -> Float[Tensor, "t gy gx"]:
-    """Return a map per word of a caption on the grid of the encoder.
+) -> dict[str, Float[Tensor, "t gy gx"]]:
+    """Return a map per word of a caption by several methods, on the grid of the encoder.
+
+    Methods that need gradients share one backward pass per word.
 
     Args:
         model: Captioner; its mode and gradients are restored.
         image: One image `1 3 y x` of the size of the encoder's input, uint8 or normalized.
         words: Token ids of the caption, generated or given, without start and end.
-        method: As for `explain_words`.
+        methods: As for `explain_words`.
         layers: As for `explain_words`.
         heads: As for `explain_words`.
         window_cells: As for `explain_words`.
 
     Raises:
-        ValueError: If the method is unknown, or does not take an argument.
+        ValueError: If a method is unknown, or does not take an argument.
     """
-    check_word_method(method, layers=layers, heads=heads)
+    for method in methods:
+        check_word_method(method, layers=layers, heads=heads)
+    by_gradient = [name for name in methods if name not in ("attention", "occlusion")]
+    maps: dict[str, Tensor] = {}
     with frozen(model):
-        if method == "occlusion":
+        if "occlusion" in methods:
             pixels = model.encoder.normalize(image)
-            return word_occlusion(model, pixels, words, window_cells=window_cells)
-        run = captioner_run(model, model.encoder(image), words)
-        if method == "attention":
-            rows = word_attention(run, layers=layers, heads=heads)
-        else:
-            rows = word_attributions(run, [method], layers=layers, heads=heads)[method]
-    return rows.detach().unflatten(-1, model.encoder.grid_size)
+            maps["occlusion"] = word_occlusion(model, pixels, words, window_cells=window_cells)
+        if by_gradient or "attention" in methods:
+            run = captioner_run(model, model.encoder(image), words)
+            rows = word_attributions(run, by_gradient, layers=layers, heads=heads)
+            if "attention" in methods:
+                rows["attention"] = word_attention(run, layers=layers, heads=heads)
+            grid = model.encoder.grid_size
+            maps |= {name: each.detach().unflatten(-1, grid) for name, each in rows.items()}
+    return {name: maps[name] for name in methods}
 
 
 def word_gradcam_maps(
@@ -249,6 +256,10 @@ def _placed(
     kind = "words" if method == "attention" else "gradient"
     site = maps.site if method == "attention" else "encoder"
     metadata = {**maps.metadata, "method": method}
+    if method != "attention":  # gradients of a sure word are small: all words share one scale
+        sums = values.sum((-2, -1), keepdim=True)
+        values = values / sums.masked_fill(sums <= 0, 1.0)
+        metadata["scale"] = "each map sums to 1"
     return replace(maps, values=values.float().cpu(), kind=kind, site=site, metadata=metadata)
 
 

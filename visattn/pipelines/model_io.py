@@ -131,12 +131,8 @@ def load_model(
     """
     file = None if weights is None else Path(weights)
     if text is not None:
-        if pretrained or model_kwargs or isinstance(spec, nn.Module):
-            raise ValueError(
-                "text= belongs to hf:DIRECTORY and open_clip:NAME, without pretrained and "
-                "model_kwargs; a model in memory takes explain(model, images, text=, processor=)"
-            )
-        return load_text_model(os.fspath(spec), list(text), weights=file)
+        is_name = not (pretrained or model_kwargs or isinstance(spec, nn.Module))
+        return _text_model(spec if is_name else "", text, file)
     if isinstance(spec, nn.Module):
         if pretrained or model_kwargs:
             raise ValueError(
@@ -171,6 +167,16 @@ def load_model(
         model = load(name)
         return LoadedModel(model, None, _class_names(model), name)
     raise ValueError(_unknown_spec(name, kind if colon else ""))
+
+
+def _text_model(spec: Any, texts: Sequence[str], weights: Path | None) -> LoadedModel:
+    """Return a classifier of texts; the spec is empty if it does not go with them."""
+    if not spec:
+        raise ValueError(
+            "text= belongs to hf:DIRECTORY and open_clip:NAME, without pretrained and "
+            "model_kwargs; a model in memory takes explain(model, images, text=, processor=)"
+        )
+    return load_text_model(os.fspath(spec), list(texts), weights=weights)
 
 
 def _run_model(folder: Path) -> LoadedModel:

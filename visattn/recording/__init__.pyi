@@ -11,6 +11,16 @@ from .attention_map import (
     AttentionMap as AttentionMap,
     truncate_text as truncate_text,
 )
+from .bottleneck import (
+    bottleneck_layer as bottleneck_layer,
+)
+from .dense_outputs import (
+    ImageDetections as ImageDetections,
+    query_boxes as query_boxes,
+    query_logits as query_logits,
+    read_detections as read_detections,
+    segmentation_logits as segmentation_logits,
+)
 from .feature_layers import (
     find_module_name as find_module_name,
     first_tensor as first_tensor,
@@ -38,6 +48,10 @@ from .gradient_graph import (
     is_product as is_product,
     num_positions as num_positions,
     preserves_rows as preserves_rows,
+)
+from .internal_resize import (
+    internal_geometry as internal_geometry,
+    internal_transform as internal_transform,
 )
 from .model_config import (
     configured_image_size as configured_image_size,
@@ -103,7 +117,7 @@ from .quadrant_probe import (
 from .query_attention import (
     QueryAttention as QueryAttention,
     SampledPoints as SampledPoints,
-    cell_size as cell_size,
+    overlaps as overlaps,
     record_queries as record_queries,
     splat as splat,
 )

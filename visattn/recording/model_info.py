@@ -61,6 +61,8 @@ class FeatureLayer:
         num_prefix_tokens: Tokens before the grid, for `b n c` and `b c n`.
         num_suffix_tokens: Tokens after the grid.
         call: Which forward call of the module in one run of the model, from 1; None for the last.
+        levels: Keys of the levels of a feature pyramid in the output of the module, the one of the
+            grid first; () for a single tensor.
     """
 
     site: str
@@ -69,6 +71,7 @@ class FeatureLayer:
     num_prefix_tokens: int = 0
     num_suffix_tokens: int = 0
     call: int | None = None
+    levels: tuple[str | int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class ModelInfo:
         features_error: Why the features before pooling could not be determined; "" if they were.
         has_texts: Whether its classes are texts that it compares images with.
         operations: Names of activation functions, norms and products (see `model_operations`).
+        mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
     """
 
     name: str
@@ -108,6 +112,7 @@ class ModelInfo:
     features_error: str = ""
     has_texts: bool = False
     operations: tuple[str, ...] = ()
+    mean_color: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         """Return the table."""

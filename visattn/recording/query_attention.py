@@ -16,7 +16,6 @@ from visattn.recording.module_calls import ModuleCall, ModuleCallStack
 from visattn.recording.torch_function import AttentionInterceptor
 
 _SAMPLERS = ("MultiScaleDeformableAttention",)  # classes that get points and weights as arguments
-_STRIDES = (4, 8, 16, 32, 64, 128)
 _TOLERANCE = 1e-5  # of weights times values, relative to the largest output
 
 
@@ -44,13 +43,11 @@ class QueryAttention:
         weights: Of every cell; for sampled points, the share that each cell of the finest level
             contributes, and less than 1 in sum if points lie outside of the image.
         points: The points; None for dense attention.
-        cell_size: Height and width of a cell in pixels of the network input.
     """
 
     site: str
     weights: Float[Tensor, "h n y x"]
     points: SampledPoints | None
-    cell_size: tuple[int, int]
 
 
 def record_queries(
@@ -58,8 +55,9 @@ def record_queries(
 ) -> tuple[Any, list[QueryAttention]]:
     """Run a detector on one image; return its output and the cross-attention of each layer.
 
-    The place of a cell is not assumed: the features must enter the encoder as the rows of the grid
-    of a convolution, one after the other, which is compared value by value.
+    The grid of cells spans the network input, as the model's own position codes and sampling
+    places take it. The order of cells is not assumed: the features must enter the encoder as the
+    rows of the grid of a convolution, one after the other, which is compared value by value.
 
     Args:
         model: A detector whose output has `logits` `[1, n, k]` and `pred_boxes` `[1, n, 4]`.
@@ -82,18 +80,15 @@ def record_queries(
     name = type(model).__name__
     logits, boxes = (getattr(output, key, None) for key in ("logits", "pred_boxes"))
     if not isinstance(logits, Tensor) or not isinstance(boxes, Tensor):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 (the model is wrong)
             f"{name} must return logits and pred_boxes of queries, as DETR does, to draw a map for "
             "each query; use other methods, such as gradcam, without --queries"
         )
-    size = (inputs["pixel_values"].shape[2], inputs["pixel_values"].shape[3])
     count = logits.shape[1]
     layers = [
-        _sampled(site, points, size)
-        for site, points in listener.sampled
-        if len(points.places) == count
+        _sampled(site, points) for site, points in listener.sampled if len(points.places) == count
     ] or [
-        _dense(site, weights, listener.grids, size, name)
+        _dense(site, weights, listener.grids, name)
         for site, weights in listener.dense
         if weights.shape[1] == count
     ]
@@ -135,11 +130,11 @@ class _Listener:
 
     def _on_sampling(self, site: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-            shapes = torch.as_tensor(given["value_spatial_shapes"]).tolist()
+            bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+            shapes = torch.as_tensor(bound["value_spatial_shapes"]).tolist()
             points = SampledPoints(
-                given["sampling_locations"][0].detach().float().cpu(),
-                given["attention_weights"][0].detach().float().cpu(),
+                bound["sampling_locations"][0].detach().float().cpu(),
+                bound["attention_weights"][0].detach().float().cpu(),
                 tuple((int(rows), int(columns)) for rows, columns in shapes),
             )
             self.sampled.append((site, points))
@@ -155,9 +150,8 @@ class _Listener:
             tokens = tensor.flatten(0, 1)
             for grid, features in self._features.items():
                 cells = features[0].flatten(1).T
-                if grid not in self.grids and tokens.shape == cells.shape:
-                    if torch.equal(tokens, cells):
-                        self.grids.add(grid)
+                if tokens.shape == cells.shape and torch.equal(tokens, cells):
+                    self.grids.add(grid)
 
     def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
         """Store the weights of attention from queries to other tokens."""
@@ -199,7 +193,6 @@ def _dense(
     site: str,
     weights: Float[Tensor, "h n m"],
     grids: set[tuple[int, int]],
-    size: tuple[int, int],
     name: str,
 ) -> QueryAttention:
     fitting = [grid for grid in grids if grid[0] * grid[1] == weights.shape[2]]
@@ -209,49 +202,20 @@ def _dense(
             f"those of one grid of features; {len(fitting)} fit, so that their places are unknown"
         )
     [grid] = fitting
-    return QueryAttention(site, weights.unflatten(2, grid), None, cell_size(grid, size))
+    return QueryAttention(site, weights.unflatten(2, grid), None)
 
 
-def cell_size(grid: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of the cells of a feature map, in pixels of the network input.
-
-    The last row and column of cells may reach beyond the input.
-
-    Args:
-        grid: Rows and columns.
-        size: Height and width of the network input.
-
-    Raises:
-        ValueError: If the grid is neither that of a usual stride nor divides the input.
-
-    Example:
-        >>> cell_size((4, 7), (128, 200)), cell_size((5, 5), (70, 70))
-        ((32, 32), (14, 14))
-    """
-    for stride in _STRIDES:
-        if all(-(-length // stride) == count for length, count in zip(size, grid, strict=True)):
-            return stride, stride
-    if size[0] % grid[0] or size[1] % grid[1]:
-        raise ValueError(
-            f"a grid of {grid[0]} x {grid[1]} cells must divide the input of {size[0]} x "
-            f"{size[1]} pixels, or have a stride of {', '.join(map(str, _STRIDES))}: the places of "
-            "its cells are unknown"
-        )
-    return size[0] // grid[0], size[1] // grid[1]
-
-
-def _sampled(site: str, points: SampledPoints, size: tuple[int, int]) -> QueryAttention:
+def _sampled(site: str, points: SampledPoints) -> QueryAttention:
     """Return the contribution of each cell of the finest level."""
     shapes = points.level_shapes
     finest = max(shapes, key=lambda shape: shape[0] * shape[1])
-    fine_cell = cell_size(finest, size)
     total = torch.zeros(points.weights.shape[1], len(points.weights), *finest)
     for level, shape in enumerate(shapes):
         places, weights = points.places[:, :, level], points.weights[:, :, level]
         cells = splat(places.transpose(0, 1), weights.transpose(0, 1), shape)
-        ratio = cell_size(shape, size)[0] // fine_cell[0]
-        total += _refine(cells, ratio, finest)
-    return QueryAttention(site, total, points, fine_cell)
+        down, across = (overlaps(*pair) for pair in zip(shape, finest, strict=True))
+        total += down @ cells @ across.T
+    return QueryAttention(site, total, points)
 
 
 def splat(
@@ -285,13 +249,21 @@ def splat(
     return cells.unflatten(-1, shape)
 
 
-def _refine(
-    cells: Float[Tensor, "h n y x"], ratio: int, shape: tuple[int, int]
-) -> Float[Tensor, "h n y2 x2"]:
-    """Spread the weight of each cell evenly over the finer cells inside."""
-    spread, parts = (
-        each.repeat_interleave(ratio, -2).repeat_interleave(ratio, -1)[..., : shape[0], : shape[1]]
-        for each in (cells, torch.arange(cells[0, 0].numel()).view(1, 1, *cells.shape[2:]))
-    )
-    counts = parts.flatten().bincount(minlength=cells[0, 0].numel())
-    return spread / counts[parts]
+def overlaps(count: int, fine_count: int) -> Float[Tensor, "fine coarse"]:
+    """Return the share of each of some equal cells of an axis that lies in each finer cell.
+
+    Args:
+        count: Number of cells.
+        fine_count: Number of finer cells of the same axis.
+
+    Example:
+        >>> overlaps(2, 3)
+        tensor([[0.6667, 0.0000],
+                [0.3333, 0.3333],
+                [0.0000, 0.6667]])
+    """
+    coarse = torch.arange(count + 1) / count
+    fine = torch.arange(fine_count + 1) / fine_count
+    upper = torch.minimum(fine[1:, None], coarse[None, 1:])
+    lower = torch.maximum(fine[:-1, None], coarse[None, :-1])
+    return (upper - lower).clamp(min=0) * count

@@ -101,6 +101,11 @@ from .maps.heatmap import (
 from .maps.legend import (
     draw_legend as draw_legend,
 )
+from .maps.marks import (
+    draw_cross as draw_cross,
+    draw_frame as draw_frame,
+    draw_region as draw_region,
+)
 from .maps.queries import (
     DrawnQuery as DrawnQuery,
     query_panel as query_panel,

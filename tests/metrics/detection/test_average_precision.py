@@ -67,27 +67,27 @@ def random_case(seed: int) -> tuple[DetectedBoxes, TrueBoxes]:
     """Return detections around objects, with crowds, ties, wrong classes and wrong images."""
     rng = np.random.default_rng(seed)
     images, classes = rng.integers(1, 9), rng.integers(1, 5)
-    count, found = rng.integers(1, 40), rng.integers(1, 300)
+    count, predicted = rng.integers(1, 40), rng.integers(1, 300)
     corner, size = rng.uniform(0, 200, (count, 2)), rng.uniform(2, 150, (count, 2))
     box = np.concatenate([corner, corner + size], 1).round(1)
     area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]) * rng.uniform(0.4, 1, count)
     image, label = rng.integers(0, images, count), rng.integers(0, classes, count)
     true = TrueBoxes(image, label, box, area, rng.random(count) < 0.15)
-    source = rng.integers(0, count, found)
-    near = box[source] + rng.normal(0, rng.choice([1, 5, 20]), (found, 4))
+    source = rng.integers(0, count, predicted)
+    near = box[source] + rng.normal(0, rng.choice([1, 5, 20]), (predicted, 4))
     near[:, 2:] = np.maximum(near[:, 2:], near[:, :2] + 1)
-    other = rng.random((2, found)) < 0.2
+    other = rng.random((2, predicted)) < 0.2
     return DetectedBoxes(
-        np.where(other[0], rng.integers(0, images, found), image[source]),
-        np.where(other[1], rng.integers(0, classes, found), label[source]),
-        rng.random(found).round(1 if seed % 2 else 6),
+        np.where(other[0], rng.integers(0, images, predicted), image[source]),
+        np.where(other[1], rng.integers(0, classes, predicted), label[source]),
+        rng.random(predicted).round(1 if seed % 2 else 6),
         near.round(1),
     ), true
 
 
 def test_perfect_detections_score_one() -> None:
-    found = DetectedBoxes(TRUE.image, TRUE.label, np.array([0.9, 0.8, 0.7]), TRUE.box)
-    result = average_precision(found, TRUE)
+    predicted = DetectedBoxes(TRUE.image, TRUE.label, np.array([0.9, 0.8, 0.7]), TRUE.box)
+    result = average_precision(predicted, TRUE)
     assert result.scores["AP"] == pytest.approx(1)
     assert result.scores["AR100"] == pytest.approx(1)
     assert math.isnan(result.scores["AP_small"])
@@ -110,25 +110,27 @@ def test_no_objects_have_no_score() -> None:
 def test_one_of_two_objects_by_hand() -> None:
     """A false detection comes first: precision 1/2 up to recall 1/2, 51 of 101 levels."""
     true = true_boxes((0, 0, BOX), (1, 0, BOX))
-    found = detected((0, 0, 0.9, OTHER), (0, 0, 0.8, BOX))
-    result = average_precision(found, true)
+    predicted = detected((0, 0, 0.9, OTHER), (0, 0, 0.8, BOX))
+    result = average_precision(predicted, true)
     assert result.scores["AP"] == pytest.approx(0.5 * 51 / 101)
     assert (result.scores["AR1"], result.scores["AR10"]) == (0, 0.5)
 
 
 def test_overlap_counts_at_the_thresholds_below_it() -> None:
-    found = detected((0, 0, 0.9, (10.0, 10.0, 50.0, 39.0)))  # IoU 29/40 = 0.725
-    scores = average_precision(found, true_boxes((0, 0, BOX))).scores
+    predicted = detected((0, 0, 0.9, (10.0, 10.0, 50.0, 39.0)))  # IoU 29/40 = 0.725
+    scores = average_precision(predicted, true_boxes((0, 0, BOX))).scores
     assert (scores["AP50"], scores["AP75"]) == (pytest.approx(1), 0)
     assert scores["AP"] == pytest.approx(0.5)  # 0.5, 0.55, 0.6, 0.65, 0.7
 
 
 def test_a_duplicate_is_wrong_but_many_may_match_a_crowd() -> None:
-    found = detected((0, 0, 0.9, OTHER), (0, 0, 0.8, OTHER), (0, 0, 0.7, BOX))
+    predicted = detected((0, 0, 0.9, OTHER), (0, 0, 0.8, OTHER), (0, 0, 0.7, BOX))
     true = true_boxes((0, 0, BOX), (0, 0, OTHER))
-    assert average_precision(found, true).scores["AP50"] == pytest.approx((51 + 50 * 2 / 3) / 101)
+    assert average_precision(predicted, true).scores["AP50"] == pytest.approx(
+        (51 + 50 * 2 / 3) / 101
+    )
     true = true_boxes((0, 0, BOX), (0, 0, OTHER), crowd=(1,))
-    assert average_precision(found, true).scores["AP50"] == pytest.approx(1)
+    assert average_precision(predicted, true).scores["AP50"] == pytest.approx(1)
 
 
 def test_only_a_hundred_detections_per_image_and_class_count() -> None:
@@ -139,10 +141,10 @@ def test_only_a_hundred_detections_per_image_and_class_count() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_order_of_images_and_monotone_scores_do_not_matter(seed: int) -> None:
-    found, true = random_case(2 * seed)  # without ties
-    before = average_precision(found, true)
-    order = np.random.default_rng(seed).permutation(len(found.image))
-    moved = DetectedBoxes(*(part[order] for part in found))
+    predicted, true = random_case(2 * seed)  # without ties
+    before = average_precision(predicted, true)
+    order = np.random.default_rng(seed).permutation(len(predicted.image))
+    moved = DetectedBoxes(*(part[order] for part in predicted))
     moved = moved._replace(score=moved.score**3 / 2, image=99 - moved.image)
     after = average_precision(moved, true._replace(image=99 - true.image))
     assert after.scores == pytest.approx(before.scores, abs=1e-12, nan_ok=True)
@@ -167,10 +169,11 @@ def scores_as_coco(result: APResult) -> list[float]:
     return [-1 if math.isnan(score := result.scores[name]) else score for name in AP_METRICS]
 
 
-def coco_case(found: DetectedBoxes, true: TrueBoxes) -> dict[str, Any]:
+def coco_case(predicted: DetectedBoxes, true: TrueBoxes) -> dict[str, Any]:
     """Return detections and objects as COCO writes them."""
     sizes = [
-        np.concatenate([box[:, :2], box[:, 2:] - box[:, :2]], 1) for box in (found.box, true.box)
+        np.concatenate([box[:, :2], box[:, 2:] - box[:, :2]], 1)
+        for box in (predicted.box, true.box)
     ]
     annotations = [
         {
@@ -185,12 +188,12 @@ def coco_case(found: DetectedBoxes, true: TrueBoxes) -> dict[str, Any]:
     ]
     detections = [
         {
-            "image_id": int(found.image[number]) + 1,
-            "category_id": int(found.label[number]) + 1,
+            "image_id": int(predicted.image[number]) + 1,
+            "category_id": int(predicted.label[number]) + 1,
             "bbox": sizes[0][number].tolist(),
-            "score": float(found.score[number]),
+            "score": float(predicted.score[number]),
         }
-        for number in range(len(found.image))
+        for number in range(len(predicted.image))
     ]
     truth = {
         "info": {},

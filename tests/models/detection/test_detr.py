@@ -41,6 +41,7 @@ def detector(**options: Any) -> DETR:
     encoder = SmallEncoder((24, 40), channels=8)
     model = DETR(("cat", "dog", "owl"), encoder, dim=16, num_queries=5, num_heads=2, **options)
     with torch.no_grad():  # the last box layer starts at 0
+        heads: Any
         for heads in filter(None, (model.heads, model.first_stage)):
             heads.boxes[-1].weight.normal_(std=0.3)
     return model
@@ -61,7 +62,8 @@ def test_layers_and_training_outputs_of_each_variant(variant: str) -> None:
     assert (output.proposals is not None) == options.get("two_stage", False)
     assert len(output.points) == (0 if options.get("cross_attention") == "dense" else 3)
     parts = [output.layers, *filter(None, (output.denoising, output.proposals))]
-    sum(part.logits.square().sum() + part.boxes.sum() for part in parts).backward()
+    losses = [part.logits.square().sum() + part.boxes.sum() for part in parts]
+    torch.stack(losses).sum().backward()
     unused = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert unused == []
 
@@ -138,20 +140,20 @@ def test_sigmoid_selects_among_queries_and_classes() -> None:
     model = detector()
     logits = torch.tensor([[[3.0, 2.0, -9], [-9, -9, -9], [1, -9, -9], *[[-9, -9, -9]] * 2]])
     boxes = torch.rand(1, 5, 4, generator=torch.Generator().manual_seed(0))
-    found = model.select(BoxPrediction(logits, boxes), max_detections=3)
-    assert (found.labels.tolist(), found.queries.tolist()) == ([[0, 1, 0]], [[0, 0, 2]])
-    torch.testing.assert_close(found.scores[0], torch.tensor([3.0, 2.0, 1.0]).sigmoid())
+    predicted = model.select(BoxPrediction(logits, boxes), max_detections=3)
+    assert (predicted.labels.tolist(), predicted.queries.tolist()) == ([[0, 1, 0]], [[0, 0, 2]])
+    torch.testing.assert_close(predicted.scores[0], torch.tensor([3.0, 2.0, 1.0]).sigmoid())
     expected = center_to_corners(boxes[0, [0, 0, 2]]).clamp(0, 1)
-    torch.testing.assert_close(found.boxes[0], expected)
+    torch.testing.assert_close(predicted.boxes[0], expected)
 
 
 def test_softmax_selects_one_class_per_query_and_never_no_object() -> None:
     model = detector(**PLAIN)
     logits = torch.tensor([[[3.0, 2, 0, 9], [0, 1, 0, 0], *[[0.0, 0, 0, 0]] * 3]])
-    found = model.select(BoxPrediction(logits, torch.full((1, 5, 4), 0.5)), max_detections=99)
-    assert found.queries.shape == (1, 5)
-    assert (int(found.queries[0, 0]), int(found.labels[0, 0])) == (1, 1)
-    assert (int(found.queries[0, -1]), int(found.labels[0, -1])) == (0, 0)
+    predicted = model.select(BoxPrediction(logits, torch.full((1, 5, 4), 0.5)), max_detections=99)
+    assert predicted.queries.shape == (1, 5)
+    assert (int(predicted.queries[0, 0]), int(predicted.labels[0, 0])) == (1, 1)
+    assert (int(predicted.queries[0, -1]), int(predicted.labels[0, -1])) == (0, 0)
 
 
 @pytest.mark.parametrize(("variant", "grid"), [("deformable", (3, 5)), ("plain", (3, 5))])

@@ -1,5 +1,7 @@
 """U-Net: shapes on several encoders, gates, blocks of the catalog, refused encoders."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -34,11 +36,11 @@ def test_logits_have_the_size_of_the_input(name: str, stages: list[int]) -> None
 
 def test_stages_may_come_in_any_order() -> None:
     torch.manual_seed(1)
-    one = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[0, 2, 3]))
+    first = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[0, 2, 3]))
     other = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[3, 0, 2]))
-    other.load_state_dict(one.state_dict())
+    other.load_state_dict(first.state_dict())
     images = noise(1, 3, 64, 64)
-    torch.testing.assert_close(one.eval()(images), other.eval()(images))
+    torch.testing.assert_close(first.eval()(images), other.eval()(images))
 
 
 def test_frozen_encoder_with_a_trainable_tail() -> None:
@@ -53,8 +55,9 @@ def test_frozen_encoder_with_a_trainable_tail() -> None:
 def test_gate_with_zero_psi_halves_the_skip_connection() -> None:
     level = UNetLevel(5, 4, 3, block="gate").eval()
     assert level.gate is not None
-    torch.nn.init.zeros_(level.gate.psi.weight)
-    torch.nn.init.zeros_(level.gate.psi.bias)
+    psi: Any = level.gate.psi
+    torch.nn.init.zeros_(psi.weight)
+    torch.nn.init.zeros_(psi.bias)
     plain = UNetLevel(5, 4, 3).eval()
     plain.convolutions.load_state_dict(level.convolutions.state_dict())
     x, skip = noise(2, 5, 3, 7), noise(2, 4, 6, 14)

@@ -21,10 +21,8 @@ def spec(*size: int) -> InputSpec:
 
 def batches(data: SegmentationDataModule, stage: str) -> list[torch.Tensor]:
     data.setup(stage)
-    loaders = {"fit": [data.train_dataloader], "test": [data.test_dataloader]}[stage]
-    found = [loader() for loader in loaders]
-    flat = [one for entry in found for one in (entry if isinstance(entry, list) else [entry])]
-    return [batch.labels for loader in flat for batch in loader]
+    loaders = [data.train_dataloader()] if stage == "fit" else data.test_dataloader()
+    return [batch.labels for loader in loaders for batch in loader]
 
 
 def test_scenes_have_two_test_sets_of_their_own() -> None:

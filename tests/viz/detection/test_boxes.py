@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from visattn.viz.detection.boxes import LabeledBox, class_color, draw_boxes, draw_points
+from visattn.viz.detection.boxes import LabeledBox, box_color, draw_boxes, draw_points
 
-ORANGE = class_color(0)
+ORANGE = box_color(0)
 
 
 def blank(size: tuple[int, int] = (60, 90)) -> np.ndarray:

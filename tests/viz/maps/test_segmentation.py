@@ -60,7 +60,7 @@ def test_errors_are_red_where_prediction_and_truth_differ() -> None:
 
 
 def test_gates_are_drawn_on_the_scale_from_0_to_1() -> None:
-    """A gate of 0.999 to 1 is drawn evenly, not stretched to a picture."""
+    """A gate of 0.999 to 1 is drawn evenly, not stretched to a pattern."""
     nearly = np.linspace(0.999, 1.0, 600).reshape(20, 30)
     drawn = draw_gate(IMAGE, nearly).astype(int)
     assert np.ptp(drawn.reshape(-1, 3), axis=0).max() <= 2

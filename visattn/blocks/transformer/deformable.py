@@ -96,7 +96,7 @@ class DeformableAttention(nn.Module):
     ) -> SamplingPoints:
         offsets = self.offsets(query).unflatten(-1, (self.num_heads, self.num_points, 2))
         weights = self.weights(query).unflatten(-1, (self.num_heads, self.num_points)).softmax(-1)
-        center, size = boxes[:, :, None, None].split(2, -1)
+        center, size = boxes[:, :, None, None, :2], boxes[:, :, None, None, 2:]
         return SamplingPoints(center + offsets / self.num_points * size / 2, weights)
 
     def _record(

@@ -18,17 +18,20 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
 from visattn.commands.options.models import add_model
 from visattn.commands.options.output_streams import print_lines
+from visattn.commands.overlay.dense_target import add_dense_target
 from visattn.commands.overlay.queries import overlay_queries, query_selection
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
   visattn overlay dog.jpg --model timm:resnet50 --pretrained --method gradcam --out maps
   visattn overlay photos --model timm:deit_tiny_patch16_224 --pretrained --method rollout --out maps
+  visattn overlay dog.jpg --model torchvision:fasterrcnn_resnet50_fpn --pretrained --box best
   visattn overlay dog.jpg --maps maps.npy --out dog_maps.png"""
 
 _EPILOG = """\
 Prints a line per image and method: the names of both, the explained class, its probability, and
-the displayed range of values; for a text, its cosine similarity with the image.  Files of a map begin with NAME.METHOD:
+the displayed range of values; for a text, its cosine similarity with the image.
+Files of a map begin with NAME.METHOD:
   .png          overlay on the image, at the size of the image
   .rgba.png     the map alone; transparent where it is zero
   .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
@@ -59,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     add_model(parser, required=False)
     _add_methods(parser)
+    add_dense_target(parser)
     _add_drawing(parser)
     _add_saved_maps(parser)
     parser.add_argument(
@@ -82,6 +86,7 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--target",
+        "--class",
         metavar="CLASS",
         help="class to explain, by name or index (default: the predicted class)",
     )

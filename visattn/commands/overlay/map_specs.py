@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.models import load_explained_model
+from visattn.commands.overlay.dense_target import dense_target
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.attribution.dense_targets import DenseTarget
     from visattn.attribution.methods import Method
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
@@ -63,18 +65,22 @@ class MapRunner:
         from visattn.pipelines.explainer import Explainer
 
         torch.manual_seed(0)  # random weights are the same in every run
-        self.loaded, self.explained = load_explained_model(args)
+        self.dense = dense_target(args)
+        is_dense = self.dense is not None
+        self.loaded, self.explained = load_explained_model(args, dense=is_dense)
         info = self.explained.info
-        self.specs = _specs_per_text(_map_specs(args, info), args.text or ())
+        self.specs = _specs_per_text(_map_specs(args, info, self.dense), args.text or ())
         self.explainer = Explainer(
             self.explained,
+            img_size=args.input_size if is_dense else None,
             transform=None if args.resize_mode else self.loaded.transform,
             resize_mode=args.resize_mode,
+            dense=is_dense,
         )
         self.layers, self.heads = args.layers, args.heads
         name = args.target
         target = int(name) if name is not None and name.isdecimal() else name
-        self.target = resolve_target(target, self.explained)
+        self.target = None if is_dense else resolve_target(target, self.explained)
         self.loaded_texts = bool(args.text)
         self.has_heads = bool(info.attention_layers) and not info.attention_error
         if args.all_heads and not self.has_heads:
@@ -98,7 +104,11 @@ class MapRunner:
             try:
                 target = class_indices if spec.text is None else spec.text
                 maps = self.explainer.map(
-                    batch, spec.method, target, keep_empty=True, **spec.method_args
+                    batch,
+                    spec.method,
+                    self.dense or target,
+                    keep_empty=True,
+                    **spec.method_args,
                 )
             except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method
                 failures.append(error)
@@ -110,8 +120,9 @@ class MapRunner:
                 described: dict[str, Any] = {
                     "target": index,
                     "class": names[index] if index is not None and index < len(names) else "",
-                    "probability": probabilities[position] if probabilities else None,
                 }
+                described = {} if self.dense else described
+                described["probability"] = probabilities[position] if probabilities else None
                 if self.loaded_texts:
                     described = _text_metadata(spec, names)
                 metadata = {**attention_map.metadata, "title": spec.title, **described}
@@ -160,16 +171,27 @@ def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "Atten
     return AttentionMap(torch.zeros(1, 1), spec.method, kind, geometry, metadata)
 
 
-def _map_specs(args: argparse.Namespace, info: "ModelInfo") -> list[MapSpec]:
+def _map_specs(
+    args: argparse.Namespace, info: "ModelInfo", dense: "DenseTarget | None" = None
+) -> list[MapSpec]:
     """Return the specs of the selected methods, after checking that the model supports them."""
-    from visattn.attribution.methods import get_method, supported_methods
+    from visattn.attribution.methods import METHODS, get_method, supported_methods
+    from visattn.pipelines.dense import unsupported_dense
 
     supported = supported_methods(info)
+    if dense is not None:
+        supported = [
+            name for name, method in METHODS.items() if not unsupported_dense(method, info, dense)
+        ]
     names = args.method or [_default_method(supported, layered=bool(args.layer))]
     names = supported if names == ["all"] else list(dict.fromkeys(names))
     methods = [get_method(name) for name in names]
     for method in methods:
-        _check_supported(method, info, supported, layer_named=bool(args.layer))
+        if dense is not None:
+            if error := unsupported_dense(method, info, dense):
+                raise ValueError(error)
+        else:
+            _check_supported(method, info, supported, layer_named=bool(args.layer))
     method_args = dict(args.method_args)
     known = {name for method in methods for name in method.default_kwargs}
     if unknown := sorted(set(method_args) - known):

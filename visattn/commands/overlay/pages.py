@@ -139,7 +139,7 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
 
         if len(maps) > 1:
             parts = [Path(image.name).name, self.runner.explained.info.name]
-            parts += dict.fromkeys(each.metadata.get("note") for each in maps)
+            parts += list(dict.fromkeys(str(each.metadata.get("note") or "") for each in maps))
             sheet = comparison_figure(
                 image,
                 maps,

@@ -24,7 +24,7 @@ from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.pipelines.explain_queries import QueryMaps
+    from visattn.pipelines.explain_queries import DetectorQueries
 
 _SUFFIXES = (".queries.png", ".queries.json", ".queries.npz")
 
@@ -121,24 +121,27 @@ def _model_directory(args: argparse.Namespace) -> Path:
         "--all-heads": args.all_heads,
         "--explorer": args.explorer,
     }
-    if given := [name for name, value in unused.items() if value]:
+    if refused := [name for name, value in unused.items() if value]:
         raise ValueError(
-            f"--queries draws the cross-attention of a detector: {', '.join(given)} has no use"
+            f"--queries draws the cross-attention of a detector: {', '.join(refused)} has no use"
         )
     if args.layers and len(args.layers) > 1:
         raise ValueError(f"--queries draws one decoder layer, got --layers {args.layers}")
     return Path(rest).expanduser()
 
 
-def _write_arrays(folder: Path, name: str, result: "QueryMaps", entries: dict[str, Any]) -> None:
+def _write_arrays(
+    folder: Path, name: str, result: "DetectorQueries", entries: dict[str, Any]
+) -> None:
     """Write maps, points and metadata of one image, and print a row for each query."""
     import numpy as np
 
     maps, buffer = result.maps, io.BytesIO()
-    arrays = {"maps": maps.values.numpy(), "boxes": result.boxes.numpy()}
-    if result.points is not None:
-        arrays["points"] = result.points.numpy()
-    np.savez(buffer, **arrays)
+    values, boxes = maps.values.numpy(), result.boxes.numpy()
+    if result.points is None:
+        np.savez(buffer, maps=values, boxes=boxes)
+    else:
+        np.savez(buffer, maps=values, boxes=boxes, points=result.points.numpy())
     atomic_write(folder / f"{name}.queries.npz", buffer.getvalue())
     geometry = None if maps.geometry is None else maps.geometry.to_dict()
     record = {**entries, "site": maps.site, "geometry": geometry, "metadata": maps.metadata}

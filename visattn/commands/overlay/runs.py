@@ -17,6 +17,7 @@ from visattn.commands.options.images import (
     report_failures,
 )
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.overlay.dense_target import check_one_photo, dense_record
 from visattn.commands.overlay.map_records import (
     IMAGES,
     MapFolder,
@@ -50,11 +51,14 @@ def overlay_images(args: argparse.Namespace) -> int:
     skipped: list[str] = []
     names = unique_names(find_input_images(args.images, args.out, skipped))
     _check_drawing(args)
+    check_one_photo(args, len(names))
     if args.dry_run:
         return _dry_run(args, names)
     runner = MapRunner(args)
     if runner.loaded.weights == "random":
         print_message("the weights are random: the maps have no meaning")
+    if runner.dense is not None:
+        args.batch_size = 1  # photos keep their sizes
     if any(spec.method == "similarity" for spec in runner.specs):
         print_message(SIMILARITY_NOTE)
     folder = MapFolder(args.out, names, [spec.key for spec in runner.specs])
@@ -113,6 +117,7 @@ class _Run:
             "pretrained": args.pretrained,
             "model_args": dict(args.model_args),
             "target": args.target,
+            **dense_record(args),
             "resize_mode": args.resize_mode,
             "input_size": args.input_size,
             "classes": args.classes and file_digest(args.classes),

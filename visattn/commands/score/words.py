@@ -7,7 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import CommandParser, add_resize_mode, count
+from visattn.commands.options.arguments import (
+    WORD_METHODS,
+    CommandParser,
+    add_resize_mode,
+    count,
+)
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import (
     add_weights,
@@ -41,15 +46,6 @@ DATA is one of
 A map that is zero everywhere counts as uniform. With --out, DIR holds rows.jsonl (a line per
 phrase) and scores.json."""
 
-_METHODS = (
-    "attention",
-    "gradient_attention",
-    "relevance",
-    "gradient_embedding",
-    "gradcam",
-    "occlusion",
-)
-
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the subcommand."""
@@ -68,10 +64,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--methods",
         nargs="+",
-        choices=_METHODS,
+        choices=WORD_METHODS,
         default=["attention"],
         metavar="METHOD",
-        help=f"methods for words: {', '.join(_METHODS)} (default: attention)",
+        help=f"methods for words: {', '.join(WORD_METHODS)} (default: attention)",
     )
     parser.add_argument(
         "--captions",
@@ -103,7 +99,7 @@ def score(args: argparse.Namespace) -> int:
     """
     from visattn.pipelines.evaluate_words import evaluate_words, mean_word_scores
 
-    if sum(bool(given) for given in (args.weights, args.run, args.model)) != 1:
+    if sum(bool(source) for source in (args.weights, args.run, args.model)) != 1:
         raise ValueError("pass one model: --weights FILE, --run FOLDER or --model hf:DIRECTORY")
     photos = list(islice(_photos(args), args.limit))
     explainer = _explainer(args)
@@ -197,7 +193,10 @@ def _table(
 ) -> Iterator[str]:
     """Yield the lines that are printed."""
     width = max(map(len, means)) + 2
-    yield f"{'':{width}}  pointing   mass   lift | swapped: pointing lift | untrained: pointing lift"
+    columns = "".join(f"{name:>9}" for name in ("pointing", "mass", "lift"))
+    pair = "".join(f"{name:>9}" for name in ("pointing", "lift"))
+    yield f"{'':{width}}{'':27}  |{'swapped':>18}  |{'untrained':>18}"
+    yield f"{'':{width}}{columns}  |{pair}  |{pair}"
     for method, controls in means.items():
         own = controls.get("none", {})
         cells = "".join(_cell(own.get(name)) for name in ("pointing", "mass", "lift"))
@@ -205,7 +204,7 @@ def _table(
             "".join(_cell(controls.get(control, {}).get(name)) for name in ("pointing", "lift"))
             for control in ("swapped", "untrained")
         ]
-        yield f"{method:{width}}{cells}  |     {parts[0]}  |     {parts[1]}".rstrip()
+        yield f"{method:{width}}{cells}  |{parts[0]}  |{parts[1]}".rstrip()
     phrases = [row for row in rows if row["kind"] == "phrase"]
     images = len({row["image"] for row in phrases})
     count = int(next(iter(means.values()))["none"]["count"])

@@ -92,17 +92,17 @@ def _read_boxes(path: Path) -> dict[str, list[Box]]:
     try:
         root = ET.fromstring(content)
         width, height = (float(_text(root, f"size/{side}")) for side in ("width", "height"))
-        found: dict[str, list[Box]] = {}
+        boxes: dict[str, list[Box]] = {}
         for element in root.findall("object"):
             if (corners := element.find("bndbox")) is None:
                 continue
             sides = [float(_text(corners, name)) for name in ("xmin", "ymin", "xmax", "ymax")]
             box = (sides[0] / width, sides[1] / height, sides[2] / width, sides[3] / height)
             for name in element.findall("name"):
-                found.setdefault(str(name.text), []).append(box)
+                boxes.setdefault(str(name.text), []).append(box)
     except (ET.ParseError, ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path} is no annotation of Flickr30k Entities: {error}") from error
-    return found
+    return boxes
 
 
 def _text(element: ET.Element, path: str) -> str:

@@ -13,6 +13,7 @@ from visattn.data.images.reader import LoadedImage, read_image
 from visattn.data.phrases.flickr30k_entities import read_flickr30k_entities
 from visattn.data.phrases.phrases import Phrase, match_phrases, read_phrases
 from visattn.data.scenes.dataset import Scenes
+from visattn.data.scenes.render import object_boxes
 from visattn.data.scenes.verify import verify_caption
 from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
 
@@ -66,8 +67,9 @@ def _scene_phrases(scenes: Scenes, index: int, words: Sequence[str]) -> tuple[Ph
     verdict = verify_caption(" ".join(words), world)
     if not verdict.true:
         return ()
+    boxes = [tuple(box) for box in (object_boxes(world, scenes.size) / scenes.size).tolist()]
     return tuple(
-        Phrase(start, 1, tuple(world.objects[thing].box for thing in things), (), words[start])
+        Phrase(start, 1, tuple(boxes[thing] for thing in things), (), words[start])
         for start, things in enumerate(verdict.objects)
         if things
     )
@@ -134,8 +136,8 @@ def coco_photos(
     if not present:
         raise FileNotFoundError(f"{images} holds none of the {len(photos)} photos of {instances}")
     for photo in present:
-        found = _relative(boxes.get(photo["id"], {}), photo["width"], photo["height"])
-        match = partial(_category_phrases, found)
+        relative = _relative(boxes.get(photo["id"], {}), photo["width"], photo["height"])
+        match = partial(_category_phrases, relative)
         lines = [tuple(split_words(text)) for text in sentences.get(photo["id"], ())]
         path = Path(images) / photo["file_name"]
         yield PhrasedPhoto(photo["file_name"], partial(read_image, path),

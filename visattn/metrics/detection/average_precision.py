@@ -87,7 +87,7 @@ def average_precision(detected: DetectedBoxes, true: TrueBoxes) -> APResult:
         for limit in MAX_DETECTIONS if name == "all" else MAX_DETECTIONS[-1:]:
             curves = [_precision_recall(images, limit) for images in matched]
             shape = (len(classes), len(IOU_THRESHOLDS))
-            recall[name, limit] = np.reshape([found for _, found in curves], shape)
+            recall[name, limit] = np.reshape([predicted for _, predicted in curves], shape)
             levels = (*shape, len(RECALL_LEVELS))  # kept of the last limit
             precision[name] = np.reshape([curve for curve, _ in curves], levels)
     scores = _summarize(precision, recall)
@@ -116,12 +116,12 @@ class _Matched(NamedTuple):
 
 def _overlaps_by_image(detected: DetectedBoxes, true: TrueBoxes, label: int) -> list[_ImagePair]:
     """Return the images with detections or objects of a class; detections sorted by score."""
-    found = _rows_by_image(detected.image, detected.label == label)
+    predicted = _rows_by_image(detected.image, detected.label == label)
     real = _rows_by_image(true.image, true.label == label)
     nothing = np.zeros(0, dtype=np.int64)
     pairs: list[_ImagePair] = []
-    for image in sorted({*found, *real}):
-        rows, columns = found.get(image, nothing), real.get(image, nothing)
+    for image in sorted({*predicted, *real}):
+        rows, columns = predicted.get(image, nothing), real.get(image, nothing)
         rows = rows[np.argsort(-detected.score[rows], kind="stable")][: MAX_DETECTIONS[-1]]
         boxes, crowd = detected.box[rows], true.crowd[columns]
         iou = _overlaps(boxes, true.box[columns], crowd)
@@ -207,10 +207,10 @@ def _precision_recall(
     hits = correct.cumsum(1, dtype=np.float64)
     misses = (~correct & ~ignored).cumsum(1, dtype=np.float64)
     curve = np.zeros((num_thresholds, num_levels))
-    for row, (found, false) in enumerate(zip(hits, misses, strict=True)):
-        precision = found / (found + false + np.spacing(1.0))
+    for row, (predicted, false) in enumerate(zip(hits, misses, strict=True)):
+        precision = predicted / (predicted + false + np.spacing(1.0))
         envelope = np.maximum.accumulate(precision[::-1])[::-1]
-        position = np.searchsorted(found / total, RECALL_LEVELS, side="left")
+        position = np.searchsorted(predicted / total, RECALL_LEVELS, side="left")
         reached = position < len(envelope)
         curve[row, reached] = envelope[position[reached]]
     return curve, hits[:, -1] / total if hits.shape[1] else np.zeros(num_thresholds)

@@ -27,6 +27,7 @@ _DEFAULTED = (
     "size", "crop_size", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad",
     "image_mean", "image_std", "resample", "rescale_factor", "crop_pct",
 )  # fmt: skip
+_CLASS_TASKS = ("ForImageClass", "Segmentation", "ObjectDetection")
 _UNSUPPORTED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order")
 
 
@@ -133,11 +134,12 @@ def load_weights(model_class: Any, directory: Path) -> nn.Module:
 
 
 def _class_names(model: nn.Module) -> tuple[str, ...]:
-    """Return the class names of a classifier, or () if it has none."""
+    """Return the class names of a classifier or dense model, or () if it has none."""
     labels = cast("Any", model.config).id2label or {}
     names = [str(labels[index]) for index in sorted(labels)]
     has_names = all(not name.startswith("LABEL_") for name in names)
-    return unique_names(names) if has_names and "ForImageClass" in type(model).__name__ else ()
+    has_classes = any(task in type(model).__name__ for task in _CLASS_TASKS)
+    return unique_names(names) if has_names and has_classes else ()
 
 
 def huggingface_preprocessing(

@@ -295,9 +295,7 @@ def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
     except TypeError:  # a tokenizer without that argument, which cannot cut off
         return tokens
     for text, row in zip(texts, untruncated, strict=True):
-        padding = (
-            int((row.flip(0) != row[-1]).int().argmax()) if bool((row != row[-1]).any()) else 0
-        )
+        padding = int((row.flip(0) != row[-1]).int().argmax())
         _check_length(text, _LONG - padding, tokens.shape[1])
     return tokens
 

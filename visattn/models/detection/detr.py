@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from functools import partial
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -154,41 +155,42 @@ class DETR(DenseModel):
             )
         self.dim, self.num_queries, self.num_heads = dim, num_queries, num_heads
         self.num_encoder_layers, self.num_decoder_layers = num_encoder_layers, num_decoder_layers
-        self.mlp_ratio, self.cross_attention, self.num_points = (
-            mlp_ratio,
-            cross_attention,
-            num_points,
-        )
+        self.mlp_ratio, self.num_points = mlp_ratio, num_points
+        self.cross_attention: CrossAttention = cross_attention
         self.queries: QueryType = queries
         self.class_probability: ClassProbability = class_probability
         self.two_stage, self.num_denoising_groups = two_stage, num_denoising_groups
+        self._build_transformer()
+        self._build_queries()
+
+    def _build_transformer(self) -> None:
+        """Create the layers on the features and the queries, and the prediction heads."""
         self.input_proj = nn.Sequential(
-            nn.Conv2d(encoder.channels, dim, 1), nn.GroupNorm(num_heads, dim)
+            nn.Conv2d(self.encoder.channels, self.dim, 1), nn.GroupNorm(self.num_heads, self.dim)
         )
         self.encoder_layers = nn.ModuleList(
-            self._encoder_layer() for _ in range(num_encoder_layers)
+            self._encoder_layer() for _ in range(self.num_encoder_layers)
         )
-        self.encoder_norm = nn.LayerNorm(dim) if num_encoder_layers else nn.Identity()
+        self.encoder_norm = nn.LayerNorm(self.dim) if self.num_encoder_layers else nn.Identity()
         self.decoder_layers = nn.ModuleList(
-            self._decoder_layer() for _ in range(num_decoder_layers)
+            self._decoder_layer() for _ in range(self.num_decoder_layers)
         )
-        self.heads = PredictionHeads(len(self.class_names), dim, class_probability)
-        self.first_stage = (
-            PredictionHeads(len(self.class_names), dim, class_probability) if two_stage else None
-        )
-        self.denoising = (
-            DenoisingQueries(len(self.class_names), dim, num_groups=num_denoising_groups)
-            if num_denoising_groups
-            else None
-        )
-        self.query_content = nn.Parameter(torch.randn(num_queries, dim) * 0.02)
-        if queries == "anchors":
-            self.anchors = None if two_stage else nn.Parameter(spread_anchors(num_queries))
-            self.anchor_proj = nn.Sequential(
-                nn.Linear(2 * dim, dim), nn.ReLU(), nn.Linear(dim, dim)
-            )
-        else:
-            self.query_position = nn.Parameter(torch.randn(num_queries, dim))
+        build = partial(PredictionHeads, len(self.class_names), self.dim, self.class_probability)
+        self.heads = build()
+        self.first_stage = build() if self.two_stage else None
+
+    def _build_queries(self) -> None:
+        """Create contents, anchors or positions of the queries, and denoising queries."""
+        groups, count, dim = self.num_denoising_groups, self.num_queries, self.dim
+        num_classes = len(self.class_names)
+        self.denoising = DenoisingQueries(num_classes, dim, num_groups=groups) if groups else None
+        self.query_content = nn.Parameter(torch.randn(count, dim) * 0.02)
+        self.anchors = self.query_position = None
+        if self.queries == "learned":
+            self.query_position = nn.Parameter(torch.randn(count, dim))
+            return
+        self.anchors = None if self.two_stage else nn.Parameter(spread_anchors(count))
+        self.anchor_proj = nn.Sequential(nn.Linear(2 * dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
     def forward(self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]) -> BoxPrediction:
         """Return the predictions of the last layer; raises what the encoder raises."""
@@ -289,7 +291,8 @@ class DETR(DenseModel):
         if self.queries == "learned":
             return ObjectQueries(content, content.new_full((batch, self.num_queries, 4), 0.5)), None
         if self.first_stage is None:
-            return ObjectQueries(content, self.anchors.sigmoid().expand(batch, -1, -1)), None
+            anchors = cast("Tensor", self.anchors).sigmoid()
+            return ObjectQueries(content, anchors.expand(batch, -1, -1)), None
         proposals = self.first_stage(
             memory.features.flatten(2).mT, cell_anchors(memory.grid, like=memory.features)
         )
@@ -303,7 +306,7 @@ class DETR(DenseModel):
         return ObjectQueries(content, proposals.boxes.gather(1, best).detach()), proposals
 
     def _position(self, boxes: Float[Tensor, "b n 4"]) -> Float[Tensor, "*#b n c"]:
-        if self.queries == "learned":
+        if self.query_position is not None:
             return self.query_position
         return self.anchor_proj(sine_embed(boxes, 2 * self.dim))
 
@@ -343,7 +346,7 @@ class PredictionHeads(nn.Module):
         self.boxes = nn.Sequential(
             nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4)
         )
-        last = self.boxes[-1]
+        last = cast("nn.Linear", self.boxes[-1])
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         if not softmax:

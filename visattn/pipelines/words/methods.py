@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.attribution.words import (
-    ImageTokens,
+    TokenVectors,
     WordLayer,
     WordRun,
     word_attention,
@@ -59,7 +59,7 @@ def replay_run(replay: WordReplay) -> WordRun:
         WordLayer(site, (weights,), columns.to(weights.device) if site in replay.sites else None)
         for site, weights in run.weights.items()
     )
-    embeddings = ImageTokens(
+    embeddings = TokenVectors(
         run.origins[replay.sites[0]],
         lambda tokens: tokens.flatten(0, -2)[columns.to(tokens.device)],
     )
@@ -185,10 +185,10 @@ def replay_given(
     inputs = process([Image.fromarray(photo.pixels)])
     tokenizer = process.tokenizer
     ids = tokenizer(" ".join(words), add_special_tokens=False).input_ids
-    text = torch.tensor([*ids, tokenizer.eos_token_id])
-    sequence = torch.cat([_prompt(model, inputs), text])
-    given = GeneratedText(sequence, len(text), torch.zeros(len(text)))
-    replayed = replay_text(model, process, photo, inputs, _with_log_probs(model, inputs, given))
+    tokens = torch.tensor([*ids, tokenizer.eos_token_id])
+    sequence = torch.cat([_prompt(model, inputs), tokens])
+    text = GeneratedText(sequence, len(tokens), torch.zeros(len(tokens)))
+    replayed = replay_text(model, process, photo, inputs, _with_log_probs(model, inputs, text))
     if replayed.words != tuple(words):
         raise ValueError(
             f"the tokenizer must give the words {' '.join(words)!r} back, got "
@@ -197,15 +197,13 @@ def replay_given(
     return replayed
 
 
-def _with_log_probs(
-    model: nn.Module, inputs: dict[str, Any], given: GeneratedText
-) -> GeneratedText:
-    count = given.num_generated
+def _with_log_probs(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> GeneratedText:
+    count = text.num_generated
     with frozen(model), torch.no_grad():
-        logits = forward_logits(model, replay_inputs(model, inputs, given.sequence, count), count)
-    tokens = given.sequence[len(given.sequence) - count :]
+        logits = forward_logits(model, replay_inputs(model, inputs, text.sequence, count), count)
+    tokens = text.sequence[len(text.sequence) - count :]
     log_probs = logits[0].log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
-    return replace(given, log_probs=log_probs)
+    return replace(text, log_probs=log_probs)
 
 
 def _prompt(model: nn.Module, inputs: dict[str, Any]) -> Tensor:

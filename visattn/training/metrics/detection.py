@@ -53,20 +53,20 @@ class DetectionScores(Metric):
         for index, sample in enumerate(samples):
             image = _image_number(sample.id)
             boxes = sample.region.geometry.boxes_to_image(detections.boxes[index].cpu().double())
-            found = (detections.labels[index], detections.scores[index])
-            self.detected.append(_table(image, *found, *boxes.unbind(1)))
+            predicted = (detections.labels[index], detections.scores[index])
+            self.detected.append(_table(image, *predicted, *boxes.unbind(1)))
             annotated = (sample.labels, sample.crowd, sample.areas)
             self.true.append(_table(image, *annotated, *sample.true_boxes.unbind(1)))
 
     def compute(self) -> APResult:
         """Return average precision and recall."""
-        found = _rows(self.detected, _DETECTED)
+        predicted = _rows(self.detected, _DETECTED)
         real = _rows(self.true, _TRUE)
         detected = DetectedBoxes(
-            found[:, 0].long().numpy(),
-            found[:, 1].long().numpy(),
-            found[:, 2].numpy(),
-            found[:, 3:].numpy(),
+            predicted[:, 0].long().numpy(),
+            predicted[:, 1].long().numpy(),
+            predicted[:, 2].numpy(),
+            predicted[:, 3:].numpy(),
         )
         true = TrueBoxes(
             real[:, 0].long().numpy(),

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.optim import AdamW
@@ -14,7 +14,7 @@ from visattn.data.regions.detection import DetectionBatch
 from visattn.functional.evaluation.localization import peak_locations, pointing_game_hits
 from visattn.metrics.detection.average_precision import AP_METRICS
 from visattn.models.detection.detr import DETR, BoxPrediction, DetrOutput
-from visattn.pipelines.query_maps import query_maps
+from visattn.pipelines.detector_attention import detector_attention
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.detection import DETECTION_METRICS, DetectionScores
@@ -23,16 +23,17 @@ from visattn.training.optim import OptimizerFactory, OptimizerGroup, Schedule, t
 from visattn.training.tasks.detection_losses import SetCriterion
 
 _ADAMW = partial(AdamW, lr=5e-4, weight_decay=1e-4)
-_MAP_METRICS = ("pointing_game", "other_query")
+_MAP_METRICS = ("pointing_game", "pointing_exact", "other_query")
 
 
 class DetectionTask(Task):
     """Train a detector.
 
     Validation logs COCO's average precision. The test adds that of small, medium and large objects,
-    and scores the attention of the queries: `pointing_game` is how often the maximum of a query's
-    map lies on the pixels of its object, and `other_query`, the control, how often that of another
-    object's query does.
+    and scores the attention of the queries: `pointing_exact` is how often the maximum of a query's
+    map lies on the pixels of its object, `pointing_game` how often within half a cell of them,
+    since a thin object need not contain the center of a cell, and `other_query`, the control, how
+    often the maximum of another object's query does.
 
     Args:
         detector: The detector; it gets the names of its classes from the data.
@@ -162,7 +163,7 @@ class DetectionTask(Task):
 
     def _update_map_scores(self, batch: DetectionBatch) -> None:
         """Score the map of each object's query on the object, and on the next object."""
-        looked = query_maps(self.model, batch.images)
+        looked = detector_attention(self.model, batch.images)
         layers = BoxPrediction(*(part[None] for part in looked.prediction))
         matches = self.criterion.match(layers, batch.labels, batch.boxes)
         for index, sample in enumerate(batch.samples):
@@ -171,14 +172,25 @@ class DetectionTask(Task):
             if not len(objects) or not bool(sample.region.masks[objects].any((1, 2)).all()):
                 continue
             maps = looked.maps[index, matches.query[own]].cpu()
-            size = sample.region.geometry.input_size
-            large = interpolate(maps[None], size, mode="bilinear", align_corners=False)[0]
-            peaks, masks = peak_locations(large), sample.region.masks[objects]
-            hits = pointing_game_hits(peaks, masks)
-            self.map_scores["pointing_game"].update(hits.sum(), len(hits))
-            if len(hits) > 1:
-                others = pointing_game_hits(peaks.roll(1, 0), masks)
-                self.map_scores["other_query"].update(others.sum(), len(others))
+            self._score_maps(maps, sample.region.masks[objects])
+
+    def _score_maps(self, maps: Float[Tensor, "n gy gx"], masks: Bool[Tensor, "n y x"]) -> None:
+        """Score the map of each object of an image."""
+        size = (masks.shape[1], masks.shape[2])
+        half_cell = min(size[0] / maps.shape[1], size[1] / maps.shape[2]) / 2
+        large = interpolate(maps[None], size, mode="bilinear", align_corners=False)[0]
+        peaks = peak_locations(large)
+        hits = {
+            "pointing_game": pointing_game_hits(peaks, masks, half_cell),
+            "pointing_exact": pointing_game_hits(peaks, masks),
+            "other_query": pointing_game_hits(peaks.roll(1, 0), masks, half_cell),
+        }
+        for name, hit in hits.items():
+            if len(hit) > 1 or name != "other_query":
+                self._map_score(name).update(hit.sum(), len(hit))
+
+    def _map_score(self, name: str) -> WeightedMean:
+        return cast("WeightedMean", self.map_scores[name])
 
     def _log_metrics(self, split: str) -> None:
         result = self.scores.compute()
@@ -190,10 +202,10 @@ class DetectionTask(Task):
                 for label, value in result.per_class.items()
             ]
             for name in _MAP_METRICS:
-                self.log(f"{split}/{name}", self.map_scores[name].compute(), sync_dist=True)
+                self.log(f"{split}/{name}", self._map_score(name).compute(), sync_dist=True)
         for name in names:
             score = torch.tensor(result.scores[name])
             self.log(f"{split}/{name}", score, prog_bar=name == "AP", sync_dist=True)
         self.log(f"{split}/loss", self.loss.compute(), sync_dist=True)
-        for metric in (self.loss, self.scores, *self.map_scores.values()):
+        for metric in (self.loss, self.scores, *map(self._map_score, _MAP_METRICS)):
             metric.reset()

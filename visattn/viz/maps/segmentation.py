@@ -199,7 +199,7 @@ def draw_gate(image: UInt8[np.ndarray, "y x 3"], values: np.ndarray) -> UInt8[np
 
 def _resize_tile(tile: SegmentationTile, size: tuple[int, int]) -> UInt8[np.ndarray, "y x 3"]:
     if tile.nearest and size[0] >= tile.image.shape[0]:
-        scaled = Image.fromarray(tile.image).resize(size[::-1], Image.Resampling.NEAREST)
+        scaled = Image.fromarray(tile.image).resize((size[1], size[0]), Image.Resampling.NEAREST)
         return np.asarray(scaled)
     return resize_image(tile.image, size)
 

@@ -1,4 +1,4 @@
-"""Where the queries of a detector looked."""
+"""Cross-attention of the queries of a detector."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from visattn.models.detection.detr import DETR, BoxPrediction
 from visattn.recording.recorder import record
 
 
-class QueryMaps(NamedTuple):
+class DetectorAttention(NamedTuple):
     """Predictions of a decoder layer, with what each query attended to."""
 
     prediction: BoxPrediction
@@ -25,9 +25,9 @@ class QueryMaps(NamedTuple):
 
 
 @torch.no_grad()
-def query_maps(
+def detector_attention(
     model: DETR, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"], *, layer: int = -1
-) -> QueryMaps:
+) -> DetectorAttention:
     """Return the predictions of a detector and the cross-attention of its queries.
 
     Args:
@@ -41,7 +41,7 @@ def query_maps(
     Example:
         >>> from visattn.models.encoder import SmallEncoder
         >>> model = DETR(("cat",), SmallEncoder((16, 24), channels=8), dim=8, num_queries=3).eval()
-        >>> query_maps(model, torch.zeros(2, 3, 16, 24, dtype=torch.uint8)).maps.shape
+        >>> detector_attention(model, torch.zeros(2, 3, 16, 24, dtype=torch.uint8)).maps.shape
         torch.Size([2, 3, 2, 3])
     """
     count = model.num_decoder_layers
@@ -54,4 +54,4 @@ def query_maps(
     points = output.points[layer] if output.points else None
     [weights] = recording.maps
     prediction = BoxPrediction(logits[-1], boxes[-1])
-    return QueryMaps(prediction, weights.values.mean(1), points, site)
+    return DetectorAttention(prediction, weights.values.mean(1), points, site)
