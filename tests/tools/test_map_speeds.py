@@ -83,5 +83,5 @@ def test_unknown_part_is_reported(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         tool.main(["maps", "--only", "grandcam"])
-    message = "no part grandcam; choose from gradcam, rows, extraction, overlay"
+    message = "no part grandcam; choose from gradcam, channels, rows, extraction, overlay"
     assert message in capsys.readouterr().err

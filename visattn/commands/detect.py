@@ -89,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--layer",
-        type=int,
+        type=whole_number(-99, 99),
         default=-1,
         metavar="N",
         help="decoder layer whose attention is drawn, from 0; -1 for the last (default: -1)",

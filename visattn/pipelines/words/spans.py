@@ -12,8 +12,8 @@ def split_words(
     """Return the words of generated tokens, and the range of tokens of each.
 
     Growing prefixes of the tokens are decoded, so that a token owns the characters that it adds. A
-    word ends at white space; punctuation belongs to the word that it touches. Special tokens and
-    white space alone are no words.
+    word ends at white space; punctuation belongs to the word that it touches, a token of white
+    space alone to the next word. Special tokens are no words.
 
     Args:
         tokenizer: A tokenizer of transformers, or anything with its `decode`.
@@ -29,7 +29,7 @@ def split_words(
         ...     def decode(self, ids, **_):
         ...         return "".join("?ab ."[i] for i in ids)
         >>> split_words(Letters(), [1, 3, 2, 1, 4, 0])
-        (('a', 'ba.'), ((0, 1), (2, 5)))
+        (('a', 'ba.'), ((0, 1), (1, 5)))
     """
     special = {*getattr(tokenizer, "all_special_ids", ()), *special_ids}
     words: list[str] = []

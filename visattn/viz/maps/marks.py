@@ -44,8 +44,8 @@ def draw_frame(
 
     Example:
         >>> drawn = draw_frame(np.zeros((40, 40, 3), np.uint8), (10, 10, 30, 30))
-        >>> int(drawn[10, 20, 0]), int(drawn[20, 20, 0])
-        (255, 0)
+        >>> bool(drawn[10, 20, 0] > 0), int(drawn[20, 20, 0])
+        (True, 0)
     """
     left, top, right, bottom = box[0], box[1], box[2] - 1, box[3] - 1
     sides = [
