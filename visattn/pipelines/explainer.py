@@ -275,12 +275,9 @@ def explain(
     if text is not None:
         _refuse_arguments("text=", target, class_names)
         prepare = {"img_size": img_size, "transform": transform, "resize_mode": resize_mode}
-        by_text, texts = _maps_of_texts(
-            network, processor, text, listed, method, batch_size, prepare, method_args
+        return _maps_of_texts(
+            network, processor, text, listed, method, batch_size, prepare, method_args, keep_empty
         )
-        for each in () if keep_empty else by_text:
-            require_values(each, method)
-        return by_text[0] if isinstance(text, str) else stack_texts(by_text, texts)
     if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {} if resize_mode is None else {"resize_mode": resize_mode}
@@ -300,11 +297,10 @@ def explain(
     if explainer.transform is None:
         checked: Any = targets[0] if dense and targets else target
         explainer.check(method, checked, **method_args)
-    if dense:
-        batch_size = 1  # coordinates belong to one photo
     maps: list[AttentionMap] = []
-    for start in range(0, len(listed), batch_size):
-        part = slice(start, start + batch_size)
+    step = 1 if dense else batch_size  # coordinates belong to one photo
+    for start in range(0, len(listed), step):
+        part = slice(start, start + step)
         batch_target: Any = target if targets is None else targets[part]
         if dense and targets is not None:
             [batch_target] = targets[part]
@@ -322,8 +318,9 @@ def _maps_of_texts(
     batch_size: int,
     preprocessing: Mapping[str, Any],
     method_args: Mapping[str, Any],
-) -> tuple[list[list[AttentionMap]], tuple[str, ...]]:
-    """Return for each text a map of each image, and the texts."""
+    keep_empty: bool,
+) -> list[AttentionMap]:
+    """Return the map of each image, with a label for each text if there is a list of them."""
     loaded = text_classifier(model, [text] if isinstance(text, str) else text, processor)
     own = all(value is None for value in preprocessing.values())
     steps = {"transform": loaded.transform} if own else {}
@@ -334,7 +331,9 @@ def _maps_of_texts(
         [images[start : start + batch_size] for start in range(0, len(images), batch_size)],
         len(explainer.analyze().class_names),
     )
-    return maps, loaded.class_names
+    for of_text in () if keep_empty else maps:
+        require_values(of_text, method)
+    return maps[0] if isinstance(text, str) else stack_texts(maps, loaded.class_names)
 
 
 def methods_for(

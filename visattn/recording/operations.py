@@ -9,10 +9,10 @@ from torch.overrides import TorchFunctionMode
 
 from visattn.recording.frozen_model import frozen, with_grad
 
-RECTIFIERS = frozenset({"relu", "relu_", "relu6", "hardtanh", "hardtanh_"})
+RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})
 SMOOTH_ACTIVATIONS = frozenset(
-    {"gelu", "silu", "silu_", "mish", "mish_", "elu", "elu_", "celu", "celu_", "selu", "selu_"}
-    | {"hardswish", "softplus", "leaky_relu", "leaky_relu_", "prelu", "rrelu"}
+    {"gelu", "silu", "mish", "elu", "celu", "selu", "hardswish", "softplus", "leaky_relu", "prelu"}
+    | {"rrelu"}
 )
 _NORMS = frozenset({"layer_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"})
 _ATTENTION = frozenset({"softmax", "scaled_dot_product_attention"})
@@ -34,8 +34,9 @@ class _OperationRecorder(TorchFunctionMode):
     ) -> Any:
         """Run a torch function and note its name."""
         name = getattr(func, "__name__", "")
-        if name in RECTIFIERS | SMOOTH_ACTIVATIONS | _NORMS | _ATTENTION:
-            self.names.add(name.rstrip("_"))
+        plain = name.rstrip("_")  # without the mark of operations in place
+        if plain in RECTIFIERS | SMOOTH_ACTIVATIONS | _NORMS | _ATTENTION:
+            self.names.add(plain)
         factors = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
         if name in _PRODUCTS and len(factors) > 1:
             self.names.add("product")
