@@ -315,7 +315,7 @@ def test_models_without_class_scores_support_fewer_methods() -> None:
     [heatmap] = explain(model, photo(), "gradcam", target, img_size=32)
     assert heatmap.values.shape == (8, 8)
     bare = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=0)
-    assert methods_for(bare) == ["attention", "rollout", *pixels]
+    assert methods_for(bare) == ["attention", "rollout", "attention_flow", *pixels]
     for name in methods_for(bare):
         [heatmap] = explain(bare, photo(), name)
         assert (heatmap.metadata["target"], heatmap.metadata["score"]) == (None, None)
