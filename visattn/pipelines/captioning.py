@@ -54,7 +54,10 @@ class Caption:
     image: str = ""
     """Name of the image file; "" if unknown."""
     gate_symbol: str = "β"
-    """Symbol of the gates in figures."""
+    """Symbol of the gates in figures; "on photo" for the share of a word's attention that lies on
+    the photo, where words also attend text and padding."""
+    notes: str = ""
+    """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
